@@ -1,0 +1,1 @@
+"""Contrastive predictive coding in JAX (van den Oord, Li and Vinyals, 2018)."""
