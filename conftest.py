@@ -1,0 +1,20 @@
+"""Eight virtual CPU devices, shapes checked at every public boundary, compilations cached."""
+
+import os
+import pathlib
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = (
+        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    )
+
+from jaxtyping import install_import_hook
+
+install_import_hook("cpc", "beartype.beartype")
+
+import jax
+
+CACHE = pathlib.Path(__file__).parents[1] / ".cache" / "jax"
+jax.config.update("jax_compilation_cache_dir", str(CACHE))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
