@@ -1,0 +1,98 @@
+"""Features of whole utterances, whatever their length, with a handful of compilations."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cpc.types import ArrayLike
+
+MAX_SHAPES = 6
+MAX_CANDIDATES = 128
+
+
+def embed_utterances(
+    embed: Callable[[np.ndarray], ArrayLike],
+    waveforms: Iterable[Float[np.ndarray, " s"]],
+    stride: int = 160,
+    batch_samples: int = 2_000_000,
+) -> list[Float[np.ndarray, "t f"]]:
+    """Embed utterances of any length in padded batches of at most six shapes of waveform.
+
+    Utterances of like length share a batch. Each is continued by its own mirror image up to the
+    batch's length, which leaves causal features untouched and shows all others plausible sound
+    rather than a sudden silence; the frames of the continuation are cut off.
+
+    Args:
+        embed: (b, s) float32 to (b, at least s // stride, f); best jitted by the caller.
+        waveforms: float32, one array an utterance; all are held in memory.
+        stride: samples of one frame.
+        batch_samples: at most so many samples in a batch (a longer utterance goes alone).
+
+    Returns:
+        Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
+    """
+    waveforms = list(waveforms)
+    if not waveforms:
+        return []
+    lengths = np.array([max(1, -(-len(w) // stride)) * stride for w in waveforms])
+    features: list[np.ndarray] = [np.empty((0, 0), np.float32)] * len(waveforms)
+    bounds = bucket_lengths(lengths)
+    bucket = np.searchsorted(bounds, lengths)
+    for number, padded_length in enumerate(bounds):
+        members = np.flatnonzero(bucket == number)
+        num_batches = -(-len(members) // max(1, batch_samples // int(padded_length)))
+        rows = -(-len(members) // num_batches)
+        for start in range(0, len(members), rows):
+            chosen = members[start : start + rows]
+            batch = np.zeros((rows, padded_length), np.float32)
+            for row, index in enumerate(chosen):
+                batch[row] = continue_mirrored(waveforms[index], int(padded_length))
+            embedded = np.asarray(embed(batch), np.float32)
+            for row, index in enumerate(chosen):
+                num_frames = max(1, len(waveforms[index]) // stride)
+                features[index] = embedded[row, :num_frames].copy()
+    return features
+
+
+def bucket_lengths(lengths: Int[np.ndarray, " u"]) -> Int[np.ndarray, " buckets"]:
+    """At most six padded lengths, ascending, that waste the least padding over all utterances.
+
+    Exact by dynamic programming over the sorted lengths (over quantiles when there are many).
+
+    >>> bucket_lengths(np.array([160, 160, 320, 1600]))
+    array([ 160,  320, 1600])
+    """
+    candidates = np.unique(lengths)
+    if len(candidates) > MAX_CANDIDATES:
+        levels = np.linspace(0, 1, MAX_CANDIDATES)
+        candidates = np.unique(np.quantile(lengths, levels, method="higher"))
+    below = np.searchsorted(np.sort(lengths), candidates, side="right")
+    below = np.concatenate([[0], below])  # utterances that fit into the first j candidates
+    # cost[i, j]: padded samples when the utterances between candidates i and j share length j.
+    cost = np.where(
+        np.arange(len(below))[:, None] < np.arange(1, len(below)),
+        (below[1:] - below[:, None]) * candidates.astype(np.float64),
+        np.inf,
+    )
+    best, choices = cost[0], []
+    for _ in range(min(MAX_SHAPES, len(candidates)) - 1):
+        through = np.concatenate([[0.0], best])[:, None] + cost
+        choices.append(through.argmin(axis=0))
+        best = through.min(axis=0)
+    bounds, end = [], len(candidates)
+    for choice in [*reversed(choices), np.zeros(len(candidates), int)]:
+        if end > 0:
+            bounds.append(candidates[end - 1])
+            end = int(choice[end - 1])
+    return np.array(bounds[::-1])
+
+
+def continue_mirrored(
+    waveform: Float[np.ndarray, " s"], length: int
+) -> Float[np.ndarray, " length"]:
+    """The waveform, then its mirror image, and so on up to `length`; silence if it is empty."""
+    if len(waveform) == 0:
+        return np.zeros(length, np.float32)
+    padding = max(0, length - len(waveform))
+    return np.pad(np.asarray(waveform, np.float32), (0, padding), mode="symmetric")

@@ -1,0 +1,89 @@
+"""Mel-frequency cepstral coefficients: the hand-made features that every probe is compared with."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from cpc.types import Array, ArrayLike
+
+NUM_COEFFICIENTS = 13
+NUM_FILTERS = 40
+PRE_EMPHASIS = 0.97
+POWER_FLOOR = 1e-10  # about the power of 16-bit rounding: digital silence stays finite
+DELTA_REACH = 2
+
+
+@functools.partial(jax.jit, static_argnames="sample_rate_hz")
+def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array, "b t 39"]:
+    """13 cepstral coefficients with their first and second differences, one frame each 10 ms.
+
+    log of 40 triangular mel filters over the power spectrum of 25 ms Hamming windows, then an
+    orthonormal DCT-II (Davis and Mermelstein, 1980; the mel scale is O'Shaughnessy's,
+    2595 log10(1 + f / 700)); differences are regressions over two frames on each side.
+
+    Args:
+        x: waveforms in -1..1.
+        sample_rate_hz: 16000 gives frames of 160 samples, as the paper's encoder.
+
+    Returns:
+        s // 160 frames; frame t is centred on samples 160 t to 160 (t + 1). Float32 inside.
+
+    >>> mfcc(np.zeros((2, 16000), np.float32)).shape
+    (2, 100, 39)
+    """
+    hop = sample_rate_hz // 100
+    window = hop * 5 // 2
+    num_frames = x.shape[1] // hop
+    fft_length = 2 ** (window - 1).bit_length()
+
+    x = jnp.asarray(x, jnp.float32)[:, : num_frames * hop]
+    x = x - PRE_EMPHASIS * jnp.pad(x, ((0, 0), (1, 0)))[:, :-1]
+    margin = (window - hop) // 2
+    x = jnp.pad(x, ((0, 0), (margin, window - hop - margin)))
+    starts = hop * np.arange(num_frames)
+    frames = x[:, starts[:, None] + np.arange(window)]  # (b, t, window)
+    spectrum = jnp.fft.rfft(frames * np.hamming(window).astype(np.float32), fft_length)
+    power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
+    energies = power @ mel_filters(sample_rate_hz, fft_length).T
+    coefficients = jnp.log(jnp.maximum(energies, POWER_FLOOR)) @ cosine_basis().T
+    delta = differences(coefficients)
+    return jnp.concatenate([coefficients, delta, differences(delta)], axis=-1)
+
+
+def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
+    """Slope of a line fitted over two frames on each side, edges repeated.
+
+    sum_r r (x[t + r] - x[t - r]) / (2 sum_r r^2).
+    """
+    num_frames = x.shape[1]
+    if num_frames == 0:
+        return x
+    reach = range(1, DELTA_REACH + 1)
+    padded = jnp.pad(x, ((0, 0), (DELTA_REACH, DELTA_REACH), (0, 0)), mode="edge")
+
+    def shifted(by: int) -> Array:
+        return padded[:, DELTA_REACH + by : DELTA_REACH + by + num_frames]
+
+    slopes = jnp.stack([r * (shifted(r) - shifted(-r)) for r in reach])
+    return slopes.sum(axis=0) / (2 * sum(r * r for r in reach))
+
+
+def mel_filters(sample_rate_hz: int, fft_length: int) -> Float[np.ndarray, "40 bins"]:
+    """Triangles of height 1, evenly spaced in mel from 0 to half the sample rate."""
+    top = 2595 * np.log10(1 + sample_rate_hz / 2 / 700)
+    edges_hz = 700 * (10 ** (np.linspace(0, top, NUM_FILTERS + 2) / 2595) - 1)
+    bins_hz = np.arange(fft_length // 2 + 1) * sample_rate_hz / fft_length
+    low, centre, high = edges_hz[:-2, None], edges_hz[1:-1, None], edges_hz[2:, None]
+    rising, falling = (bins_hz - low) / (centre - low), (high - bins_hz) / (high - centre)
+    return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
+
+
+def cosine_basis() -> Float[np.ndarray, "13 40"]:
+    """The first rows of the orthonormal DCT-II."""
+    rows = np.arange(NUM_COEFFICIENTS)[:, None]
+    basis = np.cos(np.pi * rows * (np.arange(NUM_FILTERS) + 0.5) / NUM_FILTERS)
+    basis *= np.where(rows == 0, np.sqrt(1 / NUM_FILTERS), np.sqrt(2 / NUM_FILTERS))
+    return basis.astype(np.float32)

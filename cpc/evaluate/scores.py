@@ -1,0 +1,87 @@
+"""Accuracies with their uncertainty: the unit of chance is the utterance, not the frame."""
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+
+def sums_by_utterance(
+    values: Float[np.ndarray, "n c"], utterances: Int[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, "u c"], Int[np.ndarray, " u"]]:
+    """Sums of the rows of each utterance, and how many rows it has, by ascending utterance.
+
+    >>> sums_by_utterance(np.array([[1.0], [2.0], [4.0]]), np.array([7, 3, 7]))
+    (array([[2.],
+           [5.]]), array([1, 2]))
+    """
+    _, index, count = np.unique(utterances, return_inverse=True, return_counts=True)
+    sums = [np.bincount(index, column, minlength=len(count)) for column in values.T]
+    return np.stack(sums, axis=1), count
+
+
+def frame_correct(
+    log_probabilities: Float[np.ndarray, "n c"],
+    labels: Int[np.ndarray, " n"],
+    utterances: Int[np.ndarray, " n"],
+) -> tuple[Float[np.ndarray, " u"], Int[np.ndarray, " u"]]:
+    """Correct frames and frames of each utterance; the accuracy is the ratio of the totals."""
+    hits = log_probabilities.argmax(axis=1) == labels
+    correct, count = sums_by_utterance(hits[:, None].astype(np.float64), utterances)
+    return correct[:, 0], count
+
+
+def utterance_correct(
+    log_probabilities: Float[np.ndarray, "n c"],
+    labels: Int[np.ndarray, " n"],
+    utterances: Int[np.ndarray, " n"],
+) -> Bool[np.ndarray, " u"]:
+    """Whether the highest mean log-probability over an utterance's frames is at its label.
+
+    `labels` are constant within an utterance.
+    """
+    sums, _ = sums_by_utterance(log_probabilities, utterances)
+    return sums.argmax(axis=1) == labels_by_utterance(labels, utterances)
+
+
+def labels_by_utterance(
+    labels: Int[np.ndarray, " n"], utterances: Int[np.ndarray, " n"]
+) -> Int[np.ndarray, " u"]:
+    """The label of each utterance (of its first frame), by ascending utterance."""
+    _, first = np.unique(utterances, return_index=True)
+    return labels[first]
+
+
+def majority_accuracy(
+    train_labels: Int[np.ndarray, " n"], test_labels: Int[np.ndarray, " m"]
+) -> float:
+    """Accuracy on the test labels of always answering the most frequent training label.
+
+    >>> majority_accuracy(np.array([0, 0, 1]), np.array([0, 1, 1, 1]))
+    0.25
+    """
+    return float(np.mean(test_labels == np.bincount(train_labels).argmax()))
+
+
+def bootstrap_interval(
+    correct: Float[np.ndarray, " u"] | Bool[np.ndarray, " u"],
+    count: Int[np.ndarray, " u"],
+    *,
+    num_resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of sum(correct) / sum(count), resampling whole utterances.
+
+    Frames of one utterance are not independent, so utterances are what is drawn with replacement
+    (Efron, 1979, with clusters). With one utterance the interval has no width: it says nothing.
+    """
+    rng = np.random.default_rng(seed)
+    correct, count = correct.astype(np.float64), count.astype(np.float64)
+    accuracies = []
+    rows = max(1, 2_000_000 // len(count))  # bounds the memory of one block of draws
+    for start in range(0, num_resamples, rows):
+        size = (min(rows, num_resamples - start), len(count))
+        drawn = rng.integers(len(count), size=size)
+        accuracies.append(correct[drawn].sum(axis=1) / count[drawn].sum(axis=1))
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.concatenate(accuracies), [tail, 1 - tail])
+    return float(low), float(high)
