@@ -1,0 +1,5 @@
+"""Mutual-information estimates, and the tracker that reads them off a training run."""
+
+from cpc.estimators.tracker import Track, Tracker
+
+__all__ = ["Track", "Tracker"]

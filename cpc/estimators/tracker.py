@@ -1,0 +1,104 @@
+"""The tracker: what a run's sums say about mutual information, and when not to believe it."""
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc.losses import OffsetSums
+
+
+class Track(NamedTuple):
+    """Per offset, arrays (k,); information in nats."""
+
+    n: np.ndarray
+    """Mean number of candidates, the positive included."""
+    log_n: np.ndarray
+    """The ceiling: mean of log N_i."""
+    loss: np.ndarray
+    value: np.ndarray
+    """Mean of log N_i - L_i."""
+    low: np.ndarray
+    high: np.ndarray
+    """Ends of the 95 % interval by blocks of sequences."""
+    acc_top1: np.ndarray
+    acc_pairwise: np.ndarray
+    state: tuple[str, ...]
+    """chance, fine, warn or saturated."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tracker:
+    """Turns sums over anchors into the estimate log N - L with its interval, ceiling and state.
+
+    The value is a lower bound on mutual information only if the negatives are independent draws
+    from the marginal (`is_bound`, which the negative rule knows); otherwise it is a score, on
+    either side of it.
+
+    The interval treats sequences, not anchors, as the independent blocks: with v_b and a_b the
+    sums of log N - L and of anchors of sequence b, R = sum v_b / sum a_b has the standard error
+    sqrt(B / (B - 1) sum (v_b - R a_b)^2) / sum a_b.
+
+    States by R / log N, calibrated on correlated Gaussians with a perfect critic: up to 0.6 the
+    estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above that more
+    (saturated). Chance: the interval reaches down to 0, or the value is under 1 % of log N.
+    """
+
+    is_bound: bool
+    rule: str = ""
+
+    @property
+    def word(self) -> str:
+        """What to call the value: bound or score."""
+        return "bound" if self.is_bound else "score"
+
+    def __call__(self, sums: OffsetSums) -> Track:
+        """Read the sums, added up over any number of steps."""
+        s = OffsetSums(*(np.asarray(leaf, np.float64) for leaf in sums))
+        anchors = np.where(s.anchors > 0, s.anchors, np.nan)
+        loss, log_n = s.loss / anchors, s.log_n / anchors
+        value = log_n - loss
+        spread = s.value_squared - 2 * value * s.value_anchors + value**2 * s.anchors_squared
+        blocks = np.where(s.sequences > 1, s.sequences, np.nan)
+        error = np.sqrt(np.maximum(spread, 0.0) * blocks / (blocks - 1)) / anchors
+        low, high = value - 1.96 * error, value + 1.96 * error
+        return Track(
+            n=s.n / anchors,
+            log_n=log_n,
+            loss=loss,
+            value=value,
+            low=low,
+            high=high,
+            acc_top1=s.top1 / anchors,
+            acc_pairwise=s.pairwise / anchors,
+            state=tuple(_state(*row) for row in zip(value, log_n, low, strict=True)),
+        )
+
+    def warning(self, track: Track) -> str | None:
+        """A plain sentence if the loss sits at chance or the value at its ceiling."""
+        offsets = {state: [] for state in ("chance", "saturated", "warn", "fine")}
+        for k, state in enumerate(track.state, start=1):
+            offsets[state].append(k)
+        if len(offsets["chance"]) == len(track.state):
+            return (
+                f"the loss sits at chance: log N - L is {np.nanmean(track.value):.3f} nats of "
+                f"{np.nanmean(track.log_n):.2f}, nothing is predicted yet"
+            )
+        if offsets["saturated"]:
+            return (
+                f"the {self.word} is at its ceiling log N at offset {_join(offsets['saturated'])}: "
+                "the information may be far larger; use more negatives to see it"
+            )
+        return None
+
+
+def _state(value, log_n, low):
+    if not np.isfinite(value) or value < 0.01 * log_n or low <= 0:
+        return "chance"
+    if value <= 0.6 * log_n:
+        return "fine"
+    return "warn" if value <= 0.9 * log_n else "saturated"
+
+
+def _join(numbers):
+    return ", ".join(map(str, numbers))

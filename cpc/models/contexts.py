@@ -1,0 +1,146 @@
+"""Context networks g_ar: latents z (b, t, d) to contexts c (b, t, h), each causal.
+
+c_t sees z_1 .. z_t and nothing later. Each runs on sequences of any length.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from cpc.models.gru import gru_scan
+
+
+class GRU(nn.Module):
+    """Gated recurrent units (the paper's context: one layer of 256), from a zero state."""
+
+    width: int = 256
+    num_layers: int = 1
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, z: Float[Array, "b t d"], start: Float[Array, "b h"] | None = None
+    ) -> Float[Array, "b t h"]:
+        """Contexts; `start` is the first layer's state before the first latent."""
+        h = z.astype(self.dtype)
+        for i in range(self.num_layers):
+            x = nn.Dense(3 * self.width, dtype=self.dtype, name=f"input{i}")(h)
+            w = self.param(
+                f"recurrent{i}", _orthogonal_blocks, (self.width, 3 * self.width)
+            ).astype(self.dtype)
+            bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,)).astype(self.dtype)
+            zero = jnp.zeros((z.shape[0], self.width), self.dtype)
+            first = zero if start is None or i > 0 else start.astype(self.dtype)
+            h = gru_scan(x.swapaxes(0, 1), w, bias, first).swapaxes(0, 1)
+        return h
+
+
+def _orthogonal_blocks(rng, shape, dtype=jnp.float32):
+    """One orthogonal matrix a gate."""
+    width, num_gates = shape[0], shape[1] // shape[0]
+    make = nn.initializers.orthogonal()
+    keys = jax.random.split(rng, num_gates)
+    return jnp.concatenate([make(key, (width, width), dtype) for key in keys], axis=-1)
+
+
+class LSTM(nn.Module):
+    """Long short-term memory; gates stacked i, f, g, o as in torch; c_t is the hidden state."""
+
+    width: int = 256
+    num_layers: int = 1
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
+        """Contexts from zero states."""
+        h = z.astype(self.dtype)
+        for i in range(self.num_layers):
+            x = nn.Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
+            w = self.param(
+                f"recurrent{i}", _orthogonal_blocks, (self.width, 4 * self.width)
+            ).astype(self.dtype)
+            zero = jnp.zeros((z.shape[0], self.width), self.dtype)
+
+            def step(state, x, w=w):
+                cell, hidden = state
+                i, f, g, o = jnp.split(x + hidden @ w, 4, axis=-1)
+                cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
+                hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
+                return (cell, hidden), hidden
+
+            h = jax.lax.scan(step, (zero, zero), x.swapaxes(0, 1))[1].swapaxes(0, 1)
+        return h
+
+
+class CausalConv(nn.Module):
+    """Residual causal convolutions: layer i looks back (kernel - 1) * 2^i latents more."""
+
+    width: int = 256
+    num_layers: int = 4
+    kernel: int = 3
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
+        """Contexts; z_{-1}, z_{-2}, ... count as zero."""
+        h = nn.Dense(self.width, dtype=self.dtype, name="input")(z)
+        for i in range(self.num_layers):
+            y = nn.LayerNorm(dtype=self.dtype, name=f"norm{i}")(h)
+            y = nn.Conv(
+                self.width,
+                (self.kernel,),
+                kernel_dilation=2**i,
+                padding="CAUSAL",
+                dtype=self.dtype,
+                name=f"conv{i}",
+            )(y)
+            h = h + nn.relu(y)
+        return h
+
+
+class CausalTransformer(nn.Module):
+    """Pre-norm Transformer whose attention reaches `span` latents back and none ahead.
+
+    Positions enter as rotations of queries and keys (Su et al. 2021), so only distances count, and
+    a long recording is treated as the training windows were.
+    """
+
+    width: int = 256
+    num_layers: int = 2
+    num_heads: int = 8
+    span: int = 128
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
+        """Contexts."""
+        t = z.shape[1]
+        back = jnp.arange(t)[:, None] - jnp.arange(t)[None]
+        visible = (back >= 0) & (back < self.span)
+        h = nn.Dense(self.width, dtype=self.dtype, name="input")(z)
+        for i in range(self.num_layers):
+            y = nn.LayerNorm(dtype=self.dtype, name=f"norm_attention{i}")(h)
+            h = h + self._attend(y, visible, i)
+            y = nn.LayerNorm(dtype=self.dtype, name=f"norm_hidden{i}")(h)
+            y = nn.gelu(nn.Dense(4 * self.width, dtype=self.dtype, name=f"hidden{i}")(y))
+            h = h + nn.Dense(self.width, dtype=self.dtype, name=f"output{i}")(y)
+        return nn.LayerNorm(dtype=self.dtype, name="norm")(h)
+
+    def _attend(self, y, visible, i):
+        b, t, width = y.shape
+        heads = (b, t, self.num_heads, width // self.num_heads)
+        project = nn.Dense(3 * width, use_bias=False, dtype=self.dtype, name=f"attention{i}")
+        q, k, v = (part.reshape(heads) for part in jnp.split(project(y), 3, axis=-1))
+        y = jax.nn.dot_product_attention(_rotate(q), _rotate(k), v, mask=visible[None, None])
+        return nn.Dense(width, dtype=self.dtype, name=f"mix{i}")(y.reshape(b, t, width))
+
+
+def _rotate(x):
+    """Rotate pairs of channels of (b, t, heads, d) by angles proportional to t."""
+    t, half = x.shape[1], x.shape[-1] // 2
+    rates = 10_000.0 ** (-jnp.arange(half) / half)
+    angles = (jnp.arange(t)[:, None] * rates)[:, None]  # (t, 1, half)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    a, b = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)

@@ -1,0 +1,83 @@
+"""The recurrence of a GRU with a gradient of its own.
+
+    r = sigmoid(x_r + h W_r)    u = sigmoid(x_u + h W_u)    n = tanh(x_n + r (h W_n + b_n))
+    h' = n + u (h - n)
+
+(Cho et al. 2014, with the reset gate after the recurrent product, as in cuDNN and torch; torch calls
+the update gate z.) The input projections x are made for all steps at once outside. The backward
+scan computes only what depends on the step after; the gradient of W is one product over all steps.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+@jax.custom_vjp
+def gru_scan(
+    x: Float[Array, "t b gates"],
+    w: Float[Array, "h gates"],
+    bias: Float[Array, "h"],
+    start: Float[Array, "b h"],
+) -> Float[Array, "t b h"]:
+    """States after each step, time first; gates = 3 h, stacked r, u, n."""
+    return _forward(x, w, bias, start)[0]
+
+
+def gru_scan_plain(x, w, bias, start):
+    """The same by automatic differentiation: what tests compare values and gradients with."""
+    width = start.shape[-1]
+
+    def step(h, x):
+        p = h @ w
+        r = jax.nn.sigmoid(x[:, :width] + p[:, :width])
+        u = jax.nn.sigmoid(x[:, width : 2 * width] + p[:, width : 2 * width])
+        n = jnp.tanh(x[:, 2 * width :] + r * (p[:, 2 * width :] + bias))
+        h = n + u * (h - n)
+        return h, h
+
+    return jax.lax.scan(step, start, x)[1]
+
+
+def _forward(x, w, bias, start):
+    width = start.shape[-1]
+
+    def step(h, x):
+        p = h @ w
+        ru = jax.nn.sigmoid(x[:, : 2 * width] + p[:, : 2 * width])
+        r, u = ru[:, :width], ru[:, width:]
+        recurrent = p[:, 2 * width :] + bias
+        n = jnp.tanh(x[:, 2 * width :] + r * recurrent)
+        h = n + u * (h - n)
+        return h, (h, ru, n, recurrent)
+
+    _, (states, ru, n, recurrent) = jax.lax.scan(step, start, x)
+    return states, (w, start, states, ru, n, recurrent)
+
+
+def _backward(residuals, g):
+    w, start, states, ru, n, recurrent = residuals
+    width = start.shape[-1]
+    r, u = ru[..., :width], ru[..., width:]
+    previous = jnp.concatenate([start[None], states[:-1]])
+    # Everything that does not depend on the steps after, for all steps at once.
+    to_n = (1 - u) * (1 - n * n)
+    to_u = (previous - n) * u * (1 - u)
+    to_r = recurrent * r * (1 - r)
+
+    def step(dh, gates):
+        g, to_n, to_u, to_r, r, u = gates
+        dh = dh + g
+        dn = dh * to_n
+        dp = jnp.concatenate([dn * to_r, dh * to_u, dn * r], axis=-1)
+        return dh * u + dp @ w.T, (dp, dn)
+
+    dstart, (dp, dn) = jax.lax.scan(
+        step, jnp.zeros_like(start), (g, to_n, to_u, to_r, r, u), reverse=True
+    )
+    dx = jnp.concatenate([dp[..., : 2 * width], dn], axis=-1)
+    dw = previous.reshape(-1, width).T @ dp.reshape(-1, 3 * width)
+    return dx, dw, dp[..., 2 * width :].sum((0, 1)), dstart
+
+
+gru_scan.defvjp(_forward, _backward)

@@ -1,0 +1,20 @@
+"""Predictors: contexts to the latents that they expect at each offset."""
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class LinearPredictor(nn.Module):
+    """One linear map an offset: predictions[:, :, k - 1] = W_k c (van den Oord et al. 2018, eq. 3)."""
+
+    num_offsets: int
+    width: int
+    dtype: jnp.dtype = jnp.float32
+
+    @nn.compact
+    def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t k d"]:
+        """Predictions of the latents 1 .. num_offsets steps ahead."""
+        return nn.DenseGeneral(
+            (self.num_offsets, self.width), use_bias=False, dtype=self.dtype, name="W"
+        )(c)
