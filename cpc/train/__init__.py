@@ -1,0 +1,46 @@
+"""State, step, optimizer, mesh, checkpoint, metrics, loop. Knows no modality, no loss, no model."""
+
+from cpc.train.checkpoint import Checkpoints, open_checkpoints, restore_params
+from cpc.train.compilation import enable_compilation_cache
+from cpc.train.loop import FitResult, fit, means_per_step
+from cpc.train.mesh import (
+    batch_sharding,
+    check_batch_size,
+    choose_devices,
+    make_mesh,
+    put_batch,
+    replicate,
+    replicated,
+)
+from cpc.train.metrics import JsonlWriter, ProgressWriter, TensorBoardWriter, Writer
+from cpc.train.optimizer import make_optimizer
+from cpc.train.signals import stop_on_signals
+from cpc.train.state import TrainState, init_state
+from cpc.train.step import jit_step, make_train_step
+
+__all__ = [
+    "Checkpoints",
+    "FitResult",
+    "JsonlWriter",
+    "ProgressWriter",
+    "TensorBoardWriter",
+    "TrainState",
+    "Writer",
+    "batch_sharding",
+    "check_batch_size",
+    "choose_devices",
+    "enable_compilation_cache",
+    "fit",
+    "init_state",
+    "jit_step",
+    "make_mesh",
+    "make_optimizer",
+    "make_train_step",
+    "means_per_step",
+    "open_checkpoints",
+    "put_batch",
+    "replicate",
+    "replicated",
+    "restore_params",
+    "stop_on_signals",
+]

@@ -1,0 +1,284 @@
+"""Checkpoints: saved in the background, checksummed, the newest two and the best kept.
+
+The only file that imports orbax. Orbax commits a save by renaming its directory, so one that was
+cut short is never listed; but it restores flipped bits without a word, hence the checksums.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from cpc.types import PyTree, UserError
+
+_keep = ocp.checkpoint_managers.preservation_policy
+
+
+class Checkpoints:
+    """The checkpoints of one run. Made by `open_checkpoints`."""
+
+    def __init__(self, directory: pathlib.Path, manager: ocp.CheckpointManager, log: Callable):
+        self.directory = directory
+        self._manager = manager
+        self._log = log
+
+    @property
+    def latest_step(self) -> int | None:
+        """The newest committed step, or None."""
+        return self._manager.latest_step()
+
+    def save(
+        self, step: int, state: PyTree, metadata: dict[str, Any], metric: float | None = None
+    ) -> None:
+        """Save in the background; a step that is not newer than the latest is left alone.
+
+        The state has been copied when this returns, so the next step may donate it. `metric` (lower
+        is better) is the claim to be kept as the best; without one, only the newest are kept.
+        Raises UserError if this or the previous save cannot be written, e.g. on a full disk.
+        """
+        arrays = _without_keys(state)
+        meta = {"leaves": _describe(arrays), "metadata": metadata}
+        metrics = None if metric is None or not np.isfinite(metric) else {"metric": float(metric)}
+        with self._writing(f"of step {step}"):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta)
+                ),
+                metrics=metrics,
+            )
+
+    def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
+        """Read the newest undamaged checkpoint into the structure and shardings of `target`.
+
+        Returns (state, metadata), or None if nothing was ever saved. A damaged checkpoint is
+        reported, set aside under another name, and the one before it used. Raises UserError if all
+        are damaged, or if the target is of another shape (the first path that differs is named).
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        damaged = []
+        for step in steps:
+            restored = self._read(step, target)
+            if restored is not None:
+                self._set_aside(damaged)
+                return restored
+            damaged.append(step)
+        if steps:
+            raise UserError(
+                f"All checkpoints in {self.directory} are damaged (steps {sorted(steps)}); "
+                "restore them from a copy, or choose another work directory to start over."
+            )
+        return None
+
+    def is_preempted(self, step: int) -> bool:
+        """Whether the processes agreed to stop at this step, after a SIGTERM to one of them."""
+        return jax.process_count() > 1 and self._manager.reached_preemption(step)
+
+    def wait(self) -> None:
+        """Wait until the last save is on disk; raises UserError if it could not be written."""
+        with self._writing("of the last save"):
+            self._manager.wait_until_finished()
+            self._manager.check_for_errors()
+
+    def close(self) -> None:
+        """Wait, and stop the background threads."""
+        with self._writing("of the last save"):
+            self._manager.close()
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        # An error that is already on its way says more than one from closing.
+        with contextlib.suppress(UserError) if kind else contextlib.nullcontext():
+            self.close()
+
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+            kept = sorted(self._manager.all_steps(read=True))
+            raise UserError(
+                f"The checkpoint {what} could not be written to {self.directory} "
+                f"({_first_line(error)}); free some space or check the permissions and run the "
+                f"same command again: it resumes from step {kept[-1] if kept else 0}."
+            ) from error
+
+    def _read(self, step: int, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
+        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_keys(target))
+        path = self.directory / str(step)
+        try:
+            meta = _read_meta(path)
+            _check_same_shapes(shapes, meta["leaves"], path)
+            with ocp.StandardCheckpointer() as reader:
+                arrays = reader.restore(path / "state", shapes)
+            _check_sums(arrays, meta["leaves"])
+        except UserError:
+            raise
+        except Exception as error:
+            self._log(
+                f"The checkpoint {path} is damaged ({_first_line(error)}); trying the one before."
+            )
+            return None
+        return _with_keys(arrays, target), meta["metadata"]
+
+    def _set_aside(self, steps: list[int]) -> None:
+        # Otherwise the run could not save again until it has passed the damaged step.
+        for step in steps if jax.process_index() == 0 else []:
+            path = self.directory / str(step)
+            path.rename(path.with_name(f"damaged-{step}-{os.getpid()}"))
+        if steps:
+            self._manager.reload()
+
+
+def open_checkpoints(
+    directory: str | os.PathLike[str], log: Callable[[str], None] = print
+) -> Checkpoints:
+    """Open or make a directory of checkpoints; `log` receives one sentence per damaged one.
+
+    Kept are the newest two and the one with the lowest metric. Raises UserError if the directory
+    cannot be made. Orbax's own messages, many and long, are silenced for the whole process.
+    """
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    path = pathlib.Path(directory).absolute()  # orbax fails late on a relative one
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The checkpoint directory {path} cannot be made ({error.strerror}); choose another."
+        ) from error
+    best = _keep.BestN(
+        get_metric_fn=lambda metrics: metrics["metric"],
+        reverse=True,
+        n=1,
+        keep_checkpoints_without_metrics=False,
+    )
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=_keep.AnyPreservationPolicy([_keep.LatestN(2), best]),
+        best_fn=lambda metrics: metrics["metric"],
+        best_mode="min",
+        cleanup_tmp_directories=True,
+    )
+    return Checkpoints(path, ocp.CheckpointManager(path, options=options), log)
+
+
+def restore_params(
+    directory: str | os.PathLike[str], step: int | None = None
+) -> tuple[dict[str, PyTree], dict[str, Any], int]:
+    """Read parameters without the optimizer, as numpy arrays, for probes.
+
+    Returns ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts, of the
+    newest step unless one is given. Raises UserError if it is absent or damaged.
+    """
+    path = pathlib.Path(directory).absolute()
+    steps = sorted(int(item.name) for item in path.glob("*") if item.name.isdecimal())
+    if not steps or step not in (None, *steps):
+        wanted = "No checkpoint" if step is None else f"No checkpoint of step {step}"
+        raise UserError(f"{wanted} is in {path}; it has the steps {steps or 'none'}.")
+    step = steps[-1] if step is None else step
+    try:
+        meta = _read_meta(path / str(step))
+        wanted = _nested(meta["leaves"], ("params", "extra", "ema"))
+        how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+        with ocp.PyTreeCheckpointer() as reader:
+            args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+            arrays = reader.restore(path / str(step) / "state", args=args)
+        _check_sums(arrays, meta["leaves"])
+    except Exception as error:
+        raise UserError(
+            f"The checkpoint {path / str(step)} is damaged ({_first_line(error)}); "
+            f"choose another of the steps {steps}."
+        ) from error
+    return {"params": {}, "extra": {}, "ema": None, **arrays}, meta["metadata"], step
+
+
+def _read_meta(path: pathlib.Path) -> dict[str, Any]:
+    with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+        return reader.restore(path / "meta")
+
+
+def _describe(arrays: PyTree) -> dict[str, dict[str, Any]]:
+    """Shape, dtype and crc32 of each leaf, by path; a leaf spread over processes has no crc32."""
+    return {
+        name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
+        for name, leaf in _named_leaves(arrays)
+    }
+
+
+def _crc32(leaf: Any) -> int | None:
+    if (
+        isinstance(leaf, jax.Array)
+        and not leaf.is_fully_addressable
+        and not leaf.is_fully_replicated
+    ):
+        return None
+    return zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data)
+
+
+def _check_sums(arrays: PyTree, leaves: dict[str, dict[str, Any]]) -> None:
+    for name, leaf in _named_leaves(arrays):
+        if leaves[name]["crc32"] not in (None, _crc32(leaf)):
+            raise ValueError(f"the checksum of {name} is wrong")
+
+
+def _check_same_shapes(shapes: PyTree, leaves: dict[str, dict[str, Any]], path: Any) -> None:
+    wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in _named_leaves(shapes)}
+    found = {name: [leaf["shape"], leaf["dtype"]] for name, leaf in leaves.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                f"The checkpoint {path} is of another model: {name} is {found.get(name, 'absent')} "
+                f"there and {wanted.get(name, 'absent')} here; use the config that wrote it, or "
+                "another work directory."
+            )
+
+
+def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _nested(leaves: dict[str, dict[str, Any]], roots: tuple[str, ...]) -> dict[str, Any]:
+    """Rebuild the trees of dicts under `roots` from the paths of their leaves."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        if parents and parents[0] in roots:
+            node = tree
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
+    return tree
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _without_keys(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: jax.random.key_data(leaf) if _is_key(leaf) else leaf, tree)
+
+
+def _with_keys(arrays: PyTree, target: PyTree) -> PyTree:
+    def wrap(leaf: Any, like: Any) -> Any:
+        return (
+            jax.random.wrap_key_data(leaf, impl=jax.random.key_impl(like))
+            if _is_key(like)
+            else leaf
+        )
+
+    return jax.tree.map(wrap, arrays, target)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return (lines[0] if lines else type(error).__name__)[:200]

@@ -1,0 +1,206 @@
+"""The training loop. Its order is an invariant.
+
+For each step: evaluate if due, on the current state; save if due, before the next batch is taken;
+take a batch; step; write the metrics of the window before, while this step runs.
+
+So a number belongs to the state that produced it, a checkpoint neither loses nor repeats a batch
+and never lacks an evaluation that was due, and the device never waits for the host's writing.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from cpc.train.checkpoint import Checkpoints
+from cpc.train.metrics import Writer
+from cpc.train.state import TrainState, zeros_like_metrics
+from cpc.train.step import describe_failure
+from cpc.types import Array, PyTree, UserError
+
+#: summarize(sums of the window on the host, step) -> the numbers of a training record
+Summarize = Callable[[dict[str, Any], int], Mapping[str, Any]]
+
+
+class FitResult(NamedTuple):
+    """How a run ended."""
+
+    state: TrainState
+    reason: str
+    """Empty if all steps are done, else why it stopped: a signal's name, or "preemption"."""
+
+
+def fit(
+    state: TrainState,
+    step_fn: Callable[[TrainState, Any], TrainState],
+    batches: Callable[[int], Iterable[Any]],
+    *,
+    num_steps: int,
+    summarize: Summarize | None = None,
+    log_every: int = 100,
+    evaluate: Callable[[TrainState], Mapping[str, Any]] | None = None,
+    eval_every: int = 0,
+    checkpoint: Checkpoints | None = None,
+    save_every: int = 0,
+    best: str = "loss",
+    metadata: Mapping[str, Any] | None = None,
+    writers: Sequence[Writer] = (),
+    stop: Callable[[], str] = lambda: "",
+    steps_in_flight: int = 8,
+) -> FitResult:
+    """Train from `state.step` to `num_steps`.
+
+    Args:
+      state: new or restored; it is donated. Where its leaves live, they stay.
+      step_fn: from `make_train_step`, jitted by `jit_step`.
+      batches: from the index of the first step to its batches and all later ones.
+      summarize: makes the numbers of a training record; default `means_per_step`.
+      log_every, eval_every, save_every: in steps; 0 for never. Evaluation and save also come last.
+      evaluate: names and values; the entry `best` (lower is better) decides which checkpoint is
+        kept as the best one, among those saved at a step that was evaluated.
+      metadata: saved with the state, next to its step.
+      stop: asked before each step; a non-empty answer saves and ends.
+      steps_in_flight: so many steps at least are queued on the device, and twice that at most.
+
+    Raises UserError if the loss or a gradient is not finite (nothing is saved from then on), if the
+    batches end early, or if a disk is full.
+    """
+    step = start = int(state.step)
+    windows = _Windows(state, summarize or means_per_step, writers)
+    throttle = _make_throttle(steps_in_flight)
+    iterator = iter(batches(start))
+    try:
+        while True:
+            reason = stop() or _preemption(checkpoint, step)
+            ends = bool(reason) or step == num_steps
+            # A checkpoint implies the evaluation due at its step: a resumed run does not repeat it.
+            evaluates = (step > start or step == 0) and (
+                step == num_steps or _is_due(step, eval_every)
+            )
+            saves = ends or _is_due(step, save_every)
+            if evaluates or saves:
+                windows.write()
+                _check_finite(state.failure, state.params, checkpoint)
+                values = dict(evaluate(state)) if evaluate and evaluates else {}
+                if values:
+                    windows.write_record({"step": step, "kind": "eval", **values})
+                if checkpoint and saves:
+                    checkpoint.save(step, state, dict(metadata or {}), values.get(best))
+                windows.restart_clock(step)
+            if ends:
+                break
+            state = step_fn(state, _next_batch(iterator, step, num_steps))
+            step += 1
+            if step == start + 1:
+                windows.restart_clock(step)  # the first call compiles
+            failure = windows.write()
+            _check_finite(failure, state.params, checkpoint)
+            if _is_due(step, log_every) or step == num_steps:
+                state = windows.cut(state, step)
+            throttle(state.step)
+    finally:
+        getattr(iterator, "close", lambda: None)()
+    if checkpoint:
+        checkpoint.wait()
+    return FitResult(state, reason)
+
+
+def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """The default record: every sum over the steps of the window, divided by their number.
+
+    >>> means_per_step({"steps": 4.0, "loss": 6.0, "nonfinite": 0.0}, 4)
+    {'loss': 1.5, 'nonfinite': 0.0}
+    """
+    steps = max(float(sums["steps"]), 1.0)
+    rest = {name: value for name, value in sums.items() if name != "steps"}
+    return jax.tree.map(lambda value: value / steps, rest)
+
+
+class _Windows:
+    """The metrics between two logs, on their way from the device to the writers."""
+
+    def __init__(self, state: TrainState, summarize: Summarize, writers: Sequence[Writer]):
+        self._summarize, self._writers = summarize, writers
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, state.metrics)
+        shapes = jax.eval_shape(lambda: state.metrics)
+        # Compiled, so that the zeros live where the sums did and the step is not compiled again.
+        self._zeros = jax.jit(lambda: zeros_like_metrics(shapes), out_shardings=shardings)
+        self._cut: tuple[int, PyTree, Array] | None = None
+        self.restart_clock(int(state.step))
+
+    def restart_clock(self, step: int) -> None:
+        """Count steps per second from here."""
+        self._clock_step, self._clock_seconds = step, time.perf_counter()
+
+    def cut(self, state: TrainState, step: int) -> TrainState:
+        """End a window: keep its sums for `write`, go on with fresh zeros, which may be donated."""
+        self._cut = step, state.metrics, jnp.copy(state.failure)
+        return state._replace(metrics=self._zeros())
+
+    def write(self) -> Array | None:
+        """Write the window that was cut, if any; returns the state's `failure` at its end."""
+        if self._cut is None:
+            return None
+        (step, sums, failure), self._cut = self._cut, None
+        sums = jax.device_get(sums)  # waits until the device has done this window
+        record = {"step": step, "kind": "train", **self._summarize(sums, step)}
+        if step > self._clock_step:
+            seconds = time.perf_counter() - self._clock_seconds
+            record["steps_per_second"] = (step - self._clock_step) / seconds
+        self.restart_clock(step)
+        self.write_record(record)
+        return failure
+
+    def write_record(self, record: Mapping[str, Any]) -> None:
+        for writer in self._writers:
+            writer.write(record)
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step > 0 and step % every == 0
+
+
+def _preemption(checkpoint: Checkpoints | None, step: int) -> str:
+    return "preemption" if checkpoint and checkpoint.is_preempted(step) else ""
+
+
+def _next_batch(iterator: Iterator[Any], step: int, num_steps: int) -> Any:
+    for batch in iterator:
+        return batch
+    raise UserError(
+        f"The data ended after {step} of {num_steps} steps; lower the number of steps, or let the "
+        "data repeat."
+    )
+
+
+def _check_finite(failure: Array | None, params: PyTree, checkpoint: Checkpoints | None) -> None:
+    what = None if failure is None else describe_failure(failure, params)
+    if what is None:
+        return
+    kept = "nothing was saved before"
+    if checkpoint:
+        checkpoint.wait()
+        if checkpoint.latest_step is not None:
+            kept = f"the last good checkpoint is that of step {checkpoint.latest_step}"
+    raise UserError(
+        f"Training stopped, because a number was not finite in {what}; {kept}; lower the learning "
+        "rate or clip the gradients, and start again."
+    )
+
+
+def _make_throttle(steps_in_flight: int) -> Callable[[Array], None]:
+    """Bound the queue of the device: every so many steps, wait for the mark before."""
+    mark: Array | None = None
+    calls = 0
+
+    def throttle(step: Array) -> None:
+        nonlocal mark, calls
+        calls += 1
+        if calls % steps_in_flight == 0:
+            if mark is not None:
+                mark.block_until_ready()
+            mark = jnp.copy(step)  # a copy, because the next step donates the original
+
+    return throttle

@@ -1,0 +1,85 @@
+"""Where arrays live: the batch split over all devices, everything else a copy on each.
+
+The only file that names a mesh axis. The axis is Auto: the loss is written on the global batch as
+on one device, and the compiler inserts the communication.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from cpc.types import PyTree, UserError
+
+BATCH_AXIS = "batch"
+Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
+KINDS = ("auto", "cpu", "gpu", "tpu")
+
+
+def choose_devices(kind: str = "auto") -> list[Device]:
+    """All devices of a kind, or for "auto" those that JAX prefers here.
+
+    Raises UserError if the kind is unknown, or if this machine has none.
+    """
+    if kind not in KINDS:
+        raise UserError(f"Unknown device {kind!r}; choose one of {', '.join(KINDS)}.")
+    try:
+        return jax.devices(None if kind == "auto" else kind)
+    except RuntimeError as error:
+        raise UserError(
+            f"No {kind} device was found here (JAX uses {jax.default_backend()}); "
+            "choose 'auto', or install the jax extra for that device."
+        ) from error
+
+
+def make_mesh(num_devices: int | None = None, devices: Sequence[Device] | None = None) -> Mesh:
+    """One line of the first `num_devices` devices (None: all of them)."""
+    devices = choose_devices() if devices is None else devices
+    count = len(devices) if num_devices is None else num_devices
+    if not 0 < count <= len(devices):
+        raise UserError(
+            f"{count} devices are asked for, but {len(devices)} are here; lower the number."
+        )
+    return jax.make_mesh(
+        (count,), (BATCH_AXIS,), axis_types=(AxisType.Auto,), devices=tuple(devices[:count])
+    )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """First axis split over the devices."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """A whole copy on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def check_batch_size(batch_size: int, mesh: Mesh) -> None:
+    """Raise UserError if the global batch cannot be split evenly over the devices."""
+    if batch_size % mesh.size:
+        raise UserError(
+            f"A batch of {batch_size} cannot be split over {mesh.size} devices; make the batch a "
+            f"multiple of {mesh.size}, or use fewer devices."
+        )
+
+
+def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
+    """Copy a host batch to the devices, once; each process gives its own share of the rows.
+
+    Raises UserError if the global batch is not divisible by the number of devices.
+    """
+    sharding = batch_sharding(mesh)
+
+    def put(rows: np.ndarray) -> jax.Array:
+        check_batch_size(len(rows) * jax.process_count(), mesh)
+        return jax.make_array_from_process_local_data(sharding, rows)
+
+    return jax.tree.map(put, batch)
+
+
+def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
+    """Put a copy of every leaf on every device."""
+    return jax.device_put(tree, replicated(mesh))

@@ -1,0 +1,229 @@
+"""Where records go: a jsonl file, TensorBoard, a progress line.
+
+A record is {"step": int, "kind": "train" | "eval" | ..., name: number or list of numbers, ...}. A
+writer has `write(record)` and `close()`. Lists are per offset: entry k - 1 belongs to offset k.
+"""
+
+import contextlib
+import json
+import math
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol, TextIO, runtime_checkable
+
+import numpy as np
+from tensorboardX import SummaryWriter
+
+from cpc.types import UserError
+
+Record = Mapping[str, Any]
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """What the loop asks of a writer."""
+
+    def write(self, record: Record) -> None:
+        """Take one record."""
+        ...
+
+    def close(self) -> None:
+        """Flush and release what is open."""
+        ...
+
+
+class JsonlWriter:
+    """One JSON object a line, on disk when `write` returns.
+
+    A run that resumes at `start_step` drops what was written after it, and a line that a kill cut
+    short, so that the file equals that of a run that never stopped. NaN and infinity become null.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], start_step: int = 0):
+        self._path = pathlib.Path(path).absolute()
+        with _disk_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists():
+                _drop_records_after(self._path, start_step)
+            self._file = self._path.open("a", encoding="utf-8")
+
+    def write(self, record: Record) -> None:
+        """Append one line."""
+        with _disk_errors(self._path):
+            self._file.write(json.dumps(plain(dict(record)), allow_nan=False) + "\n")
+            self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        with _disk_errors(self._path):
+            self._file.close()
+
+
+class TensorBoardWriter:
+    """Scalars as "kind/name"; a list as "kind/name/k", k counted from 1."""
+
+    def __init__(self, directory: str | os.PathLike[str], start_step: int = 0):
+        self._directory = pathlib.Path(directory).absolute()
+        with _disk_errors(self._directory):
+            self._writer = SummaryWriter(str(self._directory), purge_step=start_step + 1)
+
+    def write(self, record: Record) -> None:
+        """Add the numbers of one record; what is no number is left to the jsonl file."""
+        values = plain(dict(record))
+        step, kind = values.pop("step"), values.pop("kind", "train")
+        with _disk_errors(self._directory):
+            for name, value in values.items():
+                entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
+                for k, entry in entries:
+                    if isinstance(entry, int | float):
+                        self._writer.add_scalar(f"{kind}/{name}/{k}".rstrip("/"), entry, step)
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        with _disk_errors(self._directory):
+            self._writer.close()
+
+
+class ProgressWriter:
+    """A line on the console: step, headline numbers, rate, time left.
+
+    On a terminal one line is rewritten; elsewhere a line comes at most every `seconds_between`.
+    `headline` names the numbers of a training record to show, `rate` is (amount per step, unit),
+    such as (hours of audio in a batch, "h audio"). Evaluations get a line of their own.
+    """
+
+    def __init__(
+        self,
+        num_steps: int,
+        headline: tuple[str, ...] = ("loss",),
+        rate: tuple[float, str] | None = None,
+        stream: TextIO | None = None,
+        seconds_between: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._num_steps, self._headline, self._rate = num_steps, headline, rate
+        self._stream = sys.stdout if stream is None else stream
+        self._seconds_between, self._clock = seconds_between, clock
+        self._written_at = -math.inf
+        self._width = 0  # of the line that stands on the terminal, to be rewritten
+
+    def write(self, record: Record) -> None:
+        """Show one record."""
+        if record.get("kind", "train") != "train":
+            self.say(_line_of_values(record))
+            return
+        line = progress_line(record, self._num_steps, self._headline, self._rate)
+        if self._stream.isatty():
+            self._stream.write("\r" + line.ljust(self._width))
+            self._stream.flush()
+            self._width = len(line)
+            return
+        is_last = record["step"] >= self._num_steps
+        if is_last or self._clock() - self._written_at >= self._seconds_between:
+            self._written_at = self._clock()
+            self.say(line)
+
+    def say(self, sentence: str) -> None:
+        """Write a line that stays, below the progress line if one stands there."""
+        self._stream.write("\n" * bool(self._width) + sentence + "\n")
+        self._stream.flush()
+        self._width = 0
+
+    def close(self) -> None:
+        """End the line that stands on the terminal."""
+        if self._width:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._width = 0
+
+
+def progress_line(
+    record: Record, num_steps: int, headline: tuple[str, ...], rate: tuple[float, str] | None
+) -> str:
+    """One training record for the eye.
+
+    >>> record = {"step": 1500, "loss": 4.25, "steps_per_second": 8.0}
+    >>> progress_line(record, 2000, ("loss",), (0.01, "h audio"))
+    'step 1,500/2,000  loss 4.250  8.0 steps/s  0.08 h audio/s  1:02 left'
+    """
+    parts = [f"step {record['step']:,}/{num_steps:,}"]
+    parts += [_show(name, record[name]) for name in headline if name in record]
+    steps_per_second = record.get("steps_per_second")
+    if steps_per_second:
+        parts.append(
+            f"{steps_per_second:.3g} steps/s"
+            if steps_per_second < 1
+            else f"{steps_per_second:,.1f} steps/s"
+        )
+        if rate:
+            parts.append(f"{steps_per_second * rate[0]:.2g} {rate[1]}/s")
+        parts.append(f"{duration((num_steps - record['step']) / steps_per_second)} left")
+    return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> duration(62.0), duration(3723.0)
+    ('1:02', '1:02:03')
+    """
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: numbers, lists, dicts; None for NaN and infinity.
+
+    >>> plain({"loss": np.float32(0.5), "bound": np.array([1.0, np.nan])})
+    {'loss': 0.5, 'bound': [1.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(name): plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "tolist"):
+        return plain(np.asarray(value).tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _show(name: str, value: Any) -> str:
+    value = plain(value)
+    return f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _line_of_values(record: Record) -> str:
+    scalars = {n: v for n, v in record.items() if n not in ("step", "kind") and np.ndim(v) == 0}
+    return "  ".join(
+        [f"{record['kind']} at step {record['step']:,}", *(_show(n, v) for n, v in scalars.items())]
+    )
+
+
+def _drop_records_after(path: pathlib.Path, step: int) -> None:
+    """Keep the records up to a step. The new file replaces the old one in one go."""
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _is_kept(line, step)]
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    temporary.replace(path)
+
+
+def _is_kept(line: str, step: int) -> bool:
+    try:
+        return json.loads(line)["step"] <= step
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+@contextlib.contextmanager
+def _disk_errors(path: pathlib.Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"Writing to {path} failed ({error.strerror or error}); free some space or check the "
+            "permissions and run the same command again: it resumes from the last checkpoint."
+        ) from error

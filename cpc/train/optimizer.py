@@ -1,0 +1,77 @@
+"""Adam with warm-up, a constant or cosine schedule, clipping and weight decay."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from cpc.types import UserError
+
+Schedule = Callable[[Any], Any]
+
+
+def make_optimizer(
+    *,
+    learning_rate: float,
+    warmup_steps: int = 0,
+    num_steps: int,
+    schedule: str = "constant",
+    clip_norm: float = 0.0,
+    weight_decay: float = 0.0,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+) -> tuple[optax.GradientTransformation, Schedule]:
+    """Make the optimizer and its schedule, a function from the step to the learning rate.
+
+    Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
+    (Loshchilov and Hutter 2019) and spares vectors and scalars: biases, scales of norms.
+    Raises UserError for an unknown schedule or for numbers that cannot be meant.
+    """
+    rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
+    if clip_norm < 0 or weight_decay < 0:
+        raise UserError(
+            f"clip_norm {clip_norm} and weight_decay {weight_decay} must not be negative; "
+            "0 switches them off."
+        )
+    matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) > 1, params)  # noqa: E731
+    adam = (
+        optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay, mask=matrices)
+        if weight_decay
+        else optax.adam(rate, b1, b2, eps)
+    )
+    return (optax.chain(optax.clip_by_global_norm(clip_norm), adam) if clip_norm else adam), rate
+
+
+def make_schedule(
+    learning_rate: float, warmup_steps: int, num_steps: int, schedule: str
+) -> Schedule:
+    """Learning rate by step: a linear warm-up that starts above zero, then constant or cosine.
+
+    learning_rate * min(1, (step + 1) / warmup_steps) * (1 or (1 + cos(pi * progress)) / 2), where
+    progress runs from 0 at the end of the warm-up to 1 at `num_steps`.
+
+    >>> rate = make_schedule(0.8, 4, 12, "cosine")
+    >>> [round(float(rate(step)), 3) for step in (0, 3, 4, 8, 12)]
+    [0.2, 0.8, 0.8, 0.4, 0.0]
+    """
+    if schedule not in ("constant", "cosine"):
+        raise UserError(f"Unknown schedule {schedule!r}; choose 'constant' or 'cosine'.")
+    if not learning_rate > 0:
+        raise UserError(f"The learning rate is {learning_rate}; it must be above zero.")
+    if not 0 <= warmup_steps <= num_steps:
+        raise UserError(
+            f"warmup_steps is {warmup_steps}, but the run has {num_steps} steps; "
+            "choose a number from 0 to the number of steps."
+        )
+
+    def rate(step: Any) -> Any:
+        warm = jnp.minimum(1.0, (step + 1) / max(warmup_steps, 1))
+        if schedule == "constant":
+            return learning_rate * warm
+        progress = jnp.clip((step - warmup_steps) / max(num_steps - warmup_steps, 1), 0.0, 1.0)
+        return learning_rate * warm * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+
+    return rate

@@ -1,0 +1,39 @@
+"""SIGTERM and Ctrl-C as a wish that the loop grants after the step."""
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def stop_on_signals() -> Iterator[Callable[[], str]]:
+    """Yield `stop() -> str`: the name of the signal that came, or "".
+
+    After the first signal the former handlers are back: a second Ctrl-C ends the process at once.
+    With several processes one of them must not stop alone, and JAX takes SIGTERM itself (see
+    `Checkpoints.is_preempted`); there, and outside of the main thread, nothing is caught.
+    """
+    received: list[str] = []
+    catches = jax.process_count() == 1 and threading.current_thread() is threading.main_thread()
+    former = {number: signal.getsignal(number) for number in SIGNALS} if catches else {}
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    def receive(number: int, frame: Any) -> None:
+        received.append(signal.Signals(number).name)
+        restore()
+
+    for number in former:
+        signal.signal(number, receive)
+    try:
+        yield lambda: received[0] if received else ""
+    finally:
+        restore()

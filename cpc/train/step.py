@@ -1,0 +1,123 @@
+"""One training step: gradient, optimizer, running sums, and a brake on non-finite numbers."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float
+
+from cpc.train.state import OWN_METRICS, TrainState, leaf_names
+from cpc.types import PyTree
+
+#: loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)); the metrics are additive sums.
+LossFn = Callable[[PyTree, PyTree, Any, Array], tuple[Array, tuple[PyTree, dict[str, PyTree]]]]
+
+
+def make_train_step(
+    loss_fn: LossFn, tx: optax.GradientTransformation, *, ema_decay: float = 0.0
+) -> Callable[[TrainState, Any], TrainState]:
+    """Make `step(state, batch) -> state`, a pure function to be jitted with the state donated.
+
+    The step's key is `fold_in(state.rng, state.step)`. The metrics of the loss, and the sums
+    "steps", "loss", "gradient_norm" and "nonfinite", are added to `state.metrics`.
+
+    From the first non-finite loss or gradient on, no update is applied: the state keeps the last
+    good parameters, and `state.failure` holds the index of that step and of its first non-finite
+    leaf, so that nobody needs to look at the numbers of every step. A gradient whose square
+    overflows float32 counts as non-finite. With `ema_decay`, the state must have been made with
+    `ema=True`: ema <- decay * ema + (1 - decay) * params.
+    """
+
+    def step(state: TrainState, batch: Any) -> TrainState:
+        rng = jax.random.fold_in(state.rng, state.step)
+        (loss, (extra, metrics)), gradients = jax.value_and_grad(loss_fn, has_aux=True)(
+            state.params, state.extra, batch, rng
+        )
+        squares = _squared_norms(gradients)
+        bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))
+        healthy = (state.failure[0] < 0) & ~jnp.any(bad)
+
+        updates, opt_state = tx.update(gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        ema = state.ema
+        if ema_decay:
+            ema = jax.tree.map(lambda e, p: ema_decay * e + (1 - ema_decay) * p, ema, params)
+        sums = _sums(metrics, loss, jnp.sqrt(jnp.sum(squares)), jnp.any(bad))
+        first_failure = (state.failure[0] < 0) & jnp.any(bad)
+        return TrainState(
+            step=state.step + 1,
+            params=_select(healthy, params, state.params),
+            opt_state=_select(healthy, opt_state, state.opt_state),
+            extra=_select(healthy, extra, state.extra),
+            ema=_select(healthy, ema, state.ema),
+            rng=state.rng,
+            metrics=_add(state.metrics, sums, healthy),
+            failure=jnp.where(
+                first_failure,
+                jnp.stack([state.step, jnp.argmax(bad).astype(jnp.int32)]),
+                state.failure,
+            ),
+        )
+
+    return step
+
+
+def jit_step(
+    step: Callable[[TrainState, Any], TrainState], state: TrainState
+) -> Callable[[TrainState, Any], TrainState]:
+    """`jax.jit` for states like this one: donated, and every leaf kept where it lives."""
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
+    return jax.jit(step, donate_argnums=0, out_shardings=shardings)
+
+
+def describe_failure(failure: Any, params: PyTree) -> str | None:
+    """Name the step and leaf that `state.failure` holds; None while all is well.
+
+    >>> describe_failure([6, 1], {"bias": 0.0, "kernel": 0.0})
+    'step 7 (batch 6): the gradient of kernel'
+    """
+    step, leaf = (int(number) for number in failure)
+    if step < 0:
+        return None
+    names = [f"the gradient of {name}" for name in leaf_names(params)]
+    return f"step {step + 1} (batch {step}): {[*names, 'the loss'][leaf]}"
+
+
+def _squared_norms(gradients: PyTree) -> Float[Array, " n"]:
+    leaves = jax.tree.leaves(gradients)
+    return jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
+
+
+def _sums(
+    metrics: dict[str, PyTree],
+    loss: Float[Array, ""],
+    gradient_norm: Float[Array, ""],
+    nonfinite: Bool[Array, ""],
+) -> dict[str, PyTree]:
+    clash = sorted(set(OWN_METRICS) & set(metrics))
+    if clash:
+        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
+    return {
+        **metrics,
+        "steps": jnp.ones(()),
+        "loss": loss,
+        "gradient_norm": gradient_norm,
+        "nonfinite": nonfinite,
+    }
+
+
+def _add(total: dict[str, PyTree], sums: dict[str, PyTree], healthy: Bool[Array, ""]) -> PyTree:
+    """Add the sums of a healthy step; of another, only that it was non-finite."""
+    merged = jax.tree.map(
+        lambda a, b: a + jnp.where(healthy, jnp.asarray(b).astype(jnp.float32), 0.0), total, sums
+    )
+    return {**merged, "nonfinite": total["nonfinite"] + sums["nonfinite"].astype(jnp.float32)}
+
+
+def _select(healthy: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """The new leaves if healthy, else the old ones, in the old dtype: the step traces once."""
+    return jax.tree.map(
+        lambda n, o: jnp.where(healthy, jnp.asarray(n).astype(o.dtype), o), new, old
+    )

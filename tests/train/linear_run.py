@@ -1,0 +1,142 @@
+"""A whole experiment around a linear model: what the tests of the loop run, also as a command."""
+
+import argparse
+import json
+import pathlib
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc import train
+from cpc.types import UserError
+
+
+def loss_fn(params, extra, batch, rng):
+    noise = 0.01 * jax.random.normal(rng, batch["y"].shape)
+    errors = batch["x"] @ params["layer"]["kernel"] + params["layer"]["bias"] - batch["y"] + noise
+    loss = jnp.mean(jnp.square(errors))
+    extra = {"mean": 0.9 * extra["mean"] + 0.1 * jnp.mean(batch["x"], axis=0)}
+    return loss, (extra, {"per_k": jnp.stack([loss, 2 * loss]), "seen": len(batch["y"])})
+
+
+def new_state(tx, seed=0):
+    params = {"layer": {"kernel": jnp.array([0.5, -0.5, 0.25]), "bias": jnp.zeros(())}}
+    zeros = {"per_k": jnp.zeros(2), "seen": jnp.zeros(())}
+    extra = {"mean": jnp.zeros(3)}
+    return train.init_state(params, extra, tx, jax.random.key(seed), zeros, ema=True)
+
+
+def batch_of_step(step, rows=16):
+    rng = np.random.default_rng((7, step))
+    x = rng.normal(size=(rows, 3)).astype(np.float32)
+    return {"x": x, "y": (x @ np.float32([1.0, 2.0, 3.0]) + 0.5).astype(np.float32)}
+
+
+def batches(mesh, *, nan_at=None, pause_seconds=0.0):
+    def from_step(start):
+        step = start
+        while True:
+            batch = batch_of_step(step)
+            if step == nan_at:
+                batch["x"][3, 1] = np.nan
+            time.sleep(pause_seconds)
+            yield train.put_batch(batch, mesh)
+            step += 1
+
+    return from_step
+
+
+def evaluate(state):
+    batch = batch_of_step(10**6)
+    kernel, bias = state.params["layer"]["kernel"], state.params["layer"]["bias"]
+    return {"loss": float(jnp.mean(jnp.square(batch["x"] @ kernel + bias - batch["y"])))}
+
+
+def run(
+    workdir,
+    num_steps,
+    *,
+    stop=lambda: "",
+    num_devices=1,
+    log=print,
+    console=None,
+    log_every=5,
+    eval_every=10,
+    save_every=10,
+    **data,
+):
+    workdir = pathlib.Path(workdir)
+    mesh = train.make_mesh(num_devices)
+    tx, _ = train.make_optimizer(learning_rate=0.05, warmup_steps=3, num_steps=100, clip_norm=10.0)
+    state = train.replicate(new_state(tx), mesh)
+    step = train.jit_step(train.make_train_step(loss_fn, tx, ema_decay=0.9), state)
+    with train.open_checkpoints(workdir / "checkpoints", log=log) as checkpoint:
+        restored = checkpoint.restore(state)
+        state = restored[0] if restored else state
+        writers = [train.JsonlWriter(workdir / "metrics.jsonl", int(state.step))]
+        if console:
+            writers.append(train.ProgressWriter(num_steps, ("loss",), (0.01, "h audio"), console))
+        try:
+            return train.fit(
+                state,
+                step,
+                batches(mesh, **data),
+                num_steps=num_steps,
+                log_every=log_every,
+                evaluate=evaluate,
+                eval_every=eval_every,
+                checkpoint=checkpoint,
+                save_every=save_every,
+                metadata={"problem": "linear"},
+                writers=writers,
+                stop=stop,
+            )
+        finally:
+            for writer in writers:
+                writer.close()
+
+
+def records(workdir):
+    """The records of metrics.jsonl without the speed, the one thing that no two runs share."""
+    lines = (pathlib.Path(workdir) / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if name != "steps_per_second"}
+        for line in lines
+    ]
+
+
+def host(state):
+    """The state as numpy arrays by path."""
+    plain = state._replace(rng=jax.random.key_data(state.rng))
+    leaves = jax.tree_util.tree_flatten_with_path(plain)[0]
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workdir")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--save-every", type=int, default=10)
+    parser.add_argument("--pause-seconds", type=float, default=0.0)
+    arguments = parser.parse_args()
+    try:
+        with train.stop_on_signals() as stop:
+            result = run(
+                arguments.workdir,
+                arguments.steps,
+                stop=stop,
+                save_every=arguments.save_every,
+                console=sys.stdout,
+                pause_seconds=arguments.pause_seconds,
+            )
+    except UserError as error:
+        sys.stdout.write(f"{error}\n")
+        sys.exit(2)
+    sys.stdout.write(f"stopped at {int(result.state.step)} because of {result.reason!r}\n")
+
+
+if __name__ == "__main__":
+    main()
