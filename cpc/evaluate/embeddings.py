@@ -13,10 +13,10 @@ MAX_CANDIDATES = 128
 
 def embed_utterances(
     embed: Callable[[np.ndarray], ArrayLike],
-    waveforms: Iterable[Float[np.ndarray, " s"]],
+    waveforms: Iterable[Float[np.ndarray, " _"]],
     stride: int = 160,
     batch_samples: int = 2_000_000,
-) -> list[Float[np.ndarray, "t f"]]:
+) -> list[Float[np.ndarray, "_ _"]]:
     """Embed utterances of any length in padded batches of at most six shapes of waveform.
 
     Utterances of like length share a batch. Each is continued by its own mirror image up to the

@@ -40,6 +40,7 @@ def fit_probe(
     weight_decays: Sequence[float] = (1e-5, 1e-4, 1e-3),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
+    min_updates: int = 2000,
     batch_size: int = 1024,
     learning_rate: float = 5e-3,
     seed: int = 0,
@@ -56,13 +57,14 @@ def fit_probe(
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
         utterances: the utterance of each frame; the validation split never divides one.
         hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
+        num_epochs: passes over the data; as many more as make `min_updates` updates.
         weight_decays: the grid; with one entry nothing is set aside for validation.
 
     Raises:
-        UserError: lengths differ, labels out of range, fewer than two classes, or a single
-            utterance where a validation split is needed.
+        UserError: labels out of range, fewer than two classes, or a single utterance where a
+            validation split is needed.
     """
-    check_frames(features, labels, utterances, num_classes)
+    check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)
     train, validation = split_utterances(
         labels, utterances, validation_fraction if len(weight_decays) > 1 else 0.0, rng
@@ -75,6 +77,7 @@ def fit_probe(
         num_classes=num_classes,
         hidden_width=hidden_width,
         num_epochs=num_epochs,
+        min_updates=min_updates,
         batch_size=batch_size,
     )
 
@@ -118,7 +121,14 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 @functools.partial(
     jax.jit,
-    static_argnames=("num_rows", "num_classes", "hidden_width", "num_epochs", "batch_size"),
+    static_argnames=(
+        "num_rows",
+        "num_classes",
+        "hidden_width",
+        "num_epochs",
+        "min_updates",
+        "batch_size",
+    ),
 )
 def fit_layers(
     x: Float[Array, "n d"],
@@ -126,13 +136,14 @@ def fit_layers(
     mean: Float[Array, " d"],
     std: Float[Array, " d"],
     weight_decays: Float[Array, " g"],
-    learning_rate: float,
+    learning_rate: float | Array,
     key: Array,
     num_rows: int,
     *,
     num_classes: int,
     hidden_width: int,
     num_epochs: int,
+    min_updates: int,
     batch_size: int,
 ) -> Layers:
     """Layers fitted to the first `num_rows` shuffled rows, with a leading axis of weight decays.
@@ -144,6 +155,7 @@ def fit_layers(
     block = max(1, min(16, num_rows // 8192, batch_size))
     batch_blocks = batch_size // block
     num_batches = num_rows // block // batch_blocks
+    num_epochs = max(num_epochs, -(-min_updates // num_batches))
     x_blocks = x[: num_rows // block * block].reshape(-1, block, x.shape[1])
     y_blocks = y[: num_rows // block * block].reshape(-1, block)
 
@@ -218,15 +230,8 @@ def split_utterances(
     return labelled[~is_held], labelled[is_held]
 
 
-def check_frames(
-    features: ArrayLike, labels: np.ndarray, utterances: np.ndarray, num_classes: int
-) -> None:
-    """Raise a UserError for frames that no probe can be fitted to."""
-    if not len(features) == len(labels) == len(utterances):
-        raise UserError(
-            f"a probe needs one label and one utterance a frame, but has {len(features)} frames, "
-            f"{len(labels)} labels and {len(utterances)} utterance numbers; cut them alike"
-        )
+def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:
+    """Raise a UserError for labels that no probe can be fitted to."""
     if len(labels) and (labels.max() >= num_classes or labels.min() < -1):
         raise UserError(
             f"the labels of a probe with {num_classes} classes must lie in 0..{num_classes - 1} "

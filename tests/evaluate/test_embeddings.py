@@ -1,0 +1,80 @@
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.evaluate.embeddings import bucket_lengths, embed_utterances
+
+
+def causal_embed(x):
+    """Frame means and their running sum: no frame sees later samples."""
+    frames = jnp.asarray(x).reshape(x.shape[0], -1, 160).mean(axis=2)
+    return jnp.stack([frames, jnp.cumsum(frames, axis=1)], axis=2)
+
+
+def waveforms_of(lengths):
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(length).astype(np.float32) for length in lengths]
+
+
+@pytest.mark.parametrize("batch_samples", [1, 5_000, 10_000_000])
+def test_equals_one_at_a_time(batch_samples):
+    lengths = [1600, 170, 32_000, 159, 4805, 0, 1600, 9000, 12_345]
+    waveforms = waveforms_of(lengths)
+    found = embed_utterances(causal_embed, iter(waveforms), batch_samples=batch_samples)
+    for waveform, features in zip(waveforms, found, strict=True):
+        num_frames = max(1, len(waveform) // 160)
+        assert features.shape == (num_frames, 2)
+        assert features.dtype == np.float32
+        if len(waveform) >= 160:
+            alone = causal_embed(waveform[None, : num_frames * 160])[0]
+            np.testing.assert_allclose(features, alone, atol=1e-5)
+
+
+def test_few_shapes_and_little_padding():
+    rng = np.random.default_rng(1)
+    lengths = np.exp(rng.uniform(np.log(8_000), np.log(300_000), 400)).astype(int)
+    shapes, rows = set(), 0
+
+    def embed(x):
+        nonlocal rows
+        shapes.add(x.shape[1])
+        rows += x.size
+        return np.zeros((len(x), x.shape[1] // 160, 1), np.float32)
+
+    embed_utterances(embed, [np.zeros(n, np.float32) for n in lengths], batch_samples=600_000)
+    assert len(shapes) <= 6
+    assert rows < 1.35 * lengths.sum()
+
+
+def test_buckets_are_the_best_of_all_choices():
+    lengths = np.random.default_rng(2).integers(1, 400, 11)
+
+    def padded(bounds):
+        return np.sum(bounds[np.searchsorted(bounds, lengths)])
+
+    candidates = np.unique(lengths)
+    best = min(
+        padded(np.array([*inner, candidates[-1]]))
+        for inner in itertools.combinations(candidates[:-1], 5)
+    )
+    found = bucket_lengths(lengths)
+    assert len(found) == 6
+    assert padded(found) == best
+
+
+def test_continuation_is_the_mirror_image():
+    seen = []
+
+    def embed(x):
+        seen.append(np.asarray(x))
+        return np.zeros((len(x), x.shape[1] // 160, 1), np.float32)
+
+    waveform = np.arange(100, dtype=np.float32)
+    embed_utterances(embed, [waveform])
+    np.testing.assert_array_equal(seen[0][0], [*range(100), *range(99, 39, -1)])
+
+
+def test_nothing_gives_nothing():
+    assert embed_utterances(causal_embed, []) == []

@@ -1,0 +1,81 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.fft
+
+from cpc.evaluate import mfcc
+
+
+def naive_mfcc(x):
+    """One frame at a time in float64, by the textbook, on one 16 kHz waveform."""
+    num_frames = len(x) // 160
+    x = x[: num_frames * 160].astype(np.float64)
+    emphasised = np.array([x[i] - 0.97 * (x[i - 1] if i else 0) for i in range(len(x))])
+    mel_top = 2595 * np.log10(1 + 8000 / 700)
+    edges = [700 * (10 ** (mel_top * i / 41 / 2595) - 1) for i in range(42)]
+    rows = []
+    for t in range(num_frames):
+        frame = np.zeros(400)
+        for i in range(400):
+            source = 160 * t + 80 - 200 + i
+            if 0 <= source < len(x):
+                frame[i] = emphasised[source]
+        power = np.abs(np.fft.rfft(frame * np.hamming(400), 512)) ** 2 / 512
+        energies = np.zeros(40)
+        for f in range(40):
+            for b in range(257):
+                hz = b * 16000 / 512
+                if edges[f] < hz <= edges[f + 1]:
+                    energies[f] += power[b] * (hz - edges[f]) / (edges[f + 1] - edges[f])
+                elif edges[f + 1] < hz < edges[f + 2]:
+                    energies[f] += power[b] * (edges[f + 2] - hz) / (edges[f + 2] - edges[f + 1])
+        log_energies = np.log(np.maximum(energies, 1e-10))
+        rows.append(scipy.fft.dct(log_energies, type=2, norm="ortho")[:13])
+    static = np.array(rows)
+
+    def slope(values):
+        at = lambda t: values[min(max(t, 0), len(values) - 1)]  # noqa: E731
+        return np.array(
+            [(at(t + 1) - at(t - 1) + 2 * (at(t + 2) - at(t - 2))) / 10 for t in range(len(values))]
+        )
+
+    return np.concatenate([static, slope(static), slope(slope(static))], axis=1)
+
+
+def test_equals_the_textbook():
+    rng = np.random.default_rng(0)
+    x = (0.1 * rng.standard_normal((2, 2000))).astype(np.float32)
+    found = np.asarray(mfcc(x))
+    assert found.shape == (2, 12, 39)
+    assert found.dtype == np.float32
+    for row in range(2):
+        np.testing.assert_allclose(found[row], naive_mfcc(x[row]), atol=2e-3, rtol=1e-4)
+
+
+def test_frame_is_centred_on_its_samples():
+    x = np.zeros((1, 160 * 11), np.float32)
+    x[0, 160 * 5 + 80] = 1.0
+    energy = np.asarray(mfcc(x))[0, :, 0]
+    assert energy.argmax() == 5
+    np.testing.assert_allclose(energy[4], energy[6], atol=0.3)  # the click is mid-frame
+
+
+def test_silence_and_low_precision_stay_finite():
+    assert np.isfinite(np.asarray(mfcc(np.zeros((1, 1600), np.float32)))).all()
+    assert mfcc(jnp.zeros((1, 1600), jnp.bfloat16)).dtype == jnp.float32
+
+
+@pytest.mark.parametrize("num_samples", [0, 159, 160, 401])
+def test_short_waveforms(num_samples):
+    assert mfcc(np.zeros((1, num_samples), np.float32)).shape == (1, num_samples // 160, 39)
+
+
+def test_gain_moves_only_the_first_coefficient():
+    x = (0.1 * np.random.default_rng(1).standard_normal((1, 3200))).astype(np.float32)
+    moved = np.asarray(mfcc(2 * x) - mfcc(x))
+    np.testing.assert_allclose(moved[..., 0], np.sqrt(40) * np.log(4), atol=2e-3)
+    np.testing.assert_allclose(moved[..., 1:], 0, atol=2e-3)
+
+
+def test_other_rates_keep_the_hop_of_ten_milliseconds():
+    assert mfcc(np.zeros((1, 8000), np.float32), sample_rate_hz=8000).shape == (1, 100, 39)

@@ -1,0 +1,136 @@
+import jax
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from cpc.evaluate import fit_probe as fit_probe_fully
+from cpc.evaluate import predict
+from cpc.evaluate.probe import split_utterances
+from cpc.types import UserError
+
+QUICK = {"min_updates": 300, "batch_size": 128}
+
+
+def fit_probe(*args, **options):
+    return fit_probe_fully(*args, **{**QUICK, **options})
+
+
+def blobs(num_frames, num_classes=4, width=8, noise=1.0, seed=0):
+    """Gaussian classes far from the origin and of unequal scale, in utterances of 20 frames."""
+    rng = np.random.default_rng(seed)
+    means = np.random.default_rng(99).standard_normal((num_classes, width))
+    labels = rng.integers(0, num_classes, num_frames)
+    features = means[labels] + noise * rng.standard_normal((num_frames, width))
+    features = 100 + features * np.logspace(-2, 2, width)
+    return features.astype(np.float32), labels, np.arange(num_frames) // 20
+
+
+def accuracy(probe, features, labels):
+    return float(np.mean(predict(probe, features).argmax(axis=1) == labels))
+
+
+def test_matches_scikit_learn_on_unscaled_features():
+    x, y, utterances = blobs(3000)
+    test_x, test_y, _ = blobs(3000, seed=1)
+    probe = fit_probe(x, y, utterances, num_classes=4, min_updates=2000, batch_size=256)
+    reference = LogisticRegression(max_iter=1000)
+    scale = x.mean(axis=0), x.std(axis=0)
+    reference.fit((x - scale[0]) / scale[1], y)
+    expected = reference.score((test_x - scale[0]) / scale[1], test_y)
+    assert accuracy(probe, test_x, test_y) == pytest.approx(expected, abs=0.01)
+    nats = reference.predict_log_proba((test_x - scale[0]) / scale[1])
+    ours = predict(probe, test_x)
+    assert -ours[np.arange(3000), test_y].mean() == pytest.approx(
+        -nats[np.arange(3000), test_y].mean(), abs=0.01
+    )
+
+
+def test_solves_a_separable_problem():
+    x, y, utterances = blobs(2000, noise=0.1)
+    probe = fit_probe(x, y, utterances, num_classes=4)
+    assert accuracy(probe, x, y) > 0.99
+    np.testing.assert_allclose(np.exp(predict(probe, x)).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_only_the_hidden_layer_solves_exclusive_or():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((4000, 2)).astype(np.float32)
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)
+    utterances = np.arange(4000) // 10
+    linear = fit_probe(x, y, utterances, num_classes=2)
+    hidden = fit_probe(x, y, utterances, num_classes=2, hidden_width=32)
+    assert accuracy(linear, x, y) < 0.65
+    assert accuracy(hidden, x, y) > 0.97
+
+
+def test_same_seed_same_numbers():
+    x, y, utterances = blobs(1000)
+    one, two = (fit_probe(x, y, utterances, num_classes=4, seed=3) for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
+    assert one.weight_decay == two.weight_decay
+    other = fit_probe(x, y, utterances, num_classes=4, seed=4)
+    assert not np.array_equal(one.params[0][0], other.params[0][0])
+
+
+def test_unlabelled_frames_change_nothing():
+    x, y, utterances = blobs(600)
+    more = np.concatenate([x, 1e6 * np.ones_like(x[:50])])
+    one = fit_probe(x, y, utterances, num_classes=4)
+    two = fit_probe(more, np.append(y, [-1] * 50), np.append(utterances, [999] * 50), num_classes=4)
+    jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
+
+
+def test_random_labels_choose_the_strongest_decay():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 100)).astype(np.float32)
+    y, utterances = (np.arange(400) % 10 == 0).astype(int), np.arange(400) // 4
+    probe = fit_probe(x, y, utterances, num_classes=2, weight_decays=(0.0, 10.0), batch_size=64)
+    assert probe.weight_decay == 10.0
+    assert np.abs(probe.params[0][0]).max() < 0.05
+
+
+def test_validation_never_divides_an_utterance():
+    labels = np.random.default_rng(0).integers(-1, 3, 500)
+    utterances = np.random.default_rng(1).integers(0, 30, 500)
+    train, held = split_utterances(labels, utterances, 0.1, np.random.default_rng(0))
+    assert not set(utterances[train]) & set(utterances[held])
+    assert len(set(utterances[held])) == 3
+    assert sorted([*train, *held]) == list(np.flatnonzero(labels >= 0))
+
+
+def test_refits_on_all_training_utterances():
+    """The only utterance with class 2 counts, whether or not it was set aside for validation."""
+    x, y, utterances = blobs(400, num_classes=3, noise=0.1)
+    for rare in (0, 7, 13):
+        labels = np.where(utterances == rare, 2, y % 2)
+        features = x + 500 * (utterances == rare)[:, None].astype(np.float32)
+        probe = fit_probe(features, labels, utterances, num_classes=3)
+        assert accuracy(probe, features[labels == 2], 2) > 0.9
+
+
+def test_constant_features_are_harmless():
+    x, y, utterances = blobs(600, noise=0.1)
+    x[:, 3] = 1234.5
+    probe = fit_probe(x, y, utterances, num_classes=4)
+    assert np.isfinite(predict(probe, x)).all()
+    assert accuracy(probe, x, y) > 0.95
+
+
+def test_predicts_in_chunks(monkeypatch):
+    x, y, utterances = blobs(500)
+    probe = fit_probe(x, y, utterances, num_classes=4)
+    whole = predict(probe, x)
+    monkeypatch.setattr("cpc.evaluate.probe.CHUNK_FRAMES", 64)
+    np.testing.assert_allclose(predict(probe, x), whole, rtol=1e-5, atol=1e-5)
+    assert predict(probe, x[:0]).shape == (0, 4)
+
+
+def test_user_mistakes():
+    x, y, utterances = blobs(100)
+    with pytest.raises(UserError, match="two classes"):
+        fit_probe(x, 0 * y, utterances, num_classes=4)
+    with pytest.raises(UserError, match=r"0\.\.2"):
+        fit_probe(x, y, utterances, num_classes=3)
+    with pytest.raises(UserError, match="two labelled training utterances"):
+        fit_probe(x, y, 0 * utterances, num_classes=4)
+    assert fit_probe(x, y, 0 * utterances, num_classes=4, weight_decays=(1e-4,))
