@@ -1,0 +1,40 @@
+"""Recordings in, batches out. `cpc.data.voices` prepares the packaged voices, also as a command."""
+
+from cpc.data.cache import cache_dir
+from cpc.data.folder import read_folder
+from cpc.data.pack import open_pack, pack
+from cpc.data.pipeline import prefetch
+from cpc.data.recordings import (
+    SAMPLE_RATE_HZ,
+    TARGET_RMS,
+    Recordings,
+    measure_rms,
+    only_speakers,
+    read_all,
+    read_list,
+    select,
+    split_by_lists,
+    split_by_utterance,
+)
+from cpc.data.windows import WindowCounts, count_windows, make_batches
+
+__all__ = [
+    "SAMPLE_RATE_HZ",
+    "TARGET_RMS",
+    "Recordings",
+    "WindowCounts",
+    "cache_dir",
+    "count_windows",
+    "make_batches",
+    "measure_rms",
+    "only_speakers",
+    "open_pack",
+    "pack",
+    "prefetch",
+    "read_all",
+    "read_folder",
+    "read_list",
+    "select",
+    "split_by_lists",
+    "split_by_utterance",
+]

@@ -1,0 +1,166 @@
+"""Debian packages as archives of data: fetched by apt without root, verified, unpacked.
+
+Nothing is installed. apt checks signatures; this module checks size and sha256 again on every use,
+because an archive in a cache may have been cut or changed since. Distributions rebuild packages,
+so an archive that is not the known one counts as what apt verified when it was fetched.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cpc.types import UserError
+
+Log = Callable[[str], object]
+
+
+class Package(NamedTuple):
+    """A package of which one version is known."""
+
+    name: str
+    version: str
+    size_bytes: int
+    sha256: str
+
+
+class Archive(NamedTuple):
+    """A verified .deb file."""
+
+    path: Path
+    version: str
+    sha256: str
+
+
+def file_sha256(path: Path) -> str:
+    """Digest of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
+    """The archive from an earlier fetch if it is there and whole; a damaged one is removed."""
+    expected = _manifest(folder).get(package.name, _known(package))
+    path = folder / expected["file"]
+    if not path.exists():
+        return None
+    if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
+        return Archive(path, expected["version"], expected["sha256"])
+    log(f"{path.name} is damaged (size or sha256 differ): fetching it again")
+    path.unlink()
+    return None
+
+
+def fetch_archives(packages: Sequence[Package], folder: Path, log: Log) -> list[Archive]:
+    """The archives of `packages` in `folder`, from the cache or by `apt-get download`.
+
+    Raises:
+        UserError: no apt, no network, no such package, or an archive that is not what is expected.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    archives = []
+    for package in packages:
+        archive = find_archive(package, folder, log)
+        if archive is None:
+            log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
+            archive = _fetch(package, folder, log)
+        archives.append(archive)
+    return archives
+
+
+def unpack(archive: Archive, folder: Path) -> None:
+    """Unpack a verified archive below `folder`, as `dpkg-deb -x` does."""
+    _run(["dpkg-deb", "-x", str(archive.path), str(folder)], cwd=archive.path.parent)
+
+
+def _fetch(package: Package, folder: Path, log: Log) -> Archive:
+    partial = folder / f"{package.name}.part"
+    shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch
+    partial.mkdir()
+    _apt_download(package.name, partial)
+    found = list(partial.glob(f"{package.name}_*.deb"))
+    if len(found) != 1:
+        raise UserError(f"apt-get download {package.name} left no archive: run it by hand to see")
+    got = {
+        "file": found[0].name,
+        "version": found[0].name.split("_")[1].replace("%3a", ":"),
+        "size": found[0].stat().st_size,
+        "sha256": file_sha256(found[0]),
+    }
+    if got != _known(package):
+        log(
+            f"{got['file']} is another build than the known one; apt has verified it, so its "
+            "size and sha256 are recorded beside it"
+        )
+    # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
+    entries = _manifest(folder) | {package.name: got}
+    _write_whole(folder / "manifest.json", json.dumps(entries, indent=1))
+    path = found[0].replace(folder / found[0].name)
+    partial.rmdir()
+    return Archive(path, got["version"], got["sha256"])
+
+
+def _apt_download(name: str, folder: Path) -> None:
+    """Run apt; when its lists do not know the package, with private lists, which need no root."""
+    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
+        raise UserError("there is no apt-get or dpkg-deb on this machine to fetch packages with")
+    download = ["apt-get", "-q", "download", name]
+    done = _try(download, folder)
+    if done.returncode and re.search(
+        r"Unable to locate|no installation candidate|Can't select", done.stderr
+    ):
+        private = folder.parent.parent / "apt"
+        for part in ("lists/partial", "archives/partial"):
+            (private / part).mkdir(parents=True, exist_ok=True)
+        options = ["-o", f"Dir::State::Lists={private}/lists", "-o", f"Dir::Cache={private}"]
+        _run(["apt-get", *options, "-q", "update"], folder)
+        done = _try([download[0], *options, *download[1:]], folder)
+    if done.returncode:
+        raise UserError(f"apt-get could not fetch {name}: {_last_line(done.stderr)}")
+
+
+def _try(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def _run(command: list[str], cwd: Path) -> None:
+    done = _try(command, cwd)
+    if done.returncode:
+        raise UserError(f"`{' '.join(command)}` failed: {_last_line(done.stderr)}")
+
+
+def _last_line(text: str) -> str:
+    errors = [line for line in text.splitlines() if line.startswith(("E:", "Err"))]
+    return (errors or text.splitlines() or ["no message"])[-1]
+
+
+def _known(package: Package) -> dict:
+    return {
+        "file": f"{package.name}_{package.version}_all.deb",
+        "version": package.version,
+        "size": package.size_bytes,
+        "sha256": package.sha256,
+    }
+
+
+def _manifest(folder: Path) -> dict[str, dict]:
+    """What apt verified when it fetched each archive: the truth for versions not known here."""
+    path = folder / "manifest.json"
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except ValueError:  # cut short; the archives of known versions verify without it
+        return {}
+
+
+def _write_whole(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

@@ -1,0 +1,190 @@
+"""A folder of recordings: the LibriSpeech tree, or any tree with a directory level for speakers."""
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples
+from cpc.data.recordings import Recordings
+from cpc.types import UserError
+
+#: What a `.trans.txt` says where there is no transcript.
+UNKNOWN_TEXT = "UNKNOWN"
+
+Skipped = tuple[str, str]
+
+
+def read_folder(
+    root: str | Path, speaker_level: int = 1, max_skipped_fraction: float = 0.1
+) -> Recordings:
+    """The recordings below `root`: wav, flac, ogg, opus or mp3, any rate, any number of channels.
+
+    A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`, one subset or
+    several) is recognized; its speakers get their names from `SPEAKERS.TXT` where that exists.
+    In any other tree directory level `speaker_level` below `root` (1 is the first) names the
+    speaker; files that all lie in `root` itself are one speaker's. An utterance's id is the file's
+    name without its ending or, where names repeat, the path below `root`.
+
+    Only headers are read here. What is no audio, and byte-identical copies, are left out and listed
+    in `skipped`; a file that is damaged behind a good header is found by the pack.
+
+    Raises:
+        UserError: no such folder, no audio in it, a file above the speaker level, or more than
+            `max_skipped_fraction` of the files unreadable.
+    """
+    root = Path(root)
+    paths = _audio_paths(root)
+    files, damaged = _open_all(paths)
+    check_skipped(damaged, len(paths), max_skipped_fraction, str(root))
+    files, repeated = _without_repeats(files)
+    kept = [file.path for file in files]
+    names, speakers, transcripts = _describe(kept, root, speaker_level)
+
+    def read(index: int, start: int, stop: int) -> np.ndarray:
+        return read_samples(files[index], start, stop)
+
+    return Recordings(
+        names=names,
+        speakers=speakers,
+        lengths=np.asarray([file.num_samples for file in files], np.int64),
+        read=read,
+        transcripts=transcripts,
+        skipped=(*damaged, *repeated),
+        fingerprint=_fingerprint(kept),
+    )
+
+
+def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, where: str) -> None:
+    """`UserError` when too large a share is unreadable for the rest to be trusted."""
+    if len(skipped) > max_fraction * total:
+        first = "; ".join(reason for _, reason in skipped[:3])
+        raise UserError(
+            f"{len(skipped)} of {total} recordings in {where} cannot be read, more than "
+            f"{max_fraction:.0%}: {first}"
+        )
+
+
+def _audio_paths(root: Path) -> list[Path]:
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}: give a folder of recordings")
+    found = [
+        Path(directory, name)
+        for directory, _, names in os.walk(root, followlinks=True)
+        for name in names
+        if Path(name).suffix.lower() in AUDIO_SUFFIXES and not name.startswith(".")
+    ]
+    if not found:
+        endings = ", ".join(sorted(suffix[1:] for suffix in AUDIO_SUFFIXES))
+        raise UserError(f"no recordings in {root}: looked for {endings} files at any depth")
+    return sorted(found)
+
+
+def _open_all(paths: Sequence[Path]) -> tuple[list[AudioFile], list[Skipped]]:
+    def attempt(path: Path) -> AudioFile | Skipped:
+        try:
+            return open_audio(path)
+        except (UserError, OSError) as error:
+            return str(path), str(error)
+
+    with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool:
+        results = list(pool.map(attempt, paths))
+    files = [result for result in results if isinstance(result, AudioFile)]
+    return files, [result for result in results if not isinstance(result, AudioFile)]
+
+
+def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[Skipped]]:
+    """Byte-identical copies would stand in train and test; only files of one size are compared."""
+    sizes = [(file.path.stat().st_size, file.num_frames) for file in files]
+    common = {size for size, count in Counter(sizes).items() if count > 1}
+    kept, repeated = [], []
+    first_with: dict[tuple[int, bytes], Path] = {}
+    for file, size in zip(files, sizes, strict=True):
+        if size in common:
+            with file.path.open("rb") as stream:
+                key = (size[0], hashlib.file_digest(stream, "sha256").digest())
+            first = first_with.setdefault(key, file.path)
+            if first != file.path:
+                repeated.append((str(file.path), f"{file.path} is a copy of {first}"))
+                continue
+        kept.append(file)
+    return kept, repeated
+
+
+def _describe(
+    paths: Sequence[Path], root: Path, speaker_level: int
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
+    """Names, speakers and transcripts of the files."""
+    chapters = {path.parent for path in paths}
+    texts = {c: c / f"{c.parent.name}-{c.name}.trans.txt" for c in chapters}
+    texts = {chapter: path for chapter, path in texts.items() if path.exists()}
+    names = _unique_names(paths, root)
+    if texts:
+        known = _speaker_names(root)
+        ids = [path.parent.parent.name for path in paths]
+        return names, tuple(known.get(i, i) for i in ids), _transcripts(texts.values(), names)
+    return names, tuple(_speaker(path.relative_to(root), root, speaker_level) for path in paths), {}
+
+
+def _speaker(path: Path, root: Path, level: int) -> str:
+    directories = path.parts[:-1]
+    if not directories and level == 1:
+        return root.resolve().name
+    if not 1 <= level <= len(directories):
+        raise UserError(
+            f"{root / path} lies above directory level {level}, which names the speaker: "
+            "choose a smaller speaker_level (1 is the first below the folder) or move the file"
+        )
+    return directories[level - 1]
+
+
+def _unique_names(paths: Sequence[Path], root: Path) -> tuple[str, ...]:
+    below = [path.relative_to(root) for path in paths]
+    for names in (
+        tuple(path.stem for path in below),
+        tuple(path.with_suffix("").as_posix() for path in below),
+    ):
+        if len(set(names)) == len(names):
+            return names
+    return tuple(path.as_posix() for path in below)
+
+
+def _speaker_names(root: Path) -> dict[str, str]:
+    """Speaker id -> name by `SPEAKERS.TXT` (`ID | SEX | SUBSET | MINUTES | NAME`) here or above.
+
+    Two speakers of one name keep their ids beside it.
+    """
+    path = next(
+        (f / "SPEAKERS.TXT" for f in (root, root.parent) if (f / "SPEAKERS.TXT").is_file()), None
+    )
+    if path is None:
+        return {}
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    fields = [line.split("|", 4) for line in lines if not line.lstrip().startswith(";")]
+    names = {f[0].strip(): f[4].strip() for f in fields if len(f) == 5 and f[4].strip()}
+    count = Counter(names.values())
+    return {i: name if count[name] == 1 else f"{name} ({i})" for i, name in names.items()}
+
+
+def _transcripts(paths, names: Sequence[str]) -> dict[str, str]:
+    """Utterance id -> text from lines `ID TEXT`."""
+    wanted = set(names)
+    found = {}
+    for path in sorted(paths):
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, text = line.strip().partition(" ")
+            if name in wanted and text and text != UNKNOWN_TEXT:
+                found[name] = text
+    return found
+
+
+def _fingerprint(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        status = path.stat()
+        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()

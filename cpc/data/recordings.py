@@ -1,0 +1,167 @@
+"""A set of recordings: names, speakers, lengths, and a way to read any part of any of them."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cpc.types import UserError
+
+SAMPLE_RATE_HZ = 16_000
+#: Every utterance is brought to this root mean square, so that loudness, which differs by several
+#: decibels between sources, says nothing about the speaker.
+TARGET_RMS = 0.05
+#: Silence is not blown up beyond this.
+MAX_GAIN = 500.0
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Utterances as mono int16 at 16 kHz, wherever they lie.
+
+    `read(index, start, stop)` gives samples `[start, stop)` of one utterance, by seeking; it raises
+    `UserError` where the file cannot be decoded.
+    """
+
+    names: tuple[str, ...]
+    """Unique utterance ids."""
+    speakers: tuple[str, ...]
+    """The speaker of each utterance."""
+    lengths: Int[np.ndarray, " n"]
+    """Samples of each utterance at 16 kHz, int64."""
+    read: Callable[[int, int, int], np.ndarray]
+    """(index, start, stop) -> int16 (stop - start,)."""
+    rms: Float[np.ndarray, " n"] | None = None
+    """Root mean square of samples / 32768 of each utterance; None until packed or measured."""
+    transcripts: Mapping[str, str] = field(default_factory=dict)
+    """Utterance id -> text, where there is one."""
+    skipped: tuple[tuple[str, str], ...] = ()
+    """(path or utterance id, reason) of everything that was left out."""
+    fingerprint: str = ""
+    """Digest of the source's names, sizes and times of change; a pack follows it."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recordings:
+    """The utterances `indices`, in that order."""
+    indices = np.asarray(indices, np.int64).reshape(-1)
+    names = tuple(recordings.names[i] for i in indices)
+
+    def read(index: int, start: int, stop: int) -> np.ndarray:
+        return recordings.read(int(indices[index]), start, stop)
+
+    return replace(
+        recordings,
+        names=names,
+        speakers=tuple(recordings.speakers[i] for i in indices),
+        lengths=recordings.lengths[indices],
+        read=read,
+        rms=None if recordings.rms is None else recordings.rms[indices],
+        transcripts={n: recordings.transcripts[n] for n in names if n in recordings.transcripts},
+    )
+
+
+def only_speakers(recordings: Recordings, speakers: Collection[str]) -> Recordings:
+    """The utterances of these speakers; `UserError` names a speaker that is not there."""
+    unknown = sorted(set(speakers) - set(recordings.speakers))
+    if unknown:
+        known = ", ".join(sorted(set(recordings.speakers))[:20])
+        raise UserError(f"no speaker {unknown[0]!r} in the recordings: choose among {known}")
+    return select(recordings, [i for i, s in enumerate(recordings.speakers) if s in speakers])
+
+
+def split_by_utterance(
+    recordings: Recordings, test_fraction: float, seed: int
+) -> tuple[Recordings, Recordings]:
+    """Train and test utterances of the same speakers, by a seeded shuffle of each speaker's.
+
+    A speaker with two utterances or more has at least one on each side; one with a single
+    utterance trains.
+    """
+    if not 0 < test_fraction < 1:
+        raise UserError(f"test_fraction is {test_fraction}: choose a number between 0 and 1")
+    is_test = np.zeros(len(recordings), bool)
+    of_speaker = np.asarray(recordings.speakers, object)
+    for number, speaker in enumerate(sorted(set(recordings.speakers))):
+        mine = np.flatnonzero(of_speaker == speaker)
+        if len(mine) > 1:
+            num_test = int(np.clip(round(test_fraction * len(mine)), 1, len(mine) - 1))
+            is_test[np.random.default_rng((seed, number)).permutation(mine)[:num_test]] = True
+    return (
+        select(recordings, np.flatnonzero(~is_test)),
+        select(recordings, np.flatnonzero(is_test)),
+    )
+
+
+def read_list(path: str | Path) -> tuple[str, ...]:
+    """Utterance ids, one a line; blank lines are passed over."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the list of utterances {path}: {error}") from error
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def split_by_lists(
+    recordings: Recordings, train_ids: Sequence[str], test_ids: Sequence[str]
+) -> tuple[Recordings, Recordings]:
+    """Train and test utterances by two lists of ids, as in the paper's `train_split.txt`.
+
+    `UserError` for an id that is not among the recordings (an utterance that was skipped for being
+    damaged is passed over) or that is in both lists.
+    """
+    where = {name: i for i, name in enumerate(recordings.names)}
+    damaged = {name for path, _ in recordings.skipped for name in (path, Path(path).stem)}
+    listed = list(dict.fromkeys((*train_ids, *test_ids)))
+    absent = [name for name in listed if name not in where and name not in damaged]
+    if absent:
+        raise UserError(
+            f"{len(absent)} of {len(listed)} listed utterances are not among the "
+            f"{len(recordings)} recordings, the first {', '.join(absent[:3])}: "
+            "check that the lists belong to this folder"
+        )
+    both = sorted(set(train_ids) & set(test_ids))
+    if both:
+        raise UserError(
+            f"{len(both)} utterances are in both lists, the first {both[0]}: "
+            "an utterance trains or tests, not both"
+        )
+    train, test = (
+        select(recordings, [where[name] for name in dict.fromkeys(ids) if name in where])
+        for ids in (train_ids, test_ids)
+    )
+    return train, test
+
+
+def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Factor that brings each utterance to `TARGET_RMS`, float32.
+
+    >>> gains(np.array([0.1, 0.0])).tolist()
+    [0.5, 500.0]
+    """
+    return np.minimum(TARGET_RMS / np.maximum(rms, 1e-9), MAX_GAIN).astype(np.float32)
+
+
+def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
+    """Root mean square of int16 samples on the scale where full scale is 1; 0 for no samples."""
+    scaled = samples.astype(np.float64) / 32768
+    return float(np.sqrt(np.mean(scaled**2))) if len(samples) else 0.0
+
+
+def measure_rms(recordings: Recordings) -> Recordings:
+    """The same recordings with `rms`, by reading everything once; a pack has it already."""
+    rms = [
+        root_mean_square(recordings.read(i, 0, int(n))) for i, n in enumerate(recordings.lengths)
+    ]
+    return replace(recordings, rms=np.asarray(rms, np.float32))
+
+
+def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:
+    """One whole utterance as float32 at `TARGET_RMS`: what a window of it holds."""
+    samples = recordings.read(index, 0, int(recordings.lengths[index]))
+    rms = root_mean_square(samples) if recordings.rms is None else recordings.rms[index]
+    return samples.astype(np.float32) / 32768 * gains(np.asarray([rms], np.float32))[0]

@@ -1,0 +1,140 @@
+"""Windows drawn uniformly over all recorded time: a pure function of (seed, step, process)."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+
+from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, gains
+from cpc.types import Batch, UserError
+
+
+class WindowCounts(NamedTuple):
+    """What drawing windows of one length makes of a set of recordings."""
+
+    num_utterances: int
+    num_too_short: int
+    """Utterances shorter than a window: never drawn."""
+    seconds: float
+    seconds_too_short: float
+
+
+def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
+    """How many utterances, and how much time, are too short for a window."""
+    short = recordings.lengths < window_samples
+    return WindowCounts(
+        num_utterances=len(recordings),
+        num_too_short=int(short.sum()),
+        seconds=float(recordings.lengths.sum() / SAMPLE_RATE_HZ),
+        seconds_too_short=float(recordings.lengths[short].sum() / SAMPLE_RATE_HZ),
+    )
+
+
+def make_batches(
+    recordings: Recordings,
+    *,
+    window_samples: int,
+    batch_size: int,
+    seed: int,
+    one_speaker: bool = False,
+    process: int = 0,
+    num_processes: int = 1,
+) -> Callable[[int], Batch]:
+    """`step -> batch` of windows, every possible window of the recordings equally likely.
+
+    The draws are those of the global batch, and each process takes its rows, so that neither the
+    number of processes nor of threads changes what is drawn. With `one_speaker` all windows of a
+    batch are one speaker's, who is drawn in proportion to recorded time (the number of windows),
+    so that over many batches every window is still equally likely.
+
+    A batch, b = batch_size / num_processes:
+        x: float32 (b, s), full scale 1, times the gain that brings the window's whole utterance to
+            `TARGET_RMS`: loudness says nothing about the speaker.
+        sequence: int32 (b,), row in the global batch.
+        speaker: int32 (b,), index into the sorted names of the speakers of `recordings`.
+        utterance: int32 (b,), index into `recordings`.
+
+    Raises:
+        UserError: recordings without `rms`, none as long as a window, or a batch that does not
+            divide among the processes.
+    """
+    if batch_size < 1 or batch_size % num_processes:
+        raise UserError(
+            f"a batch of {batch_size} does not divide among {num_processes} processes: "
+            f"choose a multiple of {num_processes}"
+        )
+    rms = recordings.rms
+    if rms is None:
+        raise UserError("the recordings have no loudness yet: pack them, or call measure_rms")
+    _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
+    places = _places(recordings.lengths, speaker_of, window_samples)
+    gain = gains(rms)
+    rows_each = batch_size // num_processes
+    rows = np.arange(process * rows_each, (process + 1) * rows_each)
+
+    def batch(step: int) -> Batch:
+        rng = np.random.default_rng((seed, step))
+        drawn = _draw(rng, places, speaker_of, batch_size, one_speaker)[rows]
+        place = np.searchsorted(places.ends, drawn, side="right")
+        utterance = places.utterances[place]
+        start = drawn - (places.ends[place] - places.counts[place])
+        windows = [
+            recordings.read(int(u), int(s), int(s) + window_samples)
+            for u, s in zip(utterance, start, strict=True)
+        ]
+        x = np.stack(windows).astype(np.float32)
+        x *= (gain[utterance] / 32768)[:, None]
+        return {
+            "x": x,
+            "sequence": rows.astype(np.int32),
+            "speaker": speaker_of[utterance].astype(np.int32),
+            "utterance": utterance.astype(np.int32),
+        }
+
+    return batch
+
+
+class _Places(NamedTuple):
+    """All windows in a row: utterance `utterances[i]` has those before `ends[i]`."""
+
+    utterances: Int[np.ndarray, " u"]
+    """Long enough utterances, speaker by speaker."""
+    counts: Int[np.ndarray, " u"]
+    """Start positions of each."""
+    ends: Int[np.ndarray, " u"]
+    """Cumulative sum of the counts."""
+
+
+def _places(
+    lengths: Int[np.ndarray, " n"], speaker_of: Int[np.ndarray, " n"], window_samples: int
+) -> _Places:
+    longest = int(lengths.max(initial=0))
+    if longest < window_samples:
+        raise UserError(
+            f"no recording is as long as a window of {window_samples} samples "
+            f"({window_samples / SAMPLE_RATE_HZ:.2f} s): the longest has {longest} samples "
+            f"({longest / SAMPLE_RATE_HZ:.2f} s), so choose a shorter window"
+        )
+    long_enough = np.flatnonzero(lengths >= window_samples)
+    utterances = long_enough[np.argsort(speaker_of[long_enough], kind="stable")]
+    counts = lengths[utterances] - window_samples + 1
+    return _Places(utterances, counts, np.cumsum(counts))
+
+
+def _draw(
+    rng: np.random.Generator,
+    places: _Places,
+    speaker_of: Int[np.ndarray, " n"],
+    batch_size: int,
+    one_speaker: bool,
+) -> Int[np.ndarray, " b"]:
+    """Numbers of windows, uniform over all or over those of the speaker of one drawn window."""
+    begin, end = 0, int(places.ends[-1])
+    if one_speaker:
+        of_place = speaker_of[places.utterances]
+        speaker = of_place[np.searchsorted(places.ends, rng.integers(end), side="right")]
+        mine = np.flatnonzero(of_place == speaker)
+        begin = int(places.ends[mine[0]] - places.counts[mine[0]])
+        end = int(places.ends[mine[-1]])
+    return rng.integers(begin, end, batch_size)
