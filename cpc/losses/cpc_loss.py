@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.info_nce import info_nce
+from cpc.losses.blocks import AnchorScores, Candidates, summed_info_nce
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -45,6 +45,7 @@ def cpc_loss(
     sample: Callable[[Array, Array], Array] | None = None,
     rng: Array | None = None,
     where: Bool[Array, "b t ..."] | None = None,
+    block: int = 512,
 ) -> tuple[Float[Array, ""], OffsetSums]:
     """Sum over offsets k of the mean InfoNCE loss of the anchors that have a latent k ahead.
 
@@ -54,89 +55,61 @@ def cpc_loss(
     the rule allows; the batch is the global one, however many devices hold it.
 
     Args:
-      outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d); axis 1 is predicted along.
-      positions: of the latents, each array (b, t, ...).
+      outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
+      positions: of the latents; arrays that broadcast to (b, t, ...).
       rule: rule(anchor, candidate, offset) -> bool; it never allows the positive.
       temperature: tau.
-      sample: sample(rng, allowed) -> bool, thins the allowed negatives (m, n).
+      sample: sample(rng, allowed) -> bool thins the allowed negatives (m, n).
       rng: for `sample`.
       where: latents that exist; padding is neither anchor, positive nor candidate.
+      block: anchors scored at a time; changes memory and speed, not the result.
 
     Returns:
-      The loss in nats, and per offset the sums that metrics are made of.
+      The loss in nats, and per offset the sums that metrics are made of. An offset at which no
+      anchor has a negative adds nothing.
 
     Raises:
-      UserError: not one anchor has a latent that many steps ahead.
+      UserError: not one anchor has a latent that many steps ahead; a temperature not above 0.
     """
-    num_offsets, length = outputs.predictions.shape[-2], outputs.z.shape[1]
-    if num_offsets >= length:
+    z, predictions = outputs.z, outputs.predictions
+    num_offsets, width = predictions.shape[-2:]
+    if num_offsets >= z.shape[1]:
         raise UserError(
-            f"{num_offsets} offsets need more than {num_offsets} latents in a sequence, but there "
-            f"are {length}: lower model.num_offsets or lengthen the window"
+            f"{num_offsets} offsets need sequences of more than {num_offsets} latents, but these "
+            f"have {z.shape[1]}: lower model.num_offsets or lengthen the window"
         )
-    losses, sums = [], []
-    for k in range(1, num_offsets + 1):
-        key = None if sample is None or rng is None else jax.random.fold_in(rng, k)
-        loss, offset_sums = _offset_loss(
-            outputs, positions, rule, k, temperature, sample, key, where
-        )
-        losses.append(loss)
-        sums.append(offset_sums)
-    return jnp.stack(losses).sum(), jax.tree.map(lambda *leaves: jnp.stack(leaves), *sums)
-
-
-def _offset_loss(outputs, positions, rule, k, temperature, sample, rng, where):
-    z, predictions = outputs.z, outputs.predictions[..., k - 1, :]
-    batch, length, width = z.shape[0], z.shape[1], z.shape[-1]
-    queries = predictions[:, : length - k].reshape(-1, width)  # (m, d)
-    keys = z.reshape(-1, width)  # (n, d)
-    scores = jnp.matmul(queries, keys.T, preferred_element_type=jnp.float32)  # (m, n)
-    positive = jnp.sum(
-        queries.astype(jnp.float32) * z[:, k:].reshape(-1, width).astype(jnp.float32), axis=-1
+    if isinstance(temperature, int | float) and temperature <= 0:
+        raise UserError(f"temperature is {temperature}: it must be above 0")
+    b = z.shape[0]
+    places = z.shape[:-1]
+    candidates = Candidates(
+        Position(*(jnp.broadcast_to(p, places).reshape(b, -1) for p in positions)),
+        jnp.ones(places, bool).reshape(b, -1) if where is None else where.reshape(b, -1),
+        jax.random.key(0) if rng is None else rng,
     )
-
-    anchor = Position(*(jnp.asarray(p)[:, : length - k].reshape(-1, 1) for p in positions))
-    candidate = Position(*(jnp.asarray(p).reshape(1, -1) for p in positions))
-    allowed = jnp.broadcast_to(rule(anchor, candidate, k), scores.shape)
-    exists = jnp.ones(queries.shape[0], bool)
-    if where is not None:
-        allowed = allowed & where.reshape(1, -1)
-        exists = (where[:, : length - k] & where[:, k:]).reshape(-1)
-    if sample is not None:
-        allowed = sample(rng, allowed)
-
-    loss = info_nce(positive, scores, allowed, temperature=temperature)
-    num_negatives = allowed.sum(-1)
-    counted = exists & (num_negatives > 0)
-    loss = jnp.where(counted, loss, 0.0)
-    sums = _sum_offset(
-        *(jax.lax.stop_gradient(x) for x in (loss, positive, scores)),
-        allowed,
-        num_negatives,
-        counted,
-        batch,
-    )
-    return loss.sum() / jnp.maximum(sums.anchors, 1.0), sums
+    queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
+    queries = (queries / temperature).astype(z.dtype)
+    keys = z.reshape(b, -1, width)
+    losses, anchors = summed_info_nce(queries, keys, candidates, rule, sample, block)
+    sums = _sum_anchors(anchors)
+    return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
 
 
-def _sum_offset(loss, positive, scores, allowed, num_negatives, counted, batch):
-    beaten = jnp.where(allowed, positive[:, None] > scores, False).sum(-1)
-    tied = jnp.where(allowed, positive[:, None] == scores, False).sum(-1)
-    highest = jnp.where(allowed, scores, -jnp.inf).max(-1)
-    count = counted.astype(jnp.float32)
-    n = 1.0 + num_negatives
-    log_n = count * jnp.log(n)
-    anchors = count.reshape(batch, -1).sum(-1)  # a_b
-    values = (log_n - loss).reshape(batch, -1).sum(-1)  # v_b
+def _sum_anchors(scores: AnchorScores) -> OffsetSums:
+    scores = jax.tree.map(jax.lax.stop_gradient, scores)
+    n = scores.counted + scores.num_negatives
+    log_n = jnp.log(jnp.maximum(n, 1.0))
+    own_anchors = scores.counted.sum(-1)  # (k, b)
+    own_values = (log_n - scores.loss).sum(-1)
     return OffsetSums(
-        anchors=count.sum(),
-        loss=loss.sum(),
-        n=(count * n).sum(),
-        log_n=log_n.sum(),
-        top1=(count * (positive > highest)).sum(),
-        pairwise=(count * (beaten + 0.5 * tied) / jnp.maximum(num_negatives, 1)).sum(),
-        sequences=(anchors > 0).astype(jnp.float32).sum(),
-        value_squared=jnp.square(values).sum(),
-        value_anchors=(values * anchors).sum(),
-        anchors_squared=jnp.square(anchors).sum(),
+        anchors=own_anchors.sum(-1),
+        loss=scores.loss.sum((1, 2)),
+        n=n.sum((1, 2)),
+        log_n=log_n.sum((1, 2)),
+        top1=scores.top1.sum((1, 2)),
+        pairwise=scores.pairwise.sum((1, 2)),
+        sequences=(own_anchors > 0).astype(jnp.float32).sum(-1),
+        value_squared=jnp.square(own_values).sum(-1),
+        value_anchors=(own_values * own_anchors).sum(-1),
+        anchors_squared=jnp.square(own_anchors).sum(-1),
     )
