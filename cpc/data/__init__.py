@@ -2,7 +2,9 @@
 
 from cpc.data.cache import cache_dir
 from cpc.data.folder import read_folder
+from cpc.data.librispeech_tfds import read_librispeech_tfds
 from cpc.data.pack import open_pack, pack
+from cpc.data.phones import UNLABELLED, align, read_alignments
 from cpc.data.pipeline import prefetch
 from cpc.data.recordings import (
     SAMPLE_RATE_HZ,
@@ -16,25 +18,34 @@ from cpc.data.recordings import (
     split_by_lists,
     split_by_utterance,
 )
+from cpc.data.synthetic import Synthetic, make_synthetic, phone_chain, synthetic_information
 from cpc.data.windows import WindowCounts, count_windows, make_batches
 
 __all__ = [
     "SAMPLE_RATE_HZ",
     "TARGET_RMS",
+    "UNLABELLED",
     "Recordings",
+    "Synthetic",
     "WindowCounts",
+    "align",
     "cache_dir",
     "count_windows",
     "make_batches",
+    "make_synthetic",
     "measure_rms",
     "only_speakers",
     "open_pack",
     "pack",
+    "phone_chain",
     "prefetch",
+    "read_alignments",
     "read_all",
     "read_folder",
+    "read_librispeech_tfds",
     "read_list",
     "select",
     "split_by_lists",
     "split_by_utterance",
+    "synthetic_information",
 ]

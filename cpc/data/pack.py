@@ -34,7 +34,7 @@ def pack(
 ) -> Recordings:
     """The same recordings from a pack in folder `path`, made now unless it is there and current.
 
-    `samples.int16` holds all utterances one after the other, `index.json` the rest. An utterance that
+    `samples.int16` holds all utterances in a row, `index.json` the rest. An utterance that
     does not decode is left out and listed in `skipped`. The pack is made anew when the recordings
     have changed or when its checksum is wrong; it appears whole or not at all.
 

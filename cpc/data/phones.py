@@ -1,0 +1,90 @@
+"""Phone labels: the paper's alignment text, fitted to the frames of a model."""
+
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from cpc.types import UserError
+
+#: The label of a frame that has none.
+UNLABELLED = -1
+
+
+def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Lines `utterance-id label label ...`, one label each 10 ms: the paper's format.
+
+    Labels are integers, as in the authors' file, or names; names are numbered in sorted order.
+
+    Returns:
+        utterance id -> int32 labels, one a frame; and the names of the labels by number.
+
+    Raises:
+        UserError: names file and line of an utterance without labels, one that comes twice, or a
+            negative number.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the phone labels {path}: {error}") from error
+    words: dict[str, list[str]] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        name, *labels = line.split()
+        if not labels:
+            raise UserError(
+                f"{path}, line {number}: {name} has no labels, one each 10 ms is wanted"
+            )
+        if name in words:
+            raise UserError(f"{path}, line {number}: {name} has labels on an earlier line already")
+        words[name] = labels
+    if not words:
+        raise UserError(f"{path} holds no phone labels: lines `utterance-id label ...` are wanted")
+    return _numbered(words, path)
+
+
+def _numbered(
+    words: dict[str, list[str]], path: str | Path
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    distinct = set().union(*words.values())
+    if all(word.lstrip("-").isdecimal() for word in distinct):
+        numbers = {word: int(word) for word in distinct}
+        if min(numbers.values()) < 0:
+            raise UserError(f"{path}: {min(numbers.values())} is no label, they count from 0")
+        names = tuple(str(number) for number in range(max(numbers.values()) + 1))
+    else:
+        names = tuple(sorted(distinct))
+        numbers = {word: number for number, word in enumerate(names)}
+    return {n: np.asarray([numbers[w] for w in ws], np.int32) for n, ws in words.items()}, names
+
+
+def align(
+    labels: Int[np.ndarray, " labels"],
+    num_frames: int,
+    name: str,
+    *,
+    max_extra: int = 3,
+    max_missing: int = 10,
+) -> Int[np.ndarray, " frames"]:
+    """One label a frame, int32; frames after the last label are `UNLABELLED`.
+
+    Aligners stop a little before the end of a recording, and models without padding give a frame or
+    two less: up to `max_extra` labels are cut and up to `max_missing` frames stay unlabelled. (The
+    labels of the packaged voices are 0.6 to 1.6 frames short.)
+
+    Raises:
+        UserError: the lengths differ by more, so labels and recording do not belong together.
+
+    >>> align(np.array([5, 5, 7]), 4, "a")
+    array([ 5,  5,  7, -1], dtype=int32)
+    """
+    extra = len(labels) - num_frames
+    if extra > max_extra or -extra > max_missing:
+        raise UserError(
+            f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: "
+            "the labels do not belong to this recording"
+        )
+    frames = np.full(num_frames, UNLABELLED, np.int32)
+    frames[: len(labels)] = labels[:num_frames]
+    return frames

@@ -1,0 +1,152 @@
+"""`synthetic`: a Markov chain of phones under a static speaker, as sound, of known information."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
+from cpc.types import UserError
+
+#: One state of the chain lasts one frame of 10 ms, so k frames ahead is the chain's k-th power.
+FRAME_SAMPLES = 160
+LOW_HZ, HIGH_HZ = (300.0, 900.0), (1200.0, 3200.0)
+#: The speakers' frequencies lie within this factor of each other.
+SPEAKER_RANGE = 1.25
+AMPLITUDE = 0.1
+NOISE_RMS = 0.002
+
+
+class Synthetic(NamedTuple):
+    """Recordings with everything that is known about them."""
+
+    recordings: Recordings
+    labels: dict[str, np.ndarray]
+    """Utterance id -> int32 phone of each frame of 10 ms."""
+    label_names: tuple[str, ...]
+
+
+def phone_chain(
+    num_phones: int, stay: float = 0.8, onward: float = 0.75
+) -> Float[np.ndarray, "p p"]:
+    """Transition probabilities: a phone stays, goes on to the next one, or to any other.
+
+    It stays with probability `stay`; else it goes to the next phone round the circle with
+    probability `onward`, or to one of the others. Rows sum to 1; all phones are equally frequent.
+    """
+    others = max(num_phones - 2, 1)
+    chain = np.full((num_phones, num_phones), (1 - stay) * (1 - onward) / others)
+    phones = np.arange(num_phones)
+    chain[phones, (phones + 1) % num_phones] = (1 - stay) * onward
+    chain[phones, phones] = stay
+    return chain / chain.sum(axis=1, keepdims=True)
+
+
+def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
+    """The distribution that the chain leaves as it is: pi P = pi, float64."""
+    num_phones = len(chain)
+    equations = np.vstack([chain.T - np.eye(num_phones), np.ones(num_phones)])
+    return np.linalg.lstsq(equations, np.r_[np.zeros(num_phones), 1.0], rcond=None)[0]
+
+
+def synthetic_information(
+    offset: int, chain: Float[np.ndarray, "p p"], num_speakers: int = 1
+) -> float:
+    """Exact mutual information of two frames `offset` apart, in nats.
+
+    I = ln S + sum_ij pi_i (P^k)_ij ln((P^k)_ij / pi_j) with S equally likely speakers who stay, a
+    chain P, its stationary distribution pi and k = offset: phone and speaker are independent, so
+    their informations add (Cover and Thomas, Elements of Information Theory, 2006, section 2.5).
+
+    Frames are rendered independently given phone and speaker, so the samples of two frames share
+    no more than this, and as much where a frame tells its phone and speaker. This is about frames:
+    a context that sees all earlier frames and a latent that sees several share what the nearest
+    two of their frames do, so `offset` is the gap between the last frame that one sees and the
+    first that the other sees; at a gap of 0 or less they overlap and share more.
+
+    >>> round(synthetic_information(3, np.full((4, 4), 0.25), num_speakers=2), 4)
+    0.6931
+    """
+    if offset < 0:
+        raise UserError(f"offset is {offset}: frames are 0 or more apart")
+    weights = stationary(chain)
+    later = np.linalg.matrix_power(chain, offset)
+    joint = weights[:, None] * later
+    ratio = np.where(joint > 0, later / weights, 1.0)
+    return float(np.log(num_speakers) + np.sum(joint * np.log(ratio)))
+
+
+def make_synthetic(
+    *,
+    num_speakers: int,
+    utterances_per_speaker: int,
+    seconds: float,
+    chain: Float[np.ndarray, "p p"],
+    seed: int,
+) -> Synthetic:
+    """Recordings of `chain` by equally frequent speakers, rendered when they are read.
+
+    A frame is two sinusoids of random phase, at two formants of the phone scaled by the speaker,
+    in weak noise. Every sample is a pure function of (seed, utterance, position).
+    """
+    num_utterances = num_speakers * utterances_per_speaker
+    num_frames = round(seconds * SAMPLE_RATE_HZ / FRAME_SAMPLES)
+    if min(num_utterances, num_frames) < 1:
+        raise UserError("synthetic recordings need a speaker, an utterance and a frame of 10 ms")
+    states = np.stack([_states(chain, num_frames, seed, i) for i in range(num_utterances)])
+    scales = np.geomspace(1 / SPEAKER_RANGE, SPEAKER_RANGE, num_speakers + 2)[1:-1]
+    formants = _formants(len(chain))
+
+    def read(index: int, start: int, stop: int) -> np.ndarray:
+        rng = np.random.default_rng((seed, 1, index))
+        phases = rng.uniform(0, 2 * np.pi, (num_frames, 2))
+        noise = NOISE_RMS * rng.standard_normal(num_frames * FRAME_SAMPLES, np.float32)
+        first, last = start // FRAME_SAMPLES, -(-stop // FRAME_SAMPLES)
+        frequencies = formants[states[index, first:last]] * scales[index % num_speakers]
+        tones = _tones(frequencies, phases[first:last])[start - first * FRAME_SAMPLES :]
+        return np.round(32768 * (tones[: stop - start] + noise[start:stop])).astype(np.int16)
+
+    names = tuple(f"synthetic-{i:05d}" for i in range(num_utterances))
+    recordings = Recordings(
+        names=names,
+        speakers=tuple(f"speaker-{i % num_speakers:03d}" for i in range(num_utterances)),
+        lengths=np.full(num_utterances, num_frames * FRAME_SAMPLES, np.int64),
+        read=read,
+        rms=np.full(num_utterances, np.hypot(AMPLITUDE, NOISE_RMS), np.float32),
+        fingerprint=f"synthetic {seed} {num_speakers} {num_utterances} {seconds} {chain.tolist()}",
+    )
+    labels = {name: row.astype(np.int32) for name, row in zip(names, states, strict=True)}
+    return Synthetic(recordings, labels, tuple(f"phone-{i}" for i in range(len(chain))))
+
+
+def _states(
+    chain: Float[np.ndarray, "p p"], num_frames: int, seed: int, index: int
+) -> Int[np.ndarray, " t"]:
+    """A walk that begins in the stationary distribution, by inverting cumulative probabilities."""
+    uniform = np.random.default_rng((seed, 0, index)).random(num_frames)
+    cumulative = np.cumsum(chain, axis=1)
+    last = len(chain) - 1
+    state = min(int(np.searchsorted(np.cumsum(stationary(chain)), uniform[0], "right")), last)
+    states = [state]
+    for u in uniform[1:]:
+        state = min(int(np.searchsorted(cumulative[state], u, "right")), last)
+        states.append(state)
+    return np.asarray(states, np.int32)
+
+
+def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
+    """Two frequencies a phone, on a spiral that keeps phones apart when speakers scale them."""
+    place = np.arange(num_phones) / num_phones
+    low = LOW_HZ[0] * (LOW_HZ[1] / LOW_HZ[0]) ** place
+    turned = (np.arange(num_phones) * 0.618) % 1.0
+    high = HIGH_HZ[0] * (HIGH_HZ[1] / HIGH_HZ[0]) ** turned
+    return np.stack([low, high], axis=1)
+
+
+def _tones(
+    frequencies_hz: Float[np.ndarray, "t 2"], phases: Float[np.ndarray, "t 2"]
+) -> Float[np.ndarray, " s"]:
+    """Frames one after the other; a random phase each, so that frames share nothing but the state."""
+    seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
+    angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds + phases[:, :, None]
+    return AMPLITUDE * np.sin(angles).sum(axis=1).reshape(-1)
