@@ -1,0 +1,217 @@
+"""The page of a run: report.html, which opens from disk and needs nothing beside itself."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from cpc.report import markup
+from cpc.report.draw import to_png
+from cpc.report.paper import SOURCE
+from cpc.report.probe_figures import grouped_rows, probe_figure, speakers_figure
+from cpc.report.records import Run, final_bound, final_test, read_run
+from cpc.report.tables import file_table, flat_table, offset_table, probe_tables
+from cpc.report.training_figures import (
+    accuracy_figure,
+    bound_figure,
+    collapse_figure,
+    curves_figure,
+    speed_figure,
+)
+from cpc.report.verdict import duration, verdict
+
+CAPTIONS = {
+    "curves": (
+        "Loss and log N − L over training",
+        "InfoNCE loss (left) and log N − L (right), in nats, averaged over offsets; dashed: the "
+        "ceiling log N, which is also the loss of guessing. A loss that stays at log N has "
+        "learned nothing; log N − L near log N cannot grow further, whatever the model knows. "
+        "Only the curve marked as a bound is a lower bound on mutual information. Test far below "
+        "training means overfitting.",
+    ),
+    "bound": (
+        "log N − L at each offset, last evaluation",
+        "Points are test recordings with 95 % intervals over blocks of sequences; dashed: the "
+        "ceiling log N. It should fall with the offset: the near future is easier to predict. A "
+        "point at the ceiling is saturated: it says that the information is at least about log N. "
+        "Two panels compare the training rule with one candidate from each sequence, whose "
+        "independence makes log N − L a bound.",
+    ),
+    "accuracy": (
+        "Accuracy of predicting the positive, by offset (the paper's Figure 3)",
+        "How often the true future frame wins, on test recordings. Left: against all negatives at "
+        "once; right: against one negative at a time. The paper does not say which it plots, so "
+        "both readings are here; dotted: chance. Expect a high start and a fall with the offset. "
+        "Top-1 depends on N and compares only between runs with the same N.",
+    ),
+    "probes": (
+        "Probe accuracy on frozen features",
+        "Bars: accuracy on test utterances; black lines: 95 % intervals over utterances; dotted: "
+        "always answering the most frequent class. CPC is worth its training where its bar "
+        "exceeds that of the same network at random initialisation, and useful where it exceeds "
+        "MFCC.",
+    ),
+    "speakers": (
+        "Contexts of test frames by speaker (the paper's Figure 2)",
+        "t-SNE of c_t, one point a frame, one colour a speaker. Separate islands mean that the "
+        "context knows who speaks. Only neighbourhoods carry meaning: distances between islands "
+        "and their sizes do not.",
+    ),
+    "collapse": (
+        "Spread of the representation",
+        "Standard deviation (mean over dimensions) and effective rank, the exponential of the "
+        "entropy of the covariance's eigenvalue shares, on test recordings. Either one falling "
+        "towards zero means collapse: all inputs get nearly the same features.",
+    ),
+    "speed": (
+        "Speed and optimisation",
+        "Steps a second, learning rate and norm of the gradient while training. A step rate that "
+        "dips tells of evaluations or of another job on the machine; a gradient norm that jumps "
+        "tells of a learning rate too high.",
+    ),
+}
+
+FIGURES = {
+    "curves": curves_figure,
+    "bound": bound_figure,
+    "accuracy": accuracy_figure,
+    "probes": probe_figure,
+    "speakers": speakers_figure,
+    "collapse": collapse_figure,
+    "speed": speed_figure,
+}
+
+
+def write_report(workdir: str | Path) -> Path:
+    """Write report.html and figures/*.png into a run directory, from its recorded files alone.
+
+    Works at any time of a run: parts that are not recorded yet are named as missing.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: the directory holds no run, or a recorded file is damaged.
+    """
+    run = read_run(Path(workdir))
+    pictures = {}
+    for name, make in FIGURES.items():
+        figure = make(run)
+        if figure is not None:
+            pictures[name] = save_picture(run, name, figure)
+    path = run.workdir / "report.html"
+    title = f"{run_name(run)}: contrastive predictive coding"
+    path.write_text(markup.page(title, page_body(run, pictures)), encoding="utf-8")
+    return path
+
+
+def save_picture(run: Run, name: str, figure: Figure) -> str:
+    """Write the PNG beside the page, and return it as a part of the page."""
+    png = to_png(figure)
+    folder = run.workdir / "figures"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.png").write_bytes(png)
+    return markup.picture(png, *CAPTIONS[name])
+
+
+def page_body(run: Run, pictures: dict[str, str]) -> str:
+    """All sections in reading order: what, how well, why to believe it, how it was made."""
+
+    def part(name: str) -> str:
+        return pictures.get(name, "")
+
+    finals = [records[-1] for records in run.tests.values() if records[-1].get("offsets")]
+    tables = markup.details(
+        "All numbers of each offset", "\n".join(offset_table(record) for record in finals)
+    )
+    missing = "No probe is recorded yet; run the probe command on this directory to add them."
+    comparison = (
+        f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
+        "those used here, so absolute values do not compare; the order of the rows does: random "
+        "initialisation, MFCC, CPC, supervised."
+    )
+    return "\n".join(
+        [
+            f"<h1>{markup.escape(run_name(run))}</h1>",
+            markup.paragraph(subtitle(run), "lead"),
+            markup.cards(headline_numbers(run)),
+            markup.bullets(verdict(run)),
+            markup.section(
+                "Loss and bound", part("curves"), part("bound"), tables if finals else ""
+            ),
+            markup.section("Accuracy by offset", part("accuracy")),
+            markup.section(
+                "What the representation knows",
+                part("probes") or markup.paragraph(missing),
+                *probe_tables(run),
+                markup.paragraph(comparison, "note") if run.probes else "",
+            ),
+            markup.section("Speakers", part("speakers")),
+            markup.section("Health of the run", part("collapse"), part("speed")),
+            markup.section("How it was made", *provenance(run)),
+        ]
+    )
+
+
+def run_name(run: Run) -> str:
+    """The config's name, or the directory's."""
+    return str(run.config.get("name") or run.workdir.resolve().name)
+
+
+def subtitle(run: Run) -> str:
+    """What kind of thing this is, and from which revision."""
+    revision = str(run.environment.get("git_revision") or "")
+    data = run.config.get("data")
+    source = data.get("source") or data.get("name") if isinstance(data, dict) else data
+    parts = [
+        "A run of contrastive predictive coding (van den Oord, Li, Vinyals 2018)",
+        f"data: {source}" if source else "",
+        f"revision {revision[:12]}" if revision else "",
+        str(run.workdir.resolve()),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def headline_numbers(run: Run) -> list[tuple[str, str]]:
+    """The few numbers that are asked for first."""
+    numbers = []
+    record = final_bound(run) or final_test(run)
+    if record is not None and record.get("bound"):
+        kind = "bound" if record.get("is_bound") else "score log N − L"
+        ceiling = np.mean(record["log_n"])
+        numbers.append(
+            (
+                f"{np.mean(record['bound']):.2f} nats",
+                f"{kind}, mean of {len(record['bound'])} offsets (ceiling {ceiling:.2f})",
+            )
+        )
+    for (task, data, unit), rows in grouped_rows(run).items():
+        for row in rows:
+            if row["features"] == "c" and row["probe"] == "linear":
+                numbers.append(
+                    (f"{100 * row['accuracy']:.1f} %", f"{task} by {unit}, linear on c, {data}")
+                )
+    if run.train:
+        last = run.train[-1]
+        numbers.append((f"{last['step']:,}", "training steps"))
+        if "seconds" in last:
+            numbers.append((duration(last["seconds"]), "training time"))
+    return numbers
+
+
+def provenance(run: Run) -> list[str]:
+    """Environment, config, skipped files, files of the run."""
+    command = run.environment.get("command")
+    command = " ".join(command) if isinstance(command, list) else command
+    return [
+        f"<p>Command: <code>{markup.escape(str(command))}</code></p>" if command else "",
+        markup.details("Environment", flat_table(run.environment)) if run.environment else "",
+        markup.details("Configuration", flat_table(run.config)) if run.config else "",
+        markup.details(
+            f"Skipped files ({len(run.skipped):,})",
+            "<br>".join(f"<code>{markup.escape(line)}</code>" for line in run.skipped),
+        )
+        if run.skipped
+        else "",
+        markup.details("Files of the run", file_table(run)),
+    ]

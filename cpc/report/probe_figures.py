@@ -1,0 +1,133 @@
+"""Figures of the probes: accuracies with intervals, and the picture of speakers."""
+
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from sklearn.manifold import TSNE
+
+from cpc.report.draw import (
+    BLUE,
+    GRAY,
+    GREEN,
+    GRID,
+    INK,
+    ORANGE,
+    RED,
+    add_legend,
+    label,
+    make_figure,
+)
+from cpc.report.records import Run
+
+MAX_POINTS = 1500
+
+
+def feature_title(name: str) -> str:
+    """Features in words.
+
+    >>> feature_title("random c")
+    'random initialisation, c'
+    """
+    words = {"c": "CPC, c", "z": "CPC, z", "mfcc": "MFCC"}
+    if name.startswith("random"):
+        return f"random initialisation{name.removeprefix('random').replace(' ', ', ', 1)}"
+    return words.get(name, name)
+
+
+def feature_order(name: str) -> tuple[int, str]:
+    """Baselines first, then what CPC learned, as in the paper's Table 1."""
+    kind = 0 if name.startswith("random") else {"mfcc": 1, "z": 2, "c": 3}.get(name, 4)
+    return kind, name
+
+
+def grouped_rows(run: Run) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
+    """Probe rows by (task, data, unit), each group from baselines to CPC."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for probe in run.probes.values():
+        for row in probe["rows"]:
+            groups.setdefault((row["task"], row["data"], row["unit"]), []).append(row)
+    for rows in groups.values():
+        rows.sort(key=lambda row: (row["probe"] == "hidden", feature_order(row["features"])))
+    return dict(sorted(groups.items()))
+
+
+def feature_color(name: str) -> str:
+    """The same colour for the same features everywhere."""
+    if name.startswith("random"):
+        return GRAY
+    return {"mfcc": ORANGE, "z": GREEN, "c": BLUE}.get(name, INK)
+
+
+def probe_figure(run: Run) -> Figure | None:
+    """Accuracy of each probe with its interval over utterances, a panel for each task and unit."""
+    groups = grouped_rows(run)
+    if not groups:
+        return None
+    most = max(len(rows) for rows in groups.values())
+    figure, panels = make_figure(
+        len(groups), width=max(9.6, 3.9 * len(groups)), height=1.3 + 0.34 * most
+    )
+    for axes, ((task, data, unit), rows) in zip(panels, groups.items(), strict=True):
+        for place, row in enumerate(rows):
+            accuracy, low, high = (100 * row[key] for key in ("accuracy", "low", "high"))
+            color = feature_color(row["features"])
+            axes.barh(place, accuracy, height=0.62, color=color, alpha=0.85)
+            axes.plot([low, high], [place, place], color=INK, linewidth=1.4)
+            inside = accuracy > 80
+            axes.annotate(
+                f"{accuracy:.1f}",
+                (low if inside else high, place),
+                xytext=(-5 if inside else 5, 0),
+                textcoords="offset points",
+                ha="right" if inside else "left",
+                va="center",
+                fontsize=8.5,
+                color="white" if inside else INK,
+            )
+        majority = 100 * rows[0]["majority"]
+        axes.axvline(majority, color=RED, linestyle=":", linewidth=1.3, label="majority class")
+        names = [
+            feature_title(row["features"]) + (", hidden" if row["probe"] == "hidden" else "")
+            for row in rows
+        ]
+        axes.set_yticks(range(len(rows)), names)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.set_xlim(0, 100)
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        label(axes, "accuracy, percent", "", f"{task} by {unit}\n{data}")
+    add_legend(panels[0], loc="lower right")
+    return figure
+
+
+def speakers_figure(run: Run) -> Figure | None:
+    """t-SNE of the features of frames, coloured by speaker: the paper's Figure 2."""
+    picture = run.picture
+    if picture is None or len(picture.features) < 10:
+        return None
+    rng = np.random.default_rng(0)
+    chosen = np.sort(rng.permutation(len(picture.features))[:MAX_POINTS])
+    features, speaker = picture.features[chosen], picture.speaker[chosen]
+    features = (features - features.mean(axis=0)) / (features.std(axis=0) + 1e-6)
+    perplexity = min(30.0, (len(features) - 1) / 3)
+    points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(features)
+
+    figure, (axes,) = make_figure(1, width=8.4, height=5.6)
+    colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
+    for number in np.unique(speaker):
+        x, y = points[speaker == number].T
+        axes.scatter(
+            x,
+            y,
+            s=14,
+            color=colors[number % 10],
+            marker="o^sDvP*X"[number // 10 % 8],
+            alpha=0.8,
+            linewidths=0,
+            label=picture.names[number],
+        )
+    axes.set_axis_off()
+    add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
+    return figure

@@ -1,0 +1,189 @@
+"""Figures of the training: loss, bound, accuracy by offset, collapse, speed.
+
+Each function takes a run and returns a figure, or None when the run has not recorded enough.
+"""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from cpc.report.draw import (
+    BLUE,
+    GRAY,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    RED,
+    STATES,
+    add_legend,
+    label,
+    make_figure,
+)
+from cpc.report.records import Record, Run, final_bound, final_test, mean_series, series
+
+
+def curves_figure(run: Run) -> Figure | None:
+    """Loss and log N - L over the steps, averaged over offsets."""
+    if not run.train and not run.tests:
+        return None
+    figure, (left, right) = make_figure(2)
+    for axes, key, name in ((left, "offset_loss", "loss"), (right, "bound", "log N − L")):
+        axes.plot(*mean_series(run.train, key), color=BLUE, alpha=0.45, linewidth=1, label="train")
+        for number, (rule, records) in enumerate(run.tests.items()):
+            kind = "bound" if records[-1].get("is_bound") else "score"
+            suffix = f" ({rule}, {kind})" if key == "bound" or len(run.tests) > 1 else ""
+            axes.plot(
+                *mean_series(records, key),
+                color=(INK, GREEN, ORANGE)[number % 3],
+                linewidth=1.6,
+                marker="o",
+                markersize=3.5,
+                label=f"test{suffix}",
+            )
+        for number, (rule, records) in enumerate(ceilings(run).items()):
+            axes.plot(
+                *mean_series(records, "log_n"),
+                color=(RED, ORANGE)[number % 2],
+                linestyle="--",
+                linewidth=1,
+                label=f"log N ({rule})",
+            )
+        label(axes, "step", "nats, mean over offsets", name)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    # Half of the height is kept free above the curves, where the legend covers nothing.
+    right.set_ylim(top=1.45 * right.get_ylim()[1])
+    add_legend(right, loc="upper left", ncols=2)
+    return figure
+
+
+def ceilings(run: Run) -> dict[str, list[Record]]:
+    """Records that show each distinct log N: of the training, and of test rules with another N."""
+    shown = {str(run.train[-1].get("rule")): run.train} if run.train else {}
+    for rule, records in run.tests.items():
+        shown.setdefault(rule, records)
+    return shown
+
+
+def bound_figure(run: Run) -> Figure | None:
+    """Final log N - L of each offset with its interval, its ceiling and its state."""
+    records = [records[-1] for records in run.tests.values()] or run.train[-1:]
+    records = [record for record in records if record.get("offsets")]
+    if not records:
+        return None
+    figure, panels = make_figure(len(records), height=3.7)
+    for axes, record in zip(panels, records, strict=True):
+        draw_bound(axes, record)
+        if run.truth:
+            axes.plot(
+                run.truth["offsets"],
+                run.truth["mutual_information"],
+                color=GREEN,
+                linestyle="-.",
+                marker="_",
+                markersize=9,
+                label="exact mutual information",
+            )
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=1.5 * max(record["log_n"]))
+        add_legend(axes, loc="upper left", ncols=2, columnspacing=1.0)
+    return figure
+
+
+def draw_bound(axes: Axes, record: Record) -> None:
+    """One panel: offsets against nats."""
+    offsets, bound = np.array(record["offsets"]), np.array(record["bound"])
+    low = np.array(record.get("bound_low", bound))
+    high = np.array(record.get("bound_high", bound))
+    axes.plot(offsets, record["log_n"], color=RED, linestyle="--", linewidth=1.2, label="log N")
+    axes.plot(offsets, bound, color=GRAY, linewidth=0.8, zorder=1)
+    states = np.array(record.get("state", ["fine"] * len(offsets)))
+    for state, (color, marker, words) in STATES.items():
+        chosen = states == state
+        if chosen.any():
+            axes.errorbar(
+                offsets[chosen],
+                bound[chosen],
+                yerr=np.maximum(0, [(bound - low)[chosen], (high - bound)[chosen]]),
+                color=color,
+                marker=marker,
+                markersize=5,
+                linestyle="none",
+                capsize=2.5,
+                linewidth=1.2,
+                label=words,
+            )
+    kind = "a lower bound" if record.get("is_bound") else "a score, no bound"
+    label(axes, "offset k (frames ahead)", "log N − L, nats", f"{record.get('rule')}: {kind}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def accuracy_figure(run: Run) -> Figure | None:
+    """Accuracy of telling the positive from the negatives, by offset, in both readings."""
+    record = final_test(run) or (run.train[-1] if run.train else None)
+    if record is None or not record.get("offsets"):
+        return None
+    strict = final_bound(run)
+    shown = [record] if strict is None or strict is record else [record, strict]
+    figure, panels = make_figure(2)
+    readings = (
+        ("acc_top1", "beats every negative (top-1)", lambda r: [100 / n for n in r["n"]]),
+        ("acc_pairwise", "share of negatives beaten (pairwise)", lambda r: [50] * len(r["n"])),
+    )
+    for axes, (key, title, chance) in zip(panels, readings, strict=True):
+        for color, one in zip((BLUE, GREEN), shown, strict=False):
+            percent = 100 * np.array(one[key])
+            name = f"{one.get('rule')}, N = {round(np.mean(one['n'])):,}"
+            axes.plot(one["offsets"], percent, color=color, marker="o", markersize=4, label=name)
+            same = key == "acc_pairwise" and one is not record
+            if not same:
+                axes.plot(
+                    one["offsets"],
+                    chance(one),
+                    color=MUTED if key == "acc_pairwise" else color,
+                    linestyle=":",
+                    linewidth=1.2,
+                    label="chance, 1/2" if key == "acc_pairwise" else "chance, 1/N",
+                )
+        label(axes, "offset k (frames ahead)", "percent", title)
+        axes.set_ylim(0, 103)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        add_legend(axes)
+    return figure
+
+
+def collapse_figure(run: Run) -> Figure | None:
+    """Standard deviation and effective rank of z and c over the steps."""
+    records = next((r for r in run.tests.values() if any("std_c" in one for one in r)), [])
+    if not records:
+        return None
+    figure, (left, right) = make_figure(2, height=2.9)
+    for axes, key, title in (
+        (left, "std", "mean standard deviation"),
+        (right, "rank", "effective rank of the covariance"),
+    ):
+        for name, color in (("z", ORANGE), ("c", BLUE)):
+            steps, values = series(records, f"{key}_{name}")
+            axes.plot(steps, values, color=color, marker="o", markersize=3.5, label=name)
+        label(axes, "step", "", title)
+        axes.set_ylim(bottom=0)
+        add_legend(axes)
+    return figure
+
+
+def speed_figure(run: Run) -> Figure | None:
+    """Steps a second, hours of audio a second, learning rate and gradient norm over the steps."""
+    if not any("steps_per_second" in record for record in run.train):
+        return None
+    figure, panels = make_figure(3, height=2.7)
+    for axes, key, title in zip(
+        panels,
+        ("steps_per_second", "learning_rate", "gradient_norm"),
+        ("steps per second", "learning rate", "gradient norm"),
+        strict=True,
+    ):
+        steps, values = series(run.train, key)
+        axes.plot(steps, values, color=BLUE, linewidth=1.2)
+        label(axes, "step", "", title)
+        axes.set_ylim(bottom=0)
+    return figure

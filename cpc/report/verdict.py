@@ -1,0 +1,205 @@
+"""What a run says, in sentences: each one follows from recorded numbers."""
+
+from typing import Any
+
+import numpy as np
+
+from cpc.report.probe_figures import feature_title, grouped_rows
+from cpc.report.records import Run, final_bound, final_test
+
+
+def verdict(run: Run) -> list[str]:
+    """The sentences that open the page, the most important first."""
+    return [
+        *progress_sentences(run),
+        *bound_sentences(run),
+        *truth_sentences(run),
+        *probe_sentences(run),
+        *collapse_sentences(run),
+        *skipped_sentences(run),
+    ]
+
+
+def progress_sentences(run: Run) -> list[str]:
+    """How long the run was, and of what speed."""
+    if not run.train:
+        return ["No training step is recorded yet."]
+    last = run.train[-1]
+    sentence = f"{last['step']:,} training steps"
+    if "seconds" in last:
+        sentence += f" in {duration(last['seconds'])}"
+    rates = [r["audio_hours_per_second"] for r in run.train if "audio_hours_per_second" in r]
+    if rates:
+        minutes = 60 * float(np.median(rates))
+        sentence += f", at {minutes:.3g} minutes of audio a second"
+    return [f"{sentence}, {device_phrase(run)}."]
+
+
+def device_phrase(run: Run) -> str:
+    """On what the run was made."""
+    devices = run.environment.get("devices") or []
+    if not devices:
+        return "on an unrecorded device"
+    names = sorted({str(device) for device in devices})
+    return f"on {len(devices)} x {names[0]}" if len(names) == 1 else f"on {', '.join(names)}"
+
+
+def bound_sentences(run: Run) -> list[str]:
+    """The bound, whether it is one, and which offsets are at chance or at the ceiling."""
+    record = final_test(run)
+    if record is None or not record.get("bound"):
+        return ["No evaluation on test recordings is recorded yet."]
+    strict = final_bound(run)
+    sentences = []
+    if strict is not None:
+        sentences.append(
+            f"The contexts share at least {np.mean(strict['bound']):.2f} nats with what follows, "
+            f"averaged over {len(strict['offsets'])} offsets "
+            f"({strict['bound'][0]:.2f} at offset {strict['offsets'][0]}, "
+            f"{strict['bound'][-1]:.2f} at offset {strict['offsets'][-1]}): "
+            f"a lower bound on the mutual information, on test recordings, with negatives drawn "
+            f"by the rule {strict['rule']} (log N = {np.mean(strict['log_n']):.2f})."
+        )
+    if not record.get("is_bound"):
+        sentences.append(
+            f"Under the training rule {record['rule']}, log N − L is "
+            f"{np.mean(record['bound']):.2f} nats of at most {np.mean(record['log_n']):.2f}. It "
+            "is a score and not a bound on mutual information, because these negatives are not "
+            "independent of the anchor."
+        )
+    return [*sentences, *state_sentences(strict or record)]
+
+
+def state_sentences(record: dict[str, Any]) -> list[str]:
+    """Offsets that cannot be trusted, and why."""
+    states = np.array(record.get("state", []))
+    offsets = np.array(record["offsets"])
+    rule = record["rule"]
+    sentences = []
+    if "saturated" in states:
+        sentences.append(
+            f"Saturated at {offset_phrase(offsets[states == 'saturated'])} (rule {rule}): the "
+            "number is the ceiling log N, not the information; only more negatives can show more."
+        )
+    if "warn" in states:
+        sentences.append(
+            f"Close to its ceiling at {offset_phrase(offsets[states == 'warn'])} (rule {rule}): "
+            "there it probably understates the information."
+        )
+    if "chance" in states:
+        sentences.append(
+            f"Not above chance at {offset_phrase(offsets[states == 'chance'])} (rule {rule}): "
+            "nothing is predicted that far ahead."
+        )
+    if len(states) and not sentences:
+        sentences.append(f"No offset is saturated and none is at chance (rule {rule}).")
+    return sentences
+
+
+def truth_sentences(run: Run) -> list[str]:
+    """The bound beside the exact information, where the source's information is known."""
+    strict = final_bound(run)
+    if not run.truth or strict is None:
+        return []
+    truth = dict(zip(run.truth["offsets"], run.truth["mutual_information"], strict=True))
+    pairs = [
+        (low, bound, truth[offset])
+        for offset, bound, low in zip(
+            strict["offsets"],
+            strict["bound"],
+            strict.get("bound_low", strict["bound"]),
+            strict=True,
+        )
+        if offset in truth
+    ]
+    if not pairs:
+        return []
+    share = 100 * sum(bound for _, bound, _ in pairs) / max(sum(t for *_, t in pairs), 1e-9)
+    violated = sum(low > exact for low, _, exact in pairs)
+    sentence = (
+        f"The exact information of this source is known: the bound reaches {share:.0f} % of it"
+    )
+    if violated:
+        return [f"{sentence}, but lies above it at {violated} offsets, which a bound must not."]
+    return [f"{sentence} and nowhere lies above it."]
+
+
+def probe_sentences(run: Run) -> list[str]:
+    """Whether the context beats the untrained network and MFCC in a linear probe."""
+    sentences = []
+    for (task, data, unit), rows in grouped_rows(run).items():
+        linear = {row["features"]: row for row in rows if row["probe"] == "linear"}
+        ours = linear.get("c") or linear.get("z")
+        if ours is None:
+            continue
+        against = [
+            compare(ours, linear[name])
+            for name in (f"random {ours['features']}", "mfcc")
+            if name in linear
+        ]
+        sentences.append(
+            f"{task.capitalize()} of {data} by {unit}, linear probe on {ours['features']}: "
+            f"{100 * ours['accuracy']:.1f} % "
+            f"({100 * ours['low']:.1f} to {100 * ours['high']:.1f}; "
+            f"majority class {100 * ours['majority']:.1f} %)"
+            + (f"; {' and '.join(against)}." if against else ".")
+        )
+    return sentences or ["No probe is recorded yet."]
+
+
+def compare(ours: dict[str, Any], other: dict[str, Any]) -> str:
+    """In words; intervals that overlap are called a tie."""
+    name = feature_title(other["features"])
+    name = (
+        f"{name if name == 'MFCC' else 'the untrained network'} ({100 * other['accuracy']:.1f} %)"
+    )
+    if ours["low"] > other["high"]:
+        return f"above {name}"
+    if ours["high"] < other["low"]:
+        return f"below {name}"
+    return f"not distinguishable from {name}"
+
+
+def collapse_sentences(run: Run) -> list[str]:
+    """A warning when the representation has collapsed."""
+    record = final_test(run) or {}
+    sentences = []
+    for name in ("z", "c"):
+        std, rank = record.get(f"std_{name}"), record.get(f"rank_{name}")
+        if std is not None and rank is not None and (std < 1e-4 or rank < 2):
+            sentences.append(
+                f"The representation {name} has collapsed: standard deviation {std:.2g}, "
+                f"effective rank {rank:.2g}."
+            )
+    return sentences
+
+
+def skipped_sentences(run: Run) -> list[str]:
+    """Files that could not be used."""
+    count = len(run.skipped)
+    return [f"{count:,} files were skipped; they are listed below."] if count else []
+
+
+def offset_phrase(offsets: np.ndarray) -> str:
+    """Offsets in words, runs joined.
+
+    >>> offset_phrase(np.array([1, 2, 3, 7]))
+    'offsets 1–3, 7'
+    """
+    runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"offset{'s' if len(offsets) > 1 else ''} {', '.join(parts)}"
+
+
+def duration(seconds: float) -> str:
+    """A time span that a person reads at once.
+
+    >>> duration(42.4), duration(605), duration(9000)
+    ('42 s', '10 min 5 s', '2 h 30 min')
+    """
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -1,0 +1,148 @@
+"""A run directory as the experiments write it, with plausible numbers and no training."""
+
+import json
+import pathlib
+
+import numpy as np
+
+OFFSETS = list(range(1, 13))
+
+
+def fake_record(step, rule, is_bound, candidates, information, rng):
+    """Offsets from well predicted to hardly; nothing exceeds log N."""
+    k = np.array(OFFSETS)
+    log_n = np.full(12, np.log(candidates))
+    wanted = information * (1 - np.exp(-step / 700)) * np.exp(-(k - 1) / 6) + 0.25
+    bound = np.minimum(wanted + 0.03 * rng.standard_normal(12), log_n - 0.01)
+    share = bound / log_n
+    chance = step == 0
+    state = np.select(
+        [np.full(12, chance), share > 0.97, share > 0.85], ["chance", "saturated", "warn"], "fine"
+    )
+    return {
+        "step": step,
+        "split": "test",
+        "rule": rule,
+        "is_bound": is_bound,
+        "loss": float((log_n - bound).sum()),
+        "offsets": OFFSETS,
+        "n": [candidates] * 12,
+        "log_n": log_n.tolist(),
+        "offset_loss": (log_n - bound).tolist(),
+        "bound": bound.tolist(),
+        "bound_low": (bound - 0.12).tolist(),
+        "bound_high": (bound + 0.12).tolist(),
+        "acc_top1": np.clip(0.9 * np.exp(bound - log_n) + 1 / candidates, 0, 1).tolist(),
+        "acc_pairwise": (1 - 0.5 * np.exp(-bound)).tolist(),
+        "state": state.tolist(),
+        "std_z": 0.4 + 0.2 * (1 - np.exp(-step / 500)),
+        "rank_z": 30 + 20 * (1 - np.exp(-step / 500)),
+        "std_c": 0.2 + 0.2 * (1 - np.exp(-step / 500)),
+        "rank_c": 10 + 50 * (1 - np.exp(-step / 900)),
+        "another_key": "ignored",
+    }
+
+
+def write_metrics(workdir, num_steps, rng):
+    records = []
+    for step in range(100, num_steps + 1, 50):
+        record = fake_record(step, "batch", False, 1024, 4.6, rng) | {"split": "train"}
+        for key in ("std_z", "rank_z", "std_c", "rank_c"):
+            del record[key]
+        record["learning_rate"] = 5e-4 * min(1, step / 300) * (0.5 + 0.5 * np.cos(step / 800))
+        record["gradient_norm"] = 1.5 + 3 * np.exp(-step / 200) + 0.2 * rng.random()
+        record["steps_per_second"] = 6.5 + 0.3 * rng.standard_normal()
+        record["audio_hours_per_second"] = record["steps_per_second"] * 8 * 1.28 / 3600
+        record["seconds"] = step / 6.5
+        records.append(record)
+    for step in range(0, num_steps + 1, 250):
+        records.append(fake_record(step, "batch", False, 1024, 4.4, rng))
+        records.append(fake_record(step, "one_per_sequence", True, 64, 4.2, rng))
+    lines = [json.dumps(record) for record in records]
+    (workdir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def probe_row(task, data, features, probe, unit, accuracy, majority, num_classes):
+    return {
+        "task": task,
+        "data": data,
+        "features": features,
+        "probe": probe,
+        "unit": unit,
+        "accuracy": accuracy,
+        "low": max(0.0, accuracy - 0.012),
+        "high": min(1.0, accuracy + 0.012),
+        "majority": majority,
+        "num_classes": num_classes,
+        "num_train": 502_446,
+        "num_test": 93_926,
+        "num_test_utterances": 93,
+        "weight_decay": 1e-5,
+    }
+
+
+def write_probes(workdir, rng):
+    folder = workdir / "probes"
+    folder.mkdir()
+    phones = [
+        probe_row("phones", "festvox-ru", features, probe, "frame", accuracy, 0.213, 51)
+        for features, probe, accuracy in (
+            ("c", "linear", 0.562),
+            ("c", "hidden", 0.634),
+            ("z", "linear", 0.441),
+            ("mfcc", "linear", 0.614),
+            ("random c", "linear", 0.351),
+        )
+    ]
+    speakers = [
+        probe_row("speakers", "voices", features, "linear", unit, accuracy, 0.26, 10)
+        for features, by_frame, by_utterance in (
+            ("c", 0.871, 0.992),
+            ("mfcc", 0.713, 0.961),
+            ("random c", 0.311, 0.452),
+        )
+        for unit, accuracy in (("frame", by_frame), ("utterance", by_utterance))
+    ]
+    for task, rows in (("phones", phones), ("speakers", speakers)):
+        (folder / f"{task}.json").write_text(json.dumps({"step": 2000, "rows": rows}))
+    speaker = rng.integers(0, 10, 800)
+    features = 2 * rng.standard_normal((10, 64))[speaker] + rng.standard_normal((800, 64))
+    names = np.array([f"voice-{number}" for number in range(10)])
+    np.savez(
+        folder / "picture.npz",
+        features=features.astype(np.float32),
+        speaker=speaker.astype(np.int32),
+        names=names,
+    )
+
+
+def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path:
+    """A finished run on the ten voices."""
+    rng = np.random.default_rng(0)
+    workdir.mkdir(parents=True, exist_ok=True)
+    config = {
+        "name": "audio_voices",
+        "seed": 0,
+        "data": {"source": "voices", "window_samples": 20480, "one_speaker": False},
+        "model": {"channels": 128, "context": "gru", "context_width": 128, "offsets": 12},
+        "optim": {"learning_rate": 5e-4, "warmup_steps": 300, "schedule": "cosine"},
+        "negatives": {"rule": "batch", "groups": 1},
+    }
+    environment = {
+        "python": "3.11.2",
+        "jax": "0.10.2",
+        "jaxlib": "0.10.2",
+        "flax": "0.12.8",
+        "devices": ["TFRT_CPU_0"],
+        "git_revision": "74d1b99c0ffee0123456789",
+        "platform": "Linux-6.1-x86_64",
+        "cpu_count": 2,
+        "command": "python -m experiments.audio --config configs/audio_voices.py "
+        "--workdir runs/voices",
+    }
+    (workdir / "config.json").write_text(json.dumps(config))
+    (workdir / "environment.json").write_text(json.dumps(environment))
+    (workdir / "skipped.txt").write_text("1004/is.flac: no samples\n1009/<b>.flac: no samples\n")
+    write_metrics(workdir, num_steps, rng)
+    write_probes(workdir, rng)
+    return workdir
