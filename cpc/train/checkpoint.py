@@ -8,14 +8,17 @@ import contextlib
 import logging
 import os
 import pathlib
-import zlib
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
 
+from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest, seal, unseal
 from cpc.types import PyTree, UserError
 
 _keep = ocp.checkpoint_managers.preservation_policy
@@ -43,8 +46,10 @@ class Checkpoints:
         is better) is the claim to be kept as the best; without one, only the newest are kept.
         Raises UserError if this or the previous save cannot be written, e.g. on a full disk.
         """
+        if self.latest_step is not None and step <= self.latest_step:
+            return
         arrays = _without_keys(state)
-        meta = {"leaves": _describe(arrays), "metadata": metadata}
+        meta = seal({"leaves": describe_leaves(arrays), "metadata": metadata})
         metrics = None if metric is None or not np.isfinite(metric) else {"metric": float(metric)}
         with self._writing(f"of step {step}"):
             self._manager.save(
@@ -117,10 +122,10 @@ class Checkpoints:
         path = self.directory / str(step)
         try:
             meta = _read_meta(path)
-            _check_same_shapes(shapes, meta["leaves"], path)
-            with ocp.StandardCheckpointer() as reader:
+            check_same_shapes(shapes, meta["leaves"], path)
+            with _late_callbacks_dropped(), ocp.StandardCheckpointer() as reader:
                 arrays = reader.restore(path / "state", shapes)
-            _check_sums(arrays, meta["leaves"])
+            check_sums(arrays, meta["leaves"])
         except UserError:
             raise
         except Exception as error:
@@ -132,11 +137,14 @@ class Checkpoints:
 
     def _set_aside(self, steps: list[int]) -> None:
         # Otherwise the run could not save again until it has passed the damaged step.
+        if not steps:
+            return
         for step in steps if jax.process_index() == 0 else []:
             path = self.directory / str(step)
             path.rename(path.with_name(f"damaged-{step}-{os.getpid()}"))
-        if steps:
-            self._manager.reload()
+        if jax.process_count() > 1:
+            multihost_utils.sync_global_devices("damaged checkpoints are set aside")
+        self._manager.reload()
 
 
 def open_checkpoints(
@@ -147,8 +155,7 @@ def open_checkpoints(
     Kept are the newest two and the one with the lowest metric. Raises UserError if the directory
     cannot be made. Orbax's own messages, many and long, are silenced for the whole process.
     """
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    _silence_orbax()
     path = pathlib.Path(directory).absolute()  # orbax fails late on a relative one
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -179,6 +186,7 @@ def restore_params(
     Returns ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts, of the
     newest step unless one is given. Raises UserError if it is absent or damaged.
     """
+    _silence_orbax()
     path = pathlib.Path(directory).absolute()
     steps = sorted(int(item.name) for item in path.glob("*") if item.name.isdecimal())
     if not steps or step not in (None, *steps):
@@ -187,12 +195,12 @@ def restore_params(
     step = steps[-1] if step is None else step
     try:
         meta = _read_meta(path / str(step))
-        wanted = _nested(meta["leaves"], ("params", "extra", "ema"))
+        wanted = nest(meta["leaves"], ("params", "extra", "ema"))
         how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-        with ocp.PyTreeCheckpointer() as reader:
+        with _late_callbacks_dropped(), ocp.PyTreeCheckpointer() as reader:
             args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
             arrays = reader.restore(path / str(step) / "state", args=args)
-        _check_sums(arrays, meta["leaves"])
+        check_sums(arrays, meta["leaves"])
     except Exception as error:
         raise UserError(
             f"The checkpoint {path / str(step)} is damaged ({_first_line(error)}); "
@@ -203,61 +211,35 @@ def restore_params(
 
 def _read_meta(path: pathlib.Path) -> dict[str, Any]:
     with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
-        return reader.restore(path / "meta")
+        return unseal(reader.restore(path / "meta"))
 
 
-def _describe(arrays: PyTree) -> dict[str, dict[str, Any]]:
-    """Shape, dtype and crc32 of each leaf, by path; a leaf spread over processes has no crc32."""
-    return {
-        name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
-        for name, leaf in _named_leaves(arrays)
-    }
+def _silence_orbax() -> None:
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _crc32(leaf: Any) -> int | None:
-    if (
-        isinstance(leaf, jax.Array)
-        and not leaf.is_fully_addressable
-        and not leaf.is_fully_replicated
-    ):
-        return None
-    return zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data)
+@contextlib.contextmanager
+def _late_callbacks_dropped() -> Iterator[None]:
+    """Silence what follows an error.
 
+    When one leaf fails, orbax closes its event loop, and the threads that read the others would
+    each print a traceback.
+    """
+    shown = sys.unraisablehook
 
-def _check_sums(arrays: PyTree, leaves: dict[str, dict[str, Any]]) -> None:
-    for name, leaf in _named_leaves(arrays):
-        if leaves[name]["crc32"] not in (None, _crc32(leaf)):
-            raise ValueError(f"the checksum of {name} is wrong")
+    def show_others(late: Any) -> None:
+        if str(late.exc_value) != "Event loop is closed":
+            shown(late)
 
-
-def _check_same_shapes(shapes: PyTree, leaves: dict[str, dict[str, Any]], path: Any) -> None:
-    wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in _named_leaves(shapes)}
-    found = {name: [leaf["shape"], leaf["dtype"]] for name, leaf in leaves.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise UserError(
-                f"The checkpoint {path} is of another model: {name} is {found.get(name, 'absent')} "
-                f"there and {wanted.get(name, 'absent')} here; use the config that wrote it, or "
-                "another work directory."
-            )
-
-
-def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
-    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
-
-
-def _nested(leaves: dict[str, dict[str, Any]], roots: tuple[str, ...]) -> dict[str, Any]:
-    """Rebuild the trees of dicts under `roots` from the paths of their leaves."""
-    tree: dict[str, Any] = {}
-    for name, leaf in leaves.items():
-        *parents, last = name.split("/")
-        if parents and parents[0] in roots:
-            node = tree
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
-    return tree
+    sys.unraisablehook = show_others
+    try:
+        yield
+    except Exception:
+        time.sleep(0.2)  # they come at once
+        raise
+    finally:
+        sys.unraisablehook = shown
 
 
 def _is_key(leaf: Any) -> bool:

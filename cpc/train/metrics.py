@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -118,6 +119,7 @@ class ProgressWriter:
             return
         line = progress_line(record, self._num_steps, self._headline, self._rate)
         if self._stream.isatty():
+            line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line stays
             self._stream.write("\r" + line.ljust(self._width))
             self._stream.flush()
             self._width = len(line)

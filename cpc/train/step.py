@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
@@ -78,7 +79,7 @@ def describe_failure(failure: Any, params: PyTree) -> str | None:
     >>> describe_failure([6, 1], {"bias": 0.0, "kernel": 0.0})
     'step 7 (batch 6): the gradient of kernel'
     """
-    step, leaf = (int(number) for number in failure)
+    step, leaf = np.asarray(failure).tolist()
     if step < 0:
         return None
     names = [f"the gradient of {name}" for name in leaf_names(params)]

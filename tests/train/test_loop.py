@@ -1,9 +1,17 @@
 import itertools
+import os
 import pathlib
+import signal
+import subprocess
+import sys
+import time
 
 import linear_run
 import numpy as np
 import pytest
+
+from cpc import train
+from cpc.types import UserError
 
 SCRIPT = pathlib.Path(linear_run.__file__)
 ROOT = SCRIPT.parents[2]
@@ -52,3 +60,163 @@ def test_records_hold_the_sums_of_their_window(tmp_path):
         if record["kind"] == "train":
             assert record["seen"] == 16
             np.testing.assert_allclose(record["per_k"], [record["loss"], 2 * record["loss"]], 1e-6)
+
+
+def start(workdir, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(workdir), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def wait_until(condition, process, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.001)
+
+
+def test_kill_in_mid_save_then_resume_equals_never_stopped(tmp_path):
+    killed = tmp_path / "killed"
+    process = start(killed, "--steps", "1000000", "--save-every", "10")
+
+    def is_saving_a_later_one():
+        names = [path.name for path in (killed / "checkpoints").glob("*")]
+        return len([n for n in names if n.isdecimal()]) and any("tmp" in name for name in names)
+
+    wait_until(is_saving_a_later_one, process)
+    process.kill()
+    process.communicate()
+    steps = [int(p.name) for p in (killed / "checkpoints").glob("*") if p.name.isdecimal()]
+    num_steps = max(steps) + 25  # the million would be too long for a test
+    resumed = linear_run.run(killed, num_steps)
+    whole = linear_run.run(tmp_path / "whole", num_steps)
+    assert_same_state(whole.state, resumed.state)
+    assert linear_run.records(tmp_path / "whole") == linear_run.records(killed)
+    assert not list((killed / "checkpoints").glob("*tmp*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_ends(tmp_path, number):
+    process = start(tmp_path / "parts", "--steps", "100000", "--pause-seconds", "0.02")
+    wait_until(lambda: (tmp_path / "parts" / "metrics.jsonl").exists(), process)
+    wait_until(lambda: linear_run.records(tmp_path / "parts"), process)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    stopped_at = int(output.split("stopped at ")[1].split()[0])
+    assert f"because of '{number.name}'" in output
+    resumed = linear_run.run(tmp_path / "parts", stopped_at + 7)
+    whole = linear_run.run(tmp_path / "whole", stopped_at + 7)
+    assert_same_state(whole.state, resumed.state)
+    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+
+
+def test_the_second_ctrl_c_is_immediate():
+    with train.stop_on_signals() as stop:
+        assert stop() == ""
+        signal.raise_signal(signal.SIGINT)
+        assert stop() == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("nan_at", [0, 9, 10, 13])
+def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, nan_at):
+    where = rf"step {nan_at + 1} \(batch {nan_at}\): the gradient of layer/bias"
+    kept = "that of step 10" if nan_at >= 10 else "nothing was saved"
+    with pytest.raises(UserError, match=f"{where}.*{kept}"):
+        linear_run.run(tmp_path, 33, nan_at=nan_at)
+    good = linear_run.run(tmp_path, 33)  # the same command, with the data repaired
+    assert_same_state(good.state, linear_run.run(tmp_path / "whole", 33).state)
+
+
+def test_the_save_before_the_next_log_does_not_keep_what_is_bad(tmp_path):
+    with pytest.raises(UserError, match="step 8"):
+        linear_run.run(tmp_path, 33, nan_at=7, log_every=100, save_every=10)
+    assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]
+
+
+def test_one_and_eight_devices_give_the_same_records(tmp_path):
+    one = linear_run.run(tmp_path / "one", 20, num_devices=1)
+    eight = linear_run.run(tmp_path / "eight", 20, num_devices=8)
+    for a, b in zip(*(linear_run.records(tmp_path / n) for n in ("one", "eight")), strict=True):
+        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
+        if a["kind"] == "train":
+            np.testing.assert_allclose(a["gradient_norm"], b["gradient_norm"], rtol=1e-5)
+    np.testing.assert_allclose(
+        one.state.params["layer"]["kernel"], eight.state.params["layer"]["kernel"], rtol=1e-4
+    )
+    assert eight.state.params["layer"]["kernel"].sharding == train.replicated(train.make_mesh(8))
+
+
+def test_the_step_is_traced_once_also_after_logs_saves_and_a_resume(tmp_path, monkeypatch):
+    traces = []
+    original = linear_run.loss_fn
+
+    def counting(*arguments):
+        traces.append(1)
+        return original(*arguments)
+
+    monkeypatch.setattr(linear_run, "loss_fn", counting)
+    linear_run.run(tmp_path, 23, num_devices=8)
+    assert len(traces) == 1
+    linear_run.run(tmp_path, 43, num_devices=8)
+    assert len(traces) == 2
+
+
+def test_data_that_ends_early(tmp_path):
+    mesh = train.make_mesh(1)
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
+    state = train.replicate(linear_run.new_state(tx), mesh)
+    step = train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
+    few = [train.put_batch(linear_run.batch_of_step(0), mesh)] * 3
+    with pytest.raises(UserError, match="ended after 3 of 5 steps"):
+        train.fit(state, step, lambda start: few[start:], num_steps=5)
+
+
+class Order:
+    """A writer, evaluator and step that note who was called when."""
+
+    def __init__(self):
+        self.events = []
+
+    def write(self, record):
+        self.events.append(f"{record['kind']} {record['step']}")
+
+    def close(self):
+        pass
+
+
+def test_metrics_are_written_while_the_next_step_runs():
+    order = Order()
+    mesh = train.make_mesh(1)
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=5)
+    state = train.replicate(linear_run.new_state(tx), mesh)
+    jitted = train.jit_step(train.make_train_step(linear_run.loss_fn, tx), state)
+
+    def step(state, batch):
+        order.events.append("step")
+        return jitted(state, batch)
+
+    train.fit(
+        state,
+        step,
+        lambda start: (train.put_batch(linear_run.batch_of_step(i), mesh) for i in range(9)),
+        num_steps=5,
+        log_every=2,
+        evaluate=lambda state: {"at": int(state.step)},
+        eval_every=4,
+        writers=[order],
+        steps_in_flight=1,
+    )
+    assert order.events == [
+        *["step", "step", "step", "train 2", "step", "train 4", "eval 4", "step"],
+        *["train 5", "eval 5"],
+    ]

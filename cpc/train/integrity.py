@@ -1,0 +1,83 @@
+"""What a checkpoint says about itself, and whether what was read is what was written."""
+
+import json
+import pathlib
+import zlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc.types import PyTree, UserError
+
+#: By path: {"shape": list, "dtype": str, "crc32": int | None}
+Leaves = dict[str, dict[str, Any]]
+
+
+def seal(meta: dict[str, Any]) -> dict[str, Any]:
+    """The text and its crc32: a flipped bit in a name must not pass for another model."""
+    text = json.dumps(meta, sort_keys=True)
+    return {"text": text, "crc32": zlib.crc32(text.encode())}
+
+
+def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `seal`; ValueError if a bit has changed.
+
+    >>> unseal(seal({"width": 3}))
+    {'width': 3}
+    """
+    if zlib.crc32(sealed["text"].encode()) != sealed["crc32"]:
+        raise ValueError("the checksum of its metadata is wrong")
+    return json.loads(sealed["text"])
+
+
+def describe_leaves(arrays: PyTree) -> Leaves:
+    """Shape, dtype and crc32 of each leaf, by path; a leaf spread over processes has no crc32."""
+    return {
+        name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
+        for name, leaf in _named_leaves(arrays)
+    }
+
+
+def check_sums(arrays: PyTree, leaves: Leaves) -> None:
+    """ValueError that names the first leaf that is not what was saved."""
+    for name, leaf in _named_leaves(arrays):
+        if leaves[name]["crc32"] not in (None, _crc32(leaf)):
+            raise ValueError(f"the checksum of {name} is wrong")
+
+
+def check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> None:
+    """UserError that names the first path at which the checkpoint and the target differ."""
+    wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in _named_leaves(shapes)}
+    found = {name: [leaf["shape"], leaf["dtype"]] for name, leaf in leaves.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise UserError(
+                f"The checkpoint {path} is of another model: {name} is {found.get(name, 'absent')} "
+                f"there and {wanted.get(name, 'absent')} here; use the config that wrote it, or "
+                "another work directory."
+            )
+
+
+def nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
+    """Rebuild the trees of dicts under `roots` from the paths of their leaves."""
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *parents, last = name.split("/")
+        if parents and parents[0] in roots:
+            node = tree
+            for parent in parents:
+                node = node.setdefault(parent, {})
+            node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
+    return tree
+
+
+def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _crc32(leaf: Any) -> int | None:
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        return None
+    return zlib.crc32(np.ascontiguousarray(leaf).view(np.uint8).reshape(-1).data)

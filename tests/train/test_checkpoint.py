@@ -1,0 +1,245 @@
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from cpc import train
+from cpc.types import UserError
+
+
+def make_state(value=1.0, width=64):
+    params = {"encoder": {"kernel": jnp.full((4, width), value), "bias": jnp.arange(3.0) * value}}
+    return train.init_state(
+        params, {"mean": jnp.ones(2)}, optax.adam(0.1), jax.random.key(3), {}, ema=True
+    )
+
+
+def save_all(directory, values, metrics=None, width=64):
+    with train.open_checkpoints(directory) as checkpoint:
+        for step, value in enumerate(values, 1):
+            metric = metrics[step - 1] if metrics else None
+            checkpoint.save(step, make_state(value, width), {"value": value}, metric)
+
+
+def restore(directory, target=None):
+    said = []
+    with train.open_checkpoints(directory, log=said.append) as checkpoint:
+        restored = checkpoint.restore(make_state() if target is None else target)
+        return restored, said, checkpoint.latest_step
+
+
+def steps_on_disk(directory):
+    return sorted(int(item.name) for item in directory.iterdir() if item.name.isdecimal())
+
+
+def largest_file(directory):
+    return max((p for p in directory.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+
+
+def flip_a_bit(directory):
+    """In the middle of the file that holds most of the arrays."""
+    path = largest_file(directory / "state")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def test_round_trip_of_a_whole_state(tmp_path):
+    save_all(tmp_path, [2.5])
+    (state, metadata), said, _ = restore(tmp_path)
+    expected = make_state(2.5)
+    assert (metadata, said) == ({"value": 2.5}, [])
+    assert jax.tree.structure(state) == jax.tree.structure(expected)
+    assert jax.random.normal(state.rng) == jax.random.normal(expected.rng)
+    for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(expected.params), strict=1):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_nothing_saved_is_none(tmp_path):
+    assert restore(tmp_path / "new")[0] is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "kept"),
+    [([3.0, 1.0, 9.0, 5.0, 4.0], [2, 4, 5]), ([5.0, 4.0, 3.0], [2, 3]), (None, [4, 5])],
+)
+def test_newest_two_and_best_are_kept(tmp_path, metrics, kept):
+    save_all(tmp_path, [1.0] * (len(metrics) if metrics else 5), metrics)
+    assert steps_on_disk(tmp_path) == kept
+
+
+def test_a_metric_that_is_not_finite_is_never_the_best(tmp_path):
+    save_all(tmp_path, [1.0] * 4, [float("nan"), 7.0, 8.0, 9.0])
+    assert steps_on_disk(tmp_path) == [2, 3, 4]
+
+
+def truncate(directory):
+    path = largest_file(directory / "state")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def remove_manifest(directory):
+    (directory / "state" / "manifest.ocdbt").unlink()
+
+
+def flip_name_in_metadata(directory):
+    path = directory / "meta" / "metadata"
+    path.write_text(path.read_text().replace("encoder", "encodes", 1))
+
+
+@pytest.mark.parametrize("harm", [flip_a_bit, truncate, remove_manifest, flip_name_in_metadata])
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, harm):
+    save_all(tmp_path, [1.0, 2.0, 3.0])
+    harm(tmp_path / "3")
+    (state, metadata), said, latest = restore(tmp_path)
+    assert metadata == {"value": 2.0}
+    assert float(state.params["encoder"]["bias"][1]) == 2.0
+    assert len(said) == 1
+    assert f"{tmp_path / '3'} is damaged" in said[0]
+    assert "\n" not in said[0]
+    assert latest == 2  # so the run can save step 3 again
+    save_all_again = [1.0, 2.0, 3.5]
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(3, make_state(save_all_again[2]), {"value": 3.5})
+    assert restore(tmp_path)[0][1] == {"value": 3.5}
+
+
+def test_the_flipped_bit_is_found_by_its_checksum(tmp_path):
+    noise = {"kernel": jax.random.normal(jax.random.key(0), (512, 128))}  # does not compress
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(1, noise, {})
+        checkpoint.save(2, noise, {})
+    flip_a_bit(tmp_path / "2")
+    _, said, latest = restore(tmp_path, noise)
+    assert "the checksum of kernel is wrong" in said[0]
+    assert latest == 1
+
+
+def test_foreign_and_half_written_directories(tmp_path):
+    save_all(tmp_path, [1.0, 2.0])
+    (tmp_path / "77").mkdir()
+    (tmp_path / "3.orbax-checkpoint-tmp").mkdir()
+    (tmp_path / "notes").mkdir()
+    (_, metadata), said, latest = restore(tmp_path)
+    assert (metadata["value"], latest, len(said)) == (2.0, 2, 1)
+    assert str(tmp_path / "77") in said[0]
+
+
+def test_nothing_left_is_an_error_and_keeps_the_files(tmp_path):
+    save_all(tmp_path, [1.0, 2.0])
+    for step in (1, 2):
+        truncate(tmp_path / str(step))
+    with pytest.raises(UserError, match=r"All checkpoints in .* are damaged \(steps \[1, 2\]\)"):
+        restore(tmp_path)
+    assert steps_on_disk(tmp_path) == [1, 2]
+
+
+def test_another_shape_is_named_and_not_called_damage(tmp_path):
+    save_all(tmp_path, [1.0])
+    with pytest.raises(UserError, match=r"ema/encoder/kernel is \[\[4, 64\], 'float32'\] there"):
+        restore(tmp_path, make_state(width=65))
+    with pytest.raises(UserError, match=r"extra/mean is .* there and absent here"):
+        restore(tmp_path, make_state()._replace(extra={}))
+    assert steps_on_disk(tmp_path) == [1]
+
+
+def test_restores_onto_another_number_of_devices(tmp_path):
+    one, eight = train.make_mesh(1), train.make_mesh(8)
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(1, train.replicate(make_state(2.0), one), {})
+    (state, _), _, _ = restore(tmp_path, train.replicate(make_state(), eight))
+    kernel = state.params["encoder"]["kernel"]
+    assert kernel.sharding == train.replicated(eight)
+    np.testing.assert_array_equal(kernel, np.full((4, 64), 2.0))
+
+
+def test_parameters_alone(tmp_path):
+    save_all(tmp_path, [1.0, 2.0, 3.0])
+    trees, metadata, step = train.restore_params(tmp_path)
+    assert (step, metadata, sorted(trees)) == (3, {"value": 3.0}, ["ema", "extra", "params"])
+    assert isinstance(trees["params"]["encoder"]["kernel"], np.ndarray)
+    np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 3.0))
+    np.testing.assert_array_equal(trees["extra"]["mean"], [1, 1])
+    assert train.restore_params(tmp_path, 2)[1] == {"value": 2.0}
+    with pytest.raises(UserError, match=r"No checkpoint of step 9 is in .*\[2, 3\]"):
+        train.restore_params(tmp_path, 9)
+    flip_a_bit(tmp_path / "3")
+    with pytest.raises(UserError, match="is damaged"):
+        train.restore_params(tmp_path)
+
+
+def test_the_saved_state_may_be_donated_at_once(tmp_path):
+    state = make_state(5.0, width=4096)
+    overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0, tree), donate_argnums=0)
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(1, state, {})
+        overwrite(state.params)
+    kernel = train.restore_params(tmp_path)[0]["params"]["encoder"]["kernel"]
+    np.testing.assert_array_equal(kernel, np.full((4, 4096), 5.0))
+
+
+def test_an_older_step_is_left_alone(tmp_path):
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(5, make_state(5.0), {"value": 5})
+        checkpoint.save(4, make_state(4.0), {"value": 4})
+        checkpoint.save(5, make_state(6.0), {"value": 6})
+    assert steps_on_disk(tmp_path) == [5]
+    assert restore(tmp_path)[0][1] == {"value": 5}
+
+
+def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
+    """A limit on the size of files stands in for the disk."""
+    script = """
+        import resource, sys
+        import jax, jax.numpy as jnp
+        from cpc import train
+        from cpc.types import UserError
+        noise = lambda seed: {"params": jax.random.normal(jax.random.key(seed), (512, 1024))}
+        try:
+            with train.open_checkpoints(sys.argv[1]) as checkpoint:
+                checkpoint.save(1, noise(1), {"value": 1})
+                checkpoint.wait()
+                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+                resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+                checkpoint.save(2, noise(2), {"value": 2})
+                checkpoint.wait()
+        except UserError as error:
+            sys.stdout.write(str(error))
+            sys.exit(2)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[2],
+        env={**os.environ, "PYTHONPATH": "."},
+    )
+    assert done.returncode == 2, done.stderr
+    assert str(tmp_path) in done.stdout
+    assert "resumes from step 1" in done.stdout
+    assert "\n" not in done.stdout
+    assert done.stderr == ""
+    target = {"params": jnp.zeros((512, 1024))}
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        assert checkpoint.restore(target)[1] == {"value": 1}
+
+
+def test_a_directory_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be made"):
+        train.open_checkpoints(tmp_path / "file" / "checkpoints")
+
+
+def test_every_leaf_has_its_checksum_in_the_same_commit(tmp_path):
+    save_all(tmp_path, [1.0])
+    meta = json.loads(json.loads((tmp_path / "1" / "meta" / "metadata").read_text())["text"])
+    assert len(meta["leaves"]) == len(jax.tree.leaves(make_state()))
+    assert all(isinstance(leaf["crc32"], int) for leaf in meta["leaves"].values())

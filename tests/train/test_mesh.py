@@ -1,0 +1,52 @@
+import jax
+import numpy as np
+import pytest
+
+from cpc import train
+from cpc.types import UserError
+
+
+def test_devices_by_name():
+    assert train.choose_devices("cpu") == train.choose_devices() == jax.devices()
+    with pytest.raises(UserError, match="Unknown device 'gpus'; choose one of auto, cpu, gpu, tpu"):
+        train.choose_devices("gpus")
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a machine without accelerators")
+@pytest.mark.parametrize("kind", ["gpu", "tpu"])
+def test_an_absent_device_is_one_sentence(kind):
+    with pytest.raises(UserError, match=f"No {kind} device was found here"):
+        train.choose_devices(kind)
+
+
+def test_mesh_sizes():
+    assert train.make_mesh().size == 8
+    assert train.make_mesh(3).size == 3
+    assert train.make_mesh(devices=jax.devices()[4:]).devices.tolist() == jax.devices()[4:]
+    for wrong in (0, 9):
+        with pytest.raises(UserError, match=f"{wrong} devices are asked for, but 8 are here"):
+            train.make_mesh(wrong)
+
+
+def test_a_batch_is_split_by_rows():
+    mesh = train.make_mesh(4)
+    x = np.arange(24.0, dtype=np.float32).reshape(8, 3)
+    batch = train.put_batch({"x": x, "deep": {"y": np.arange(8)}}, mesh)
+    assert batch["x"].sharding == train.batch_sharding(mesh)
+    np.testing.assert_array_equal(batch["x"], x)
+    shards = [np.asarray(shard.data) for shard in batch["x"].addressable_shards]
+    np.testing.assert_array_equal(shards, x.reshape(4, 2, 3))
+    assert batch["deep"]["y"].shape == (8,)
+
+
+def test_a_batch_that_cannot_be_split_names_both_numbers():
+    with pytest.raises(UserError, match="batch of 12 cannot be split over 8 devices"):
+        train.put_batch({"x": np.zeros((12, 2))}, train.make_mesh(8))
+    train.check_batch_size(16, train.make_mesh(8))
+
+
+def test_replicated_leaves_are_whole_everywhere():
+    mesh = train.make_mesh(8)
+    tree = train.replicate({"w": np.arange(5.0)}, mesh)
+    assert all(shard.data.shape == (5,) for shard in tree["w"].addressable_shards)
+    assert len(tree["w"].addressable_shards) == 8

@@ -1,0 +1,134 @@
+import errno
+import io
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from cpc import train
+from cpc.types import UserError
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_jsonl_holds_every_kind_of_number(tmp_path):
+    writer = train.JsonlWriter(tmp_path / "run" / "metrics.jsonl")
+    numbers = {"a": np.float32(0.5), "b": jnp.array([1.0, jnp.inf]), "c": float("nan"), "d": 3}
+    writer.write({"step": 1, "kind": "train", **numbers})
+    # On disk before the writer is closed: a kill loses nothing.
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
+    writer.close()
+    assert line == {"step": 1, "kind": "train", "a": 0.5, "b": [1.0, None], "c": None, "d": 3}
+
+
+def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [json.dumps({"step": step, "kind": "train", "loss": step / 3}) for step in (5, 10, 15)]
+    path.write_text("\n".join(lines) + '\n{"step": 10, "lo')
+    writer = train.JsonlWriter(path, 10)
+    assert path.read_text().splitlines() == lines[:2]
+    writer.write({"step": 15})
+    writer.close()
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [5, 10, 15]
+    assert [item.name for item in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_jsonl_on_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    writer = train.JsonlWriter(tmp_path / "metrics.jsonl")
+
+    class Full:
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        def close(self):
+            pass
+
+    writer._file.close()
+    monkeypatch.setattr(writer, "_file", Full())
+    with pytest.raises(UserError, match=r"metrics.jsonl failed \(No space left on device\); free"):
+        writer.write({"step": 1})
+
+
+def test_jsonl_in_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="failed"):
+        train.JsonlWriter(tmp_path / "file" / "metrics.jsonl")
+
+
+def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
+    writer = train.TensorBoardWriter(tmp_path)
+    writer.write({"step": 3, "kind": "train", "loss": 0.5, "bound": [1.5, 2.5], "note": "text"})
+    writer.write({"step": 4, "kind": "eval", "loss": jnp.float32(0.25), "bad": float("nan")})
+    writer.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    values = {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+    assert values == {
+        "train/loss": [(3, 0.5)],
+        "train/bound/1": [(3, 1.5)],
+        "train/bound/2": [(3, 2.5)],
+        "eval/loss": [(4, 0.25)],
+    }
+
+
+def test_tensorboard_drops_what_came_after_the_step_of_a_resume(tmp_path):
+    for start, value in ((0, 1.0), (2, 9.0)):
+        writer = train.TensorBoardWriter(tmp_path, start)
+        for step in range(start + 1, 5):
+            writer.write({"step": step, "loss": value})
+        writer.close()
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [
+        *[(1, 1.0), (2, 1.0), (3, 9.0), (4, 9.0)]
+    ]
+
+
+def record(step, loss=4.0, rate=2.0):
+    return {"step": step, "kind": "train", "loss": loss, "steps_per_second": rate}
+
+
+def test_progress_in_a_file_is_a_line_now_and_then_and_the_last():
+    stream, seconds = io.StringIO(), iter([0.0, 0.0, 4.0, 11.0, 11.0, 12.0])
+    writer = train.ProgressWriter(5, stream=stream, clock=lambda: next(seconds))
+    for step in range(1, 6):
+        writer.write(record(step))
+    writer.close()
+    shown = [line.split()[1] for line in stream.getvalue().splitlines()]
+    assert shown == ["1/5", "3/5", "5/5"]
+    assert "\r" not in stream.getvalue()
+    assert "loss 4.000  2.0 steps/s  0:02 left" in stream.getvalue().splitlines()[0]
+
+
+def test_progress_on_a_terminal_rewrites_one_line():
+    stream = Terminal()
+    writer = train.ProgressWriter(2000, ("loss", "bound"), (0.01, "h audio"), stream)
+    writer.write({**record(10, loss=12.5), "bound": 1.0})
+    writer.write(record(2000, loss=2.5))
+    writer.write({"step": 2000, "kind": "eval", "accuracy": 0.75, "per_k": [1, 2]})
+    writer.close()
+    lines = stream.getvalue().split("\n")
+    first, second = lines[0].split("\r")[1:]
+    assert (
+        first
+        == ("step 10/2,000  loss 12.500  bound 1.000  2.0 steps/s  0.02 h audio/s  16:35 left")[
+            : len(first)
+        ]
+    )
+    assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  0.02 h audio/s  0:00 left"
+    assert len(second) >= len(first)  # it covers the one before
+    assert lines[1:] == ["eval at step 2,000  accuracy 0.750", ""]
+
+
+def test_progress_without_a_rate_yet():
+    stream = io.StringIO()
+    train.ProgressWriter(9, ("loss",), (1.0, "h"), stream).write({"step": 1, "loss": None})
+    assert stream.getvalue() == "step 1/9  loss None\n"

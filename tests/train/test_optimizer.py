@@ -1,0 +1,79 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from cpc import train
+from cpc.types import UserError
+
+
+def updates_of(tx, gradients, params, steps=3):
+    state = tx.init(params)
+    for _ in range(steps):
+        updates, state = tx.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+    return params
+
+
+def test_equals_plain_adam_without_extras():
+    params, gradients = {"w": jnp.array([1.0, -2.0])}, {"w": jnp.array([0.3, 7.0])}
+    tx, rate = train.make_optimizer(learning_rate=0.1, num_steps=10, b1=0.8, b2=0.95, eps=1e-6)
+    expected = updates_of(optax.adam(0.1, 0.8, 0.95, 1e-6), gradients, params)
+    np.testing.assert_allclose(updates_of(tx, gradients, params)["w"], expected["w"], rtol=1e-6)
+    assert float(rate(0)) == pytest.approx(0.1)
+
+
+def test_warm_up_starts_above_zero_and_cosine_ends_at_zero():
+    _, rate = train.make_optimizer(
+        learning_rate=2.0, warmup_steps=10, num_steps=110, schedule="cosine"
+    )
+    rates = np.array([rate(step) for step in range(111)])
+    np.testing.assert_allclose(rates[:10], 2.0 * np.arange(1, 11) / 10, rtol=1e-6)
+    assert rates[10] == pytest.approx(2.0)
+    assert rates[60] == pytest.approx(1.0)
+    assert rates[110] == pytest.approx(0.0, abs=1e-6)
+    assert np.all(np.diff(rates[10:]) < 0)
+
+
+def test_the_schedule_inside_is_the_one_that_is_returned():
+    """Adam's update is the rate, whatever the (constant) gradient."""
+    tx, rate = train.make_optimizer(learning_rate=1.0, warmup_steps=4, num_steps=8)
+    params = {"w": jnp.zeros(())}
+    moved = updates_of(tx, {"w": jnp.ones(())}, params, steps=3)["w"]
+    assert float(moved) == pytest.approx(-float(rate(0) + rate(1) + rate(2)), rel=1e-5)
+
+
+def test_clipping_is_by_global_norm():
+    """A huge eps makes Adam linear in the gradient, so that its scale shows."""
+    numbers = {"learning_rate": 1.0, "num_steps": 1, "eps": 1e6}
+    gradients = {"a": jnp.array([30.0]), "b": jnp.array([40.0])}
+    params = jax.tree.map(jnp.zeros_like, gradients)
+    free = updates_of(train.make_optimizer(**numbers)[0], gradients, params, 1)
+    tx, _ = train.make_optimizer(**numbers, clip_norm=5.0)
+    clipped = updates_of(tx, gradients, params, 1)
+    np.testing.assert_allclose(clipped["a"], free["a"] / 10, rtol=1e-3)
+    np.testing.assert_allclose(clipped["b"], free["b"] / 10, rtol=1e-3)
+
+
+def test_weight_decay_spares_vectors():
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, weight_decay=0.5)
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params, 1)
+    np.testing.assert_allclose(after["kernel"], 1 - 0.1 * 0.5)
+    np.testing.assert_array_equal(after["bias"], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"schedule": "linear"}, "'linear'; choose 'constant' or 'cosine'"),
+        ({"learning_rate": 0.0}, "must be above zero"),
+        ({"learning_rate": float("nan")}, "must be above zero"),
+        ({"warmup_steps": 11}, "warmup_steps is 11, but the run has 10 steps"),
+        ({"clip_norm": -1.0}, "must not be negative"),
+    ],
+)
+def test_numbers_that_cannot_be_meant(wrong, message):
+    with pytest.raises(UserError, match=message):
+        train.make_optimizer(**{"learning_rate": 0.1, "num_steps": 10, **wrong})

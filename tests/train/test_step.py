@@ -1,0 +1,153 @@
+import jax
+import jax.numpy as jnp
+import linear_run
+import numpy as np
+import optax
+import pytest
+
+from cpc import train
+from cpc.train.state import leaf_names
+from cpc.train.step import describe_failure
+
+TX = optax.adam(0.1)
+
+
+def make(loss_fn=linear_run.loss_fn, ema_decay=0.0, state=None):
+    state = linear_run.new_state(TX) if state is None else state
+    return state, train.jit_step(train.make_train_step(loss_fn, TX, ema_decay=ema_decay), state)
+
+
+def test_a_step_is_the_plain_optax_step_with_the_folded_key():
+    state, step = make()
+    batch = linear_run.batch_of_step(0)
+    params, opt_state, extra = state.params, state.opt_state, state.extra
+    expected = []
+    for i in range(3):
+        rng = jax.random.fold_in(jax.random.key(0), i)
+        (loss, (extra, _)), gradients = jax.value_and_grad(linear_run.loss_fn, has_aux=True)(
+            params, extra, batch, rng
+        )
+        expected.append((float(loss), float(optax.global_norm(gradients))))
+        updates, opt_state = TX.update(gradients, opt_state, params)
+        params = optax.apply_updates(params, updates)
+    state, step = make()
+    for _ in range(3):
+        state = step(state, batch)
+    for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(state.params), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    losses, norms = np.sum(expected, axis=0)
+    np.testing.assert_allclose(state.metrics["loss"], losses, rtol=1e-5)
+    np.testing.assert_allclose(state.metrics["gradient_norm"], norms, rtol=1e-5)
+    np.testing.assert_allclose(state.metrics["per_k"], [losses, 2 * losses], rtol=1e-5)
+    assert [float(state.metrics[n]) for n in ("steps", "nonfinite", "seen")] == [3, 0, 48]
+    np.testing.assert_allclose(state.extra["mean"], extra["mean"], rtol=1e-5)
+    assert int(state.step) == 3
+
+
+def test_ema_is_the_running_average():
+    state, step = make(ema_decay=0.75)
+    ema = np.asarray(state.params["layer"]["kernel"])
+    for i in range(4):
+        state = step(state, linear_run.batch_of_step(i))
+        ema = 0.75 * ema + 0.25 * np.asarray(state.params["layer"]["kernel"])
+    np.testing.assert_allclose(state.ema["layer"]["kernel"], ema, rtol=1e-6)
+
+
+def test_the_state_is_donated_and_the_callers_arrays_survive():
+    params = {"w": jnp.ones(1000)}
+    state = train.init_state(params, {}, TX, jax.random.key(0), {}, ema=True)
+    state, step = make(lambda p, e, b, r: (jnp.sum(p["w"] * b), (e, {})), 0.5, state)
+    after = step(state, jnp.ones(1000))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves((state.params, state.opt_state)))
+    assert not params["w"].is_deleted()
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(after))
+
+
+def test_from_a_non_finite_step_on_nothing_is_updated():
+    state, step = make(ema_decay=0.9)
+    for i in range(2):
+        state = step(state, linear_run.batch_of_step(i))
+    before = linear_run.host(state)
+    bad = linear_run.batch_of_step(2)
+    bad["x"][0, 0] = np.inf
+    state = step(state, bad)
+    state = step(state, linear_run.batch_of_step(3))
+    worse = linear_run.batch_of_step(4)
+    worse["y"][0] = np.nan
+    state = step(state, worse)
+    after = linear_run.host(state)
+    for name, value in before.items():
+        if name not in (".step", ".failure", ".metrics['nonfinite']"):
+            np.testing.assert_array_equal(value, after[name], err_msg=name)
+    assert state.failure.tolist()[0] == 2
+    assert float(state.metrics["nonfinite"]) == 2
+    assert describe_failure(state.failure, state.params).startswith("step 3 (batch 2): ")
+
+
+def first_failure(loss_fn):
+    state, step = make(loss_fn)
+    state = step(state, linear_run.batch_of_step(0))
+    return describe_failure(state.failure, state.params)
+
+
+def test_the_first_non_finite_leaf_is_named():
+    def gradient_only(params, extra, batch, rng):  # sqrt at 0: finite, with an infinite slope
+        layer = params["layer"]
+        loss = jnp.sqrt(jnp.abs(layer["kernel"][0] - 0.5)) + layer["bias"]
+        return loss, (extra, {"per_k": jnp.zeros(2), "seen": 0})
+
+    def loss_only(params, extra, batch, rng):
+        loss = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params)) + jnp.inf
+        return loss, (extra, {"per_k": jnp.zeros(2), "seen": 0})
+
+    assert leaf_names(linear_run.new_state(TX).params) == ["layer/bias", "layer/kernel"]
+    assert first_failure(gradient_only) == "step 1 (batch 0): the gradient of layer/kernel"
+    assert first_failure(loss_only) == "step 1 (batch 0): the loss"
+    assert first_failure(linear_run.loss_fn) is None
+
+
+def test_metrics_of_the_loss_must_not_take_the_names_of_the_step():
+    with pytest.raises(ValueError, match="'loss'"):
+        train.init_state({}, {}, TX, jax.random.key(0), {"loss": jnp.zeros(())})
+    state = train.init_state({"w": jnp.ones(2)}, {}, TX, jax.random.key(0), {})
+    step = train.make_train_step(lambda p, e, b, r: (p["w"].sum(), (e, {"steps": 1.0})), TX)
+    with pytest.raises(ValueError, match="'steps'"):
+        step(state, None)
+
+
+def test_weak_types_and_other_dtypes_do_not_trace_again():
+    traces = []
+
+    def loss_fn(params, extra, batch, rng):
+        traces.append(1)
+        half = {"mean": (extra["mean"] + params["w"]).astype(jnp.bfloat16)}
+        return params["w"] ** 2 * batch, (half, {"count": 3})
+
+    params = {"w": jnp.asarray(2.0)}
+    assert params["w"].weak_type
+    zeros = {"count": 0.0}
+    state = train.init_state(params, {"mean": jnp.asarray(1.0)}, TX, jax.random.key(0), zeros)
+    assert not any(getattr(leaf, "weak_type", False) for leaf in jax.tree.leaves(state.params))
+    state, step = make(loss_fn, state=state)
+    for _ in range(3):
+        state = step(state, jnp.ones(()))
+    assert len(traces) == 1
+    assert state.extra["mean"].dtype == jnp.float32
+    assert float(state.metrics["count"]) == 9
+
+
+def test_one_and_eight_devices_give_the_same_gradients():
+    """The loss takes all rows against all rows, as a contrastive one does."""
+
+    def loss_fn(params, batch):
+        z = batch["x"] @ params["w"]
+        scores = z @ z.T
+        return jnp.mean(jax.nn.logsumexp(scores, axis=1) - jnp.diagonal(scores))
+
+    params = {"w": jax.random.normal(jax.random.key(1), (3, 5))}
+    results = []
+    for mesh in (train.make_mesh(1), train.make_mesh(8)):
+        batch = train.put_batch(linear_run.batch_of_step(0), mesh)
+        results.append(jax.jit(jax.value_and_grad(loss_fn))(train.replicate(params, mesh), batch))
+    np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-6)
+    np.testing.assert_allclose(results[0][1]["w"], results[1][1]["w"], rtol=1e-5)
