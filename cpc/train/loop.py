@@ -40,7 +40,7 @@ def fit(
     num_steps: int,
     summarize: Summarize | None = None,
     log_every: int = 100,
-    evaluate: Callable[[TrainState], Mapping[str, Any]] | None = None,
+    evaluate: Callable[[TrainState], Iterable[Mapping[str, Any]]] = lambda state: (),
     eval_every: int = 0,
     checkpoint: Checkpoints | None = None,
     save_every: int = 0,
@@ -58,8 +58,8 @@ def fit(
       batches: from the index of the first step to its batches and all later ones.
       summarize: makes the numbers of a training record; default `means_per_step`.
       log_every, eval_every, save_every: in steps; 0 for never. Evaluation and save also come last.
-      evaluate: names and values; the entry `best` (lower is better) decides which checkpoint is
-        kept as the best one, among those saved at a step that was evaluated.
+      evaluate: the records of an evaluation; an entry `best` in one of them (lower is better)
+        decides which checkpoint is kept as the best, among those saved at a step evaluated.
       metadata: saved with the state, next to its step.
       stop: asked before each step; a non-empty answer saves and ends.
       steps_in_flight: so many steps at least are queued on the device, and twice that at most.
@@ -83,11 +83,12 @@ def fit(
             if evaluates or saves:
                 windows.write()
                 _check_finite(state.failure, state.params, checkpoint)
-                values = dict(evaluate(state)) if evaluate and evaluates else {}
-                if values:
-                    windows.write_record({"step": step, "kind": "eval", **values})
+                metric = None
+                for record in evaluate(state) if evaluates else ():
+                    windows.write_record({"step": step, "split": "test", **record})
+                    metric = record.get(best, metric)
                 if checkpoint and saves:
-                    checkpoint.save(step, state, dict(metadata or {}), values.get(best))
+                    checkpoint.save(step, state, dict(metadata or {}), metric)
                 windows.restart_clock(step)
             if ends:
                 break
@@ -118,6 +119,13 @@ def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
     return jax.tree.map(lambda value: value / steps, rest)
 
 
+class _Window(NamedTuple):
+    step: int
+    sums: PyTree
+    failure: Array
+    cut_seconds: float
+
+
 class _Windows:
     """The metrics between two logs, on their way from the device to the writers."""
 
@@ -127,29 +135,34 @@ class _Windows:
         shapes = jax.eval_shape(lambda: state.metrics)
         # Compiled, so that the zeros live where the sums did and the step is not compiled again.
         self._zeros = jax.jit(lambda: zeros_like_metrics(shapes), out_shardings=shardings)
-        self._cut: tuple[int, PyTree, Array] | None = None
+        self._cut: _Window | None = None
         self.restart_clock(int(state.step))
 
-    def restart_clock(self, step: int) -> None:
+    def restart_clock(self, step: int, seconds: float | None = None) -> None:
         """Count steps per second from here."""
-        self._clock_step, self._clock_seconds = step, time.perf_counter()
+        self._clock_step = step
+        self._clock_seconds = time.perf_counter() if seconds is None else seconds
 
     def cut(self, state: TrainState, step: int) -> TrainState:
         """End a window: keep its sums for `write`, go on with fresh zeros, which may be donated."""
-        self._cut = step, state.metrics, jnp.copy(state.failure)
+        failure = jnp.copy(state.failure)
+        self._cut = _Window(step, state.metrics, failure, time.perf_counter())
         return state._replace(metrics=self._zeros())
 
     def write(self) -> Array | None:
         """Write the window that was cut, if any; returns the state's `failure` at its end."""
         if self._cut is None:
             return None
-        (step, sums, failure), self._cut = self._cut, None
+        (step, sums, failure, finished), self._cut = self._cut, None
+        is_device_behind = not failure.is_ready()
         sums = jax.device_get(sums)  # waits until the device has done this window
-        record = {"step": step, "kind": "train", **self._summarize(sums, step)}
+        if is_device_behind:
+            finished = time.perf_counter()
+        record = {"step": step, "split": "train", **self._summarize(sums, step)}
         if step > self._clock_step:
-            seconds = time.perf_counter() - self._clock_seconds
-            record["steps_per_second"] = (step - self._clock_step) / seconds
-        self.restart_clock(step)
+            rate = (step - self._clock_step) / (finished - self._clock_seconds)
+            record["steps_per_second"] = rate
+        self.restart_clock(step, finished)
         self.write_record(record)
         return failure
 

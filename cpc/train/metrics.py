@@ -1,10 +1,11 @@
 """Where records go: a jsonl file, TensorBoard, a progress line.
 
-A record is {"step": int, "kind": "train" | "eval" | ..., name: number or list of numbers, ...}. A
+A record is {"step": int, "split": "train" | "eval" | ..., name: number or list of numbers, ...}. A
 writer has `write(record)` and `close()`. Lists are per offset: entry k - 1 belongs to offset k.
 """
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TextIO, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from tensorboardX import SummaryWriter
@@ -64,23 +65,28 @@ class JsonlWriter:
 
 
 class TensorBoardWriter:
-    """Scalars as "kind/name"; a list as "kind/name/k", k counted from 1."""
+    """Scalars as "split/name"; a list as "split/name/k", k counted from 1."""
 
     def __init__(self, directory: str | os.PathLike[str], start_step: int = 0):
         self._directory = pathlib.Path(directory).absolute()
         with _disk_errors(self._directory):
-            self._writer = SummaryWriter(str(self._directory), purge_step=start_step + 1)
+            self._writer = SummaryWriter(
+                str(self._directory),
+                purge_step=start_step + 1,
+                # Files are named by the second; a quick restart must not overwrite one.
+                filename_suffix=f".{start_step:09}",
+            )
 
     def write(self, record: Record) -> None:
         """Add the numbers of one record; what is no number is left to the jsonl file."""
         values = plain(dict(record))
-        step, kind = values.pop("step"), values.pop("kind", "train")
+        step, split = values.pop("step"), values.pop("split", "train")
         with _disk_errors(self._directory):
             for name, value in values.items():
                 entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
                 for k, entry in entries:
                     if isinstance(entry, int | float):
-                        self._writer.add_scalar(f"{kind}/{name}/{k}".rstrip("/"), entry, step)
+                        self._writer.add_scalar(f"{split}/{name}/{k}".rstrip("/"), entry, step)
             self._writer.flush()
 
     def close(self) -> None:
@@ -102,19 +108,19 @@ class ProgressWriter:
         num_steps: int,
         headline: tuple[str, ...] = ("loss",),
         rate: tuple[float, str] | None = None,
-        stream: TextIO | None = None,
+        stream: io.TextIOBase | None = None,
         seconds_between: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._num_steps, self._headline, self._rate = num_steps, headline, rate
-        self._stream = sys.stdout if stream is None else stream
+        self._stream: Any = stream or sys.stdout
         self._seconds_between, self._clock = seconds_between, clock
         self._written_at = -math.inf
         self._width = 0  # of the line that stands on the terminal, to be rewritten
 
     def write(self, record: Record) -> None:
         """Show one record."""
-        if record.get("kind", "train") != "train":
+        if record.get("split", "train") != "train":
             self.say(_line_of_values(record))
             return
         line = progress_line(record, self._num_steps, self._headline, self._rate)
@@ -124,9 +130,9 @@ class ProgressWriter:
             self._stream.flush()
             self._width = len(line)
             return
-        is_last = record["step"] >= self._num_steps
-        if is_last or self._clock() - self._written_at >= self._seconds_between:
-            self._written_at = self._clock()
+        now, is_last = self._clock(), record["step"] >= self._num_steps
+        if is_last or now - self._written_at >= self._seconds_between:
+            self._written_at = now
             self.say(line)
 
     def say(self, sentence: str) -> None:
@@ -199,7 +205,7 @@ def _show(name: str, value: Any) -> str:
 
 
 def _line_of_values(record: Record) -> str:
-    scalars = {n: v for n, v in record.items() if n not in ("step", "kind") and np.ndim(v) == 0}
+    scalars = {n: v for n, v in record.items() if n not in ("step", "split") and np.ndim(v) == 0}
     return "  ".join(
         [f"{record['kind']} at step {record['step']:,}", *(_show(n, v) for n, v in scalars.items())]
     )

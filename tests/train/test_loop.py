@@ -29,7 +29,7 @@ def assert_same_state(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
-@pytest.mark.parametrize("stopped_at", [7, 10, 15, 20])
+@pytest.mark.parametrize("stopped_at", [7, 10, 15])
 def test_resume_equals_never_stopped(tmp_path, stopped_at):
     whole = linear_run.run(tmp_path / "whole", 33)
     first = linear_run.run(tmp_path / "parts", 33, stop=stop_at(stopped_at))
@@ -51,13 +51,13 @@ def test_same_command_again_after_the_end_does_nothing(tmp_path):
 
 def test_records_hold_the_sums_of_their_window(tmp_path):
     linear_run.run(tmp_path, 23)
-    kinds = [(record["kind"], record["step"]) for record in linear_run.records(tmp_path)]
+    kinds = [(record["split"], record["step"]) for record in linear_run.records(tmp_path)]
     assert kinds == [
         *[("train", 5), ("train", 10), ("eval", 10), ("train", 15)],
         *[("train", 20), ("eval", 20), ("train", 23), ("eval", 23)],
     ]
     for record in linear_run.records(tmp_path):
-        if record["kind"] == "train":
+        if record["split"] == "train":
             assert record["seen"] == 16
             np.testing.assert_allclose(record["per_k"], [record["loss"], 2 * record["loss"]], 1e-6)
 
@@ -148,7 +148,7 @@ def test_one_and_eight_devices_give_the_same_records(tmp_path):
     eight = linear_run.run(tmp_path / "eight", 20, num_devices=8)
     for a, b in zip(*(linear_run.records(tmp_path / n) for n in ("one", "eight")), strict=True):
         np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
-        if a["kind"] == "train":
+        if a["split"] == "train":
             np.testing.assert_allclose(a["gradient_norm"], b["gradient_norm"], rtol=1e-5)
     np.testing.assert_allclose(
         one.state.params["layer"]["kernel"], eight.state.params["layer"]["kernel"], rtol=1e-4
@@ -211,7 +211,7 @@ def test_metrics_are_written_while_the_next_step_runs():
         lambda start: (train.put_batch(linear_run.batch_of_step(i), mesh) for i in range(9)),
         num_steps=5,
         log_every=2,
-        evaluate=lambda state: {"at": int(state.step)},
+        evaluate=lambda state: [{"at": int(state.step)}],
         eval_every=4,
         writers=[order],
         steps_in_flight=1,

@@ -19,16 +19,16 @@ class Terminal(io.StringIO):
 def test_jsonl_holds_every_kind_of_number(tmp_path):
     writer = train.JsonlWriter(tmp_path / "run" / "metrics.jsonl")
     numbers = {"a": np.float32(0.5), "b": jnp.array([1.0, jnp.inf]), "c": float("nan"), "d": 3}
-    writer.write({"step": 1, "kind": "train", **numbers})
+    writer.write({"step": 1, "split": "train", **numbers})
     # On disk before the writer is closed: a kill loses nothing.
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text())
     writer.close()
-    assert line == {"step": 1, "kind": "train", "a": 0.5, "b": [1.0, None], "c": None, "d": 3}
+    assert line == {"step": 1, "split": "train", "a": 0.5, "b": [1.0, None], "c": None, "d": 3}
 
 
 def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"step": step, "kind": "train", "loss": step / 3}) for step in (5, 10, 15)]
+    lines = [json.dumps({"step": step, "split": "train", "loss": step / 3}) for step in (5, 10, 15)]
     path.write_text("\n".join(lines) + '\n{"step": 10, "lo')
     writer = train.JsonlWriter(path, 10)
     assert path.read_text().splitlines() == lines[:2]
@@ -62,8 +62,8 @@ def test_jsonl_in_a_folder_that_cannot_be_made(tmp_path):
 
 def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
     writer = train.TensorBoardWriter(tmp_path)
-    writer.write({"step": 3, "kind": "train", "loss": 0.5, "bound": [1.5, 2.5], "note": "text"})
-    writer.write({"step": 4, "kind": "eval", "loss": jnp.float32(0.25), "bad": float("nan")})
+    writer.write({"step": 3, "split": "train", "loss": 0.5, "bound": [1.5, 2.5], "note": "text"})
+    writer.write({"step": 4, "split": "eval", "loss": jnp.float32(0.25), "bad": float("nan")})
     writer.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
@@ -93,11 +93,11 @@ def test_tensorboard_drops_what_came_after_the_step_of_a_resume(tmp_path):
 
 
 def record(step, loss=4.0, rate=2.0):
-    return {"step": step, "kind": "train", "loss": loss, "steps_per_second": rate}
+    return {"step": step, "split": "train", "loss": loss, "steps_per_second": rate}
 
 
 def test_progress_in_a_file_is_a_line_now_and_then_and_the_last():
-    stream, seconds = io.StringIO(), iter([0.0, 0.0, 4.0, 11.0, 11.0, 12.0])
+    stream, seconds = io.StringIO(), iter([0.0, 4.0, 11.0, 12.0, 13.0])
     writer = train.ProgressWriter(5, stream=stream, clock=lambda: next(seconds))
     for step in range(1, 6):
         writer.write(record(step))
@@ -113,7 +113,7 @@ def test_progress_on_a_terminal_rewrites_one_line():
     writer = train.ProgressWriter(2000, ("loss", "bound"), (0.01, "h audio"), stream)
     writer.write({**record(10, loss=12.5), "bound": 1.0})
     writer.write(record(2000, loss=2.5))
-    writer.write({"step": 2000, "kind": "eval", "accuracy": 0.75, "per_k": [1, 2]})
+    writer.write({"step": 2000, "split": "eval", "accuracy": 0.75, "per_k": [1, 2]})
     writer.close()
     lines = stream.getvalue().split("\n")
     first, second = lines[0].split("\r")[1:]

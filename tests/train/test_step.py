@@ -27,7 +27,7 @@ def test_a_step_is_the_plain_optax_step_with_the_folded_key():
         (loss, (extra, _)), gradients = jax.value_and_grad(linear_run.loss_fn, has_aux=True)(
             params, extra, batch, rng
         )
-        expected.append((float(loss), float(optax.global_norm(gradients))))
+        expected.append((float(loss), float(optax.tree.norm(gradients))))
         updates, opt_state = TX.update(gradients, opt_state, params)
         params = optax.apply_updates(params, updates)
     state, step = make()
