@@ -16,6 +16,9 @@ from cpc.types import UserError
 AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"})
 #: Source read beyond each end of a window before resampling: the filter's tails are inside it.
 MARGIN_SECONDS = 0.1
+#: libsndfile 1.2 returns other samples than asked for after a seek into the last page of a Vorbis
+#: file (libsndfile issue 885), so those are decoded from this much earlier.
+VORBIS_LEAD_SECONDS = 8.0
 
 
 class AudioFile(NamedTuple):
@@ -26,6 +29,8 @@ class AudioFile(NamedTuple):
     rate_hz: int
     is_plain: bool
     """Mono 16-bit at 16 kHz: samples are taken as they are."""
+    lead_frames: int = 0
+    """Decode from so many frames before what is wanted."""
 
     @property
     def num_samples(self) -> int:
@@ -46,6 +51,7 @@ def open_audio(path: Path) -> AudioFile:
         info.frames,
         info.samplerate,
         (info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
+        int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
     )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
@@ -84,13 +90,14 @@ def _decode(
     file: AudioFile, start: int, stop: int, dtype: Literal["int16", "float32"]
 ) -> np.ndarray:
     """Source frames (stop - start, channels); `UserError` where the file is cut or damaged."""
+    begin = max(start - file.lead_frames, 0)
     try:
-        frames, _ = soundfile.read(file.path, start=start, stop=stop, dtype=dtype, always_2d=True)
+        frames, _ = soundfile.read(file.path, start=begin, stop=stop, dtype=dtype, always_2d=True)
     except soundfile.LibsndfileError as error:
         raise UserError(f"{file.path} does not decode: {error.error_string}") from error
-    if len(frames) != stop - start:
+    if len(frames) != stop - begin:
         raise UserError(
             f"{file.path} is truncated: its header promises {file.num_frames} frames, "
-            f"but frames {start} to {stop} gave {len(frames)}"
+            f"but frames {begin} to {stop} gave {len(frames)}"
         )
-    return frames
+    return frames[start - begin :]

@@ -146,7 +146,7 @@ def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
 def _tones(
     frequencies_hz: Float[np.ndarray, "t 2"], phases: Float[np.ndarray, "t 2"]
 ) -> Float[np.ndarray, " s"]:
-    """Frames one after the other; a random phase each, so that frames share nothing but the state."""
+    """Frames in a row; a random phase each, so that frames share nothing but the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
     angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds + phases[:, :, None]
     return AMPLITUDE * np.sin(angles).sum(axis=1).reshape(-1)

@@ -1,0 +1,131 @@
+import dataclasses
+import json
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+from cpc import data
+from cpc.types import UserError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for i in range(20):
+        path = tmp_path / "in" / "ab"[i % 2] / f"u{i:02d}.flac"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, 0.1 * rng.standard_normal(3000 + 100 * i).clip(-5, 5), 16_000)
+    return tmp_path / "in"
+
+
+def test_pack_holds_the_same_samples(folder, tmp_path):
+    source = data.read_folder(folder)
+    packed = data.pack(source, tmp_path / "pack", log=lambda _: None)
+    assert packed.names == source.names
+    assert packed.speakers == source.speakers
+    for i, length in enumerate(source.lengths):
+        expected = source.read(i, 0, int(length))
+        np.testing.assert_array_equal(packed.read(i, 0, int(length)), expected)
+        np.testing.assert_array_equal(packed.read(i, 500, 900), expected[500:900])
+        np.testing.assert_allclose(packed.rms[i], np.sqrt(np.mean((expected / 32768) ** 2)))
+
+
+def test_pack_is_reused_and_made_anew_when_the_source_changes(folder, tmp_path):
+    said = []
+    data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
+    assert len(said) == 1
+    data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
+    assert len(said) == 1
+    soundfile.write(folder / "a" / "new.flac", np.full(4000, 0.1), 16_000)
+    packed = data.pack(data.read_folder(folder), tmp_path / "pack", said.append)
+    assert "have changed" in said[1]
+    assert len(packed) == 21
+    assert len(data.open_pack(tmp_path / "pack")) == 21
+
+
+def test_a_part_of_the_recordings_is_another_pack(folder, tmp_path):
+    source = data.read_folder(folder)
+    data.pack(source, tmp_path / "pack", log=lambda _: None)
+    few = data.pack(data.select(source, [3, 1]), tmp_path / "pack", log=lambda _: None)
+    assert few.names == (source.names[3], source.names[1])
+
+
+def test_damage_is_found(folder, tmp_path):
+    source = data.read_folder(folder)
+    data.pack(source, tmp_path / "pack", log=lambda _: None)
+    samples = tmp_path / "pack" / "samples.int16"
+    content = bytearray(samples.read_bytes())
+    content[1234] ^= 1
+    samples.write_bytes(content)
+    with pytest.raises(UserError, match="checksum"):
+        data.open_pack(tmp_path / "pack")
+    said = []
+    data.pack(source, tmp_path / "pack", said.append)
+    assert "checksum" in said[0]
+    samples.write_bytes(samples.read_bytes()[:-2])
+    with pytest.raises(UserError, match="cut short"):
+        data.open_pack(tmp_path / "pack")
+
+
+def test_truncated_flac_is_skipped_and_listed(folder, tmp_path):
+    path = folder / "a" / "u04.flac"
+    path.write_bytes(path.read_bytes()[:3000])
+    source = data.read_folder(folder)
+    assert len(source) == 20  # the header is whole
+    said = []
+    packed = data.pack(source, tmp_path / "pack", said.append)
+    assert "u04" not in packed.names
+    assert len(packed) == 19
+    assert [name for name, _ in packed.skipped] == ["u04"]
+    assert any("skipped u04" in line for line in said)
+    for i, name in enumerate(packed.names):
+        whole = source.read(source.names.index(name), 0, int(packed.lengths[i]))
+        np.testing.assert_array_equal(packed.read(i, 0, int(packed.lengths[i])), whole)
+    assert data.open_pack(tmp_path / "pack").skipped == packed.skipped
+
+
+def test_too_many_damaged(folder, tmp_path):
+    for i in (0, 2, 4):
+        path = folder / "a" / f"u{i:02d}.flac"
+        path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(UserError, match="3 of 20"):
+        data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
+    assert not (tmp_path / "pack").exists()
+
+
+def test_interrupted_pack_is_made_anew(folder, tmp_path):
+    source = data.read_folder(folder)
+    (tmp_path / "pack.part").mkdir()
+    (tmp_path / "pack.part" / "samples.int16").write_bytes(b"half")
+
+    def break_off(index, start, stop):
+        if index == 5:
+            raise KeyboardInterrupt
+        return source.read(index, start, stop)
+
+    broken = dataclasses.replace(source, read=break_off)
+    with pytest.raises(KeyboardInterrupt):
+        data.pack(broken, tmp_path / "pack", log=lambda _: None)
+    assert not (tmp_path / "pack").exists()
+    assert len(data.pack(source, tmp_path / "pack", log=lambda _: None)) == 20
+
+
+def test_full_disk_is_one_sentence(folder, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "_write_samples", full)
+    with pytest.raises(UserError, match="No space left"):
+        data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
+
+
+def test_no_pack_and_index_of_another_version(folder, tmp_path):
+    with pytest.raises(UserError, match="no pack"):
+        data.open_pack(tmp_path / "pack")
+    data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
+    index = json.loads((tmp_path / "pack" / "index.json").read_text())
+    (tmp_path / "pack" / "index.json").write_text(json.dumps(index | {"version": -1}))
+    with pytest.raises(UserError, match="no pack"):
+        data.open_pack(tmp_path / "pack")

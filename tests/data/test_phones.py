@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+
+from cpc import data
+from cpc.types import UserError
+
+
+def write(tmp_path, text):
+    path = tmp_path / "phones.txt"
+    path.write_text(text)
+    return path
+
+
+def test_the_papers_format(tmp_path):
+    labels, names = data.read_alignments(write(tmp_path, "103-1240-0000 0 0 40 7\n\n1-2-3 2\n"))
+    assert labels["103-1240-0000"].tolist() == [0, 0, 40, 7]
+    assert labels["103-1240-0000"].dtype == np.int32
+    assert labels["1-2-3"].tolist() == [2]
+    assert len(names) == 41
+
+
+def test_names(tmp_path):
+    labels, names = data.read_alignments(write(tmp_path, "a SIL AE SIL\nb K 2\n"))
+    assert names == ("2", "AE", "K", "SIL")
+    assert labels["a"].tolist() == [3, 1, 3]
+    assert [names[i] for i in labels["b"]] == ["K", "2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a 1 2\nb\n", "line 2: b has no labels"),
+        ("a 1 2\n\na 3\n", "line 3: a has labels on an earlier line"),
+        ("\n", "holds no phone labels"),
+        ("a 1 -2\n", "-2 is no label"),
+    ],
+)
+def test_mistakes_name_file_and_line(tmp_path, text, message):
+    with pytest.raises(UserError, match=rf"phones\.txt.*{message}"):
+        data.read_alignments(write(tmp_path, text))
+
+
+def test_missing_and_binary_files(tmp_path):
+    with pytest.raises(UserError, match="nowhere"):
+        data.read_alignments(tmp_path / "nowhere")
+    (tmp_path / "x").write_bytes(b"\xff\xfe\x00a")
+    with pytest.raises(UserError, match="cannot read"):
+        data.read_alignments(tmp_path / "x")
+
+
+@pytest.mark.parametrize("num_labels", [90, 99, 100, 103])
+def test_a_few_frames_more_or_less(num_labels):
+    labels = np.arange(num_labels, dtype=np.int32)
+    frames = data.align(labels, 100, "a")
+    assert frames.dtype == np.int32
+    common = min(num_labels, 100)
+    np.testing.assert_array_equal(frames[:common], labels[:common])
+    assert (frames[common:] == data.UNLABELLED).all()
+    assert len(frames) == 100
+
+
+@pytest.mark.parametrize("num_labels", [0, 89, 104])
+def test_labels_of_another_recording(num_labels):
+    with pytest.raises(UserError, match=rf"u7 has {num_labels} labels but 100 frames"):
+        data.align(np.zeros(num_labels, np.int32), 100, "u7")

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+
+from cpc import data
+from cpc.data.recordings import gains, root_mean_square
+from cpc.types import UserError
+
+
+def ramp(names, speakers, length=100, **columns):
+    """Utterance i holds 1000 i, 1000 i + 1, ..."""
+    return data.Recordings(
+        names=tuple(names),
+        speakers=tuple(speakers),
+        lengths=np.full(len(names), length, np.int64),
+        read=lambda i, start, stop: (1000 * i + np.arange(start, stop)).astype(np.int16),
+        transcripts={names[0]: "FIRST"},
+        **columns,
+    )
+
+
+@pytest.fixture
+def ten():
+    names = [f"u{i}" for i in range(10)]
+    speakers = ["a"] * 5 + ["b"] * 4 + ["c"]
+    return ramp(names, speakers, rms=np.linspace(0.1, 1.0, 10, dtype=np.float32))
+
+
+def test_select_reads_what_it_names(ten):
+    some = data.select(data.select(ten, [7, 0, 3]), [2, 1])
+    assert some.names == ("u3", "u0")
+    assert some.speakers == ("a", "a")
+    assert some.read(0, 5, 8).tolist() == [3005, 3006, 3007]
+    np.testing.assert_allclose(some.rms, [0.4, 0.1], rtol=1e-6)
+    assert some.transcripts == {"u0": "FIRST"}
+    assert data.select(ten, [4]).transcripts == {}
+
+
+def test_only_speakers_names_the_unknown(ten):
+    assert data.only_speakers(ten, ["b"]).names == ("u5", "u6", "u7", "u8")
+    with pytest.raises(UserError, match="no speaker 'z'"):
+        data.only_speakers(ten, ["z"])
+
+
+def test_split_shares_speakers_and_no_utterance(ten):
+    train, test = data.split_by_utterance(ten, 0.2, seed=1)
+    assert sorted(train.names + test.names) == sorted(ten.names)
+    assert set(test.speakers) == {"a", "b"}  # c has a single utterance, which trains
+    assert set(train.speakers) == {"a", "b", "c"}
+    assert data.split_by_utterance(ten, 0.2, seed=1)[1].names == test.names
+    seen = {data.split_by_utterance(ten, 0.2, seed=s)[1].names for s in range(8)}
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize("fraction", [0.01, 0.5, 0.99])
+def test_split_keeps_one_on_each_side(ten, fraction):
+    for part in data.split_by_utterance(ten, fraction, seed=0):
+        assert {"a", "b"} <= set(part.speakers)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0])
+def test_split_refuses_no_fraction(ten, fraction):
+    with pytest.raises(UserError, match="test_fraction"):
+        data.split_by_utterance(ten, fraction, seed=0)
+
+
+def test_lists_split(ten, tmp_path):
+    (tmp_path / "train.txt").write_text("u3\n\nu1 \n")
+    train, test = data.split_by_lists(ten, data.read_list(tmp_path / "train.txt"), ["u9"])
+    assert train.names == ("u3", "u1")
+    assert test.names == ("u9",)
+
+
+def test_absent_utterances_are_counted_and_named(ten):
+    with pytest.raises(UserError, match=r"3 of 4 listed .* x1, x2, x3"):
+        data.split_by_lists(ten, ["u1", "x1"], ["x2", "x3"])
+
+
+def test_damaged_utterances_may_be_listed():
+    some = ramp(["u0"], ["a"], skipped=(("/somewhere/u1.flac", "is empty"), ("u2", "cut")))
+    train, test = data.split_by_lists(some, ["u0", "u1"], ["u2"])
+    assert (train.names, test.names) == (("u0",), ())
+
+
+def test_an_utterance_trains_or_tests(ten):
+    with pytest.raises(UserError, match="both lists"):
+        data.split_by_lists(ten, ["u1", "u2"], ["u2"])
+
+
+def test_missing_list(tmp_path):
+    with pytest.raises(UserError, match=r"none\.txt"):
+        data.read_list(tmp_path / "none.txt")
+
+
+def test_every_utterance_gets_the_same_loudness():
+    rng = np.random.default_rng(0)
+    waves = [(a * rng.standard_normal(4000)).astype(np.int16) for a in (30, 300, 3000)]
+    quiet_to_loud = data.Recordings(
+        names=("q", "m", "l"),
+        speakers=("a", "b", "c"),
+        lengths=np.full(3, 4000, np.int64),
+        read=lambda i, start, stop: waves[i][start:stop],
+    )
+    measured = data.measure_rms(quiet_to_loud)
+    for recordings in (quiet_to_loud, measured):
+        for i in range(3):
+            x = data.read_all(recordings, i)
+            assert x.dtype == np.float32
+            np.testing.assert_allclose(np.sqrt(np.mean(x**2)), data.TARGET_RMS, rtol=1e-4)
+
+
+def test_silence_stays_finite():
+    assert np.isfinite(gains(np.zeros(1))).all()
+    assert root_mean_square(np.zeros(0, np.int16)) == 0
+
+
+def test_cache_dir(monkeypatch, tmp_path):
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "own"))
+    assert data.cache_dir() == tmp_path / "own"
+    monkeypatch.delenv("CPC_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert data.cache_dir() == tmp_path / "xdg" / "cpc"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data.cache_dir() == tmp_path / ".cache" / "cpc"

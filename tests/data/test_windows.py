@@ -1,0 +1,132 @@
+import numpy as np
+import pytest
+
+from cpc import data
+from cpc.types import UserError
+
+
+def numbered(lengths, speakers, rms=None):
+    """Sample j of utterance i holds 100 i + j, so that a window tells where it was taken."""
+    return data.Recordings(
+        names=tuple(f"u{i}" for i in range(len(lengths))),
+        speakers=tuple(speakers),
+        lengths=np.asarray(lengths, np.int64),
+        read=lambda i, start, stop: (100 * i + np.arange(start, stop)).astype(np.int16),
+        rms=np.full(len(lengths), data.TARGET_RMS, np.float32) if rms is None else rms,
+    )
+
+
+@pytest.fixture
+def five():
+    # Speakers are not in order, and one utterance is too short for a window of 10.
+    return numbered([12, 30, 9, 10, 15], ["c", "a", "a", "b", "c"])
+
+
+def place(batch):
+    """(utterance, start) of each window, from the samples themselves."""
+    first = np.round(batch["x"][:, 0] * 32768).astype(int)
+    return list(zip((first // 100).tolist(), (first % 100).tolist(), strict=True))
+
+
+def test_batch_is_what_it_says(five):
+    batch = data.make_batches(five, window_samples=10, batch_size=6, seed=0)(3)
+    assert batch["x"].shape == (6, 10)
+    assert batch["x"].dtype == np.float32
+    for key in ("sequence", "speaker", "utterance"):
+        assert batch[key].dtype == np.int32
+    assert batch["sequence"].tolist() == list(range(6))
+    steps = np.diff(batch["x"] * 32768, axis=1)
+    np.testing.assert_allclose(steps, 1, atol=1e-4)  # contiguous
+    assert [u for u, _ in place(batch)] == batch["utterance"].tolist()
+    names = sorted(set(five.speakers))
+    assert [names[s] for s in batch["speaker"]] == [five.speakers[u] for u in batch["utterance"]]
+
+
+@pytest.mark.parametrize("one_speaker", [False, True])
+def test_every_window_is_equally_likely(five, one_speaker):
+    make = data.make_batches(
+        five, window_samples=10, batch_size=16, seed=1, one_speaker=one_speaker
+    )
+    places = [p for step in range(1500) for p in place(make(step))]
+    found, counts = np.unique(places, axis=0, return_counts=True)
+    possible = [(i, s) for i, n in enumerate(five.lengths) for s in range(n - 10 + 1)]
+    assert sorted(map(tuple, found.tolist())) == possible  # each of 3 + 21 + 1 + 6, no other
+    expected = len(places) / len(possible)
+    # Binomial, and for one speaker a batch shares its draw of the speaker: within 6 deviations.
+    spread = np.sqrt(expected * (16 if one_speaker else 1))
+    assert np.abs(counts - expected).max() < 6 * spread
+
+
+def test_one_speaker_a_batch(five):
+    mixed = data.make_batches(five, window_samples=10, batch_size=32, seed=0)
+    single = data.make_batches(five, window_samples=10, batch_size=32, seed=0, one_speaker=True)
+    assert max(len(set(mixed(s)["speaker"].tolist())) for s in range(20)) == 3
+    drawn = [set(single(s)["speaker"].tolist()) for s in range(200)]
+    assert all(len(speakers) == 1 for speakers in drawn)
+    assert len(set.union(*drawn)) == 3
+
+
+def test_pure_in_seed_and_step(five):
+    def batches(seed):
+        return data.make_batches(five, window_samples=10, batch_size=8, seed=seed)
+
+    first, second = batches(0), batches(0)
+    second(17)
+    np.testing.assert_array_equal(first(5)["x"], second(5)["x"])
+    assert place(first(5)) != place(first(6))
+    assert place(first(5)) != place(batches(1)(5))
+
+
+@pytest.mark.parametrize("one_speaker", [False, True])
+def test_processes_share_the_global_batch(five, one_speaker):
+    options = {"window_samples": 10, "batch_size": 8, "seed": 4, "one_speaker": one_speaker}
+    whole = data.make_batches(five, **options)(2)
+    parts = [data.make_batches(five, **options, process=p, num_processes=4)(2) for p in range(4)]
+    for key, values in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), values)
+
+
+def test_loudness_tells_nothing():
+    rng = np.random.default_rng(0)
+    waves = [(a * rng.standard_normal(4000)).astype(np.int16) for a in (50, 5000)]
+    recordings = data.measure_rms(
+        data.Recordings(
+            names=("quiet", "loud"),
+            speakers=("a", "b"),
+            lengths=np.full(2, 4000, np.int64),
+            read=lambda i, start, stop: waves[i][start:stop],
+        )
+    )
+    batch = data.make_batches(recordings, window_samples=4000, batch_size=8, seed=0)(0)
+    assert set(batch["utterance"].tolist()) == {0, 1}
+    np.testing.assert_allclose(
+        np.sqrt(np.mean(batch["x"] ** 2, axis=1)), data.TARGET_RMS, rtol=1e-4
+    )
+    np.testing.assert_array_equal(
+        batch["x"][0], data.read_all(recordings, int(batch["utterance"][0]))
+    )
+
+
+def test_counts(five):
+    counts = data.count_windows(five, 13)
+    assert (counts.num_utterances, counts.num_too_short) == (5, 3)
+    np.testing.assert_allclose(counts.seconds, 76 / 16_000)
+    np.testing.assert_allclose(counts.seconds_too_short, 31 / 16_000)
+
+
+def test_window_longer_than_every_clip(five):
+    with pytest.raises(UserError, match=r"31 samples .* longest has 30 samples"):
+        data.make_batches(five, window_samples=31, batch_size=2, seed=0)
+    window_of_30 = data.make_batches(five, window_samples=30, batch_size=2, seed=0)(0)
+    assert place(window_of_30) == [(1, 0), (1, 0)]
+
+
+def test_batch_not_divisible_by_processes(five):
+    with pytest.raises(UserError, match="batch of 8 does not divide among 3 processes"):
+        data.make_batches(five, window_samples=10, batch_size=8, seed=0, num_processes=3)
+
+
+def test_recordings_without_loudness(five):
+    bare = data.Recordings(five.names, five.speakers, five.lengths, five.read)
+    with pytest.raises(UserError, match="measure_rms"):
+        data.make_batches(bare, window_samples=10, batch_size=8, seed=0)
