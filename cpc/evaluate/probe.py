@@ -37,7 +37,7 @@ def fit_probe(
     *,
     num_classes: int,
     hidden_width: int = 0,
-    weight_decays: Sequence[float] = (1e-5, 1e-4, 1e-3),
+    weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
     min_updates: int = 2000,
@@ -83,12 +83,14 @@ def fit_probe(
 
     key, chosen = jax.random.key(seed), weight_decays[0]
     if len(validation):
-        grid = fit(x, y, mean, std, jnp.array(weight_decays), learning_rate, key, len(train))
+        grid = fit(
+            x, y, mean, std, jnp.array(weight_decays, jnp.float32), learning_rate, key, len(train)
+        )
         held_x, held_y = x[len(train) :], labels[order[len(train) :]]
         probes = [Probe(take(grid, g), mean, std, decay) for g, decay in enumerate(weight_decays)]
         correct = [np.mean(predict(probe, held_x).argmax(axis=1) == held_y) for probe in probes]
         chosen = weight_decays[int(np.argmax(correct))]
-    params = fit(x, y, mean, std, jnp.array([chosen]), learning_rate, key, len(order))
+    params = fit(x, y, mean, std, jnp.array([chosen], jnp.float32), learning_rate, key, len(order))
     return Probe(take(params, 0), mean, std, float(chosen))
 
 

@@ -12,17 +12,19 @@ BLUE, RED, GREEN, ORANGE, GRAY = "#2459c9", "#c8384e", "#1f8a5b", "#d9822b", "#9
 STATES = {
     "fine": (BLUE, "o", "fine"),
     "warn": (ORANGE, "D", "near the ceiling"),
-    "saturated": (RED, "s", "saturated: more than log N may be there"),
+    "saturated": (RED, "s", "saturated"),
     "chance": (GRAY, "X", "at chance"),
 }
 
 
 def make_figure(
-    num_panels: int, width: float = 9.6, height: float = 3.5
+    num_panels: int, num_columns: int = 3, width: float = 9.6, row_height: float = 3.5
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels side by side, on the house's axes. Sizes in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    panels = [figure.add_subplot(1, num_panels, panel + 1) for panel in range(num_panels)]
+    """A figure of panels in rows of `num_columns`, on the house's axes. Sizes in inches."""
+    columns = min(num_columns, num_panels)
+    rows = -(-num_panels // columns)
+    figure = Figure(figsize=(width, rows * row_height), layout="constrained", facecolor="white")
+    panels = [figure.add_subplot(rows, columns, panel + 1) for panel in range(num_panels)]
     for axes in panels:
         style_axes(axes)
     return figure, panels
@@ -50,6 +52,24 @@ def add_legend(axes: Axes, **options) -> None:
     if handles:
         options = {"loc": "best", **options}
         axes.legend(frameon=False, fontsize=8.5, labelcolor=INK, handlelength=1.8, **options)
+
+
+def add_shared_legend(figure: Figure, panels: list[Axes]) -> None:
+    """One legend below all panels, each name once."""
+    named = {}
+    for axes in panels:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(name, handle)
+    figure.legend(
+        named.values(),
+        named.keys(),
+        loc="outside lower center",
+        ncols=min(len(named), 5),
+        frameon=False,
+        fontsize=8.5,
+        labelcolor=INK,
+        handlelength=1.8,
+    )
 
 
 def to_png(figure: Figure) -> bytes:

@@ -37,7 +37,9 @@ th, td { padding: 6px 10px; border-bottom: 1px solid var(--line); text-align: ri
 th:first-child, td:first-child { text-align: left; }
 thead th { border-bottom: 2px solid var(--ink); font-weight: 600; vertical-align: bottom; }
 td.text, th.text { text-align: left; }
+.named th:nth-child(2), .named td:nth-child(2), .plain th { text-align: left; }
 .plain td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.plain td:first-child { width: 30%; }
 tr.strong td { font-weight: 600; background: var(--soft); }
 .saturated { color: #c8384e; font-weight: 600; } .warn { color: #b3651a; font-weight: 600; }
 .chance { color: #7a8594; } .fine { color: #2459c9; }
@@ -97,9 +99,9 @@ def table(
     title: str = "",
     caption: str = "",
     kinds: Sequence[str] = (),
-    plain: bool = False,
+    style: str = "",
 ) -> str:
-    """A table; `kinds` are the style classes of the rows, `plain` tables hold text."""
+    """A table; `kinds` are the style classes of the rows, `style` is the table's own."""
     kinds = [*kinds, *[""] * (len(rows) - len(kinds))]
     top = f"<caption><b>{escape(title)}.</b> {escape(caption)}</caption>\n" if title else ""
     columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
@@ -108,10 +110,8 @@ def table(
         f'<tr class="{kind}">' + "".join(f"<td>{cell(text)}</td>" for text in row) + "</tr>"
         for row, kind in zip(rows, kinds, strict=True)
     )
-    style = ' class="plain"' if plain else ""
-    return (
-        f'<div class="scroll"><table{style}>\n{top}{heading}<tbody>\n{body}\n</tbody></table></div>'
-    )
+    inside = f"{top}{heading}<tbody>\n{body}\n</tbody>"
+    return f'<div class="scroll"><table class="{style}">\n{inside}</table></div>'
 
 
 def cell(text: str) -> str:

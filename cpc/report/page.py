@@ -26,8 +26,8 @@ CAPTIONS = {
         "InfoNCE loss (left) and log N − L (right), in nats, averaged over offsets; dashed: the "
         "ceiling log N, which is also the loss of guessing. A loss that stays at log N has "
         "learned nothing; log N − L near log N cannot grow further, whatever the model knows. "
-        "Only the curve marked as a bound is a lower bound on mutual information. Test far below "
-        "training means overfitting.",
+        "Only the curve marked as a bound is a lower bound on mutual information. log N − L "
+        "far lower on test than on train is overfitting.",
     ),
     "bound": (
         "log N − L at each offset, last evaluation",
@@ -193,9 +193,8 @@ def headline_numbers(run: Run) -> list[tuple[str, str]]:
                 )
     if run.train:
         last = run.train[-1]
-        numbers.append((f"{last['step']:,}", "training steps"))
-        if "seconds" in last:
-            numbers.append((duration(last["seconds"]), "training time"))
+        time = f" in {duration(last['seconds'])}" if "seconds" in last else ""
+        numbers.append((f"{last['step']:,}", f"training steps{time}"))
     return numbers
 
 

@@ -16,6 +16,7 @@ from cpc.report.draw import (
     ORANGE,
     RED,
     add_legend,
+    add_shared_legend,
     label,
     make_figure,
 )
@@ -66,9 +67,7 @@ def probe_figure(run: Run) -> Figure | None:
     if not groups:
         return None
     most = max(len(rows) for rows in groups.values())
-    figure, panels = make_figure(
-        len(groups), width=max(9.6, 3.9 * len(groups)), height=1.3 + 0.34 * most
-    )
+    figure, panels = make_figure(len(groups), num_columns=2, row_height=1.25 + 0.34 * most)
     for axes, ((task, data, unit), rows) in zip(panels, groups.items(), strict=True):
         for place, row in enumerate(rows):
             accuracy, low, high = (100 * row[key] for key in ("accuracy", "low", "high"))
@@ -98,7 +97,7 @@ def probe_figure(run: Run) -> Figure | None:
         axes.grid(axis="y", visible=False)
         axes.grid(axis="x", color=GRID, linewidth=0.8)
         label(axes, "accuracy, percent", "", f"{task} by {unit}\n{data}")
-    add_legend(panels[0], loc="lower right")
+    add_shared_legend(figure, panels[:1])
     return figure
 
 
@@ -114,7 +113,7 @@ def speakers_figure(run: Run) -> Figure | None:
     perplexity = min(30.0, (len(features) - 1) / 3)
     points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(features)
 
-    figure, (axes,) = make_figure(1, width=8.4, height=5.6)
+    figure, (axes,) = make_figure(1, width=8.4, row_height=4.6)
     colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
     for number in np.unique(speaker):
         x, y = points[speaker == number].T

@@ -110,6 +110,11 @@ def read_picture(path: Path) -> Picture | None:
         return Picture(arrays["features"].astype(np.float32), arrays["speaker"], names)
 
 
+def rule_name(record: Record) -> str:
+    """The rule of the negatives as a person reads it."""
+    return str(record.get("rule", "unnamed")).replace("_", " ")
+
+
 def series(records: list[Record], key: str) -> tuple[np.ndarray, np.ndarray]:
     """Steps and values of one number over the run, where it was recorded."""
     found = [(record["step"], record[key]) for record in records if record.get(key) is not None]

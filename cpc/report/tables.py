@@ -1,11 +1,12 @@
 """Tables of the report, as HTML."""
 
+from pathlib import Path
 from typing import Any
 
 from cpc.report import markup
 from cpc.report.paper import NUM_CLASSES, SOURCE, TABLE_1, paper_accuracy
 from cpc.report.probe_figures import feature_title, grouped_rows
-from cpc.report.records import Record, Run
+from cpc.report.records import Record, Run, rule_name
 
 
 def offset_table(record: Record) -> str:
@@ -53,7 +54,7 @@ def offset_table(record: Record) -> str:
             "state",
         ],
         rows,
-        title=f"Rule {record['rule']}, step {record['step']:,}",
+        title=f"Rule “{rule_name(record)}”, step {record['step']:,}",
         caption=f"Test recordings; nats; log N − L is {kind}. Chance of pairwise is 50 %.",
     )
 
@@ -83,7 +84,7 @@ def probe_table(
                 "linear" if row["probe"] == "linear" else "one hidden layer",
                 f"{100 * row['accuracy']:.1f}",
                 f"{100 * row['low']:.1f} to {100 * row['high']:.1f}",
-                f"{row['weight_decay']:.0e}",
+                f"{row['weight_decay']:g}".replace("e-0", "e-"),
                 f"{paper:g}" if paper is not None else "",
             ]
         )
@@ -104,14 +105,19 @@ def probe_table(
     if with_paper:
         caption += f" Paper: {SOURCE}, {NUM_CLASSES[task]} classes."
     return markup.table(
-        head, body, title=f"{task.capitalize()} by {unit}, {data}", caption=caption, kinds=kinds
+        head,
+        body,
+        title=f"{task.capitalize()} by {unit}, {data}",
+        caption=caption,
+        kinds=kinds,
+        style="named",
     )
 
 
 def flat_table(tree: dict[str, Any]) -> str:
     """A nested dict as two columns of dotted names and values."""
     rows = [[name, value] for name, value in flatten(tree)]
-    return markup.table([], rows, plain=True)
+    return markup.table([], rows, style="plain")
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -149,10 +155,10 @@ def file_table(run: Run) -> str:
         for path in sorted(run.workdir.iterdir())
         if path.name != "report.html" and not path.name.startswith(".")
     ]
-    return markup.table(["file", "size", "what it is"], rows, plain=True)
+    return markup.table(["file", "size", "what it is"], rows, style="plain")
 
 
-def size_phrase(path) -> str:
+def size_phrase(path: Path) -> str:
     """Size of a file or of a whole folder."""
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files if file.is_file())

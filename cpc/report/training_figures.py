@@ -18,10 +18,11 @@ from cpc.report.draw import (
     RED,
     STATES,
     add_legend,
+    add_shared_legend,
     label,
     make_figure,
 )
-from cpc.report.records import Record, Run, final_bound, final_test, mean_series, series
+from cpc.report.records import Record, Run, final_bound, final_test, mean_series, rule_name, series
 
 
 def curves_figure(run: Run) -> Figure | None:
@@ -31,30 +32,27 @@ def curves_figure(run: Run) -> Figure | None:
     figure, (left, right) = make_figure(2)
     for axes, key, name in ((left, "offset_loss", "loss"), (right, "bound", "log N − L")):
         axes.plot(*mean_series(run.train, key), color=BLUE, alpha=0.45, linewidth=1, label="train")
-        for number, (rule, records) in enumerate(run.tests.items()):
+        for number, records in enumerate(run.tests.values()):
             kind = "bound" if records[-1].get("is_bound") else "score"
-            suffix = f" ({rule}, {kind})" if key == "bound" or len(run.tests) > 1 else ""
             axes.plot(
                 *mean_series(records, key),
                 color=(INK, GREEN, ORANGE)[number % 3],
                 linewidth=1.6,
                 marker="o",
                 markersize=3.5,
-                label=f"test{suffix}",
+                label=f"test, {rule_name(records[-1])} ({kind})",
             )
-        for number, (rule, records) in enumerate(ceilings(run).items()):
+        for number, records in enumerate(ceilings(run).values()):
             axes.plot(
                 *mean_series(records, "log_n"),
                 color=(RED, ORANGE)[number % 2],
                 linestyle="--",
                 linewidth=1,
-                label=f"log N ({rule})",
+                label=f"log N, {rule_name(records[-1])}",
             )
         label(axes, "step", "nats, mean over offsets", name)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    # Half of the height is kept free above the curves, where the legend covers nothing.
-    right.set_ylim(top=1.45 * right.get_ylim()[1])
-    add_legend(right, loc="upper left", ncols=2)
+    add_shared_legend(figure, [left, right])
     return figure
 
 
@@ -72,7 +70,7 @@ def bound_figure(run: Run) -> Figure | None:
     records = [record for record in records if record.get("offsets")]
     if not records:
         return None
-    figure, panels = make_figure(len(records), height=3.7)
+    figure, panels = make_figure(len(records), row_height=3.7)
     for axes, record in zip(panels, records, strict=True):
         draw_bound(axes, record)
         if run.truth:
@@ -85,8 +83,8 @@ def bound_figure(run: Run) -> Figure | None:
                 markersize=9,
                 label="exact mutual information",
             )
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=1.5 * max(record["log_n"]))
-        add_legend(axes, loc="upper left", ncols=2, columnspacing=1.0)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    add_shared_legend(figure, panels)
     return figure
 
 
@@ -114,7 +112,7 @@ def draw_bound(axes: Axes, record: Record) -> None:
                 label=words,
             )
     kind = "a lower bound" if record.get("is_bound") else "a score, no bound"
-    label(axes, "offset k (frames ahead)", "log N − L, nats", f"{record.get('rule')}: {kind}")
+    label(axes, "offset k (frames ahead)", "log N − L, nats", f"{rule_name(record)}: {kind}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -133,7 +131,8 @@ def accuracy_figure(run: Run) -> Figure | None:
     for axes, (key, title, chance) in zip(panels, readings, strict=True):
         for color, one in zip((BLUE, GREEN), shown, strict=False):
             percent = 100 * np.array(one[key])
-            name = f"{one.get('rule')}, N = {round(np.mean(one['n'])):,}"
+            count = f"{round(np.mean(one['n'])):,}"
+            name = f"{rule_name(one)}, N = {count}"
             axes.plot(one["offsets"], percent, color=color, marker="o", markersize=4, label=name)
             same = key == "acc_pairwise" and one is not record
             if not same:
@@ -143,7 +142,7 @@ def accuracy_figure(run: Run) -> Figure | None:
                     color=MUTED if key == "acc_pairwise" else color,
                     linestyle=":",
                     linewidth=1.2,
-                    label="chance, 1/2" if key == "acc_pairwise" else "chance, 1/N",
+                    label="chance, 1/2" if key == "acc_pairwise" else f"chance, 1/{count}",
                 )
         label(axes, "offset k (frames ahead)", "percent", title)
         axes.set_ylim(0, 103)
@@ -157,7 +156,7 @@ def collapse_figure(run: Run) -> Figure | None:
     records = next((r for r in run.tests.values() if any("std_c" in one for one in r)), [])
     if not records:
         return None
-    figure, (left, right) = make_figure(2, height=2.9)
+    figure, (left, right) = make_figure(2, row_height=2.9)
     for axes, key, title in (
         (left, "std", "mean standard deviation"),
         (right, "rank", "effective rank of the covariance"),
@@ -175,7 +174,7 @@ def speed_figure(run: Run) -> Figure | None:
     """Steps a second, hours of audio a second, learning rate and gradient norm over the steps."""
     if not any("steps_per_second" in record for record in run.train):
         return None
-    figure, panels = make_figure(3, height=2.7)
+    figure, panels = make_figure(3, row_height=2.7)
     for axes, key, title in zip(
         panels,
         ("steps_per_second", "learning_rate", "gradient_norm"),

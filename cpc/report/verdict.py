@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from cpc.report.probe_figures import feature_title, grouped_rows
-from cpc.report.records import Run, final_bound, final_test
+from cpc.report.records import Run, final_bound, final_test, rule_name
 
 
 def verdict(run: Run) -> list[str]:
@@ -30,8 +30,8 @@ def progress_sentences(run: Run) -> list[str]:
         sentence += f" in {duration(last['seconds'])}"
     rates = [r["audio_hours_per_second"] for r in run.train if "audio_hours_per_second" in r]
     if rates:
-        minutes = 60 * float(np.median(rates))
-        sentence += f", at {minutes:.3g} minutes of audio a second"
+        heard = duration(3600 * float(np.median(rates)))
+        sentence += f", hearing {heard} of audio each second"
     return [f"{sentence}, {device_phrase(run)}."]
 
 
@@ -53,16 +53,16 @@ def bound_sentences(run: Run) -> list[str]:
     sentences = []
     if strict is not None:
         sentences.append(
-            f"The contexts share at least {np.mean(strict['bound']):.2f} nats with what follows, "
-            f"averaged over {len(strict['offsets'])} offsets "
-            f"({strict['bound'][0]:.2f} at offset {strict['offsets'][0]}, "
-            f"{strict['bound'][-1]:.2f} at offset {strict['offsets'][-1]}): "
-            f"a lower bound on the mutual information, on test recordings, with negatives drawn "
-            f"by the rule {strict['rule']} (log N = {np.mean(strict['log_n']):.2f})."
+            "Mutual information between context and future latent, lower bound on test "
+            f"recordings: {np.mean(strict['bound']):.2f} nats averaged over "
+            f"{len(strict['offsets'])} offsets, {strict['bound'][0]:.2f} at offset "
+            f"{strict['offsets'][0]} and {strict['bound'][-1]:.2f} at offset "
+            f"{strict['offsets'][-1]} (rule “{rule_name(strict)}”, ceiling log N = "
+            f"{np.mean(strict['log_n']):.2f})."
         )
     if not record.get("is_bound"):
         sentences.append(
-            f"Under the training rule {record['rule']}, log N − L is "
+            f"Under the training rule “{rule_name(record)}”, log N − L is "
             f"{np.mean(record['bound']):.2f} nats of at most {np.mean(record['log_n']):.2f}. It "
             "is a score and not a bound on mutual information, because these negatives are not "
             "independent of the anchor."
@@ -74,25 +74,25 @@ def state_sentences(record: dict[str, Any]) -> list[str]:
     """Offsets that cannot be trusted, and why."""
     states = np.array(record.get("state", []))
     offsets = np.array(record["offsets"])
-    rule = record["rule"]
+    rule = f"rule “{rule_name(record)}”"
     sentences = []
     if "saturated" in states:
         sentences.append(
-            f"Saturated at {offset_phrase(offsets[states == 'saturated'])} (rule {rule}): the "
+            f"Saturated at {offset_phrase(offsets[states == 'saturated'])} ({rule}): the "
             "number is the ceiling log N, not the information; only more negatives can show more."
         )
     if "warn" in states:
         sentences.append(
-            f"Close to its ceiling at {offset_phrase(offsets[states == 'warn'])} (rule {rule}): "
+            f"Close to its ceiling at {offset_phrase(offsets[states == 'warn'])} ({rule}): "
             "there it probably understates the information."
         )
     if "chance" in states:
         sentences.append(
-            f"Not above chance at {offset_phrase(offsets[states == 'chance'])} (rule {rule}): "
+            f"Not above chance at {offset_phrase(offsets[states == 'chance'])} ({rule}): "
             "nothing is predicted that far ahead."
         )
     if len(states) and not sentences:
-        sentences.append(f"No offset is saturated and none is at chance (rule {rule}).")
+        sentences.append(f"No offset is saturated and none is at chance ({rule}).")
     return sentences
 
 
@@ -191,7 +191,7 @@ def offset_phrase(offsets: np.ndarray) -> str:
     return f"offset{'s' if len(offsets) > 1 else ''} {', '.join(parts)}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """A time span that a person reads at once.
 
     >>> duration(42.4), duration(605), duration(9000)
