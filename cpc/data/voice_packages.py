@@ -163,7 +163,7 @@ def fillets_clips(language: str, actor: str, root: Path) -> list[Clip]:
     for script in sorted((root / FILLETS / "script").rglob(f"*_{language}.lua")):
         pattern = r'dialogId\("([^"]+)"[^\n]*\n\s*dialogStr\("((?:[^"\\]|\\.)*)"\)'
         source = script.read_text(encoding="utf-8", errors="replace")
-        texts |= dict(re.findall(pattern, source))
+        texts |= {stem: _unescape(text) for stem, text in re.findall(pattern, source)}
     paths = sorted((root / FILLETS / "sound").rglob(f"{language}/*.ogg"))
     mine = [p for p in paths if re.fullmatch(rf"[^-]+-{actor}-.*\.ogg", p.name)]
     return [Clip(p, f"{p.parent.parent.name}/{p.stem}", texts.get(p.stem)) for p in mine]
@@ -173,11 +173,16 @@ def festvox_clips(root: Path) -> list[Clip]:
     """Read sentences with the phones that the voice was built from."""
     folder = root / FESTVOX
     prompts = (folder / "etc/txt.done.data").read_text(encoding="utf-8")
-    texts = dict(re.findall(r'^\(\s*(\S+)\s+"(.*)"\s*\)\s*$', prompts, re.MULTILINE))
+    pairs = re.findall(r'^\(\s*(\S+)\s+"(.*)"\s*\)\s*$', prompts, re.MULTILINE)
+    texts = {key: _unescape(text).replace("+", "") for key, text in pairs}  # + marks stress
     return [
         Clip(p, p.stem, texts.get(p.stem), festvox_phones(folder / "lab" / f"{p.stem}.lab"))
         for p in sorted((folder / "wav").glob("*.wav"))
     ]
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
 
 
 def festvox_phones(path: Path) -> tuple[str, ...]:

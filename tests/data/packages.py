@@ -1,0 +1,147 @@
+"""A small mirror of the packages behind `voices`, and an `apt-get` that fetches from it."""
+
+import gzip
+import os
+import subprocess
+from pathlib import Path
+
+import G722
+import numpy as np
+import soundfile
+
+LOCALES = {
+    "en": "en_US_f_Allison",
+    "es": "es_MX_f_Allison",
+    "fr": "fr_CA_f_June",
+    "it": "it_IT_m_Carlo",
+    "ru": "ru_RU_f_IvrvoiceRU",
+}
+
+# MODE: "ok"; "lists": packages are known only after an update; "half": breaks off in mid-fetch;
+# "offline": nothing can be fetched.
+APT_GET = """#!/bin/bash
+echo "$@" >> {log}
+mode=$(cat {mode})
+for last in "$@"; do :; done
+case "$*" in
+  *update*) exit 0 ;;
+esac
+if [[ $mode == offline ]]; then echo "E: Failed to fetch: no network" >&2; exit 100; fi
+if [[ $mode == lists && "$*" != *Dir::State::Lists* ]]; then
+  echo "E: Unable to locate package $last" >&2; exit 100
+fi
+file=$(ls {mirror}/"$last"_*.deb 2>/dev/null)
+if [[ -z $file ]]; then echo "E: Unable to locate package $last" >&2; exit 100; fi
+if [[ $mode == half ]]; then
+  head -c 100 "$file" > "$(basename "$file")"; echo "E: connection reset" >&2; exit 100
+fi
+cp "$file" .
+"""
+
+
+def wave(seconds, seed, rate_hz=16_000):
+    rng = np.random.default_rng(seed)
+    return np.clip(0.1 * rng.standard_normal(round(seconds * rate_hz)), -1, 1)
+
+
+def build_deb(mirror, name, version, tree):
+    """A .deb of files, `tree` being path -> bytes."""
+    root = mirror / "tree" / name
+    files = {**tree, f"usr/share/doc/{name}/copyright": b"License: test\n"}
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN" / "control").write_text(
+        f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: t <t@t>\n"
+        "Description: test\n"
+    )
+    target = mirror / f"{name}_{version}_all.deb"
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Znone", "-b", str(root), str(target)],
+        check=True,
+        capture_output=True,
+    )
+    return target
+
+
+def fake_apt(folder, monkeypatch, mode="ok"):
+    """Put the `apt-get` of the mirror in `folder` first on PATH; returns the file with its mode."""
+    (folder / "mode").write_text(mode)
+    script = folder / "bin" / "apt-get"
+    script.parent.mkdir()
+    script.write_text(APT_GET.format(mirror=folder, mode=folder / "mode", log=folder / "calls"))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    return folder / "mode"
+
+
+def audio_bytes(folder, name, samples, rate_hz, **options):
+    path = Path(folder) / name
+    soundfile.write(path, samples, rate_hz, **options)
+    return path.read_bytes()
+
+
+def g722(seconds, seed):
+    pcm = np.round(32767 * wave(seconds, seed)).astype(np.int16)
+    return bytes(G722.G722(16_000, 64_000).encode(pcm))
+
+
+def build_asterisk(mirror, language, number):
+    sounds = f"usr/share/asterisk/sounds/{LOCALES[language]}"
+    name = f"asterisk-core-sounds-{language}"
+    build_deb(
+        mirror,
+        f"{name}-g722",
+        "9-1",
+        {
+            f"{sounds}/activated.g722": g722(1.0, 10 * number),
+            f"{sounds}/digits/7.g722": g722(0.8, 10 * number + 1),
+            f"{sounds}/digits/8.g722": g722(0.9, 10 * number + 2),
+            f"{sounds}/repeat.g722": g722(0.8, 10 * number + 1),
+            f"{sounds}/short.g722": g722(0.4, 10 * number + 3),
+            f"{sounds}/quiet.g722": bytes(G722.G722(16_000, 64_000).encode([0] * 16_000)),
+            f"{sounds}/empty.g722": b"",
+            f"{sounds}/beep.g722": g722(1.0, 10 * number + 4),
+            f"{sounds}/silence/1.g722": g722(1.0, 10 * number + 5),
+        },
+    )
+    text = "\ufeff; comment: no text\nactivated: It is active.\ndigits/7: seven\nbeep: [ a beep ]\n"
+    tree = {f"usr/share/doc/{name}/core-sounds-{language}.txt.gz": gzip.compress(text.encode())}
+    build_deb(mirror, name, "9-1", tree)
+
+
+def build_fillets(mirror, language, number):
+    sound = "usr/share/games/fillets-ng/sound"
+    tree = {}
+    for i, stem in enumerate(("lod-v-a", "lod-v-b", "lod-m-a", "lod-m-b", "lod-x-a")):
+        stereo = np.stack([wave(1.0, 100 * number + i, 22_050)] * 2, axis=1)
+        content = audio_bytes(mirror, "x.ogg", stereo, 22_050, format="OGG", subtype="VORBIS")
+        tree[f"{sound}/lod/{language}/{stem}.ogg"] = content
+    nothing = audio_bytes(mirror, "x.ogg", np.zeros((0, 1)), 22_050, format="OGG", subtype="VORBIS")
+    tree[f"{sound}/share/deep/{language}/lod-v-nothing.ogg"] = nothing
+    build_deb(mirror, f"fillets-ng-data-{language}", "9-1", tree)
+
+
+def build_festvox(mirror):
+    folder = "usr/share/festival/voices/russian/msu_ru_nsh_clunits"
+    tree = {f"{folder}/etc/txt.done.data": '( ru_0001 "вол+ос за \\"ухо" )\n'.encode()}
+    for i in range(1, 4):
+        wav = audio_bytes(mirror, "x.wav", wave(2.0, 1000 + i), 16_000, subtype="PCM_16")
+        tree[f"{folder}/wav/ru_000{i}.wav"] = wav
+        tree[f"{folder}/lab/ru_000{i}.lab"] = b"#\n0.34200 125 pau\n0.39200 125 k\n1.98200 125 ay\n"
+    build_deb(mirror, "festvox-ru", "9-1", tree)
+
+
+def build_mirror(folder):
+    """All packages of `voices`, with a handful of clips each."""
+    folder.mkdir()
+    for number, language in enumerate(LOCALES):
+        build_asterisk(folder, language, number)
+    build_fillets(folder, "cs", 1)
+    build_fillets(folder, "nl", 2)
+    build_festvox(folder)
+    script = "usr/share/games/fillets-ng/script/lod/dialogs_nl.lua"
+    lua = b'dialogId("lod-v-a", "font_big", "English.")\ndialogStr("Nederlands \\"woord\\".")\n'
+    build_deb(folder, "fillets-ng-data", "9-1", {script: lua})
+    return folder

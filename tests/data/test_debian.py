@@ -1,0 +1,134 @@
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from cpc.data.debian import Package, fetch_archives, file_sha256, find_archive, unpack
+from cpc.types import UserError
+
+spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
+packages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(packages)
+
+
+@pytest.fixture
+def mirror(tmp_path):
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    packages.build_deb(folder, "sounds", "1-1", {"usr/share/x.txt": b"hello"})
+    return folder
+
+
+@pytest.fixture
+def package(mirror):
+    deb = mirror / "sounds_1-1_all.deb"
+    return Package("sounds", "1-1", deb.stat().st_size, file_sha256(deb))
+
+
+def calls(mirror):
+    path = mirror / "calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def quiet(_):
+    pass
+
+
+def test_fetched_once_and_verified_each_time(mirror, package, tmp_path, monkeypatch):
+    packages.fake_apt(mirror, monkeypatch)
+    said = []
+    (archive,) = fetch_archives([package], tmp_path / "debs", said.append)
+    assert archive.sha256 == package.sha256
+    unpack(archive, tmp_path / "out")
+    assert (tmp_path / "out/usr/share/x.txt").read_bytes() == b"hello"
+    assert fetch_archives([package], tmp_path / "debs", said.append) == [archive]
+    assert len(calls(mirror)) == 1
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_damaged_archive_is_fetched_again(mirror, package, tmp_path, monkeypatch, damage):
+    packages.fake_apt(mirror, monkeypatch)
+    (archive,) = fetch_archives([package], tmp_path / "debs", quiet)
+    content = bytearray(archive.path.read_bytes())
+    content[200] ^= 1
+    archive.path.write_bytes(content if damage == "flip" else content[:-1])
+    said = []
+    (again,) = fetch_archives([package], tmp_path / "debs", said.append)
+    assert "damaged" in said[0]
+    assert file_sha256(again.path) == package.sha256
+    assert len(calls(mirror)) == 2
+
+
+def test_archive_is_known_without_a_manifest(mirror, package, tmp_path):
+    (tmp_path / "debs").mkdir()
+    copy = tmp_path / "debs" / "sounds_1-1_all.deb"
+    copy.write_bytes((mirror / "sounds_1-1_all.deb").read_bytes())
+    (tmp_path / "debs" / "manifest.json").write_text('{"cut')
+    assert find_archive(package, tmp_path / "debs", quiet) is not None
+    copy.write_bytes(b"not an archive")
+    assert find_archive(package, tmp_path / "debs", quiet) is None
+    assert not copy.exists()
+
+
+def test_interrupted_fetch_is_redone(mirror, package, tmp_path, monkeypatch):
+    mode = packages.fake_apt(mirror, monkeypatch, "half")
+    with pytest.raises(UserError, match="could not fetch sounds: E: connection reset"):
+        fetch_archives([package], tmp_path / "debs", quiet)
+    assert not list((tmp_path / "debs").glob("*.deb"))  # the half lies in a folder of its own
+    mode.write_text("ok")
+    (archive,) = fetch_archives([package], tmp_path / "debs", quiet)
+    assert file_sha256(archive.path) == package.sha256
+    assert not list((tmp_path / "debs").glob("*.part"))
+
+
+def test_empty_lists_are_fetched_privately(mirror, package, tmp_path, monkeypatch):
+    packages.fake_apt(mirror, monkeypatch, "lists")
+    fetch_archives([package], tmp_path / "cache" / "debs", quiet)
+    first, update, second = calls(mirror)
+    assert first == "-q download sounds"
+    assert update.endswith("update")
+    assert f"Dir::State::Lists={tmp_path}/cache/apt/lists" in update
+    assert f"Dir::State::Lists={tmp_path}/cache/apt/lists" in second
+    assert (tmp_path / "cache/apt/lists/partial").is_dir()
+
+
+def test_another_build_counts_as_apt_verified_it(mirror, package, tmp_path, monkeypatch):
+    packages.fake_apt(mirror, monkeypatch)
+    known = package._replace(version="0-1", sha256="0" * 64)
+    said = []
+    (archive,) = fetch_archives([known], tmp_path / "debs", said.append)
+    assert archive.version == "1-1"
+    assert any("another build" in line for line in said)
+    manifest = json.loads((tmp_path / "debs" / "manifest.json").read_text())
+    assert manifest["sounds"]["sha256"] == package.sha256
+    assert fetch_archives([known], tmp_path / "debs", said.append) == [archive]
+    assert len(calls(mirror)) == 1
+    content = bytearray(archive.path.read_bytes())
+    content[200] ^= 1
+    archive.path.write_bytes(content)
+    assert find_archive(known, tmp_path / "debs", quiet) is None
+
+
+def test_without_apt_or_network(mirror, package, tmp_path, monkeypatch):
+    packages.fake_apt(mirror, monkeypatch, "offline")
+    with pytest.raises(UserError, match="no network"):
+        fetch_archives([package], tmp_path / "debs", quiet)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="no apt-get"):
+        fetch_archives([package], tmp_path / "debs", quiet)
+
+
+def test_unknown_package(mirror, package, tmp_path, monkeypatch):
+    packages.fake_apt(mirror, monkeypatch)
+    with pytest.raises(UserError, match="Unable to locate package nothing"):
+        fetch_archives([package._replace(name="nothing")], tmp_path / "debs", quiet)
+
+
+def test_archive_that_does_not_unpack(mirror, package, tmp_path, monkeypatch):
+    packages.fake_apt(mirror, monkeypatch)
+    (mirror / "sounds_1-1_all.deb").write_bytes(b"no archive")
+    (archive,) = fetch_archives([package], tmp_path / "debs", quiet)
+    with pytest.raises(UserError, match="dpkg-deb -x"):
+        unpack(archive, tmp_path / "out")

@@ -1,0 +1,94 @@
+import time
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from cpc import data
+from cpc.types import UserError
+
+
+def utterance(i):
+    rng = np.random.default_rng(i)
+    return {
+        "speech": rng.integers(-32768, 32768, 1000 + 100 * i).astype(np.int16),
+        "text": f"TEXT {i}",
+        "speaker_id": 100 + i % 2,
+        "chapter_id": 7,
+        "id": f"{100 + i % 2}-7-{i:04d}",
+    }
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """Two shards of three utterances, as tfds lays them out."""
+    folder = tmp_path / "data" / "librispeech" / "default" / "2.1.1"
+    folder.mkdir(parents=True)
+    (folder / "dataset_info.json").write_text("{}")
+    features = tfds.features.FeaturesDict(
+        {
+            "speech": tfds.features.Tensor(shape=(None,), dtype=np.int16),
+            "text": tfds.features.Text(),
+            "speaker_id": np.int64,
+            "chapter_id": np.int64,
+            "id": np.str_,
+        }
+    )
+    for shard in range(2):
+        name = f"librispeech-test_clean.array_record-0000{shard}-of-00002"
+        writer = ArrayRecordWriter(str(folder / name), "group_size:1")
+        for i in range(3):
+            writer.write(features.serialize_example(utterance(3 * shard + i)))
+        writer.close()
+    return tmp_path / "data"
+
+
+def read(data_dir, split, tmp_path, log=lambda _: None):
+    return data.read_librispeech_tfds(data_dir, split, log, cache=tmp_path / "cache")
+
+
+def test_reads_what_was_written(prepared, tmp_path):
+    recordings = read(prepared, "test_clean", tmp_path)
+    assert recordings.names == tuple(utterance(i)["id"] for i in range(6))
+    assert recordings.speakers == ("100", "101") * 3
+    assert recordings.lengths.tolist() == [1000 + 100 * i for i in range(6)]
+    assert recordings.transcripts["101-7-0003"] == "TEXT 3"
+    for i in range(6):
+        part = recordings.read(i, 50, 950)
+        assert part.dtype == np.int16
+        np.testing.assert_array_equal(part, utterance(i)["speech"][50:950])
+    packed = data.pack(recordings, tmp_path / "pack", log=lambda _: None)
+    np.testing.assert_array_equal(packed.read(5, 0, 1500), utterance(5)["speech"])
+
+
+def test_the_index_is_made_once(prepared, tmp_path):
+    said = []
+    first = read(prepared, "test_clean", tmp_path, said.append)
+    second = read(prepared, "test_clean", tmp_path, said.append)
+    assert said == ["indexing 6 utterances, once"]
+    assert first.names == second.names
+    np.testing.assert_array_equal(first.lengths, second.lengths)
+
+
+def test_not_prepared_says_the_command_at_once(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(UserError, match="tfds build librispeech --file_format=array_record"):
+        read(tmp_path, "train_clean100", tmp_path)
+    assert time.monotonic() - began < 1
+
+
+def test_unknown_split_and_other_format(prepared, tmp_path):
+    with pytest.raises(UserError, match=r"no split 'train_clean100' .* it has test_clean"):
+        read(prepared, "train_clean100", tmp_path)
+    folder = prepared / "librispeech" / "default" / "2.1.1"
+    (folder / "librispeech-dev_clean.tfrecord-00000-of-00001").touch()
+    with pytest.raises(UserError, match="another format"):
+        read(prepared, "dev_clean", tmp_path)
+
+
+def test_missing_shard(prepared, tmp_path):
+    shard = "librispeech-test_clean.array_record-00001-of-00002"
+    (prepared / "librispeech" / "default" / "2.1.1" / shard).unlink()
+    with pytest.raises(UserError, match="1 of the 2 record files"):
+        read(prepared, "test_clean", tmp_path)

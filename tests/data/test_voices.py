@@ -1,0 +1,194 @@
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from cpc import data
+from cpc.data.voice_packages import VOICES, decode, festvox_phones, reason_to_drop
+from cpc.data.voices import prepare_voices
+from cpc.types import UserError
+
+spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
+packages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(packages)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return packages.build_mirror(tmp_path_factory.mktemp("voices") / "mirror")
+
+
+@pytest.fixture
+def mirror(built, tmp_path, monkeypatch):
+    """The mirror with an apt-get of this test's own."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    for deb in built.glob("*.deb"):
+        os.link(deb, folder / deb.name)
+    packages.fake_apt(folder, monkeypatch)
+    return folder
+
+
+def quiet(_):
+    pass
+
+
+def test_the_folder(mirror, tmp_path):
+    folder = prepare_voices(tmp_path / "cache", quiet)
+    recordings = data.read_folder(folder)
+    assert set(recordings.speakers) == {voice.name for voice in VOICES}
+    count = {v.name: recordings.speakers.count(v.name) for v in VOICES}
+    # activated, digits/7 and /8: not the repeat, the short, quiet and empty, beep or silence.
+    assert all(count[f"asterisk-{lang}"] == 3 for lang in packages.LOCALES)
+    assert all(count[f"fillets-{lang}-{actor}"] == 2 for lang in ("cs", "nl") for actor in "vm")
+    assert count["festvox-ru"] == 3
+    assert not recordings.skipped
+    texts = set(recordings.transcripts.values())
+    assert {"IT IS ACTIVE.", "SEVEN"} <= texts
+    assert "UNKNOWN" not in texts
+    assert any(text.startswith("ВОЛОС") for text in texts)  # without the mark of stress
+    reasons = [line.split("\t")[1] for line in data.read_list(folder / "SKIPPED.txt")]
+    assert reasons.count("identical to another clip") >= 5
+    assert reasons.count("shorter than 0.5 s") >= 5
+    assert "peak under 0.01" in reasons
+    assert any("lod-v-nothing" in line for line in data.read_list(folder / "SKIPPED.txt"))
+    credits = (folder / "CREDITS.txt").read_text()
+    assert "festvox-ru_9-1_all.deb" in credits
+    assert "CC-BY-SA-3.0" in credits
+    assert (folder / "licenses" / "festvox-ru.txt").exists()
+
+
+def test_splits_and_phones(mirror, tmp_path):
+    folder = prepare_voices(tmp_path / "cache", quiet)
+    recordings = data.read_folder(folder)
+    lists = [data.read_list(folder / f"{part}_split.txt") for part in ("train", "test")]
+    train, test = data.split_by_lists(recordings, *lists)
+    assert sorted(train.names + test.names) == sorted(recordings.names)
+    labels, names = data.read_alignments(folder / "phones_festvox_ru.txt")
+    assert names == ("ay", "k", "pau")
+    where = {name: i for i, name in enumerate(recordings.names)}
+    for name, frames in labels.items():
+        assert recordings.speakers[where[name]] == "festvox-ru"
+        num_frames = int(recordings.lengths[where[name]]) // 160
+        aligned = data.align(frames, num_frames, name)
+        assert (aligned == data.UNLABELLED).sum() == 2
+    # The labels shipped with cpc are found by the packages' own names of the prompts.
+    english, _ = data.read_alignments(folder / "phones_asterisk_en.txt")
+    assert {recordings.transcripts.get(name) for name in english} == {
+        "IT IS ACTIVE.",
+        "SEVEN",
+        None,
+    }
+
+
+def test_second_call_is_instant_and_verifies(mirror, tmp_path):
+    folder = prepare_voices(tmp_path / "cache", quiet)
+    stamp = (folder / "stamp.json").stat().st_mtime_ns
+    said = []
+    assert prepare_voices(tmp_path / "cache", said.append) == folder
+    assert (folder / "stamp.json").stat().st_mtime_ns == stamp
+    assert said == []
+    deb = tmp_path / "cache" / "debs" / "festvox-ru_9-1_all.deb"
+    deb.write_bytes(deb.read_bytes()[:-1])
+    prepare_voices(tmp_path / "cache", said.append)
+    assert "damaged" in said[0]
+    assert (folder / "stamp.json").stat().st_mtime_ns == stamp
+    (mirror / "mode").write_text("offline")
+    deb.write_bytes(deb.read_bytes()[:-1])
+    assert prepare_voices(tmp_path / "cache", said.append) == folder
+    assert "stay in use" in said[-1]
+
+
+def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
+    cache = tmp_path / "cache"
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("cpc.data.voices._write_credits", stop)
+        with pytest.raises(KeyboardInterrupt):
+            prepare_voices(cache, quiet)
+    assert not (cache / "voices").exists()
+    assert (cache / "voices.part").exists()
+    folder = prepare_voices(cache, quiet)
+    assert len(data.read_folder(folder)) == 26
+    assert not (cache / "voices.part").exists()
+    assert not list(cache.glob("unpacked-*"))
+
+
+def test_text_of_fillets_only_when_asked_for(mirror, tmp_path):
+    folder = prepare_voices(tmp_path / "cache", quiet)
+    assert not list((tmp_path / "cache" / "debs").glob("fillets-ng-data_*"))
+    assert not any("NEDERLANDS" in t for t in data.read_folder(folder).transcripts.values())
+    folder = prepare_voices(tmp_path / "cache", quiet, with_fillets_text=True)
+    texts = data.read_folder(folder).transcripts.values()
+    assert 'NEDERLANDS "WOORD".' in texts
+    # Once there, it stays.
+    prepare_voices(tmp_path / "cache", quiet)
+    assert 'NEDERLANDS "WOORD".' in data.read_folder(folder).transcripts.values()
+
+
+def test_without_apt_the_other_sources_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"no apt-get.*LibriSpeech, or the synthetic"):
+        prepare_voices(tmp_path / "cache", quiet)
+
+
+def test_command_prints_the_voices(mirror, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data.voices"],
+        env=os.environ | {"CPC_DATA": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 12
+    assert "fillets-nl-m" in done.stdout
+    bare = os.environ | {"CPC_DATA": str(tmp_path / "none"), "PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "cpc.data.voices"],
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_labels_on_a_grid_of_10_ms(tmp_path):
+    (tmp_path / "x.lab").write_text("separator ;\n#\n0.342 125 pau\n0.392 125 k\n0.4 125 ay\n")
+    assert festvox_phones(tmp_path / "x.lab") == ("pau",) * 34 + ("k",) * 5 + ("ay",)
+
+
+def test_decode_mixes_resamples_and_clips(tmp_path):
+    tone = np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
+    soundfile.write(tmp_path / "x.wav", np.stack([tone, 0 * tone], 1), 22_050, subtype="FLOAT")
+    half = decode(tmp_path / "x.wav")
+    assert (half.dtype, len(half)) == (np.int16, 16_000)
+    assert abs(np.abs(half).max() / 32768 - 0.5) < 0.01
+    soundfile.write(tmp_path / "x.wav", 3 * tone, 22_050, subtype="FLOAT")
+    assert (decode(tmp_path / "x.wav").max(), decode(tmp_path / "x.wav").min()) == (32767, -32768)
+
+
+def test_rules():
+    assert reason_to_drop(np.full(7999, 9999, np.int16)) == "shorter than 0.5 s"
+    assert reason_to_drop(np.full(8000, 327, np.int16)) == "peak under 0.01"
+    assert reason_to_drop(np.full(8000, -32768, np.int16)) is None
+
+
+@pytest.mark.network
+def test_the_real_voices():
+    """Fetches 306 MB the first time; the numbers of the packages as they are known."""
+    recordings = data.read_folder(prepare_voices(log=quiet))
+    count = {v.name: recordings.speakers.count(v.name) for v in VOICES}
+    assert list(count.values()) == [551, 502, 528, 535, 518, 620, 643, 682, 641, 680]
+    assert 6.2 < recordings.lengths.sum() / 16_000 / 3600 < 6.3
