@@ -26,7 +26,7 @@ class Probe(NamedTuple):
     """Of the training features (d,)."""
     std: Array
     """Of the training features (d,); 1 where they are constant."""
-    weight_decay: float
+    weight_decay: float | int
     """The chosen one."""
 
 
@@ -81,17 +81,15 @@ def fit_probe(
         batch_size=batch_size,
     )
 
-    key, chosen = jax.random.key(seed), weight_decays[0]
+    key, decays, best = jax.random.key(seed), jnp.array(weight_decays, jnp.float32), 0
     if len(validation):
-        grid = fit(
-            x, y, mean, std, jnp.array(weight_decays, jnp.float32), learning_rate, key, len(train)
-        )
+        grid = fit(x, y, mean, std, decays, learning_rate, key, len(train))
         held_x, held_y = x[len(train) :], labels[order[len(train) :]]
         probes = [Probe(take(grid, g), mean, std, decay) for g, decay in enumerate(weight_decays)]
         correct = [np.mean(predict(probe, held_x).argmax(axis=1) == held_y) for probe in probes]
-        chosen = weight_decays[int(np.argmax(correct))]
-    params = fit(x, y, mean, std, jnp.array([chosen], jnp.float32), learning_rate, key, len(order))
-    return Probe(take(params, 0), mean, std, float(chosen))
+        best = int(np.argmax(correct))
+    params = fit(x, y, mean, std, decays[best : best + 1], learning_rate, key, len(order))
+    return Probe(take(params, 0), mean, std, float(weight_decays[best]))
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"]) -> Float[np.ndarray, "n c"]:

@@ -6,6 +6,7 @@ import pathlib
 import numpy as np
 
 OFFSETS = list(range(1, 13))
+NUM_POINTS = 200
 
 
 def fake_record(step, rule, is_bound, candidates, information, rng):
@@ -105,8 +106,8 @@ def write_probes(workdir, rng):
     ]
     for task, rows in (("phones", phones), ("speakers", speakers)):
         (folder / f"{task}.json").write_text(json.dumps({"step": 2000, "rows": rows}))
-    speaker = rng.integers(0, 10, 800)
-    features = 2 * rng.standard_normal((10, 64))[speaker] + rng.standard_normal((800, 64))
+    speaker = np.arange(NUM_POINTS) % 10
+    features = 2 * rng.standard_normal((10, 64))[speaker] + rng.standard_normal((NUM_POINTS, 64))
     names = np.array([f"voice-{number}" for number in range(10)])
     np.savez(
         folder / "picture.npz",
