@@ -20,8 +20,8 @@ from cpc.types import UserError
 def probe_rows(
     train_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"]]],
     test_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"]]],
-    train_labels: Sequence[int | Int[np.ndarray, "..."]],
-    test_labels: Sequence[int | Int[np.ndarray, "..."]],
+    train_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
+    test_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
     *,
     task: str,
     data: str,
@@ -76,7 +76,7 @@ def probe_rows(
 
 def flatten(
     features: Sequence[Float[np.ndarray, "_ _"]],
-    labels: Sequence[int | Int[np.ndarray, "..."]],
+    labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
     what: str,
 ) -> tuple[Float[np.ndarray, "n d"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Labelled frames of all utterances in one array, with their labels and utterance numbers."""

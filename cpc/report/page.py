@@ -52,10 +52,10 @@ CAPTIONS = {
         "MFCC.",
     ),
     "speakers": (
-        "Contexts of test frames by speaker (the paper's Figure 2)",
-        "t-SNE of c_t, one point a frame, one colour a speaker. Separate islands mean that the "
-        "context knows who speaks. Only neighbourhoods carry meaning: distances between islands "
-        "and their sizes do not.",
+        "Contexts of test utterances by speaker (the paper's Figure 2)",
+        "t-SNE of c: each point is a stretch of a test utterance, each colour a speaker. "
+        "Separate islands mean that the context knows who speaks. Only neighbourhoods carry "
+        "meaning: distances between islands and their sizes do not.",
     ),
     "collapse": (
         "Spread of the representation",

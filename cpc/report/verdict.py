@@ -30,7 +30,8 @@ def progress_sentences(run: Run) -> list[str]:
         sentence += f" in {duration(last['seconds'])}"
     rates = [r["audio_hours_per_second"] for r in run.train if "audio_hours_per_second" in r]
     if rates:
-        heard = duration(3600 * float(np.median(rates)))
+        seconds = 3600 * float(np.median(rates))
+        heard = duration(seconds) if seconds >= 10 else f"{seconds:.2g} s"
         sentence += f", hearing {heard} of audio each second"
     return [f"{sentence}, {device_phrase(run)}."]
 
@@ -121,7 +122,7 @@ def truth_sentences(run: Run) -> list[str]:
     )
     if violated:
         return [f"{sentence}, but lies above it at {violated} offsets, which a bound must not."]
-    return [f"{sentence} and nowhere lies above it."]
+    return [f"{sentence} and nowhere exceeds it by more than its interval."]
 
 
 def probe_sentences(run: Run) -> list[str]:

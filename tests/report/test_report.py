@@ -269,7 +269,7 @@ def test_verdict_warns_of_collapse_and_of_a_violated_bound(workdir):
     assert "collapsed" not in sentences_of(workdir)
     truth = {"offsets": OFFSETS, "mutual_information": [9.0] * 12}
     (workdir / "truth.json").write_text(json.dumps(truth))
-    assert "nowhere lies above it" in sentences_of(workdir)
+    assert "nowhere exceeds it" in sentences_of(workdir)
     truth["mutual_information"] = [0.5] * 12
     (workdir / "truth.json").write_text(json.dumps(truth))
     assert "which a bound must not" in sentences_of(workdir)
