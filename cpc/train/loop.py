@@ -60,7 +60,7 @@ def fit(
       log_every, eval_every, save_every: in steps; 0 for never. Evaluation and save also come last.
       evaluate: the records of an evaluation; an entry `best` in one of them (lower is better)
         decides which checkpoint is kept as the best, among those saved at a step evaluated.
-      metadata: saved with the state, next to its step.
+      metadata: comes back from `Checkpoints.restore`; what JSON can hold.
       stop: asked before each step; a non-empty answer saves and ends.
       steps_in_flight: so many steps at least are queued on the device, and twice that at most.
 
@@ -74,7 +74,7 @@ def fit(
     try:
         while True:
             reason = stop() or _preemption(checkpoint, step)
-            ends = bool(reason) or step == num_steps
+            ends = bool(reason) or step >= num_steps
             # A checkpoint implies the evaluation due at its step: a resumed run does not repeat it.
             evaluates = (step > start or step == 0) and (
                 step == num_steps or _is_due(step, eval_every)
@@ -154,7 +154,7 @@ class _Windows:
         if self._cut is None:
             return None
         (step, sums, failure, finished), self._cut = self._cut, None
-        is_device_behind = not failure.is_ready()
+        is_device_behind = not failure.is_ready()  # pyright: ignore[reportAttributeAccessIssue]
         sums = jax.device_get(sums)  # waits until the device has done this window
         if is_device_behind:
             finished = time.perf_counter()

@@ -232,6 +232,18 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
         assert checkpoint.restore(target)[1] == {"value": 1}
 
 
+def test_an_error_on_starting_a_save_is_one_sentence_too(tmp_path, monkeypatch):
+    def full(*arguments, **options):
+        raise OSError(28, "No space left on device")
+
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(1, make_state(), {})
+        checkpoint.wait()
+        monkeypatch.setattr(checkpoint._manager, "save", full)
+        with pytest.raises(UserError, match=r"of step 2 could not be .*No space left.*from step 1"):
+            checkpoint.save(2, make_state(), {})
+
+
 def test_a_directory_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be made"):

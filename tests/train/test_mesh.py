@@ -13,7 +13,7 @@ def test_devices_by_name():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a machine without accelerators")
-@pytest.mark.parametrize("split", ["gpu", "tpu"])
+@pytest.mark.parametrize("kind", ["gpu", "tpu"])
 def test_an_absent_device_is_one_sentence(kind):
     with pytest.raises(UserError, match=f"No {kind} device was found here"):
         train.choose_devices(kind)

@@ -120,19 +120,19 @@ def test_weak_types_and_other_dtypes_do_not_trace_again():
 
     def loss_fn(params, extra, batch, rng):
         traces.append(1)
-        half = {"mean": (extra["mean"] + params["w"]).astype(jnp.bfloat16)}
-        return params["w"] ** 2 * batch, (half, {"count": 3})
+        wide = {"mean": extra["mean"].astype(jnp.float32) + params["w"]}
+        return params["w"] ** 2 * batch, (wide, {"count": 3})
 
     params = {"w": jnp.asarray(2.0)}
     assert params["w"].weak_type
-    zeros = {"count": 0.0}
-    state = train.init_state(params, {"mean": jnp.asarray(1.0)}, TX, jax.random.key(0), zeros)
+    extra = {"mean": jnp.ones((), jnp.bfloat16)}
+    state = train.init_state(params, extra, TX, jax.random.key(0), {"count": 0.0})
     assert not any(getattr(leaf, "weak_type", False) for leaf in jax.tree.leaves(state.params))
     state, step = make(loss_fn, state=state)
     for _ in range(3):
         state = step(state, jnp.ones(()))
     assert len(traces) == 1
-    assert state.extra["mean"].dtype == jnp.float32
+    assert state.extra["mean"].dtype == jnp.bfloat16
     assert float(state.metrics["count"]) == 9
 
 
