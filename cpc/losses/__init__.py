@@ -1,6 +1,7 @@
 """Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays."""
 
-from cpc.losses.cpc_loss import OffsetSums, cpc_loss
+from cpc.losses.blocks import AnchorScores
+from cpc.losses.cpc_loss import OffsetSums, cpc_loss, sum_anchors
 from cpc.losses.info_nce import info_nce
 
-__all__ = ["OffsetSums", "cpc_loss", "info_nce"]
+__all__ = ["AnchorScores", "OffsetSums", "cpc_loss", "info_nce", "sum_anchors"]

@@ -23,13 +23,13 @@ from cpc.types import NegativeRule, Position
 class AnchorScores(NamedTuple):
     """What is known of each anchor at each offset, shape (k, b, a); zero where not counted."""
 
-    loss: Float[Array, "k b a"]
-    num_negatives: Float[Array, "k b a"]
-    top1: Float[Array, "k b a"]
+    loss: Float[Array, "*k b a"]
+    num_negatives: Float[Array, "*k b a"]
+    top1: Float[Array, "*k b a"]
     """1 where the positive beats every negative."""
-    pairwise: Float[Array, "k b a"]
+    pairwise: Float[Array, "*k b a"]
     """Share of negatives that the positive beats, a tie counting one half."""
-    counted: Float[Array, "k b a"]
+    counted: Float[Array, "*k b a"]
     """1 where the anchor has a positive and at least one negative."""
 
 
@@ -61,9 +61,7 @@ def summed_info_nce(
 
 
 def _forward(queries, keys, candidates, rule, sample, block):
-    anchors, dqueries, dkeys = _pass(
-        queries, keys, candidates, rule, sample, block, gradients=True
-    )
+    anchors, dqueries, dkeys = _pass(queries, keys, candidates, rule, sample, block, gradients=True)
     return (anchors.loss.sum((1, 2)), anchors), (dqueries, dkeys)
 
 

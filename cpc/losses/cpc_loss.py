@@ -91,11 +91,12 @@ def cpc_loss(
     queries = (queries / temperature).astype(z.dtype)
     keys = z.reshape(b, -1, width)
     losses, anchors = summed_info_nce(queries, keys, candidates, rule, sample, block)
-    sums = _sum_anchors(anchors)
+    sums = sum_anchors(anchors)
     return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
 
 
-def _sum_anchors(scores: AnchorScores) -> OffsetSums:
+def sum_anchors(scores: AnchorScores) -> OffsetSums:
+    """Sums over the anchors (..., b, a) of each offset; no gradient."""
     scores = jax.tree.map(jax.lax.stop_gradient, scores)
     n = scores.counted + scores.num_negatives
     log_n = jnp.log(jnp.maximum(n, 1.0))
@@ -103,11 +104,11 @@ def _sum_anchors(scores: AnchorScores) -> OffsetSums:
     own_values = (log_n - scores.loss).sum(-1)
     return OffsetSums(
         anchors=own_anchors.sum(-1),
-        loss=scores.loss.sum((1, 2)),
-        n=n.sum((1, 2)),
-        log_n=log_n.sum((1, 2)),
-        top1=scores.top1.sum((1, 2)),
-        pairwise=scores.pairwise.sum((1, 2)),
+        loss=scores.loss.sum((-2, -1)),
+        n=n.sum((-2, -1)),
+        log_n=log_n.sum((-2, -1)),
+        top1=scores.top1.sum((-2, -1)),
+        pairwise=scores.pairwise.sum((-2, -1)),
         sequences=(own_anchors > 0).astype(jnp.float32).sum(-1),
         value_squared=jnp.square(own_values).sum(-1),
         value_anchors=(own_values * own_anchors).sum(-1),

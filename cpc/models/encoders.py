@@ -66,7 +66,9 @@ class ConvEncoder(nn.Module):
         """Reject what no waveform could be encoded with."""
         super().__post_init__()
         if self.norm not in NORMS:
-            raise UserError(f"encoder norm {self.norm!r} is unknown: choose one of {', '.join(NORMS)}")
+            raise UserError(
+                f"encoder norm {self.norm!r} is unknown: choose one of {', '.join(NORMS)}"
+            )
         if len(self.kernels) != len(self.strides):
             raise UserError(
                 f"the encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "

@@ -70,9 +70,7 @@ excluding_sequence = Rule(
 own_sequence = Rule("own_sequence", _same_sequence)
 
 #: Latents of the same group (speaker) only.
-same_group = Rule(
-    "same_group", lambda anchor, candidate, offset: anchor.group == candidate.group
-)
+same_group = Rule("same_group", lambda anchor, candidate, offset: anchor.group == candidate.group)
 
 #: From each other sequence the one latent at the positive's place: independent draws from the
 #: marginal, so that log N - L is a bound.

@@ -1,6 +1,6 @@
 """Where records go: a jsonl file, TensorBoard, a progress line.
 
-A record is {"step": int, "split": "train" | "eval" | ..., name: number or list of numbers, ...}. A
+A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}. A
 writer has `write(record)` and `close()`. Lists are per offset: entry k - 1 belongs to offset k.
 """
 
@@ -65,7 +65,10 @@ class JsonlWriter:
 
 
 class TensorBoardWriter:
-    """Scalars as "split/name"; a list as "split/name/k", k counted from 1."""
+    """Scalars as "split/name"; a list as "split/name/k", k counted from 1.
+
+    Records that share a step and a split have a "series", which comes after the split.
+    """
 
     def __init__(self, directory: str | os.PathLike[str], start_step: int = 0):
         self._directory = pathlib.Path(directory).absolute()
@@ -80,7 +83,9 @@ class TensorBoardWriter:
     def write(self, record: Record) -> None:
         """Add the numbers of one record; what is no number is left to the jsonl file."""
         values = plain(dict(record))
-        step, split = values.pop("step"), values.pop("split", "train")
+        step = values.pop("step")
+        names = [values.pop(name, "") for name in ("split", "series")]
+        split = "/".join(name for name in names if name) or "train"
         with _disk_errors(self._directory):
             for name, value in values.items():
                 entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
@@ -207,7 +212,10 @@ def _show(name: str, value: Any) -> str:
 def _line_of_values(record: Record) -> str:
     scalars = {n: v for n, v in record.items() if n not in ("step", "split") and np.ndim(v) == 0}
     return "  ".join(
-        [f"{record['kind']} at step {record['step']:,}", *(_show(n, v) for n, v in scalars.items())]
+        [
+            f"{record['split']} at step {record['step']:,}",
+            *(_show(n, v) for n, v in scalars.items()),
+        ]
     )
 
 

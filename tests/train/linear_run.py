@@ -52,7 +52,7 @@ def batches(mesh, *, nan_at=None, pause_seconds=0.0):
 def evaluate(state):
     batch = batch_of_step(10**6)
     kernel, bias = state.params["layer"]["kernel"], state.params["layer"]["bias"]
-    return {"loss": float(jnp.mean(jnp.square(batch["x"] @ kernel + bias - batch["y"])))}
+    return [{"loss": float(jnp.mean(jnp.square(batch["x"] @ kernel + bias - batch["y"])))}]
 
 
 def run(

@@ -47,14 +47,15 @@ def test_same_command_again_after_the_end_does_nothing(tmp_path):
     again = linear_run.run(tmp_path, 12)
     assert_same_state(once.state, again.state)
     assert linear_run.records(tmp_path) == before
+    assert int(linear_run.run(tmp_path, 9).state.step) == 12  # fewer steps than are done
 
 
 def test_records_hold_the_sums_of_their_window(tmp_path):
     linear_run.run(tmp_path, 23)
     kinds = [(record["split"], record["step"]) for record in linear_run.records(tmp_path)]
     assert kinds == [
-        *[("train", 5), ("train", 10), ("eval", 10), ("train", 15)],
-        *[("train", 20), ("eval", 20), ("train", 23), ("eval", 23)],
+        *[("train", 5), ("train", 10), ("test", 10), ("train", 15)],
+        *[("train", 20), ("test", 20), ("train", 23), ("test", 23)],
     ]
     for record in linear_run.records(tmp_path):
         if record["split"] == "train":
@@ -188,7 +189,7 @@ class Order:
         self.events = []
 
     def write(self, record):
-        self.events.append(f"{record['kind']} {record['step']}")
+        self.events.append(f"{record['split']} {record['step']}")
 
     def close(self):
         pass
@@ -217,6 +218,6 @@ def test_metrics_are_written_while_the_next_step_runs():
         steps_in_flight=1,
     )
     assert order.events == [
-        *["step", "step", "step", "train 2", "step", "train 4", "eval 4", "step"],
-        *["train 5", "eval 5"],
+        *["step", "step", "step", "train 2", "step", "train 4", "test 4", "step"],
+        *["train 5", "test 5"],
     ]

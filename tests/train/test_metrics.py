@@ -63,7 +63,7 @@ def test_jsonl_in_a_folder_that_cannot_be_made(tmp_path):
 def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
     writer = train.TensorBoardWriter(tmp_path)
     writer.write({"step": 3, "split": "train", "loss": 0.5, "bound": [1.5, 2.5], "note": "text"})
-    writer.write({"step": 4, "split": "eval", "loss": jnp.float32(0.25), "bad": float("nan")})
+    writer.write({"step": 4, "split": "test", "loss": jnp.float32(0.25), "bad": float("nan")})
     writer.close()
     events = EventAccumulator(str(tmp_path))
     events.Reload()
@@ -75,7 +75,7 @@ def test_tensorboard_has_scalars_and_lists_by_offset(tmp_path):
         "train/loss": [(3, 0.5)],
         "train/bound/1": [(3, 1.5)],
         "train/bound/2": [(3, 2.5)],
-        "eval/loss": [(4, 0.25)],
+        "test/loss": [(4, 0.25)],
     }
 
 
@@ -113,7 +113,7 @@ def test_progress_on_a_terminal_rewrites_one_line():
     writer = train.ProgressWriter(2000, ("loss", "bound"), (0.01, "h audio"), stream)
     writer.write({**record(10, loss=12.5), "bound": 1.0})
     writer.write(record(2000, loss=2.5))
-    writer.write({"step": 2000, "split": "eval", "accuracy": 0.75, "per_k": [1, 2]})
+    writer.write({"step": 2000, "split": "test", "accuracy": 0.75, "per_k": [1, 2]})
     writer.close()
     lines = stream.getvalue().split("\n")
     first, second = lines[0].split("\r")[1:]
@@ -125,7 +125,7 @@ def test_progress_on_a_terminal_rewrites_one_line():
     )
     assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  0.02 h audio/s  0:00 left"
     assert len(second) >= len(first)  # it covers the one before
-    assert lines[1:] == ["eval at step 2,000  accuracy 0.750", ""]
+    assert lines[1:] == ["test at step 2,000  accuracy 0.750", ""]
 
 
 def test_progress_without_a_rate_yet():

@@ -1,0 +1,68 @@
+"""The demo: CPC on raw waveforms of ten real voices, 6.3 hours, from Debian packages.
+
+python -m experiments.audio --config configs/audio_voices.py --workdir runs/voices
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Every key that an audio experiment knows, with the demo's values."""
+    c = ConfigDict()
+    c.seed = 0
+    c.num_steps = 2000
+    c.log_every = 50
+    c.eval_every = 500
+    c.save_every = 500
+
+    c.data = ConfigDict()
+    c.data.source = "voices"  # voices, folder, librispeech_tfds or synthetic
+    c.data.path = ""  # of folder and librispeech_tfds
+    c.data.speaker_level = 1  # folder: which directory level names the speaker
+    c.data.train_list = ""  # utterance ids, one a line; without lists a seeded split by utterance
+    c.data.test_list = ""
+    c.data.test_fraction = 0.15
+    c.data.phones = ""  # alignment: "utterance-id label label ...", one label each 10 ms
+    c.data.window_samples = 20480  # 1.28 s: 128 latents
+    c.data.batch_size = 8  # windows of the global batch, on however many devices
+    c.data.one_speaker = False  # True: each batch holds one speaker (Table 2, same speaker)
+    c.data.num_threads = 2
+    c.data.max_skipped_fraction = 0.1  # more unreadable files than that are an error
+
+    c.model = ConfigDict()
+    c.model.width = 128  # of z; the paper: 512
+    c.model.norm = "none"  # none, layer, channel, batch or group
+    c.model.padding = "causal"  # causal, same or valid
+    c.model.context = "gru"  # gru, lstm, conv or transformer
+    c.model.context_width = 128  # the paper: 256
+    c.model.context_layers = 1
+    c.model.num_offsets = 12
+    c.model.dtype = "float32"  # of the computation; parameters and loss are always float32
+
+    c.negatives = ConfigDict()
+    c.negatives.rule = (
+        "batch"  # batch, excluding_sequence, own_sequence, same_group or one_per_sequence
+    )
+    c.negatives.window = 0  # latents around the positive, of the own sequence, to leave out
+    c.negatives.groups = 1  # the paper's per-device negatives: 8 devices are 8 groups
+    c.negatives.num_sampled = 0  # negatives an anchor; 0: all that the rule allows
+    c.negatives.temperature = 1.0
+
+    c.optim = ConfigDict()
+    c.optim.learning_rate = 5e-4
+    c.optim.warmup_steps = 100
+    c.optim.schedule = "cosine"  # or constant
+    c.optim.clip_norm = 0.0  # 0: off
+    c.optim.weight_decay = 0.0
+    c.optim.ema_decay = 0.0  # 0: off
+
+    c.evaluate = ConfigDict()
+    c.evaluate.num_windows = 128  # held-out windows for the bound
+
+    c.probe = ConfigDict()
+    c.probe.tasks = ("phones", "speakers")
+    c.probe.features = ("c", "mfcc", "random c")  # also z and random z
+    c.probe.hidden_width = 256  # of the probe with one hidden layer; 0: linear probes only
+    c.probe.minutes_per_speaker = 10.0  # of training sound for the speaker probe; 0: all
+    c.probe.every = 0  # steps; 0: once, at the end
+    return c

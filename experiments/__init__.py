@@ -1,0 +1,1 @@
+"""Entry points: the only place where model, loss, data and evaluators meet."""

@@ -1,0 +1,116 @@
+"""From the data section of an audio config to recordings, their split and their labels."""
+
+import hashlib
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from cpc import data
+from cpc.data.voices import prepare_voices
+from cpc.types import UserError
+
+#: The synthetic source: small enough for tests that take seconds.
+SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_SECONDS, SYNTHETIC_PHONES = 4, 10, 6.0, 8
+SOURCES = ("voices", "folder", "librispeech_tfds", "synthetic")
+
+
+class Phones(NamedTuple):
+    """Phone labels of some of the utterances."""
+
+    labels: dict[str, np.ndarray]
+    """Utterance id -> int32, one label each 10 ms, -1 where unlabelled."""
+    names: tuple[str, ...]
+
+
+class AudioData(NamedTuple):
+    """What an audio experiment is run on."""
+
+    train: data.Recordings
+    test: data.Recordings
+    phones: dict[str, Phones]
+    """Name of a labelled set -> its phones."""
+
+
+def load_data(config: ConfigDict, log: Callable[[str], object]) -> AudioData:
+    """Read, pack and split the recordings of `config.data`."""
+    options = config.data
+    if options.source not in SOURCES:
+        raise UserError(f"data.source is {options.source!r}: choose one of {', '.join(SOURCES)}")
+    if options.source == "synthetic":
+        return _synthetic(config)
+    packs = data.cache_dir() / "packs"
+    lists = (options.train_list, options.test_list)
+    phones: dict[str, Phones] = {}
+    if options.source == "voices":
+        root = prepare_voices(data.cache_dir(), log)
+        recordings = data.read_folder(root)
+        lists = (root / "train_split.txt", root / "test_split.txt")
+        for name in ("festvox_ru", "asterisk_en"):
+            phones[name] = Phones(*data.read_alignments(root / f"phones_{name}.txt"))
+    else:
+        if not options.path:
+            raise UserError(f"data.source is {options.source}: set data.path to its folder")
+        root = pathlib.Path(options.path)
+        recordings = (
+            data.read_folder(root, options.speaker_level, options.max_skipped_fraction)
+            if options.source == "folder"
+            else data.read_librispeech_tfds(root)
+        )
+    if options.phones:
+        phones[pathlib.Path(options.phones).stem] = Phones(*data.read_alignments(options.phones))
+    key = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
+    recordings = data.pack(
+        recordings,
+        packs / f"{root.name}-{key}",
+        log,
+        max_skipped_fraction=options.max_skipped_fraction,
+    )
+    if lists[0] and lists[1]:
+        train, test = data.split_by_lists(recordings, *(data.read_list(name) for name in lists))
+    else:
+        train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
+    _describe(train, test, options.window_samples, log)
+    return AudioData(train, test, phones)
+
+
+def _synthetic(config: ConfigDict) -> AudioData:
+    made = data.make_synthetic(
+        num_speakers=SYNTHETIC_SPEAKERS,
+        utterances_per_speaker=SYNTHETIC_UTTERANCES,
+        seconds=SYNTHETIC_SECONDS,
+        chain=data.phone_chain(SYNTHETIC_PHONES),
+        seed=config.seed,
+    )
+    train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
+    return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
+
+
+def synthetic_truth(num_offsets: int) -> dict[str, list[float]]:
+    """Information between frames by offset, in nats: what the synthetic source lets one know."""
+    chain = data.phone_chain(SYNTHETIC_PHONES)
+    offsets = range(1, num_offsets + 1)
+    return {
+        "offsets": list(offsets),
+        "mutual_information": [
+            data.synthetic_information(k, chain, SYNTHETIC_SPEAKERS) for k in offsets
+        ],
+    }
+
+
+def _describe(train, test, window_samples, log):
+    counts = data.count_windows(train, window_samples)
+    log(
+        f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
+        f"({counts.seconds / 3600:.2f} h; {counts.num_too_short:,} of them, "
+        f"{counts.seconds_too_short / 3600:.2f} h, are shorter than a window and not trained on), "
+        f"{len(test):,} test utterances; {len(train.skipped):,} files skipped"
+    )
+
+
+def write_skipped(workdir: pathlib.Path, audio: AudioData) -> None:
+    """List what was left out of the data, and why, in the run directory."""
+    lines = [f"{path}: {reason}\n" for path, reason in audio.train.skipped]
+    (workdir / "skipped.txt").write_text("".join(lines))

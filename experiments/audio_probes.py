@@ -1,0 +1,192 @@
+"""Probes of audio features: phones and speakers, from z, c, MFCC and a network never trained."""
+
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from cpc.data import SAMPLE_RATE_HZ, Recordings, align, read_all, select
+from cpc.evaluate import embed_utterances, mfcc, probe_rows
+from cpc.models import Model
+from cpc.types import UserError
+from experiments import launch
+from experiments.audio_data import AudioData
+
+TASKS = ("phones", "speakers")
+FEATURES = ("c", "z", "mfcc", "random c", "random z")
+#: Points of the speaker picture: means of c over pieces of this many latents.
+PIECE_LATENTS = 128
+MAX_POINTS = 1500
+
+
+def check_options(options: ConfigDict) -> None:
+    """Unknown tasks and features are found before the training, not after it."""
+    for name, given, known in (
+        ("probe.tasks", options.tasks, TASKS),
+        ("probe.features", options.features, FEATURES),
+    ):
+        for word in given:
+            if word not in known:
+                raise UserError(f"{name} has {word!r}: choose from {', '.join(known)}")
+
+
+def run_tasks(
+    config: ConfigDict,
+    workdir: pathlib.Path,
+    data: AudioData,
+    model: Model,
+    variables: Any,
+    step: int,
+    tasks: Sequence[str] | None = None,
+) -> None:
+    """Fit the probes of each task, print their table, and record it under probes/."""
+    folder = workdir / "probes"
+    folder.mkdir(exist_ok=True)
+    features = make_features(config, model, variables)
+    for task in config.probe.tasks if tasks is None else tasks:
+        begin = time.perf_counter()
+        rows = phone_rows(config, data, features) if task == "phones" else []
+        if task == "speakers":
+            rows = speaker_rows(config, data, features)
+            np.savez(folder / "picture.npz", **speaker_picture(data, features["c"]))
+        launch.write_json(folder / f"{task}.json", {"step": step, "rows": rows})
+        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
+        print_rows(rows)
+
+
+def make_features(
+    config: ConfigDict, model: Model, variables: Any
+) -> dict[str, Callable[[Recordings], list[np.ndarray]]]:
+    """Name -> the features of each recording, (frames, width), one frame each 10 ms."""
+    window = np.zeros((1, config.data.window_samples), np.float32)
+    untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
+    functions = {
+        "c": lambda x: model.embed(variables, x)[1],
+        "z": lambda x: model.embed(variables, x)[0],
+        "mfcc": mfcc,
+        "random c": lambda x: model.embed(untrained, x)[1],
+        "random z": lambda x: model.embed(untrained, x)[0],
+    }
+
+    def of(name):
+        embed = jax.jit(functions[name])
+        return lambda recordings: embed_utterances(
+            embed, [read_all(recordings, i) for i in range(len(recordings))]
+        )
+
+    return {name: of(name) for name in dict.fromkeys(("c", *config.probe.features))}
+
+
+def phone_rows(config: ConfigDict, data: AudioData, features: dict) -> list[dict[str, Any]]:
+    """Frame-wise phones, on every labelled set."""
+    if not data.phones:
+        raise UserError(
+            "there are no phone labels for a probe of phones: set data.phones to an alignment "
+            "file, or take phones out of probe.tasks"
+        )
+    rows = []
+    for name, phones in data.phones.items():
+        parts = [_labelled(recordings, phones.labels) for recordings in (data.train, data.test)]
+        for which, part in zip(("training", "test"), parts, strict=True):
+            if not len(part):
+                raise UserError(
+                    f"no {which} utterance has labels in {name}: do its utterance ids belong to "
+                    "these recordings?"
+                )
+        train, test = ({f: features[f](part) for f in config.probe.features} for part in parts)
+        some = config.probe.features[0]
+        labels = [
+            [
+                align(phones.labels[utterance], len(frames), utterance)
+                for utterance, frames in zip(part.names, by_name[some], strict=True)
+            ]
+            for part, by_name in zip(parts, (train, test), strict=True)
+        ]
+        rows += probe_rows(
+            train,
+            test,
+            *labels,
+            task="phones",
+            data=name,
+            num_classes=len(phones.names),
+            hidden_widths=_hidden_widths(config),
+        )
+    return rows
+
+
+def speaker_rows(config: ConfigDict, data: AudioData, features: dict) -> list[dict[str, Any]]:
+    """Speakers, frame-wise and by utterance."""
+    names = sorted(set(data.train.speakers))
+    if len(names) < 2:
+        raise UserError(
+            f"these recordings have one speaker ({', '.join(names)}), which leaves a probe of "
+            "speakers nothing to tell apart: take speakers out of probe.tasks, or set "
+            "data.speaker_level"
+        )
+    train = first_minutes(data.train, config.probe.minutes_per_speaker)
+    known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
+    test = select(data.test, known)
+    parts = [{f: features[f](part) for f in config.probe.features} for part in (train, test)]
+    labels = [[names.index(speaker) for speaker in part.speakers] for part in (train, test)]
+    return list(
+        probe_rows(
+            *parts,
+            *labels,
+            task="speakers",
+            data=config.data.source,
+            num_classes=len(names),
+            units=("frame", "utterance"),
+        )
+    )
+
+
+def first_minutes(recordings: Recordings, minutes: float) -> Recordings:
+    """Utterances of each speaker up to so many minutes, spread over all that there are."""
+    if not minutes:
+        return recordings
+    kept, used = [], dict.fromkeys(recordings.speakers, 0.0)
+    for i in np.random.default_rng(0).permutation(len(recordings)):
+        speaker = recordings.speakers[i]
+        if used[speaker] < minutes:
+            kept.append(int(i))
+            used[speaker] += float(recordings.lengths[i]) / SAMPLE_RATE_HZ / 60
+    return select(recordings, sorted(kept))
+
+
+def speaker_picture(data: AudioData, features: Callable) -> dict[str, np.ndarray]:
+    """Means of c over pieces of test utterances, for a picture like the paper's Figure 2."""
+    test = first_minutes(data.test, 5.0)
+    names = sorted(set(data.test.speakers))
+    points, speakers = [], []
+    for speaker, c in zip(test.speakers, features(test), strict=True):
+        for start in range(0, max(1, len(c) - PIECE_LATENTS // 2), PIECE_LATENTS):
+            points.append(c[start : start + PIECE_LATENTS].mean(0))
+            speakers.append(names.index(speaker))
+    chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
+    return {
+        "features": np.asarray(points, np.float32)[chosen],
+        "speaker": np.asarray(speakers)[chosen],
+        "names": np.asarray(names),
+    }
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """The table on the console, accuracies in percent."""
+    for row in rows:
+        print(
+            f"  {row['data']:<12} {row['features']:<9} {row['probe']:<7} {row['unit']:<10}"
+            f"{100 * row['accuracy']:6.1f} %  [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+            f"  majority {100 * row['majority']:.1f} %"
+        )
+
+
+def _labelled(recordings, labels):
+    return select(recordings, [i for i, name in enumerate(recordings.names) if name in labels])
+
+
+def _hidden_widths(config):
+    return (0, config.probe.hidden_width) if config.probe.hidden_width else (0,)

@@ -1,0 +1,203 @@
+"""What every command shares: flags, errors in one sentence, and the run directory."""
+
+import ctypes
+import difflib
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from cpc.data import cache_dir
+from cpc.train import choose_devices, enable_compilation_cache, make_mesh
+from cpc.types import UserError
+
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory of the run; the same command again resumes it."
+)
+DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
+
+
+def define_config(default: str) -> flags.FlagHolder:
+    """--config, a Python file with get_config(); --config.a.b=value sets one of its keys."""
+    return config_flags.DEFINE_config_file(
+        "config", default, "Config file; --config.optim.learning_rate=1e-4 sets a key."
+    )
+
+
+def run(main: Callable[[], None]) -> None:
+    """Parse the flags and run; a mistake of the user ends in one sentence and status 2."""
+    flags.adopt_module_key_flags(sys.modules[__name__])
+    logging.set_verbosity(logging.ERROR)
+    app.run(lambda argv: _guard(main, argv), flags_parser=_parse)
+
+
+def _guard(main, argv):
+    if len(argv) > 1:
+        fail(f"{argv[1]!r} is not a flag: flags begin with --; see --help")
+    try:
+        main()
+    except UserError as error:
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+
+
+def fail(sentence: str, status: int = 2) -> None:
+    """Say what is wrong and end."""
+    sys.stdout.flush()
+    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _parse(argv):
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        fail(f"{error}; see --help")
+    except FileNotFoundError as error:
+        fail(f"cannot read the config file: {error}")
+    except (AttributeError, KeyError) as error:
+        fail(f"unknown config key: {error.args[0] if error.args else error!s}")
+    except (TypeError, ValueError, IndexError, SyntaxError, ImportError) as error:
+        fail(f"cannot read the config: {type(error).__name__}: {error}")
+
+
+def start(device: str) -> jax.sharding.Mesh:
+    """Choose the devices, cache compilations, keep freed memory; returns the mesh."""
+    keep_freed_memory()
+    enable_compilation_cache(cache_dir() / "compiled")
+    devices = choose_devices(device)
+    jax.config.update("jax_default_device", devices[0])
+    return make_mesh(devices=devices)
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep big buffers: giving them back after every op costs a CPU step up to half.
+
+    The sizes that mallopt(3) calls M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28)):
+            mallopt(option, value)
+
+
+def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """("data.batch_size", 8), ... of a nested dictionary."""
+    for key, value in config.items():
+        if isinstance(value, dict | ConfigDict):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def check_config(config: ConfigDict, reference: ConfigDict) -> None:
+    """The config has the reference's keys, no more and no fewer, with values of the same types."""
+    given, known = dict(flatten(config)), dict(flatten(reference))
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+            raise UserError(f"the config has an unknown key {key}{hint}")
+    for key, value in known.items():
+        if key not in given:
+            raise UserError(
+                f"the config lacks the key {key}: add it (configs/audio_voices.py has {value!r})"
+            )
+        if not isinstance(given[key], type(value)) and not (
+            isinstance(value, float) and isinstance(given[key], int)
+        ):
+            raise UserError(
+                f"the config's {key} is {given[key]!r}: it must be a {type(value).__name__}, "
+                f"such as {value!r}"
+            )
+
+
+def open_run(workdir: str | None, config: ConfigDict) -> pathlib.Path:
+    """Make the run directory, or find that it holds a run of the same config."""
+    if not workdir:
+        raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
+    path = pathlib.Path(workdir)
+    wanted = json.loads(config.to_json())
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if (path / "config.json").exists():
+            check_same_config(read_json(path / "config.json"), wanted, path)
+        else:
+            write_json(path / "config.json", wanted)
+        write_json(path / "environment.json", describe_environment())
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the run directory {path} ({error.strerror}): free space there, or "
+            "choose another --workdir"
+        ) from error
+    return path
+
+
+def check_same_config(recorded: dict, wanted: dict, path: pathlib.Path) -> None:
+    """One sentence that names the keys in which two configs differ."""
+    a, b = dict(flatten(recorded)), dict(flatten(wanted))
+    differing = [
+        f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here"
+        for key in sorted(a.keys() | b.keys())
+        if a.get(key) != b.get(key)
+    ]
+    if differing:
+        raise UserError(
+            f"{path} holds a run of another config ({'; '.join(differing)}): choose another "
+            "--workdir, or give that config"
+        )
+
+
+def describe_environment() -> dict[str, Any]:
+    """Versions, devices, revision and command: what a figure was measured on."""
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parent,
+        check=False,
+    )
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "devices": [device.device_kind for device in jax.devices()],
+        "processes": jax.process_count(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "git_revision": git.stdout.strip() or None,
+        "command": command_line(),
+    }
+
+
+def command_line() -> str:
+    """The command that was given, to be given again."""
+    module = sys.modules["__main__"].__spec__
+    name = f"python -m {module.name.removesuffix('.__main__')}" if module else sys.argv[0]
+    return shlex.join([*name.split(), *sys.argv[1:]])
+
+
+def read_json(path: pathlib.Path) -> Any:
+    """A json file of a run."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(f"cannot read {path} ({error}): is this the directory of a run?") from error
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+    """Write whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=2) + "\n")
+    part.replace(path)
