@@ -54,6 +54,8 @@ def test_interval_is_seeded_and_weighs_by_frames():
     correct, count = np.array([0.0, 90.0]), np.array([10, 90])
     assert bootstrap_interval(correct, count) == bootstrap_interval(correct, count)
     assert bootstrap_interval(correct, count) == (0.0, 1.0)
+    long_are_right = np.tile([0.0, 90.0], 50), np.tile([10, 90], 50)  # 0.9 of the frames
+    assert 0.8 < bootstrap_interval(*long_are_right)[0] < 0.9
     assert bootstrap_interval(np.array([3.0]), np.array([4])) == (0.75, 0.75)
 
 
@@ -79,9 +81,9 @@ def test_constant_features_have_no_spread(value):
 
 def test_spread_does_not_depend_on_scale():
     x = np.random.default_rng(3).standard_normal((500, 6)).astype(np.float32)
-    small, large = feature_spread(1e-6 * x), feature_spread(1e6 * x)
+    small, large = feature_spread(1e-17 * x), feature_spread(1e6 * x)
     assert float(small[1]) == pytest.approx(float(large[1]), rel=1e-3)
-    assert float(large[0]) == pytest.approx(1e12 * float(small[0]), rel=1e-3)
+    assert float(large[0]) == pytest.approx(1e23 * float(small[0]), rel=1e-3)
     assert feature_spread(x.astype(jnp.bfloat16))[0].dtype == jnp.float32
 
 
