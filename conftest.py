@@ -13,8 +13,8 @@ from jaxtyping import install_import_hook
 
 install_import_hook("cpc", "beartype.beartype")
 
-import jax
+import jax  # noqa: E402 (after the flags and the hook)
 
-CACHE = pathlib.Path(__file__).parents[1] / ".cache" / "jax"
+CACHE = pathlib.Path(__file__).parent / ".cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -3,12 +3,14 @@
 python -m experiments.audio --config configs/audio_voices.py --workdir runs/voices
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
 
-def get_config() -> ConfigDict:
+def get_config() -> Any:
     """Every key that an audio experiment knows, with the demo's values."""
-    c = ConfigDict()
+    c: Any = ConfigDict()
     c.seed = 0
     c.num_steps = 2000
     c.log_every = 50
@@ -18,6 +20,7 @@ def get_config() -> ConfigDict:
     c.data = ConfigDict()
     c.data.source = "voices"  # voices, folder, librispeech_tfds or synthetic
     c.data.path = ""  # of folder and librispeech_tfds
+    c.data.split = "train_clean100"  # of librispeech_tfds
     c.data.speaker_level = 1  # folder: which directory level names the speaker
     c.data.train_list = ""  # utterance ids, one a line; without lists a seeded split by utterance
     c.data.test_list = ""

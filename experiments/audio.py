@@ -19,7 +19,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from configs import audio_voices
 from cpc import negatives, report
@@ -56,7 +55,8 @@ from cpc.train import (
 )
 from cpc.types import Batch, Position, UserError
 from experiments import audio_probes, launch
-from experiments.audio_data import AudioData, load_data, write_skipped
+from experiments.audio_data import AudioData, load_data, synthetic_truth, write_skipped
+from experiments.launch import Config
 
 CONFIG = launch.define_config("configs/audio_voices.py")
 
@@ -71,27 +71,34 @@ RULES = (
 
 
 def main() -> None:
-    """Train, probe, report."""
-    config = CONFIG.value
+    """The command."""
+    run(CONFIG.value, launch.WORKDIR.value, launch.DEVICE.value)
+
+
+def run(config: Config, workdir: str | None, device: str = "auto") -> None:
+    """Train, probe, report; stopped by a signal, say how to resume."""
     launch.check_config(config, audio_voices.get_config())
-    mesh = launch.start(launch.DEVICE.value)
     audio_probes.check_options(config.probe)
+    mesh = launch.start(device)
     check_batch_size(config.data.batch_size, mesh)
-    rule = build_rule(config)
-    model = build_model(config.model)
-    workdir = launch.open_run(launch.WORKDIR.value, config)
+    rule, model = build_rule(config), build_model(config.model)
+    folder = launch.open_run(workdir, config)
     data = load_data(config, print)
-    write_skipped(workdir, data)
-    finished, variables = train(config, workdir, data, model, rule, mesh)
-    if finished:
-        audio_probes.run_tasks(config, workdir, data, model, variables, config.num_steps)
-        page = report.write_report(workdir)
-        print(f"report: {page}")
-    else:
-        print(f"stopped; to resume: {launch.command_line()}")
+    write_skipped(folder, data)
+    if config.data.source == "synthetic":
+        encoder = ConvEncoder(padding=config.model.padding)
+        truth = synthetic_truth(config.model.num_offsets, encoder.receptive_field, encoder.stride)
+        launch.write_json(folder / "truth.json", truth)
+
+    reason, variables = train(config, folder, data, model, rule, mesh)
+    if reason:
+        print(f"stopped by {reason}; to resume: {launch.command_line()}")
+        return
+    audio_probes.run_tasks(config, folder, data, model, variables, config.num_steps)
+    print(f"report: {report.write_report(folder)}")
 
 
-def build_model(config: ConfigDict) -> Model:
+def build_model(config: Config) -> Model:
     """Encoder, context and predictor by the config's words."""
     if config.context not in CONTEXTS:
         raise UserError(f"model.context is {config.context!r}: choose one of {', '.join(CONTEXTS)}")
@@ -107,7 +114,7 @@ def build_model(config: ConfigDict) -> Model:
     )
 
 
-def build_rule(config: ConfigDict) -> negatives.Rule:
+def build_rule(config: Config) -> negatives.Rule:
     """The negative rule, with its window and its groups."""
     named = {rule.name: rule for rule in RULES}
     options = config.negatives
@@ -115,11 +122,8 @@ def build_rule(config: ConfigDict) -> negatives.Rule:
         raise UserError(f"negatives.rule is {options.rule!r}: choose one of {', '.join(named)}")
     batch_size = config.data.batch_size
     rule = named[options.rule]
-    if batch_size // options.groups < 2 and rule.name not in (
-        "batch",
-        "own_sequence",
-        "same_group",
-    ):
+    needs_others = rule.name in ("excluding_sequence", "one_per_sequence")
+    if needs_others and batch_size // max(options.groups, 1) < 2:
         raise UserError(
             f"a batch of {batch_size} in {options.groups} group(s) leaves the rule {rule.name} no "
             "negatives: raise data.batch_size"
@@ -141,7 +145,7 @@ def positions(batch: Batch, num_latents: int) -> Position:
     )
 
 
-def make_loss(config: ConfigDict, model: Model, rule: negatives.Rule) -> Callable:
+def make_loss(config: Config, model: Model, rule: negatives.Rule) -> Callable:
     """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch."""
     options = config.negatives
     sample = None
@@ -164,14 +168,14 @@ def make_loss(config: ConfigDict, model: Model, rule: negatives.Rule) -> Callabl
 
 
 def train(
-    config: ConfigDict,
+    config: Config,
     workdir: pathlib.Path,
     data: AudioData,
     model: Model,
     rule: negatives.Rule,
     mesh: jax.sharding.Mesh,
-) -> tuple[bool, Any]:
-    """Train to the last step or to a signal; returns whether it finished, and the variables."""
+) -> tuple[str, Any]:
+    """Train to the last step or to a signal; returns the signal's name and the variables."""
     draw = make_batches(
         data.train,
         window_samples=config.data.window_samples,
@@ -235,7 +239,7 @@ def train(
         for writer in writers:
             writer.close()
     params = state.params if state.ema is None else state.ema
-    return not reason, {"params": params, **state.extra}
+    return reason, {"params": params, **state.extra}
 
 
 def make_state(config, model, loss_fn, tx, batch) -> TrainState:
@@ -274,14 +278,16 @@ def make_summary(
     tracker: Tracker, schedule: Callable, hours: float, say: Callable[[str], None]
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turns the sums of a window of steps into its record; says so when the state changes."""
-    begin, last = time.time(), [None]
+    begin, last = time.time(), ""
 
     def summarize(sums, step):
+        nonlocal last
         track = tracker(sums["offsets"])
-        warning = tracker.warning(track)
-        if warning and warning.split(":")[0] != last[0]:
+        warning = tracker.warning(track) or ""
+        kind = warning.split(":")[0]
+        if kind and kind != last:
             say(f"step {step:,}: {warning}")
-        last[0] = warning and warning.split(":")[0]
+        last = kind
         return {
             "loss": sums["loss"] / sums["steps"],
             "gradient_norm": sums["gradient_norm"] / sums["steps"],
@@ -295,7 +301,7 @@ def make_summary(
 
 
 def make_evaluation(
-    config: ConfigDict,
+    config: Config,
     data: AudioData,
     model: Model,
     rule: negatives.Rule,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from cpc import data
 from cpc.data.voices import prepare_voices
 from cpc.types import UserError
+from experiments.launch import Config
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_SECONDS, SYNTHETIC_PHONES = 4, 10, 6.0, 8
@@ -34,7 +34,7 @@ class AudioData(NamedTuple):
     """Name of a labelled set -> its phones."""
 
 
-def load_data(config: ConfigDict, log: Callable[[str], object]) -> AudioData:
+def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     """Read, pack and split the recordings of `config.data`."""
     options = config.data
     if options.source not in SOURCES:
@@ -57,7 +57,7 @@ def load_data(config: ConfigDict, log: Callable[[str], object]) -> AudioData:
         recordings = (
             data.read_folder(root, options.speaker_level, options.max_skipped_fraction)
             if options.source == "folder"
-            else data.read_librispeech_tfds(root)
+            else data.read_librispeech_tfds(root, options.split, log)
         )
     if options.phones:
         phones[pathlib.Path(options.phones).stem] = Phones(*data.read_alignments(options.phones))
@@ -76,7 +76,7 @@ def load_data(config: ConfigDict, log: Callable[[str], object]) -> AudioData:
     return AudioData(train, test, phones)
 
 
-def _synthetic(config: ConfigDict) -> AudioData:
+def _synthetic(config: Config) -> AudioData:
     made = data.make_synthetic(
         num_speakers=SYNTHETIC_SPEAKERS,
         utterances_per_speaker=SYNTHETIC_UTTERANCES,
@@ -88,14 +88,21 @@ def _synthetic(config: ConfigDict) -> AudioData:
     return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
 
 
-def synthetic_truth(num_offsets: int) -> dict[str, list[float]]:
-    """Information between frames by offset, in nats: what the synthetic source lets one know."""
+def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict[str, list]:
+    """Most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
+
+    A latent sees its own frame and some before it. Given phones and speaker frames are
+    independent, so that past and latent share what the two nearest frames of theirs do: phones
+    that are k - (frames seen before) apart, and the speaker. Smaller offsets see the same samples
+    and have no such limit; they are left out.
+    """
     chain = data.phone_chain(SYNTHETIC_PHONES)
-    offsets = range(1, num_offsets + 1)
+    before = -(-receptive_field // stride) - 1
+    offsets = range(before + 1, num_offsets + 1)
     return {
         "offsets": list(offsets),
         "mutual_information": [
-            data.synthetic_information(k, chain, SYNTHETIC_SPEAKERS) for k in offsets
+            data.synthetic_information(k - before, chain, SYNTHETIC_SPEAKERS) for k in offsets
         ],
     }
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from cpc.data import SAMPLE_RATE_HZ, Recordings, align, read_all, select
 from cpc.evaluate import embed_utterances, mfcc, probe_rows
@@ -15,6 +14,7 @@ from cpc.models import Model
 from cpc.types import UserError
 from experiments import launch
 from experiments.audio_data import AudioData
+from experiments.launch import Config
 
 TASKS = ("phones", "speakers")
 FEATURES = ("c", "z", "mfcc", "random c", "random z")
@@ -23,7 +23,7 @@ PIECE_LATENTS = 128
 MAX_POINTS = 1500
 
 
-def check_options(options: ConfigDict) -> None:
+def check_options(options: Config) -> None:
     """Unknown tasks and features are found before the training, not after it."""
     for name, given, known in (
         ("probe.tasks", options.tasks, TASKS),
@@ -35,7 +35,7 @@ def check_options(options: ConfigDict) -> None:
 
 
 def run_tasks(
-    config: ConfigDict,
+    config: Config,
     workdir: pathlib.Path,
     data: AudioData,
     model: Model,
@@ -52,14 +52,15 @@ def run_tasks(
         rows = phone_rows(config, data, features) if task == "phones" else []
         if task == "speakers":
             rows = speaker_rows(config, data, features)
-            np.savez(folder / "picture.npz", **speaker_picture(data, features["c"]))
+            points, speaker, names = speaker_picture(data, features["c"])
+            np.savez(folder / "picture.npz", features=points, speaker=speaker, names=names)
         launch.write_json(folder / f"{task}.json", {"step": step, "rows": rows})
         print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
         print_rows(rows)
 
 
 def make_features(
-    config: ConfigDict, model: Model, variables: Any
+    config: Config, model: Model, variables: Any
 ) -> dict[str, Callable[[Recordings], list[np.ndarray]]]:
     """Name -> the features of each recording, (frames, width), one frame each 10 ms."""
     window = np.zeros((1, config.data.window_samples), np.float32)
@@ -81,7 +82,7 @@ def make_features(
     return {name: of(name) for name in dict.fromkeys(("c", *config.probe.features))}
 
 
-def phone_rows(config: ConfigDict, data: AudioData, features: dict) -> list[dict[str, Any]]:
+def phone_rows(config: Config, data: AudioData, features: dict) -> list[dict[str, Any]]:
     """Frame-wise phones, on every labelled set."""
     if not data.phones:
         raise UserError(
@@ -118,7 +119,7 @@ def phone_rows(config: ConfigDict, data: AudioData, features: dict) -> list[dict
     return rows
 
 
-def speaker_rows(config: ConfigDict, data: AudioData, features: dict) -> list[dict[str, Any]]:
+def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[str, Any]]:
     """Speakers, frame-wise and by utterance."""
     names = sorted(set(data.train.speakers))
     if len(names) < 2:
@@ -130,12 +131,14 @@ def speaker_rows(config: ConfigDict, data: AudioData, features: dict) -> list[di
     train = first_minutes(data.train, config.probe.minutes_per_speaker)
     known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
     test = select(data.test, known)
-    parts = [{f: features[f](part) for f in config.probe.features} for part in (train, test)]
+    by_feature = [{f: features[f](part) for f in config.probe.features} for part in (train, test)]
     labels = [[names.index(speaker) for speaker in part.speakers] for part in (train, test)]
     return list(
         probe_rows(
-            *parts,
-            *labels,
+            by_feature[0],
+            by_feature[1],
+            labels[0],
+            labels[1],
             task="speakers",
             data=config.data.source,
             num_classes=len(names),
@@ -157,7 +160,9 @@ def first_minutes(recordings: Recordings, minutes: float) -> Recordings:
     return select(recordings, sorted(kept))
 
 
-def speaker_picture(data: AudioData, features: Callable) -> dict[str, np.ndarray]:
+def speaker_picture(
+    data: AudioData, features: Callable
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Means of c over pieces of test utterances, for a picture like the paper's Figure 2."""
     test = first_minutes(data.test, 5.0)
     names = sorted(set(data.test.speakers))
@@ -167,11 +172,7 @@ def speaker_picture(data: AudioData, features: Callable) -> dict[str, np.ndarray
             points.append(c[start : start + PIECE_LATENTS].mean(0))
             speakers.append(names.index(speaker))
     chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
-    return {
-        "features": np.asarray(points, np.float32)[chosen],
-        "speaker": np.asarray(speakers)[chosen],
-        "names": np.asarray(names),
-    }
+    return np.asarray(points, np.float32)[chosen], np.asarray(speakers)[chosen], np.asarray(names)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:

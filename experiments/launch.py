@@ -11,7 +11,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 from absl import app, flags, logging
@@ -20,6 +20,9 @@ from ml_collections import ConfigDict, config_flags
 from cpc.data import cache_dir
 from cpc.train import choose_devices, enable_compilation_cache, make_mesh
 from cpc.types import UserError
+
+#: A ConfigDict, whose attributes no type checker knows.
+Config: TypeAlias = Any
 
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the run; the same command again resumes it."
@@ -52,7 +55,7 @@ def _guard(main, argv):
         fail("interrupted", 130)
 
 
-def fail(sentence: str, status: int = 2) -> None:
+def fail(sentence: str, status: int = 2) -> NoReturn:
     """Say what is wrong and end."""
     sys.stdout.flush()
     print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
@@ -101,7 +104,7 @@ def flatten(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield f"{prefix}{key}", value
 
 
-def check_config(config: ConfigDict, reference: ConfigDict) -> None:
+def check_config(config: Config, reference: Config) -> None:
     """The config has the reference's keys, no more and no fewer, with values of the same types."""
     given, known = dict(flatten(config)), dict(flatten(reference))
     for key in given:
@@ -123,7 +126,7 @@ def check_config(config: ConfigDict, reference: ConfigDict) -> None:
             )
 
 
-def open_run(workdir: str | None, config: ConfigDict) -> pathlib.Path:
+def open_run(workdir: str | None, config: Config) -> pathlib.Path:
     """Make the run directory, or find that it holds a run of the same config."""
     if not workdir:
         raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
@@ -186,6 +189,11 @@ def command_line() -> str:
     module = sys.modules["__main__"].__spec__
     name = f"python -m {module.name.removesuffix('.__main__')}" if module else sys.argv[0]
     return shlex.join([*name.split(), *sys.argv[1:]])
+
+
+def read_config(workdir: pathlib.Path) -> Config:
+    """The config that a run recorded."""
+    return ConfigDict(read_json(workdir / "config.json"))
 
 
 def read_json(path: pathlib.Path) -> Any:

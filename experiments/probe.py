@@ -7,7 +7,6 @@ python -m experiments.probe --workdir runs/voices --task speakers --step 1000
 import pathlib
 
 from absl import flags
-from ml_collections import ConfigDict
 
 from cpc import report
 from cpc.train import restore_params
@@ -24,7 +23,7 @@ def main() -> None:
     if not launch.WORKDIR.value:
         raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
     workdir = pathlib.Path(launch.WORKDIR.value)
-    config = ConfigDict(launch.read_json(workdir / "config.json"))
+    config = launch.read_config(workdir)
     launch.start(launch.DEVICE.value)
     arrays, _, step = restore_params(workdir / "checkpoints", STEP.value)
     variables = {"params": arrays["ema"] or arrays["params"], **arrays["extra"]}

@@ -1,7 +1,7 @@
 """The tracker: what a run's sums say about mutual information, and when not to believe it."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Tracker:
 
     def __call__(self, sums: OffsetSums) -> Track:
         """Read the sums, added up over any number of steps."""
-        s = OffsetSums(*(np.asarray(leaf, np.float64) for leaf in sums))
+        s: Any = OffsetSums._make(np.asarray(leaf, np.float64) for leaf in sums)
         anchors = np.where(s.anchors > 0, s.anchors, np.nan)
         loss, log_n = s.loss / anchors, s.log_n / anchors
         value = log_n - loss

@@ -34,7 +34,7 @@ class AnchorScores(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Who can be contrasted: positions (b, a), which of them exist, and who is left out at random."""
+    """Who can be contrasted: places (b, a), which of them exist, and a key for sampling."""
 
     positions: Position
     exists: Bool[Array, "b a"]
@@ -49,7 +49,7 @@ def summed_info_nce(
     rule: NegativeRule,
     sample: Callable[[Array, Array], Array] | None,
     block: int,
-) -> tuple[Float[Array, "k"], AnchorScores]:
+) -> tuple[Float[Array, " k"], AnchorScores]:
     """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
 
     Anchor and candidate share the places (b, a): a sequence's latents in any order. The score of

@@ -1,7 +1,7 @@
 """The loss of contrastive predictive coding: InfoNCE at each offset, over the global batch."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,21 +18,21 @@ class OffsetSums(NamedTuple):
     log N_i - L_i and of anchors: their moments give an interval by blocks of sequences.
     """
 
-    anchors: Float[Array, "k"]
-    loss: Float[Array, "k"]
-    n: Float[Array, "k"]
+    anchors: Float[Array, " k"]
+    loss: Float[Array, " k"]
+    n: Float[Array, " k"]
     """Candidates N_i, the positive included."""
-    log_n: Float[Array, "k"]
-    top1: Float[Array, "k"]
+    log_n: Float[Array, " k"]
+    top1: Float[Array, " k"]
     """Anchors whose positive beats every negative; a tie is lost."""
-    pairwise: Float[Array, "k"]
+    pairwise: Float[Array, " k"]
     """Share of negatives that the positive beats; a tie counts one half."""
-    sequences: Float[Array, "k"]
-    value_squared: Float[Array, "k"]
+    sequences: Float[Array, " k"]
+    value_squared: Float[Array, " k"]
     """Sum over sequences of v_b^2."""
-    value_anchors: Float[Array, "k"]
+    value_anchors: Float[Array, " k"]
     """Sum over sequences of v_b a_b."""
-    anchors_squared: Float[Array, "k"]
+    anchors_squared: Float[Array, " k"]
     """Sum over sequences of a_b^2."""
 
 
@@ -41,7 +41,7 @@ def cpc_loss(
     positions: Position,
     rule: NegativeRule,
     *,
-    temperature: float | Float[Array, ""] = 1.0,
+    temperature: float | int | Float[Array, ""] = 1.0,
     sample: Callable[[Array, Array], Array] | None = None,
     rng: Array | None = None,
     where: Bool[Array, "b t ..."] | None = None,
@@ -90,7 +90,8 @@ def cpc_loss(
     queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
     queries = (queries / temperature).astype(z.dtype)
     keys = z.reshape(b, -1, width)
-    losses, anchors = summed_info_nce(queries, keys, candidates, rule, sample, block)
+    result: Any = summed_info_nce(queries, keys, candidates, rule, sample, block)
+    losses, anchors = result
     sums = sum_anchors(anchors)
     return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
 

@@ -8,12 +8,12 @@ from cpc.types import UserError
 
 
 def info_nce(
-    positive: Float[Array, "m"],
+    positive: Float[Array, " m"],
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"] | None = None,
     *,
-    temperature: float | Float[Array, ""] = 1.0,
-) -> Float[Array, "m"]:
+    temperature: float | int | Float[Array, ""] = 1.0,
+) -> Float[Array, " m"]:
     """Loss of each anchor, in nats.
 
     L = log [ e^s+ + sum_j e^s_j ] - s+, over the negatives j (van den Oord et al. 2018, eq. 4).

@@ -1,4 +1,4 @@
-"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC, which composes them."""
+"""Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three."""
 
 from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC, Model, make_model

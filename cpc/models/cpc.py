@@ -1,7 +1,7 @@
 """CPC composes an encoder, a context and a predictor, and hides flax from everything else."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -55,6 +55,7 @@ def make_model(module: CPC) -> Model:
         return module.apply(variables, batch["x"], True, mutable=list(state), rngs=rngs)
 
     def embed(variables, x):
-        return module.apply(variables, x, method=CPC.embed)
+        latents_and_contexts: Any = module.apply(variables, x, method=CPC.embed)
+        return latents_and_contexts
 
     return Model(jax.jit(init), apply, embed)

@@ -98,7 +98,8 @@ class ConvEncoder(nn.Module):
         if self.padding == "causal":
             return [(kernel - stride, 0) for kernel, stride in layers]
         if self.padding == "same":
-            return [((kernel - stride + 1) // 2,) * 2 for kernel, stride in layers]
+            halves = [(kernel - stride + 1) // 2 for kernel, stride in layers]
+            return [(half, half) for half in halves]
         if self.padding == "valid":
             return [(0, 0)] * len(layers)
         return [(int(pad), int(pad)) for pad in self.padding]

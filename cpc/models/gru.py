@@ -3,9 +3,9 @@
     r = sigmoid(x_r + h W_r)    u = sigmoid(x_u + h W_u)    n = tanh(x_n + r (h W_n + b_n))
     h' = n + u (h - n)
 
-(Cho et al. 2014, with the reset gate after the recurrent product, as in cuDNN and torch; torch calls
-the update gate z.) The input projections x are made for all steps at once outside. The backward
-scan computes only what depends on the step after; the gradient of W is one product over all steps.
+(Cho et al. 2014, with the reset gate after the recurrent product, as in cuDNN and torch, where the
+update gate is called z.) The input projections x are made for all steps at once outside. The
+backward scan computes only what depends on the step after; the gradient of W is one product.
 """
 
 import jax
@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 def gru_scan(
     x: Float[Array, "t b gates"],
     w: Float[Array, "h gates"],
-    bias: Float[Array, "h"],
+    bias: Float[Array, " h"],
     start: Float[Array, "b h"],
 ) -> Float[Array, "t b h"]:
     """States after each step, time first; gates = 3 h, stacked r, u, n."""

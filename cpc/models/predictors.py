@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 
 class LinearPredictor(nn.Module):
-    """One linear map an offset: predictions[:, :, k - 1] = W_k c (van den Oord et al. 2018, eq. 3)."""
+    """One linear map an offset: predictions[:, :, k - 1] = W_k c (van den Oord et al., eq. 3)."""
 
     num_offsets: int
     width: int

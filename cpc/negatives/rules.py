@@ -1,6 +1,6 @@
-"""Negative rules: may this candidate be a negative of that anchor, at this offset?
+"""Negative rules say which candidates may be negatives of an anchor at an offset.
 
-The rows of Table 2 of van den Oord et al. (2018), by rule and by the batches that the sampler makes:
+The rows of Table 2 of van den Oord et al. (2018), by rule and by the batches that are drawn:
 
     mixed speaker                   batch                  batches that mix speakers
     same speaker                    batch                  batches of one speaker

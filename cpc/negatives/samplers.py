@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool
 def sample_uniform(
     rng: Array, allowed: Bool[Array, "m n"], num_negatives: int
 ) -> Bool[Array, "m n"]:
-    """`num_negatives` of each anchor's allowed ones, without replacement, every subset equally likely.
+    """Some of each anchor's allowed negatives, every subset of that size equally likely.
 
     Anchors that are allowed fewer keep all of them.
 

@@ -1,0 +1,42 @@
+# make demo   environment, real recordings, a CPC run, probes, report
+# make test   environment, lint, types, tests
+# Nothing needs root; what is there is reused.
+
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+DEMO_RUN ?= runs/voices
+
+# Big pages for big buffers: a CPU step spends its time computing instead of faulting pages in.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
+
+.PHONY: demo test lint clean
+.DEFAULT_GOAL := demo
+
+demo: .venv/demo
+	$(BIN)/python -m experiments.audio --config configs/audio_voices.py --workdir $(DEMO_RUN)
+
+test: .venv/dev lint
+	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m slow
+
+lint: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright
+
+clean:
+	rm -rf .venv .cache .pytest_cache .ruff_cache *.egg-info build dist
+
+.venv/demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+.venv/dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@touch $@ .venv/demo
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "error: no Python of at least 3.11 with venv was found: \
+	install one (on Debian and Ubuntu: python3 and python3-venv), or run make PYTHON=/path/to/python" >&2; exit 2; }
+	$(PYTHON) -m venv .venv

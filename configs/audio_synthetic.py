@@ -1,0 +1,28 @@
+"""Seconds on a laptop: phones from a Markov chain under a static speaker, of known information.
+
+    python -m experiments.audio --config configs/audio_synthetic.py --workdir runs/synthetic
+
+For tests, and for judging the tracker: the report draws the exact information beside the bound.
+Expected: below the exact curve at every offset, within 40 s on 2 CPU cores.
+"""
+
+from typing import Any
+
+from configs import audio_voices
+
+
+def get_config() -> Any:
+    """The demo, smaller in everything, on sound that is made up."""
+    c = audio_voices.get_config()
+    c.num_steps = 300
+    c.log_every = 25
+    c.eval_every = c.save_every = 100
+    c.data.source = "synthetic"
+    c.data.window_samples = 5120
+    c.data.batch_size = 16
+    c.model.width = c.model.context_width = 32
+    c.model.num_offsets = 8
+    c.optim.learning_rate = 2e-3
+    c.optim.warmup_steps = 20
+    c.probe.hidden_width = 32
+    return c

@@ -1,0 +1,86 @@
+"""The tracker: intervals, states, words."""
+
+import jax
+import numpy as np
+import pytest
+
+from cpc.estimators import Tracker
+from cpc.losses import OffsetSums
+
+
+def sums_of(values, anchors, log_n):
+    """Sums of one offset from each sequence's own sums."""
+    values, anchors = np.asarray(values, float), np.asarray(anchors, float)
+    n = np.exp(log_n)
+    return OffsetSums(
+        *(np.array([x]) for x in (
+            anchors.sum(), (anchors * log_n - values).sum(), anchors.sum() * n,
+            anchors.sum() * log_n, anchors.sum() / 4, anchors.sum() / 2, float(len(values)),
+            (values**2).sum(), (values * anchors).sum(), (anchors**2).sum(),
+        ))
+    )  # fmt: skip
+
+
+def test_interval_is_that_of_block_means():
+    """With equal blocks: the standard error of the mean of the blocks' means."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(1.5, 0.3, 40)
+    track = Tracker(True)(sums_of(means * 10, np.full(40, 10), np.log(64)))
+    error = means.std(ddof=1) / np.sqrt(40)
+    assert track.value[0] == pytest.approx(means.mean())
+    assert track.high[0] - track.value[0] == pytest.approx(1.96 * error)
+    assert track.value[0] - track.low[0] == pytest.approx(1.96 * error)
+
+
+def test_interval_covers_the_mean_of_dependent_frames():
+    """Frames of a sequence repeat each other; 95 % intervals by sequences still cover."""
+    rng, covered = np.random.default_rng(1), 0
+    for _ in range(400):
+        anchors = rng.integers(5, 30, 60)
+        means = rng.normal(2.0, 0.5, 60)
+        track = Tracker(True)(sums_of(means * anchors, anchors, np.log(1024)))
+        covered += track.low[0] <= 2.0 <= track.high[0]
+    assert 0.91 <= covered / 400 <= 0.98
+
+
+def test_interval_narrows_with_steps():
+    one = sums_of([10.0, 14.0, 9.0, 13.0], [10] * 4, np.log(64))
+    many = jax.tree.map(lambda leaf: 25 * leaf, one)
+    width = [np.diff([track.low[0], track.high[0]])[0] for track in map(Tracker(True), (one, many))]
+    assert width[1] < width[0] / 4
+
+
+@pytest.mark.parametrize(
+    ("share", "state"),
+    [(0.0, "chance"), (0.005, "chance"), (0.3, "fine"), (0.59, "fine"), (0.61, "warn"),
+     (0.89, "warn"), (0.91, "saturated"), (1.0, "saturated")],
+)  # fmt: skip
+def test_states(share, state):
+    log_n = np.log(128)
+    track = Tracker(True)(sums_of(np.full(50, share * log_n * 8), np.full(50, 8), log_n))
+    assert track.state == (state,)
+    assert track.log_n[0] == pytest.approx(log_n)
+    assert track.acc_top1[0] == 0.25
+    assert track.acc_pairwise[0] == 0.5
+
+
+def test_a_wide_interval_that_reaches_zero_is_chance():
+    values = np.array([-3.0, 5.0, -4.0, 4.0])
+    assert Tracker(True)(sums_of(values * 8, [8] * 4, np.log(64))).state == ("chance",)
+
+
+def test_sentences():
+    log_n = np.log(64)
+    chance = Tracker(False)(sums_of([0.0, 0.0], [8, 8], log_n))
+    full = Tracker(False)(sums_of([8 * log_n] * 2, [8, 8], log_n))
+    fine = Tracker(False)(sums_of([16.0, 15.9], [8, 8], log_n))
+    assert Tracker(False).warning(chance).startswith("the loss sits at chance: log N - L is 0.000")
+    assert "the score is at its ceiling log N at offset 1" in Tracker(False).warning(full)
+    assert "the bound is at its ceiling" in Tracker(True).warning(full)
+    assert Tracker(False).warning(fine) is None
+
+
+def test_an_offset_without_anchors_is_chance_and_not_a_number():
+    track = Tracker(True)(OffsetSums(*(np.zeros(2) for _ in OffsetSums._fields)))
+    assert np.isnan(track.value).all()
+    assert track.state == ("chance", "chance")

@@ -1,0 +1,18 @@
+"""Reads expected values made by other implementations; each file states its source."""
+
+import json
+import pathlib
+
+import numpy as np
+
+
+def load_golden(name):
+    """Name of an npz file here -> (meta, {case: (params, inputs, outputs)})."""
+    with np.load(pathlib.Path(__file__).parent / name, allow_pickle=False) as arrays:
+        meta = json.loads(str(arrays["meta"]))
+        cases = {case: (params, {}, {}) for case, params in meta["cases"].items()}
+        for key in arrays.files:
+            if key != "meta":
+                case, kind, entry = key.split("/", 2)
+                cases[case][1 if kind == "in" else 2][entry] = arrays[key]
+    return meta, cases

@@ -1,0 +1,296 @@
+"""The CPC loss against goldens, a naive float64 twin, closed forms and invariances."""
+
+import functools
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import negatives
+from cpc.estimators import Tracker, bound_over_sequences
+from cpc.losses import cpc_loss
+from cpc.types import CPCOutputs, Position, UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+META, CASES = load_golden("cpc_loss.npz")
+RULES = {
+    "all": negatives.batch,
+    "exclude_own": negatives.excluding_sequence,
+    "own_only": negatives.own_sequence,
+    "same_speaker": negatives.same_group,
+    "same_speaker_exclude_own": negatives.same_group & negatives.excluding_sequence,
+}
+TARGETS_ONLY = negatives.Rule("targets", lambda anchor, candidate, k: candidate.time >= k)
+COVERED = [
+    name
+    for name, (params, _, _) in CASES.items()
+    if params["rule"] in RULES and params["anchors"] == "per_step"
+]
+
+
+def positions_of(batch, length, speaker=None):
+    speaker = np.zeros(batch, np.int32) if speaker is None else speaker
+    return Position(
+        np.arange(batch, dtype=np.int32)[:, None],
+        np.arange(length, dtype=np.int32)[None],
+        np.zeros((1, 1), np.int32),
+        np.asarray(speaker, np.int32)[:, None],
+    )
+
+
+def golden_rule(params):
+    rule = RULES[params["rule"]] & negatives.outside_window(params["window"])
+    return rule & TARGETS_ONLY if params["pool"] == "targets" else rule
+
+
+def golden_loss(arrays, params, inputs, block=512):
+    z, c, w = arrays
+    predictions = jnp.einsum("bth,kdh->btkd", c, w)
+    if params["cosine"]:
+        z, predictions = (
+            x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+            for x in (z, predictions)
+        )
+    batch, length = z.shape[:2]
+    lengths = inputs.get("lengths")
+    where = None if lengths is None else jnp.arange(length)[None] < jnp.asarray(lengths)[:, None]
+    return cpc_loss(
+        CPCOutputs(z, c, predictions),
+        positions_of(batch, length, inputs.get("speaker")),
+        golden_rule(params),
+        temperature=1 / params["scale"],
+        where=where,
+        block=block,
+    )
+
+
+def test_goldens_are_covered():
+    assert len(COVERED) >= 25, "only explicit negatives and common anchors are out of scope"
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_equals_golden(name):
+    params, inputs, expected = CASES[name]
+    arrays = [jnp.asarray(inputs[key], jnp.float32) for key in ("z", "c", "W")]
+    (_, sums), gradients = jax.value_and_grad(golden_loss, has_aux=True)(arrays, params, inputs)
+    rtol, atol = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
+    close = functools.partial(np.testing.assert_allclose, rtol=rtol)
+
+    def scale(value):
+        finite = np.abs(value[np.isfinite(value)])
+        return atol + rtol * finite.max(initial=0.0)
+
+    track = Tracker(False)(sums)
+    close(track.loss, expected["loss"], atol=scale(expected["loss"]))
+    close(track.value, expected["bound"], atol=scale(expected["loss"]))
+    counted = expected["n_anchors"] - expected["n_without_negatives"]
+    np.testing.assert_array_equal(np.asarray(sums.anchors), counted)
+    close(track.n, expected["mean_candidates"], atol=1e-6)
+    if not name.startswith(("chance", "tied")):  # ties there are broken by rounding
+        close(track.acc_top1, expected["top1_strict"], atol=1e-6)
+        close(track.acc_pairwise, expected["pairwise_win"], atol=1e-6)
+    num_counted = np.sum(counted > 0)  # the goldens' gradient is of the mean over offsets
+    for key, gradient in zip(("z", "c", "W"), gradients, strict=True):
+        if f"grad_{key}" in expected:
+            want = expected[f"grad_{key}"] * num_counted
+            close(gradient, want, atol=scale(want))
+
+
+@pytest.mark.parametrize("block", [1, 7, 16, 10_000])
+def test_blocks_change_nothing(block):
+    params, inputs, _ = CASES["steps12_same_speaker_w4"]
+    arrays = [jnp.asarray(inputs[key], jnp.float32) for key in ("z", "c", "W")]
+    results = [
+        jax.value_and_grad(golden_loss, has_aux=True)(arrays, params, inputs, size)
+        for size in (block, 512)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), *results)
+
+
+def random_outputs(batch=3, length=7, width=4, num_offsets=2, seed=0, lanes=()):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(batch, length, *lanes, width))
+    predictions = rng.normal(size=(batch, length, *lanes, num_offsets, width))
+    z, predictions = jnp.asarray(z, jnp.float32), jnp.asarray(predictions, jnp.float32)
+    return CPCOutputs(z, z, predictions)
+
+
+def naive(outputs, allows):
+    """Loops over anchors and candidates of an (b, t, lane) grid, in float64."""
+    z, predictions = np.asarray(outputs.z, np.float64), np.asarray(outputs.predictions, np.float64)
+    b, t, lanes, num_offsets = predictions.shape[:4]
+    total = 0.0
+    for k in range(1, num_offsets + 1):
+        losses = []
+        for i, s, a in np.ndindex(b, t - k, lanes):
+            query = predictions[i, s, a, k - 1]
+            positive = query @ z[i, s + k, a]
+            scores = [
+                query @ z[j, u, lane]
+                for j, u, lane in np.ndindex(b, t, lanes)
+                if (j, u, lane) != (i, s + k, a) and allows((i, s, a), (j, u, lane))
+            ]
+            if scores:
+                losses.append(np.logaddexp.reduce([positive, *scores]) - positive)
+        total += np.mean(losses)
+    return total
+
+
+@pytest.mark.parametrize(
+    ("rule", "allows"),
+    [
+        (negatives.batch, lambda a, c: True),
+        (negatives.excluding_sequence, lambda a, c: a[0] != c[0]),
+        (negatives.own_sequence, lambda a, c: a[0] == c[0]),
+        (negatives.same_group, lambda a, c: a[0] % 2 == c[0] % 2),
+        (negatives.within_shards(2, 4), lambda a, c: a[0] // 2 == c[0] // 2),
+    ],
+)
+def test_images_have_lanes(rule, allows):
+    """Rows for time, columns for lanes: the loss of images is the same function."""
+    outputs = random_outputs(4, 4, 3, 2, lanes=(3,))
+    positions = Position(
+        np.arange(4)[:, None, None],
+        np.arange(4)[None, :, None],
+        np.arange(3)[None, None],
+        (np.arange(4) % 2)[:, None, None],
+    )
+    loss, _ = cpc_loss(outputs, positions, rule, block=5)
+    assert float(loss) == pytest.approx(naive(outputs, allows), rel=1e-5)
+
+
+def test_equal_scores_give_log_n():
+    outputs = jax.tree.map(jnp.zeros_like, random_outputs(3, 8, 4, 2))
+    loss, sums = cpc_loss(outputs, positions_of(3, 8), negatives.batch)
+    assert float(loss) == pytest.approx(2 * np.log(24), rel=1e-6)
+    np.testing.assert_array_equal(sums.n / sums.anchors, 24.0)
+    np.testing.assert_array_equal(sums.top1, 0.0)  # ties are lost
+    np.testing.assert_allclose(sums.pairwise / sums.anchors, 0.5)
+
+
+@pytest.mark.parametrize("gap", [100.0, -100.0, 1e4, -1e4])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_huge_scores_keep_their_gradient(gap, dtype):
+    """A positive 100 below must still pull with full strength (log(softmax + eps) would not)."""
+    z = jnp.zeros((2, 2, 1), dtype).at[0, 1].set(gap)
+    predictions = jnp.zeros((2, 2, 1, 1), dtype).at[0, 0].set(1.0)
+
+    def loss(z):
+        return cpc_loss(
+            CPCOutputs(z, z, predictions), positions_of(2, 2), negatives.excluding_sequence
+        )[0]
+
+    value, gradient = jax.value_and_grad(loss)(z)
+    expected = max(-gap, 0.0) + (np.log(2) if gap < 0 else 0.0)
+    assert float(value) == pytest.approx((expected + np.log(3)) / 2, rel=1e-2)
+    assert float(gradient[0, 1, 0]) == pytest.approx(-0.5 if gap < 0 else 0.0, abs=1e-3)
+    assert gradient.dtype == dtype
+
+
+def test_no_negatives_is_no_loss_and_no_nan():
+    outputs = random_outputs(1, 6, 3, 2)
+
+    def loss(outputs):
+        return cpc_loss(outputs, positions_of(1, 6), negatives.excluding_sequence)
+
+    (value, sums), gradients = jax.value_and_grad(loss, has_aux=True)(outputs)
+    assert float(value) == 0.0
+    np.testing.assert_array_equal(sums.anchors, 0.0)
+    jax.tree.map(lambda g: np.testing.assert_array_equal(g, 0.0), gradients)
+
+
+def test_padding_has_no_part_and_no_gradient():
+    outputs = random_outputs(3, 9, 4, 3)
+    where = jnp.arange(9)[None] < jnp.array([9, 6, 4])[:, None]
+    poison = jnp.where(where[..., None], outputs.z, 77.0)
+    poisoned = CPCOutputs(poison, poison, outputs.predictions)
+
+    def loss(outputs):
+        return cpc_loss(outputs, positions_of(3, 9), negatives.batch, where=where)[0]
+
+    assert float(loss(outputs)) == float(loss(poisoned))
+    gradient = jax.grad(loss)(poisoned).z
+    np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
+
+
+def test_order_of_sequences_does_not_matter():
+    outputs, order = random_outputs(5, 8, 4, 3, seed=3), jnp.array([3, 1, 4, 0, 2])
+    speaker = np.array([0, 0, 1, 1, 1])
+    rule = negatives.same_group & negatives.outside_window(1)
+    loss, _ = cpc_loss(outputs, positions_of(5, 8, speaker), rule)
+    mixed, _ = cpc_loss(
+        jax.tree.map(lambda x: x[order], outputs), positions_of(5, 8, speaker[order]), rule
+    )
+    assert float(loss) == pytest.approx(float(mixed), rel=1e-6)
+
+
+def test_loss_and_accuracy_read_the_same_axis():
+    """Asymmetric scores: candidates compete for a fixed context, never the reverse."""
+    predictions = jnp.array([[[[1.0, 0.0]], [[0.0, 0.0]]], [[[4.0, 0.1]], [[0.0, 0.0]]]])
+    z = jnp.array([[[0.0, 0.0], [1.0, 0.0]], [[0.0, 0.0], [0.0, 1.0]]])
+    loss, sums = cpc_loss(
+        CPCOutputs(z, z, predictions), positions_of(2, 2), negatives.one_per_sequence
+    )
+    # Anchor 0 scores (1, 0), its own first; anchor 1 scores (4, 0.1), its own second.
+    expected = (np.log1p(np.exp(-1.0)) + np.log1p(np.exp(3.9))) / 2
+    assert float(loss) == pytest.approx(expected, rel=1e-6)
+    assert float(sums.top1[0]) == 1.0
+
+
+@pytest.mark.parametrize("num_devices", [2, 4, 8])
+@pytest.mark.parametrize("shards", [1, 8])
+def test_devices_change_nothing(num_devices, shards):
+    outputs = random_outputs(8, 10, 6, 3)
+    rule = negatives.batch & negatives.within_shards(shards, 8)
+
+    def loss(outputs):
+        return cpc_loss(outputs, positions_of(8, 10), rule, block=24)
+
+    one = jax.jit(jax.value_and_grad(loss, has_aux=True))(outputs)
+    mesh = jax.make_mesh(
+        (num_devices,),
+        ("batch",),
+        axis_types=(jax.sharding.AxisType.Auto,),
+        devices=jax.devices()[:num_devices],
+    )
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    many = jax.jit(jax.value_and_grad(loss, has_aux=True))(jax.device_put(outputs, sharding))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, many)
+    np.testing.assert_array_equal(one[0][1].n, many[0][1].n)
+
+
+def test_strict_bound_equals_the_rule():
+    outputs = random_outputs(6, 9, 5, 4)
+    _, sums = cpc_loss(outputs, positions_of(6, 9), negatives.one_per_sequence)
+    strict = bound_over_sequences(outputs.z, outputs.predictions)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), strict, sums)
+
+
+def test_sampled_negatives_are_a_number():
+    outputs = random_outputs(4, 10, 5, 3)
+    sample = functools.partial(negatives.sample_uniform, num_negatives=6)
+    loss, sums = cpc_loss(
+        outputs,
+        positions_of(4, 10),
+        negatives.excluding_sequence,
+        sample=sample,
+        rng=jax.random.key(1),
+    )
+    np.testing.assert_array_equal(sums.n / sums.anchors, 7.0)
+    everything, _ = cpc_loss(outputs, positions_of(4, 10), negatives.excluding_sequence)
+    assert float(loss) < float(everything)
+
+
+def test_too_many_offsets_is_a_sentence():
+    with pytest.raises(UserError, match="12 offsets need sequences of more than 12 latents"):
+        cpc_loss(random_outputs(2, 12, 3, 12), positions_of(2, 12), negatives.batch)
+
+
+def test_temperature_must_be_positive():
+    with pytest.raises(UserError, match="temperature"):
+        cpc_loss(random_outputs(), positions_of(3, 7), negatives.batch, temperature=0.0)

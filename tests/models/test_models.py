@@ -1,0 +1,230 @@
+"""Encoders and contexts: goldens, fast against plain forms, causality, shapes."""
+
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.models import (
+    CPC,
+    GRU,
+    LSTM,
+    CausalConv,
+    CausalTransformer,
+    ConvEncoder,
+    LinearPredictor,
+    make_model,
+)
+from cpc.models.convolution import convolve
+from cpc.models.gru import gru_scan, gru_scan_plain
+from cpc.types import UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+META, CASES = load_golden("encoder_forward.npz")
+WEIGHTS = CASES["weights"][1]
+CONTEXTS = {
+    "gru": GRU(12),
+    "gru2": GRU(12, 2),
+    "lstm": LSTM(12),
+    "conv": CausalConv(12, 2),
+    "transformer": CausalTransformer(16, 2, num_heads=2, span=6),
+}
+
+
+def array(name):
+    return jnp.asarray(WEIGHTS[name], jnp.float32)
+
+
+def encoder_variables(norm):
+    params, stats = {}, {}
+    for i in range(5):
+        params[f"kernel{i}"] = array(f"conv{i}.weight").transpose(2, 1, 0)
+        bias = array(f"conv{i}.bias")
+        scale = {"scale": array(f"norm{i}.weight"), "bias": array(f"norm{i}.bias")}
+        if norm == "batch":  # which makes the convolution's bias a shift of the mean
+            params[f"norm{i}"] = scale
+            mean = array(f"norm{i}.running_mean") - bias
+            stats[f"norm{i}"] = {"mean": mean, "var": array(f"norm{i}.running_var")}
+        else:
+            params[f"bias{i}"] = bias
+            if norm != "none":
+                params[f"norm{i}"] = scale
+    return {"params": params, **({"batch_stats": stats} if stats else {})}
+
+
+def recurrent_params(kind, layers):
+    params = {}
+    for i in range(layers):
+        w_in, w_h, b_in, b_h = (
+            array(f"{kind}{i}.{name}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        width = w_h.shape[1]
+        if kind == "gru":  # torch's second bias of r and z adds to the first; that of n cannot
+            b_in = b_in + b_h.at[2 * width :].set(0.0)
+            params[f"bias{i}"] = b_h[2 * width :]
+        else:
+            b_in = b_in + b_h
+        params[f"input{i}"] = {"kernel": w_in.T, "bias": b_in}
+        params[f"recurrent{i}"] = w_h.T
+    return {"params": params}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "weights"])
+def test_equals_golden(name):
+    params, inputs, expected = CASES[name]
+    norm = params["norm"].removesuffix("_eval").removesuffix("_train")
+    encoder = ConvEncoder(params["channels"], norm=norm, padding=tuple(params["padding"]))
+    train = params["norm"] == "batch_train"
+    mutable = ["batch_stats"] if train else False
+    z = encoder.apply(
+        encoder_variables(norm), jnp.asarray(inputs["x"][:, 0]), train, mutable=mutable
+    )
+    z = z[0] if train else z
+    tolerance = {"rtol": META["tolerance"]["f32_rtol"], "atol": META["tolerance"]["f32_atol"]}
+    np.testing.assert_allclose(z, expected["z"], **tolerance)
+    kind, layers = params["context"], params["layers"]
+    context = (GRU if kind == "gru" else LSTM)(params["hidden"], layers)
+    start = [jnp.asarray(inputs["h0"]).reshape(z.shape[0], -1)] if "h0" in inputs else []
+    c = context.apply(recurrent_params(kind, layers), z, *start)
+    np.testing.assert_allclose(c, expected["c"], **tolerance)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [
+    (10, 5, (5, 0)), (8, 4, (2, 2)), (4, 2, (0, 0)), (4, 2, (2, 0)), (4, 2, (1, 1)), (3, 2, (1, 0)),
+])  # fmt: skip
+@pytest.mark.parametrize("length", [40, 43])
+def test_fast_convolution_equals_plain(kernel, stride, padding, length):
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, length, 3)), jnp.float32)
+    w = jnp.asarray(rng.normal(size=(kernel, 3, 5)), jnp.float32)
+
+    def plain(x, w):
+        return jax.lax.conv_general_dilated(
+            x, w, (stride,), [padding], dimension_numbers=("NWC", "WIO", "NWC")
+        )
+
+    cotangent = jnp.asarray(rng.normal(size=plain(x, w).shape), jnp.float32)
+    expected, pull = jax.vjp(plain, x, w)
+    value, fast_pull = jax.vjp(lambda x, w: convolve(x, w, stride, padding), x, w)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+    for a, b in zip(fast_pull(cotangent), pull(cotangent), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_fast_gru_equals_plain():
+    rng = np.random.default_rng(1)
+    shapes = (9, 2, 12), (4, 12), (4,), (2, 4)
+    arrays = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    cotangent = jnp.asarray(rng.normal(size=(9, 2, 4)), jnp.float32)
+    expected, pull = jax.vjp(gru_scan_plain, *arrays)
+    value, fast_pull = jax.vjp(gru_scan, *arrays)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+    for a, b in zip(fast_pull(cotangent), pull(cotangent), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def small_model(context="gru", norm="none", padding="causal", dtype=jnp.float32):
+    width = 32
+    return make_model(CPC(
+        ConvEncoder(width, norm=norm, padding=padding, dtype=dtype),
+        CONTEXTS[context].clone(dtype=dtype),
+        LinearPredictor(3, width, dtype=dtype),
+    ))  # fmt: skip
+
+
+def noise(batch, samples, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(batch, samples)), jnp.float32)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.parametrize("norm", ["none", "layer", "channel", "group", "batch"])
+def test_no_context_depends_on_a_later_sample(context, norm):
+    """The gradient of c_t by every sample after frame t is exactly zero, and not by the frame."""
+    model, x = small_model(context, norm), noise(1, 160 * 12)
+    variables = model.init(jax.random.key(0), {"x": x})
+    for t in (0, 5, 11):
+        gradient = jax.grad(lambda x, t=t: jnp.sum(jnp.sin(model.embed(variables, x)[1][0, t])))(x)
+        assert jnp.abs(gradient[0, 160 * t : 160 * (t + 1)]).max() > 0
+        np.testing.assert_array_equal(gradient[0, 160 * (t + 1) :], 0.0)
+
+
+def test_same_padding_looks_ahead_as_it_says():
+    model, x = small_model(padding="same"), noise(1, 160 * 12)
+    variables = model.init(jax.random.key(0), {"x": x})
+    gradient = jax.grad(lambda x: model.embed(variables, x)[0][0, 5].sum())(x)
+    seen = np.flatnonzero(np.asarray(gradient[0]))
+    assert seen.max() - (160 * 6 - 1) == 152
+    assert seen.max() - seen.min() + 1 <= 465
+
+
+@pytest.mark.parametrize("padding", ["causal", "same", "valid", (3, 2, 1, 1, 1)])
+@pytest.mark.parametrize("samples", [1, 159, 160, 161, 465, 1000, 1600])
+def test_any_length_embeds(padding, samples):
+    encoder, x = ConvEncoder(8, padding=padding), noise(1, samples)
+    z, _ = encoder.init_with_output(jax.random.key(0), x)
+    expected = {"causal": max(1, samples // 160), "valid": max(1, (samples - 465) // 160 + 1)}
+    assert z.shape[1] == expected.get(padding if isinstance(padding, str) else "", z.shape[1])
+    assert z.shape[1] >= 1
+    assert jnp.isfinite(z).all()
+
+
+def test_encoder_states_its_geometry():
+    assert (ConvEncoder().stride, ConvEncoder().receptive_field) == (160, 465)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
+def test_bfloat16_computes_what_float32_does(context):
+    x = noise(2, 1600)
+    variables = small_model(context).init(jax.random.key(0), {"x": x})
+    outputs, _ = small_model(context).apply(variables, {"x": x})
+    half, _ = small_model(context, dtype=jnp.bfloat16).apply(variables, {"x": x})
+    for a, b in zip(half, outputs, strict=True):
+        assert a.dtype == jnp.bfloat16
+        error = jnp.linalg.norm(a.astype(jnp.float32) - b) / jnp.linalg.norm(b)
+        assert float(error) < 0.03
+    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
+
+
+def test_predictions_are_linear_maps_of_the_context():
+    model, x = small_model(), noise(2, 1600)
+    variables = model.init(jax.random.key(0), {"x": x})
+    outputs, _ = model.apply(variables, {"x": x})
+    w = variables["params"]["predictor"]["W"]["kernel"]  # (h, k, d)
+    expected = jnp.einsum("bth,hkd->btkd", outputs.c, w)
+    np.testing.assert_allclose(outputs.predictions, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_keeps_state_only_in_training():
+    model, x = small_model(norm="batch"), noise(4, 1600)
+    variables = model.init(jax.random.key(0), {"x": x})
+    _, kept = model.apply(variables, {"x": x}, False)
+    _, moved = model.apply(variables, {"x": x}, True)
+    same = jax.tree.map(
+        lambda a, b: bool((a == b).all()), kept["batch_stats"], moved["batch_stats"]
+    )
+    assert not any(jax.tree.leaves(same))
+    assert jax.tree.structure(kept) == jax.tree.structure(moved)
+
+
+def test_transformer_forgets_what_lies_beyond_its_span():
+    context = CausalTransformer(16, 1, num_heads=2, span=6)
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 20, 8)), jnp.float32)
+    variables = context.init(jax.random.key(0), z)
+    gradient = jax.grad(lambda z: jnp.sin(context.apply(variables, z)[0, 15]).sum())(z)
+    seen = np.flatnonzero(np.abs(np.asarray(gradient[0])).max(-1))
+    assert (seen.min(), seen.max()) == (10, 15)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"norm": "laier"}, "choose one of none, layer"),
+    ({"padding": "reflect"}, "causal, same or valid"),
+    ({"kernels": (4, 4)}, "2 kernels but 5 strides"),
+])  # fmt: skip
+def test_mistakes_are_sentences(options, words):
+    with pytest.raises(UserError, match=words):
+        ConvEncoder(8, **options)

@@ -1,0 +1,107 @@
+"""Rules: every pair of positions, checked one by one."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpc import negatives
+from cpc.types import Position, UserError
+
+ALL = [
+    negatives.batch,
+    negatives.excluding_sequence,
+    negatives.own_sequence,
+    negatives.same_group,
+    negatives.one_per_sequence,
+    negatives.outside_window(0),
+    negatives.outside_window(2),
+    negatives.within_shards(2, 4),
+    negatives.same_group & negatives.excluding_sequence,
+    negatives.batch & negatives.outside_window(1) & negatives.within_shards(4, 4),
+]
+PLACES = list(itertools.product(range(4), range(5), range(2)))  # sequence, time, lane
+SPEAKER = (0, 0, 1, 0)
+
+
+def every_pair():
+    rows = np.array([(*place, SPEAKER[place[0]]) for place in PLACES])
+    anchors = Position(*(column[:, None] for column in rows.T))
+    candidates = Position(*(column[None] for column in rows.T))
+    return anchors, candidates
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("offset", [1, 2, 4])
+def test_positive_is_never_a_negative(rule, offset):
+    allowed = np.asarray(rule(*every_pair(), offset))
+    assert allowed.dtype == bool
+    for i, (sequence, time, lane) in enumerate(PLACES):
+        target = (sequence, time + offset, lane)
+        if target in PLACES:
+            assert not allowed[i, PLACES.index(target)]
+
+
+def expected(name, anchor, candidate, offset):
+    (i, t, lane), (j, u, other_lane) = anchor, candidate
+    if (j, u, other_lane) == (i, t + offset, lane):
+        return False
+    return {
+        "batch": True,
+        "excluding_sequence": i != j,
+        "own_sequence": i == j,
+        "same_group": SPEAKER[i] == SPEAKER[j],
+        "one_per_sequence": i != j and u == t + offset and lane == other_lane,
+        "outside_window(0)": i != j or u != t + offset,
+        "outside_window(2)": i != j or abs(u - (t + offset)) > 2,
+        "within_shards(2)": i // 2 == j // 2,
+        "same_group & excluding_sequence": SPEAKER[i] == SPEAKER[j] and i != j,
+        "batch & outside_window(1) & within_shards(4)": i == j and abs(u - (t + offset)) > 1,
+    }[name]
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.name)
+def test_every_pair(rule):
+    for offset in (1, 3):
+        allowed = np.asarray(rule(*every_pair(), offset))
+        want = [[expected(rule.name, a, c, offset) for c in PLACES] for a in PLACES]
+        np.testing.assert_array_equal(allowed, want)
+
+
+def test_only_independent_negatives_are_called_a_bound():
+    assert [rule.name for rule in ALL if rule.is_bound] == ["one_per_sequence"]
+    assert (negatives.one_per_sequence & negatives.within_shards(2, 4)).is_bound
+
+
+@pytest.mark.parametrize(("shards", "batch"), [(3, 8), (0, 8), (16, 8)])
+def test_shards_must_divide_the_batch(shards, batch):
+    with pytest.raises(UserError, match=r"negatives\.groups"):
+        negatives.within_shards(shards, batch)
+
+
+def test_window_must_not_be_negative():
+    with pytest.raises(UserError, match="0 or more"):
+        negatives.outside_window(-1)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 10), st.integers(0, 999))
+def test_sampler_takes_that_many_of_what_is_allowed(m, n, num, seed):
+    allowed = np.random.default_rng(seed).random((m, n)) < 0.6
+    chosen = np.asarray(negatives.sample_uniform(jax.random.key(seed), jnp.asarray(allowed), num))
+    assert not (chosen & ~allowed).any()
+    want = allowed.sum(1) if num >= n else np.minimum(allowed.sum(1), num)
+    np.testing.assert_array_equal(chosen.sum(1), want)
+
+
+def test_sampler_is_uniform_over_subsets():
+    """All 10 pairs of 5 allowed negatives equally often: chi-square with 9 degrees of freedom."""
+    allowed = jnp.tile(jnp.array([True, True, False, True, True, True]), (20_000, 1))
+    chosen = np.asarray(negatives.sample_uniform(jax.random.key(3), allowed, 2))
+    counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
+    assert len(counts) == 10
+    assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples lie above

@@ -1,0 +1,92 @@
+"""The house: arrows point one way, libraries stay in their rooms, importing does no work."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+#: Which rooms of cpc each room may import, besides itself.
+ALLOWED = {
+    "types": set(),
+    "losses": {"types"},
+    "negatives": {"types"},
+    "estimators": {"types", "losses"},
+    "models": {"types"},
+    "data": {"types"},
+    "train": {"types"},
+    "evaluate": {"types"},
+    "report": {"types"},
+}
+#: Which files may import what.
+ONLY = {
+    "flax": "cpc/models/",
+    "orbax": "cpc/train/checkpoint.py",
+    "soundfile": "cpc/data/",
+    "matplotlib": "cpc/report/",
+    "sklearn": "cpc/report/",
+    "ml_collections": "experiments/",
+    "absl": "experiments/",
+}
+FILES = sorted((ROOT / "cpc").rglob("*.py"))
+
+
+def imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            assert node.module
+            yield node.module
+            if node.module == "cpc":
+                yield from (f"cpc.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_arrows_point_one_way(path):
+    relative = path.relative_to(ROOT)
+    room = relative.parts[1].removesuffix(".py")
+    for name in imported(path):
+        top, *rest = name.split(".")
+        if top == "cpc" and rest and room != "__init__":
+            assert rest[0] == room or rest[0] in ALLOWED[room], f"{relative} imports {name}"
+        assert top not in ("experiments", "configs"), f"{relative} imports {name}"
+        if top in ONLY:
+            assert str(relative).startswith(ONLY[top]), f"{relative} imports {name}"
+        assert not (room == "data" and name.startswith("jax.")), f"{relative} imports {name}"
+
+
+def test_rooms_are_known():
+    rooms = {path.relative_to(ROOT).parts[1].removesuffix(".py") for path in FILES}
+    assert rooms - {"__init__"} == set(ALLOWED)
+
+
+def test_only_the_mesh_names_an_axis():
+    for path in FILES:
+        if path.name != "mesh.py":
+            text = path.read_text()
+            assert "PartitionSpec" not in text
+            assert "axis_name" not in text
+
+
+@pytest.mark.parametrize("word", ["pickle", "allow_pickle", "tensorflow ", "pmap", "eval("])
+def test_words_that_do_not_occur(word):
+    for path in FILES:
+        for line in path.read_text().splitlines():
+            assert word not in line.split("#")[0].split("allow_pickle=False")[0], f"{path}: {line}"
+
+
+def test_importing_does_no_work():
+    """No backend is made, and neither TensorFlow nor torch is touched."""
+    code = (
+        "import sys, cpc, cpc.data, cpc.losses, cpc.negatives, cpc.estimators, cpc.models, "
+        "cpc.train, cpc.evaluate, cpc.report\n"
+        "from jax._src import xla_bridge\n"
+        "assert not xla_bridge._backends, xla_bridge._backends\n"
+        "assert 'tensorflow' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
