@@ -58,7 +58,7 @@ from experiments import audio_probes, launch
 from experiments.audio_data import AudioData, load_data, synthetic_truth, write_skipped
 from experiments.launch import Config
 
-CONFIG = launch.define_config("configs/audio_voices.py")
+CONFIG = launch.define_config()
 
 CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalTransformer}
 RULES = (
@@ -72,6 +72,8 @@ RULES = (
 
 def main() -> None:
     """The command."""
+    if CONFIG.value is None:
+        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
     run(CONFIG.value, launch.WORKDIR.value, launch.DEVICE.value)
 
 

@@ -30,10 +30,13 @@ WORKDIR = flags.DEFINE_string(
 DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
 
 
-def define_config(default: str) -> flags.FlagHolder:
+def define_config() -> flags.FlagHolder:
     """--config, a Python file with get_config(); --config.a.b=value sets one of its keys."""
     return config_flags.DEFINE_config_file(
-        "config", default, "Config file; --config.optim.learning_rate=1e-4 sets a key."
+        "config",
+        None,
+        "Config file, such as configs/audio_voices.py; --config.optim.learning_rate=1e-4 after it "
+        "sets a key.",
     )
 
 

@@ -6,6 +6,7 @@ c_t sees z_1 .. z_t and nothing later. Each runs on sequences of any length.
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
@@ -16,7 +17,7 @@ class GRU(nn.Module):
 
     width: int = 256
     num_layers: int = 1
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(
@@ -49,7 +50,7 @@ class LSTM(nn.Module):
 
     width: int = 256
     num_layers: int = 1
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
@@ -79,7 +80,7 @@ class CausalConv(nn.Module):
     width: int = 256
     num_layers: int = 4
     kernel: int = 3
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
@@ -110,7 +111,7 @@ class CausalTransformer(nn.Module):
     num_layers: int = 2
     num_heads: int = 8
     span: int = 128
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.convolution import convolve
@@ -23,7 +24,7 @@ class ChannelNorm(nn.Module):
 
     num_groups: int = 1
     unbiased: bool = False
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
@@ -60,7 +61,7 @@ class ConvEncoder(nn.Module):
     strides: Sequence[int] = (5, 4, 2, 2, 2)
     norm: str = "none"
     padding: str | Sequence[int] = "causal"
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
         """Reject what no waveform could be encoded with."""

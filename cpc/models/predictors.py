@@ -2,6 +2,7 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 
@@ -10,7 +11,7 @@ class LinearPredictor(nn.Module):
 
     num_offsets: int
     width: int
-    dtype: jnp.dtype = jnp.float32
+    dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t k d"]:

@@ -1,0 +1,207 @@
+"""The audio experiment end to end, as its users run it: in a process of its own."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import soundfile
+
+from cpc.data import make_synthetic, phone_chain, read_all
+
+pytestmark = pytest.mark.slow
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = (
+    "--config.data.window_samples=2560",
+    "--config.model.width=16",
+    "--config.model.context_width=16",
+    "--config.model.num_offsets=4",
+    "--config.evaluate.num_windows=16",
+    "--config.probe.hidden_width=0",
+)
+
+
+def command(*flags, module="audio"):
+    return [sys.executable, "-m", f"experiments.{module}", *flags]
+
+
+def environment():
+    """One device, as a laptop has, and a cache of compilations that the tests share."""
+    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+
+
+def run(*flags, module="audio", status=0):
+    done = subprocess.run(
+        command(*flags, module=module), cwd=ROOT, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def records(workdir, *without):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: value for name, value in json.loads(line).items() if name not in without}
+        for line in lines
+    ]
+
+
+#: What two runs of the same config cannot share.
+CLOCK = ("steps_per_second", "seconds")
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory):
+    """The synthetic config, whole."""
+    workdir = tmp_path_factory.mktemp("runs") / "synthetic"
+    done = run("--config", "configs/audio_synthetic.py", "--workdir", workdir)
+    return workdir, done
+
+
+def test_the_run_directory_is_complete(synthetic):
+    workdir, done = synthetic
+    for name in (
+        "config.json", "environment.json", "metrics.jsonl", "report.html", "truth.json",
+        "probes/phones.json", "probes/speakers.json", "probes/picture.npz", "skipped.txt",
+    ):  # fmt: skip
+        assert (workdir / name).exists(), name
+    assert list((workdir / "tensorboard").iterdir())
+    assert list((workdir / "figures").glob("*.png"))
+    assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
+    assert "h audio/s" in done.stdout
+    assert "left" in done.stdout
+
+
+def test_the_strict_bound_stays_below_the_truth(synthetic):
+    workdir, _ = synthetic
+    truth = json.loads((workdir / "truth.json").read_text())
+    strict = [r for r in records(workdir) if r.get("rule") == "one_per_sequence"][-1]
+    assert strict["is_bound"]
+    for k, information in zip(truth["offsets"], truth["mutual_information"], strict=True):
+        assert strict["bound_low"][k - 1] <= information
+    assert strict["bound"][2] > 0.5, "something was learned"
+
+
+def test_the_probe_beats_chance_and_random(synthetic):
+    workdir, _ = synthetic
+    rows = json.loads((workdir / "probes" / "phones.json").read_text())["rows"]
+    accuracy = {row["features"]: row for row in rows if row["probe"] == "linear"}
+    assert accuracy["c"]["low"] > accuracy["c"]["majority"]
+    assert accuracy["c"]["low"] > accuracy["random c"]["high"]
+
+
+def test_the_same_command_again_changes_nothing(synthetic):
+    workdir, _ = synthetic
+    before = (workdir / "metrics.jsonl").read_bytes()
+    done = run("--config", "configs/audio_synthetic.py", "--workdir", workdir)
+    assert "resuming from step 300" in done.stdout
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+
+
+def test_another_config_in_the_same_directory_is_refused(synthetic):
+    workdir, _ = synthetic
+    done = run(
+        "--config", "configs/audio_synthetic.py", "--workdir", workdir,
+        "--config.optim.learning_rate=0.5", status=2,
+    )  # fmt: skip
+    assert "optim.learning_rate is 0.002 there and 0.5 here" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_probe_runs_alone_on_any_checkpoint(synthetic):
+    workdir, _ = synthetic
+    done = run("--workdir", workdir, "--task", "phones", "--step", "200", module="probe")
+    assert "probe of phones at step 200" in done.stdout
+    recorded = json.loads((workdir / "probes" / "phones.json").read_text())
+    assert recorded["step"] == 200
+    absent = run("--workdir", workdir, "--task", "phones", "--step", "7", module="probe", status=2)
+    assert "step 7" in absent.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_stop_and_resume_equals_never_stopped(tmp_path, how):
+    flags = (
+        "--config", "configs/audio_synthetic.py", *SMALL, "--config.num_steps=120",
+        "--config.log_every=10", "--config.eval_every=40", "--config.save_every=20",
+        "--config.model.norm=batch", "--config.optim.ema_decay=0.9", "--config.probe.tasks=()",
+    )  # fmt: skip
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(*flags, "--workdir", whole)
+    process = subprocess.Popen(
+        command(*flags, "--workdir", parts), cwd=ROOT, env=environment(),
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if (parts / "checkpoints" / "40").exists():
+            break
+        time.sleep(0.01)
+    process.send_signal(how)
+    output, _ = process.communicate(timeout=120)
+    if how != signal.SIGKILL:
+        assert f"stopped by {how.name}; to resume: python -m experiments.audio" in output
+        assert process.returncode == 0
+    run(*flags, "--workdir", parts)
+    assert records(parts, *CLOCK) == records(whole, *CLOCK)
+
+
+def write_librispeech(root, make):
+    """A folder in LibriSpeech layout, with the paper's lists and alignments."""
+    recordings, labels = make.recordings, make.labels
+    phones, train, test = [], [], []
+    for i, speaker in enumerate(recordings.speakers):
+        number = 100 + int(speaker.split("-")[1])
+        chapter = root / "train-clean-100" / str(number) / "7"
+        chapter.mkdir(parents=True, exist_ok=True)
+        name = f"{number}-7-{i:04d}"
+        soundfile.write(chapter / f"{name}.flac", read_all(recordings, i) * 0.5, 16000)
+        with (chapter / f"{number}-7.trans.txt").open("a") as file:
+            file.write(f"{name} SOME WORDS\n")
+        phones.append(" ".join([name, *map(str, labels[recordings.names[i]])]))
+        (test if i % 4 == 0 else train).append(name)
+    for file, lines in (("phones.txt", phones), ("train.txt", train), ("test.txt", test)):
+        (root / file).write_text("\n".join(lines) + "\n")
+
+
+def test_librispeech_config_runs_on_its_layout(tmp_path):
+    make = make_synthetic(
+        num_speakers=3, utterances_per_speaker=6, seconds=1.5, chain=phone_chain(5), seed=1
+    )
+    write_librispeech(tmp_path, make)
+    flags = (
+        "--config", "configs/audio_librispeech.py", *SMALL,
+        "--config.data.path", tmp_path / "train-clean-100",
+        "--config.data.train_list", tmp_path / "train.txt",
+        "--config.data.test_list", tmp_path / "test.txt",
+        "--config.data.phones", tmp_path / "phones.txt",
+        "--config.num_steps=6", "--config.log_every=2", "--config.optim.warmup_steps=2",
+    )  # fmt: skip
+    done = run(*flags, "--workdir", tmp_path / "run")
+    assert "3 speakers, 13 training utterances" in done.stdout
+    tasks = [json.loads(p.read_text()) for p in sorted((tmp_path / "run/probes").glob("*.json"))]
+    assert {row["features"] for row in tasks[0]["rows"]} == {"c", "z", "mfcc", "random c"}
+    last = records(tmp_path / "run")[-3]
+    assert last["n"] == [8 * 16] * 4, "eight groups of eight windows of 16 latents"
+
+
+@pytest.mark.network
+def test_voices_train_and_probe(tmp_path):
+    """The demo's own data, fetched by the demo's own command; a few steps of a small model."""
+    flags = (
+        "--config", "configs/audio_voices.py", *SMALL, "--config.num_steps=30",
+        "--config.log_every=10", "--config.eval_every=30", "--config.optim.warmup_steps=5",
+        "--config.probe.minutes_per_speaker=0.5",
+    )  # fmt: skip
+    done = run(*flags, "--workdir", tmp_path / "run")
+    assert "10 speakers" in done.stdout
+    phones = json.loads((tmp_path / "run" / "probes" / "phones.json").read_text())["rows"]
+    assert {row["data"] for row in phones} == {"festvox_ru", "asterisk_en"}
+    mfcc = next(r for r in phones if r["features"] == "mfcc" and r["data"] == "festvox_ru")
+    assert mfcc["accuracy"] == pytest.approx(0.614, abs=0.02)
+    losses = [r["loss"] for r in records(tmp_path / "run") if r["split"] == "train"]
+    assert losses[-1] < 4 * np.log(8 * 16)

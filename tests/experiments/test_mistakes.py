@@ -1,0 +1,238 @@
+"""Bad input: one clear sentence, status 2, nothing lost."""
+
+import contextlib
+import io
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+
+from cpc.types import UserError
+
+DEMO = "--config=configs/audio_voices.py"
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def audio():
+    """The experiment as a module; its flags are parsed, as grain and absl want."""
+    from absl import flags
+
+    from experiments import audio
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+    return audio
+
+
+@pytest.fixture
+def config():
+    from configs import audio_synthetic
+
+    c = audio_synthetic.get_config()
+    c.num_steps, c.log_every, c.eval_every, c.save_every = 2, 1, 0, 0
+    c.optim.warmup_steps = 0
+    c.data.window_samples = 2560
+    c.model.width = c.model.context_width = 8
+    c.model.num_offsets = 3
+    c.evaluate.num_windows = 0
+    return c
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+
+
+def mistake(audio, config, workdir, words):
+    """Run; return the one sentence that it ends with."""
+    with pytest.raises(UserError, match=words) as caught, contextlib.redirect_stdout(io.StringIO()):
+        audio.run(config, workdir and str(workdir))
+    assert "\n" not in str(caught.value).strip()
+
+
+def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
+    rng = np.random.default_rng(0)
+    for i, length in enumerate(seconds):
+        path = folder / f"speaker{i % speakers}" / f"clip{i}.wav"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(path, 0.1 * rng.normal(size=int(16000 * length)), 16000)
+
+
+@pytest.mark.parametrize(("key", "value", "words"), [
+    ("model.context", "gruu", "model.context is 'gruu': choose one of gru, lstm"),
+    ("model.norm", "laier", "choose one of none, layer"),
+    ("model.padding", "reflect", "choose causal, same or valid"),
+    ("model.dtype", "float12", "choose float32 or bfloat16"),
+    ("model.num_offsets", 16, "16 offsets need sequences of more than 16 latents"),
+    ("negatives.rule", "bach", "negatives.rule is 'bach': choose one of batch"),
+    ("negatives.groups", 3, "does not divide into 3 groups"),
+    ("negatives.window", -1, "0 or more"),
+    ("negatives.temperature", 0.0, "temperature is 0.0"),
+    ("data.source", "voice", "choose one of voices, folder"),
+    ("data.batch_size", 12, "12 cannot be split over 8 devices"),
+    ("optim.schedule", "linear", "'constant' or 'cosine'"),
+    ("optim.warmup_steps", 9, "warmup_steps is 9"),
+    ("probe.tasks", ("phone",), "probe.tasks has 'phone'"),
+    ("probe.features", ("d",), "probe.features has 'd'"),
+])  # fmt: skip
+def test_a_value_that_cannot_be_meant(audio, config, tmp_path, key, value, words):
+    section, name = key.split(".")
+    config[section][name] = value
+    mistake(audio, config, tmp_path / "run", words)
+
+
+def test_missing_and_unknown_keys(audio, config, tmp_path):
+    del config.model.norm
+    mistake(audio, config, tmp_path / "run", r"lacks the key model\.norm")
+    config.model.norm = "none"
+    config.model.widht = 3
+    mistake(audio, config, tmp_path / "run", r"unknown key model\.widht; did you mean model\.width")
+    del config.model.widht
+    del config.model.width
+    config.model.width = "wide"
+    mistake(audio, config, tmp_path / "run", r"model\.width is 'wide': it must be a int")
+
+
+def test_no_workdir(audio, config):
+    mistake(audio, config, None, "no --workdir is given")
+
+
+def test_a_wrong_device(audio, config, tmp_path):
+    with pytest.raises(UserError, match="choose one of auto, cpu, gpu, tpu"):
+        audio.run(config, str(tmp_path / "run"), "cuda")
+    with pytest.raises(UserError, match="No gpu device"):
+        audio.run(config, str(tmp_path / "run"), "gpu")
+
+
+def test_one_window_and_no_negatives(audio, config, tmp_path):
+    config.data.batch_size = 8
+    config.negatives.groups = 8
+    config.negatives.rule = "excluding_sequence"
+    mistake(audio, config, tmp_path / "run", "no negatives: raise data.batch_size")
+
+
+@pytest.fixture
+def folder_config(config, tmp_path):
+    config.data.source = "folder"
+    config.data.path = str(tmp_path / "clips")
+    config.data.batch_size = 8
+    config.probe.tasks = ()
+    return config
+
+
+def test_a_folder_that_is_not_there_or_empty(audio, folder_config, tmp_path):
+    mistake(audio, folder_config, tmp_path / "run", "clips")
+    (tmp_path / "clips").mkdir()
+    mistake(audio, folder_config, tmp_path / "run", "no recordings in")
+    folder_config.data.path = ""
+    mistake(audio, folder_config, tmp_path / "run2", r"set data\.path")
+
+
+def test_clips_shorter_than_a_window(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (0.1, 0.1, 0.1, 0.1))
+    mistake(audio, folder_config, tmp_path / "run", "2,?560")
+
+
+def test_bad_files_among_good_ones_are_skipped_and_listed(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (1.0,) * 12)
+    (tmp_path / "clips" / "speaker0" / "empty.wav").touch()
+    folder_config.data.max_skipped_fraction = 0.2
+    with contextlib.redirect_stdout(io.StringIO()):
+        audio.run(folder_config, str(tmp_path / "run"))
+    assert "empty.wav" in (tmp_path / "run" / "skipped.txt").read_text()
+    assert (tmp_path / "run" / "report.html").exists()
+    folder_config.data.max_skipped_fraction = 0.01
+    mistake(audio, folder_config, tmp_path / "run2", "1 of 13")
+
+
+def test_lists_that_name_absent_utterances(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips")
+    (tmp_path / "train.txt").write_text("clip0\nclip1\nclip77\n")
+    (tmp_path / "test.txt").write_text("clip2\n")
+    folder_config.data.train_list = str(tmp_path / "train.txt")
+    folder_config.data.test_list = str(tmp_path / "test.txt")
+    mistake(audio, folder_config, tmp_path / "run", "clip77")
+
+
+def test_labels_that_do_not_match_the_frames(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (1.0,) * 8)
+    lines = [f"clip{i} " + " ".join("01"[t % 2] for t in range(100)) for i in range(8)]
+    lines[3] = "clip3 0 1 0 1"
+    (tmp_path / "phones.txt").write_text("\n".join(lines))
+    folder_config.data.phones = str(tmp_path / "phones.txt")
+    folder_config.probe.tasks = ("phones",)
+    folder_config.probe.hidden_width = 0
+    mistake(audio, folder_config, tmp_path / "run", "clip3")
+
+
+def test_probes_without_labels_or_with_one_speaker(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", speakers=1)
+    folder_config.probe.tasks = ("speakers",)
+    mistake(audio, folder_config, tmp_path / "run", "one speaker")
+    folder_config.probe.tasks = ("phones",)
+    mistake(audio, folder_config, tmp_path / "run2", "no phone labels")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "words"), [
+    ([DEMO, "--config.modle.width=3"], "modle"),
+    ([DEMO, "--config.model.widht=3"], "widht"),
+    ([DEMO, "--config.model.width=wide"], "wide"),
+    (["--config=configs/absent.py"], "absent.py"),
+    ([DEMO, "--learning_rate=3"], "learning_rate"),
+    ([DEMO, "--device=cuda"], "choose one of auto, cpu, gpu, tpu"),
+    ([DEMO, "surprise"], "surprise"),
+    ([DEMO], "no --workdir is given"),
+    ([], "no --config is given"),
+])  # fmt: skip
+def test_flags_end_in_one_sentence(flags, words):
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.audio", *flags],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "XLA_FLAGS": ""},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    (sentence,) = done.stderr.strip().splitlines()
+    assert sentence.startswith("error: ")
+    assert words in sentence
+
+
+@pytest.mark.slow
+def test_help_is_for_a_newcomer():
+    for module, words in (("audio", "--workdir"), ("probe", "--task")):
+        done = subprocess.run(
+            [sys.executable, "-m", f"experiments.{module}", "--help"],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert words in done.stdout
+        assert "python -m experiments." in done.stdout
+
+
+@pytest.mark.slow
+def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
+    """Files may grow to 200 kB here: the first checkpoint does not fit."""
+    script = (
+        "import resource, signal, runpy, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
+        "sys.argv = ['audio', *sys.argv[1:]]\n"
+        "runpy.run_module('experiments.audio', run_name='__main__')\n"
+    )
+    flags = [
+        "--config", "configs/audio_synthetic.py", "--workdir", str(tmp_path / "run"),
+        "--config.model.width=64", "--config.num_steps=6", "--config.save_every=3",
+        "--config.optim.warmup_steps=2", "--config.probe.tasks=()",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script, *flags],
+        cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, "XLA_FLAGS": "", "CPC_DATA": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stdout + done.stderr
+    sentence = done.stderr.strip().splitlines()[-1]
+    assert sentence.startswith("error: ")
+    assert "checkpoint" in sentence
