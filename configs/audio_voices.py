@@ -12,7 +12,7 @@ def get_config() -> Any:
     """Every key that an audio experiment knows, with the demo's values."""
     c: Any = ConfigDict()
     c.seed = 0
-    c.num_steps = 2000
+    c.num_steps = 1500
     c.log_every = 50
     c.eval_every = 500
     c.save_every = 500
@@ -37,7 +37,7 @@ def get_config() -> Any:
     c.model.norm = "none"  # none, layer, channel, batch or group
     c.model.padding = "causal"  # causal, same or valid
     c.model.context = "gru"  # gru, lstm, conv or transformer
-    c.model.context_width = 128  # the paper: 256
+    c.model.context_width = 256  # as in the paper
     c.model.context_layers = 1
     c.model.num_offsets = 12
     c.model.dtype = "float32"  # of the computation; parameters and loss are always float32
@@ -52,7 +52,7 @@ def get_config() -> Any:
     c.negatives.temperature = 1.0
 
     c.optim = ConfigDict()
-    c.optim.learning_rate = 5e-4
+    c.optim.learning_rate = 2e-3  # the paper: 2e-4, for 300,000 steps
     c.optim.warmup_steps = 100
     c.optim.schedule = "cosine"  # or constant
     c.optim.clip_norm = 0.0  # 0: off
@@ -65,7 +65,8 @@ def get_config() -> Any:
     c.probe = ConfigDict()
     c.probe.tasks = ("phones", "speakers")
     c.probe.features = ("c", "mfcc", "random c")  # also z and random z
-    c.probe.hidden_width = 256  # of the probe with one hidden layer; 0: linear probes only
+    c.probe.hidden_width = 128  # of the probe with one hidden layer; 0: linear probes only
+    c.probe.num_epochs = 5  # of the fit, over all training frames
     c.probe.minutes_per_speaker = 10.0  # of training sound for the speaker probe; 0: all
     c.probe.every = 0  # steps; 0: once, at the end
     return c

@@ -115,6 +115,7 @@ def phone_rows(config: Config, data: AudioData, features: dict) -> list[dict[str
             data=name,
             num_classes=len(phones.names),
             hidden_widths=_hidden_widths(config),
+            num_epochs=config.probe.num_epochs,
         )
     return rows
 
@@ -142,6 +143,7 @@ def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[s
             task="speakers",
             data=config.data.source,
             num_classes=len(names),
+            num_epochs=config.probe.num_epochs,
             units=("frame", "utterance"),
         )
     )
