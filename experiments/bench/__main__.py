@@ -1,0 +1,105 @@
+r"""How fast training is on this machine, against what the machine can do: a table, and json.
+
+    python -m experiments.bench --config configs/audio_voices.py --json bench.json
+
+Takes a minute or two; times of a busy machine mean little, so let it run alone. `make demo` sets
+the allocator, and so should what is compared with it:
+
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python -m experiments.bench
+
+The step is built as experiments.audio builds it, from the same config, and each of its timings is
+divided by that of a matrix product made at the same moment. Recordings that the config names are
+used if they are prepared, else sound that is made up.
+"""
+
+import os
+import pathlib
+import platform
+from typing import Any
+
+from absl import flags
+
+from configs import audio_voices
+from cpc.data import cache_dir
+from cpc.train import check_batch_size
+from cpc.types import UserError
+from experiments import audio, launch
+from experiments.audio_data import load_data
+from experiments.bench import rows, table
+from experiments.launch import Config
+
+JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
+QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
+
+
+def main() -> None:
+    """Measure, print, write."""
+    config = choose_config()
+    path = check_json_path(JSON.value)
+    mesh = launch.start(launch.DEVICE.value)
+    check_batch_size(config.data.batch_size, mesh)
+    data = load_data(config, print)
+    load_average = os.getloadavg()[0]
+    measured = rows.measure(
+        config, data, mesh, launch.DEVICE.value, rows.QUICK if QUICK.value else rows.FULL
+    )
+    conditions = {
+        "environment": launch.describe_environment(),
+        "allocator": describe_allocator(),
+        "load_average_before": load_average,
+        "quick": QUICK.value,
+    }
+    print(f"\n{table.format_table(measured)}\n\n{describe_conditions(conditions)}")
+    if path:
+        described = [table.describe(row) for row in measured]
+        launch.write_json(path, {**conditions, "config": config.to_dict(), "rows": described})
+        print(f"figures: {path}")
+
+
+def choose_config() -> Config:
+    """The config of --config or of the demo, on sound that is here."""
+    if launch.WORKDIR.value:
+        raise UserError("the bench has no --workdir: name a file for the figures by --json")
+    config = audio.CONFIG.value or audio_voices.get_config()
+    launch.check_config(config, audio_voices.get_config())
+    is_prepared = (cache_dir() / "voices" / "stamp.json").exists()
+    if config.data.source == "voices" and not is_prepared:
+        print("the packaged voices are not prepared here: measuring on the synthetic source")
+        config = config.copy_and_resolve_references()
+        config.data.source = "synthetic"
+    return config
+
+
+def check_json_path(name: str | None) -> pathlib.Path | None:
+    """Fail before the measurement, not after it."""
+    if not name:
+        return None
+    path = pathlib.Path(name)
+    if not path.parent.is_dir():
+        raise UserError(f"--json names {name}, but {path.parent} is not a folder: make it first")
+    return path
+
+
+def describe_allocator() -> dict[str, Any]:
+    """What decides how dear a big buffer is on a CPU."""
+    names = ("GLIBC_TUNABLES", "LD_PRELOAD", *(n for n in os.environ if n.startswith("MALLOC_")))
+    return {
+        "freed_memory_kept": platform.libc_ver()[0] == "glibc",
+        **{name: os.environ.get(name, "") for name in names},
+    }
+
+
+def describe_conditions(conditions: dict[str, Any]) -> str:
+    """What the figures depend on, for the reader."""
+    environment, load = conditions["environment"], conditions["load_average_before"]
+    allocator = ", ".join(f"{k}={v}" for k, v in conditions["allocator"].items() if v != "")
+    busy = "; the machine was busy: times are too long" if load > 0.5 else ""
+    return (
+        f"{environment['cpu_count']} cores, {environment['devices']}, jax {environment['jax']}; "
+        f"allocator: {allocator}\nload average before: {load:.1f}{busy}"
+    )
+
+
+if __name__ == "__main__":
+    flags.adopt_module_key_flags(audio)
+    launch.run(main)

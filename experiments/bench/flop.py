@@ -1,0 +1,89 @@
+"""Floating-point operations of a training step, counted by hand.
+
+The compiler's own count takes the body of a loop once, however often it runs, and so misses nearly
+all of a recurrence and of a criterion over blocks.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc.models import ConvEncoder
+from cpc.types import PyTree
+
+#: A product costs its forward pass, the gradient to its input and the gradient to its weights.
+FORWARD_AND_BACKWARD = 3
+
+
+class Flop(NamedTuple):
+    """Operations of the parts of one step, forward and backward."""
+
+    encoder: int
+    context: int
+    predictor: int
+    criterion: int
+
+
+def count_flop(params: PyTree, encoder: ConvEncoder, batch_size: int, window_samples: int) -> Flop:
+    """Operations that the products of a step need, a multiplication and an addition being two.
+
+    With b windows of t latents, K offsets and A = b sum_k (t - k) pairs of anchor and offset:
+
+        convolution of layer i  2 b t_i |kernel_i|
+        context                 2 b t |W| of each matrix, and 4 b t^2 h of each attention
+        predictor               2 A h d
+        criterion               2 A (b t) d
+
+    each three times, but the first convolution twice: the waveform needs no gradient.
+
+    Elementwise work, norms and the optimizer are not counted, nor is what the program computes
+    beyond need, such as scores of anchors without a positive: the rate that follows is a lower one.
+    """
+    frames = count_frames(window_samples, encoder.kernels, encoder.strides, encoder.pads())
+    layers = [
+        2 * batch_size * count * _size(params["encoder"][f"kernel{i}"])
+        for i, count in enumerate(frames)
+    ]
+    latents = batch_size * frames[-1]
+    matrices = [leaf for leaf in _leaves(params["context"]) if len(leaf.shape) > 1]
+    context = 2 * latents * sum(_size(matrix) for matrix in matrices)
+    for name, layer in params["context"].items():
+        if name.startswith("attention"):
+            context += 4 * latents * frames[-1] * layer["kernel"].shape[0]
+    h, num_offsets, d = params["predictor"]["W"]["kernel"].shape
+    pairs = batch_size * sum(frames[-1] - k for k in range(1, num_offsets + 1))
+    return Flop(
+        encoder=FORWARD_AND_BACKWARD * sum(layers) - layers[0],
+        context=FORWARD_AND_BACKWARD * context,
+        predictor=FORWARD_AND_BACKWARD * 2 * pairs * h * d,
+        criterion=FORWARD_AND_BACKWARD * 2 * pairs * latents * d,
+    )
+
+
+def count_frames(
+    samples: int,
+    kernels: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[tuple[int, int]],
+) -> list[int]:
+    """Frames that leave each layer of convolutions.
+
+    >>> count_frames(20480, (10, 8), (5, 4), [(5, 0), (4, 0)])
+    [4096, 1024]
+    """
+    frames = []
+    for kernel, stride, pad in zip(kernels, strides, pads, strict=True):
+        samples = (samples + sum(pad) - kernel) // stride + 1
+        frames.append(samples)
+    return frames
+
+
+def _size(leaf) -> int:
+    return int(np.prod(leaf.shape))
+
+
+def _leaves(tree) -> list:
+    if hasattr(tree, "shape"):
+        return [tree]
+    return [leaf for branch in tree.values() for leaf in _leaves(branch)]

@@ -1,0 +1,169 @@
+"""What is measured, in order: step and parts, compilations, input, start, memory."""
+
+import statistics
+import time
+from typing import NamedTuple
+
+import jax
+
+from cpc.data import make_batches, prefetch
+from cpc.models import ConvEncoder
+from cpc.train import put_batch
+from experiments import audio
+from experiments.audio_data import AudioData
+from experiments.bench.flop import count_flop
+from experiments.bench.startup import measure_start
+from experiments.bench.step import (
+    PRODUCT_FLOP,
+    PRODUCT_SIZE,
+    Step,
+    Timing,
+    count_compilations,
+    make_step,
+    measure_rounds,
+)
+from experiments.bench.table import Row, Target
+from experiments.launch import Config
+
+
+class Effort(NamedTuple):
+    """How long to measure."""
+
+    num_rounds: int
+    num_calls: int
+    """Of a case, and of the product, in a round."""
+    num_batches: int
+    """Drawn to time the input."""
+    num_steps: int
+    """On fresh batches, watched for compilations."""
+
+
+FULL = Effort(num_rounds=10, num_calls=3, num_batches=500, num_steps=10)
+QUICK = Effort(num_rounds=2, num_calls=1, num_batches=20, num_steps=3)
+
+
+def measure(
+    config: Config, data: AudioData, mesh: jax.sharding.Mesh, device: str, effort: Effort
+) -> list[Row]:
+    """Every row of the table."""
+    draw = make_batches(
+        data.train,
+        window_samples=config.data.window_samples,
+        batch_size=config.data.batch_size,
+        seed=config.seed,
+        one_speaker=config.data.one_speaker,
+    )
+    model, rule = audio.build_model(config.model), audio.build_rule(config)
+    batch = put_batch(draw(0), mesh)
+    step = make_step(config, model, rule, mesh, batch)
+    jax.block_until_ready(step.advance(batch))
+    with count_compilations() as compilations:
+        for index in range(1, effort.num_steps + 1):
+            jax.block_until_ready(step.advance(put_batch(draw(index), mesh)))
+        num_compilations = compilations()
+
+    cases = {"step": lambda: step.advance(batch), **step.parts}
+    timings = measure_rounds(cases, effort.num_rounds, effort.num_calls)
+    step_seconds = statistics.median(timings["step"].seconds)
+    return [
+        product_row(timings),
+        *timing_rows(config, step, timings),
+        compilation_row(num_compilations, effort.num_steps),
+        input_row(config, draw, effort.num_batches, step_seconds),
+        *start_rows(config, device),
+    ]
+
+
+def product_row(timings: dict[str, Timing]) -> Row:
+    """The machine's ceiling, as it was over the whole measurement."""
+    rates = [PRODUCT_FLOP / s / 1e9 for t in timings.values() for s in t.product_seconds]
+    figures = {
+        "gflop_per_second": statistics.median(rates),
+        "gflop_per_second_min": min(rates),
+        "gflop_per_second_max": max(rates),
+    }
+    text = "{:.0f} GFLOP/s ({:.0f} to {:.0f})".format(*figures.values())
+    return Row(f"matrix product {PRODUCT_SIZE}^3, float32", figures, text)
+
+
+def timing_rows(config: Config, step: Step, timings: dict[str, Timing]) -> list[Row]:
+    """The whole step, and what its parts take alone."""
+    encoder = ConvEncoder(padding=config.model.padding)
+    flop = count_flop(step.params, encoder, config.data.batch_size, config.data.window_samples)
+    work = {
+        "step": sum(flop),
+        "encoder": flop.encoder,
+        "encoder and context": flop.encoder + flop.context,
+        "criterion": flop.criterion,
+    }
+    target = Target("fraction_of_peak", 0.5)
+    return [
+        timing_row(name, work[name], timing, target if name == "step" else None)
+        for name, timing in timings.items()
+    ]
+
+
+def timing_row(name: str, flop: int, timing: Timing, target: Target | None = None) -> Row:
+    """Time, work, rate, and the rate's fraction of the product's, round by round."""
+    seconds = statistics.median(timing.seconds)
+    fractions = [
+        (flop / case) / (PRODUCT_FLOP / product)
+        for case, product in zip(timing.seconds, timing.product_seconds, strict=True)
+    ]
+    figures = {
+        "milliseconds": 1e3 * seconds,
+        "gflop": flop / 1e9,
+        "gflop_per_second": flop / seconds / 1e9,
+        "fraction_of_peak": statistics.median(fractions),
+        "fraction_of_peak_min": min(fractions),
+        "fraction_of_peak_max": max(fractions),
+    }
+    text = "{:.1f} ms, {:.2f} GFLOP, {:.0f} GFLOP/s, {:.2f} of peak ({:.2f} to {:.2f})"
+    title = "whole training step" if name == "step" else f"{name}, value and gradient"
+    return Row(title, figures, text.format(*figures.values()), target)
+
+
+def compilation_row(num_compilations: int, num_steps: int) -> Row:
+    """Programs compiled after the first step."""
+    return Row(
+        "compilations after the first step",
+        {"compilations": num_compilations, "steps": num_steps},
+        f"{num_compilations} in {num_steps} steps on fresh batches",
+        Target("compilations", 0, at_least=False),
+    )
+
+
+def input_row(config: Config, draw, num_batches: int, step_seconds: float) -> Row:
+    """Windows drawn, as in training, against windows that the step consumes."""
+    batches = prefetch(draw, 0, num_batches + 1, num_threads=config.data.num_threads)
+    next(batches)  # the threads have started
+    begin = time.perf_counter()
+    for _ in batches:
+        pass
+    rate = num_batches * config.data.batch_size / (time.perf_counter() - begin)
+    consumed = config.data.batch_size / step_seconds
+    figures = {
+        "source": config.data.source,
+        "windows_per_second": rate,
+        "windows_per_second_consumed": consumed,
+        "times_consumed": rate / consumed,
+    }
+    text = (
+        f"{rate:,.0f} windows/s of {config.data.source}, {rate / consumed:.1f} times the "
+        f"{consumed:,.0f} that the step consumes"
+    )
+    return Row("input pipeline", figures, text, Target("times_consumed", 10))
+
+
+def start_rows(config: Config, device: str) -> list[Row]:
+    """A second start, and the memory of its process."""
+    start = measure_start(config, device)
+    peak = start.pop("peak_megabytes")
+    text = (
+        f"{start['seconds']:.1f} s, of which imports {start['import_seconds']:.1f} s and data "
+        f"{start['data_seconds']:.1f} s"
+    )
+    return [
+        Row("second start to first step", start, text, Target("seconds", 5, at_least=False)),
+        Row("peak memory of that process", {"megabytes": peak}, f"{peak:,.0f} MB resident"),
+    ]

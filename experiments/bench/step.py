@@ -1,0 +1,133 @@
+"""The training step and its parts, timed against matrix products made at the same moment."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from cpc.models import Model
+from cpc.negatives import Rule
+from cpc.train import TrainState, jit_step, make_optimizer, make_train_step, replicate
+from cpc.types import Batch, CPCOutputs
+from experiments import audio
+from experiments.launch import Config
+
+PRODUCT_SIZE = 2048
+PRODUCT_FLOP = 2 * PRODUCT_SIZE**3
+
+
+class Step(NamedTuple):
+    """A training step as the audio experiment makes it."""
+
+    advance: Callable[[Batch], TrainState]
+    """Does one step; the state, which is donated, stays inside."""
+    params: Any
+    parts: dict[str, Callable[[], Any]]
+    """Name -> value and gradient of a part on the first batch."""
+
+
+class Timing(NamedTuple):
+    """Rounds of one case; each round has the product's time beside it."""
+
+    seconds: list[float]
+    product_seconds: list[float]
+
+
+def make_step(
+    config: Config, model: Model, rule: Rule, mesh: jax.sharding.Mesh, batch: Batch
+) -> Step:
+    """State, step and parts, for batches that lie on the devices as `batch` does."""
+    optim = config.optim
+    tx, _ = make_optimizer(
+        learning_rate=optim.learning_rate,
+        warmup_steps=optim.warmup_steps,
+        num_steps=config.num_steps,
+        schedule=optim.schedule,
+        clip_norm=optim.clip_norm,
+        weight_decay=optim.weight_decay,
+    )
+    loss_fn = audio.make_loss(config, model, rule)
+    state = replicate(audio.make_state(config, model, loss_fn, tx, batch), mesh)
+    params, extra = jax.tree.map(jnp.copy, (state.params, state.extra))
+    step = jit_step(make_train_step(loss_fn, tx, ema_decay=optim.ema_decay), state)
+
+    def advance(batch):
+        nonlocal state
+        state = step(state, batch)
+        return state
+
+    parts = make_parts(config, model, rule, params, extra, batch)
+    return Step(advance, params, parts)
+
+
+def make_parts(
+    config: Config, model: Model, rule: Rule, params: Any, extra: Any, batch: Batch
+) -> dict[str, Callable[[], Any]]:
+    """Value and gradient of the encoder, of encoder and context, and of the criterion."""
+    rng = jax.random.key(0)
+
+    def energy(params, name):
+        outputs, _ = model.apply({"params": params, **extra}, batch, True, rng)
+        return jnp.square(getattr(outputs, name)).sum()
+
+    # The loss of a model whose parameters are its outputs is the criterion alone.
+    given = model._replace(
+        apply=lambda variables, *_: (CPCOutputs(**variables["params"]), {}),
+    )
+    outputs, _ = jax.jit(lambda: model.apply({"params": params, **extra}, batch, True, rng))()
+    criterion = jax.jit(jax.value_and_grad(audio.make_loss(config, given, rule), has_aux=True))
+    gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)
+    return {
+        "encoder": lambda: gradient(params, "z"),
+        "encoder and context": lambda: gradient(params, "c"),
+        "criterion": lambda: criterion(outputs._asdict(), {}, batch, rng),
+    }
+
+
+def measure_rounds(
+    cases: Mapping[str, Callable[[], Any]], num_rounds: int, num_calls: int
+) -> dict[str, Timing]:
+    """Time each case, in each round right after the products that it is compared with.
+
+    The machine's speed drifts by more than what is measured: only what was timed at the same
+    moment is compared. A round is the best of the products and the median call of the case.
+    """
+    factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
+    multiply = jax.jit(jnp.matmul)
+    for call in (lambda: multiply(factor, factor), *cases.values()):
+        time_call(call)
+    timings = {name: Timing([], []) for name in cases}
+    for _ in range(num_rounds):
+        for name, call in cases.items():
+            products = [time_call(lambda: multiply(factor, factor)) for _ in range(num_calls)]
+            calls = [time_call(call) for _ in range(num_calls)]
+            timings[name].product_seconds.append(min(products))
+            timings[name].seconds.append(statistics.median(calls))
+    return timings
+
+
+def time_call(call: Callable[[], Any]) -> float:
+    """Seconds until the result is there."""
+    begin = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - begin
+
+
+@contextlib.contextmanager
+def count_compilations() -> Iterator[Callable[[], int]]:
+    """Yields a function that says how many programs were compiled, or read compiled, since."""
+    events = []
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield lambda: len(events)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
