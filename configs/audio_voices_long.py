@@ -1,6 +1,6 @@
 """The demo's data and network for ten times as many steps: about an hour on 2 CPU cores.
 
-    python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
+python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
 """
 
 from typing import Any

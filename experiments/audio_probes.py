@@ -23,8 +23,14 @@ PIECE_LATENTS = 128
 MAX_POINTS = 1500
 
 
-def check_options(options: Config) -> None:
-    """Unknown tasks and features are found before the training, not after it."""
+def check_options(config: Config) -> None:
+    """What cannot be probed is found before the training, not after it."""
+    options = config.probe
+    if options.every and (not config.eval_every or options.every % config.eval_every):
+        raise UserError(
+            f"probe.every is {options.every}, but probes are fitted at evaluations, every "
+            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
+        )
     for name, given, known in (
         ("probe.tasks", options.tasks, TASKS),
         ("probe.features", options.features, FEATURES),
@@ -42,11 +48,15 @@ def run_tasks(
     variables: Any,
     step: int,
     tasks: Sequence[str] | None = None,
-) -> None:
-    """Fit the probes of each task, print their table, and record it under probes/."""
+) -> dict[str, float]:
+    """Fit the probes of each task, print their table, record it under probes/.
+
+    Returns the accuracies by name, such as "phones/festvox_ru/c/linear/frame".
+    """
     folder = workdir / "probes"
     folder.mkdir(exist_ok=True)
     features = make_features(config, model, variables)
+    accuracies = {}
     for task in config.probe.tasks if tasks is None else tasks:
         begin = time.perf_counter()
         rows = phone_rows(config, data, features) if task == "phones" else []
@@ -57,6 +67,10 @@ def run_tasks(
         launch.write_json(folder / f"{task}.json", {"step": step, "rows": rows})
         print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
         print_rows(rows)
+        for row in rows:
+            name = "/".join(row[key] for key in ("task", "data", "features", "probe", "unit"))
+            accuracies[name] = row["accuracy"]
+    return accuracies
 
 
 def make_features(
@@ -143,6 +157,7 @@ def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[s
             task="speakers",
             data=config.data.source,
             num_classes=len(names),
+            hidden_widths=_hidden_widths(config),
             num_epochs=config.probe.num_epochs,
             units=("frame", "utterance"),
         )

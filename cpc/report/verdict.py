@@ -28,7 +28,11 @@ def progress_sentences(run: Run) -> list[str]:
     sentence = f"{last['step']:,} training steps"
     if "seconds" in last:
         sentence += f" in {duration(last['seconds'])}"
-    rates = [r["audio_hours_per_second"] for r in run.train if "audio_hours_per_second" in r]
+    rates = [
+        r["audio_hours_per_step"] * r["steps_per_second"]
+        for r in run.train
+        if "audio_hours_per_step" in r and "steps_per_second" in r
+    ]
     if rates:
         seconds = 3600 * float(np.median(rates))
         heard = duration(seconds) if seconds >= 10 else f"{seconds:.2g} s"
