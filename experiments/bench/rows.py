@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import jax
 
-from cpc.data import make_batches, prefetch
+from cpc.data import prefetch
 from cpc.models import ConvEncoder
 from cpc.train import put_batch
-from experiments import audio
 from experiments.audio_data import AudioData
 from experiments.bench.flop import count_flop
+from experiments.bench.problem import make_problem
 from experiments.bench.startup import measure_start
 from experiments.bench.step import (
     PRODUCT_FLOP,
@@ -46,16 +46,10 @@ def measure(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, device: str, effort: Effort
 ) -> list[Row]:
     """Every row of the table."""
-    draw = make_batches(
-        data.train,
-        window_samples=config.data.window_samples,
-        batch_size=config.data.batch_size,
-        seed=config.seed,
-        one_speaker=config.data.one_speaker,
-    )
-    model, rule = audio.build_model(config.model), audio.build_rule(config)
+    problem = make_problem(config, data)
+    draw = problem.draw
     batch = put_batch(draw(0), mesh)
-    step = make_step(config, model, rule, mesh, batch)
+    step = make_step(config, problem, mesh, batch)
     jax.block_until_ready(step.advance(batch))
     with count_compilations() as compilations:
         for index in range(1, effort.num_steps + 1):

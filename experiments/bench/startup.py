@@ -14,8 +14,9 @@ import time
 from typing import Any
 
 from cpc.types import UserError
-from experiments import audio, launch
+from experiments import launch, training
 from experiments.audio_data import load_data
+from experiments.bench.problem import make_problem
 from experiments.launch import Config
 
 #: Everything that training needs is imported by now.
@@ -27,11 +28,10 @@ def main() -> None:
     workdir = pathlib.Path(launch.WORKDIR.value or "")
     config = launch.read_config(workdir)
     mesh = launch.start(launch.DEVICE.value)
-    rule, model = audio.build_rule(config), audio.build_model(config.model)
     launch.open_run(str(workdir), config)
     data = load_data(config, print)
     loaded = time.time()
-    audio.train(config, workdir, data, model, rule, mesh)
+    training.train(config, workdir, make_problem(config, data), mesh)
     stamps = {
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cpc.models import Model
-from cpc.negatives import Rule
 from cpc.train import TrainState, jit_step, make_optimizer, make_train_step, replicate
-from cpc.types import Batch, CPCOutputs
-from experiments import audio
+from cpc.types import Batch
+from experiments import training
 from experiments.launch import Config
+from experiments.training import Problem
 
 PRODUCT_SIZE = 2048
 PRODUCT_FLOP = 2 * PRODUCT_SIZE**3
@@ -37,9 +36,7 @@ class Timing(NamedTuple):
     product_seconds: list[float]
 
 
-def make_step(
-    config: Config, model: Model, rule: Rule, mesh: jax.sharding.Mesh, batch: Batch
-) -> Step:
+def make_step(config: Config, problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
     """State, step and parts, for batches that lie on the devices as `batch` does."""
     optim = config.optim
     tx, _ = make_optimizer(
@@ -50,8 +47,8 @@ def make_step(
         clip_norm=optim.clip_norm,
         weight_decay=optim.weight_decay,
     )
-    loss_fn = audio.make_loss(config, model, rule)
-    state = replicate(audio.make_state(config, model, loss_fn, tx, batch), mesh)
+    loss_fn = training.make_loss(problem)
+    state = replicate(training.make_state(config, problem, loss_fn, tx), mesh)
     params, extra = jax.tree.map(jnp.copy, (state.params, state.extra))
     step = jit_step(make_train_step(loss_fn, tx, ema_decay=optim.ema_decay), state)
 
@@ -60,31 +57,31 @@ def make_step(
         state = step(state, batch)
         return state
 
-    parts = make_parts(config, model, rule, params, extra, batch)
-    return Step(advance, params, parts)
+    return Step(advance, params, make_parts(problem, params, extra, batch))
 
 
 def make_parts(
-    config: Config, model: Model, rule: Rule, params: Any, extra: Any, batch: Batch
+    problem: Problem, params: Any, extra: Any, batch: Batch
 ) -> dict[str, Callable[[], Any]]:
     """Value and gradient of the encoder, of encoder and context, and of the criterion."""
     rng = jax.random.key(0)
 
-    def energy(params, name):
-        outputs, _ = model.apply({"params": params, **extra}, batch, True, rng)
-        return jnp.square(getattr(outputs, name)).sum()
+    def compute(params):
+        return problem.model.apply({"params": params, **extra}, batch, True, rng)[0]
 
-    # The loss of a model whose parameters are its outputs is the criterion alone.
-    given = model._replace(
-        apply=lambda variables, *_: (CPCOutputs(**variables["params"]), {}),
-    )
-    outputs, _ = jax.jit(lambda: model.apply({"params": params, **extra}, batch, True, rng))()
-    criterion = jax.jit(jax.value_and_grad(audio.make_loss(config, given, rule), has_aux=True))
+    def energy(params, name):  # what is not asked for is not computed
+        return jnp.square(getattr(compute(params), name)).sum()
+
+    def score(outputs):
+        return problem.score(outputs, batch, rng)
+
+    outputs = jax.jit(compute)(params)
     gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)
+    criterion = jax.jit(jax.value_and_grad(score, has_aux=True))
     return {
         "encoder": lambda: gradient(params, "z"),
         "encoder and context": lambda: gradient(params, "c"),
-        "criterion": lambda: criterion(outputs._asdict(), {}, batch, rng),
+        "criterion": lambda: criterion(outputs),
     }
 
 

@@ -1,0 +1,136 @@
+"""The bench: its count of operations against others, and the structure of what it writes."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
+from experiments.bench.flop import count_flop, count_frames
+from experiments.bench.table import Row, Target, describe, format_table
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def shapes(encoder, context, num_offsets, batch, samples):
+    module = CPC(encoder, context, LinearPredictor(num_offsets, encoder.width))
+    x = jnp.zeros((batch, samples))
+    return jax.eval_shape(module.init, jax.random.key(0), x)["params"]
+
+
+def test_flop_by_hand():
+    """2 windows of 40 samples; layers of 20 and 10 frames; width 3, GRU 5, offsets 1 and 2."""
+    encoder = ConvEncoder(3, kernels=(4, 4), strides=(2, 2))
+    flop = count_flop(shapes(encoder, GRU(5), 2, 2, 40), encoder, 2, 40)
+    first, second = 2 * 2 * 20 * (4 * 1 * 3), 2 * 2 * 10 * (4 * 3 * 3)
+    assert flop.encoder == 2 * first + 3 * second
+    assert flop.context == 3 * 2 * (2 * 10) * (3 * 15 + 5 * 15)
+    pairs = 2 * (9 + 8)
+    assert flop.predictor == 3 * 2 * pairs * 5 * 3
+    assert flop.criterion == 3 * 2 * pairs * 20 * 3
+
+
+@pytest.mark.parametrize(("context", "matrices"), [
+    (LSTM(8), 4 * 4 + 4 * 8),
+    (GRU(8, 2), 3 * 4 + 3 * 8 + 3 * 8 + 3 * 8),
+    (CausalConv(8, 2), 4 + 2 * 3 * 8),
+    (CausalTransformer(8, 2, num_heads=2), 4 + 2 * 12 * 8 + 2 * 2 * 10),
+])  # fmt: skip
+def test_flop_of_contexts(context, matrices):
+    """Columns of all matrices by width 8 of the context; attention costs 2 t h for each product."""
+    encoder = ConvEncoder(4, kernels=(4, 4), strides=(2, 2))
+    flop = count_flop(shapes(encoder, context, 1, 2, 40), encoder, 2, 40)
+    assert flop.context == 3 * 2 * 20 * 8 * matrices
+
+
+@pytest.mark.parametrize("padding", ["causal", "same", "valid"])
+def test_frames_are_the_encoders(padding):
+    encoder = ConvEncoder(4, padding=padding)
+    frames = count_frames(20480, encoder.kernels, encoder.strides, encoder.pads())
+    z, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), jnp.zeros((1, 20480)))
+    assert frames[-1] == z.shape[1]
+
+
+def test_flop_agrees_with_the_compilers_where_nothing_loops():
+    """Its count has the elementwise work and lacks the padding: a few per cent."""
+    encoder = ConvEncoder(64)
+    params = shapes(encoder, GRU(8), 1, 2, 20480)
+    variables = {"params": params["encoder"]}
+    x = jax.ShapeDtypeStruct((2, 20480), jnp.float32)
+
+    def energy(variables, x):
+        return jnp.square(encoder.apply(variables, x)).sum()
+
+    cost = jax.jit(jax.value_and_grad(energy)).lower(variables, x).cost_analysis()
+    assert math.isclose(count_flop(params, encoder, 2, 20480).encoder, cost["flops"], rel_tol=0.05)
+
+
+def test_a_verdict_needs_the_target():
+    slow = Row("start", {"seconds": 5.1}, "5.1 s", Target("seconds", 5, at_least=False))
+    fast = Row("input", {"times": 10.0}, "10 times", Target("times", 10))
+    plain = Row("memory", {"megabytes": 3.0}, "3 MB")
+    assert describe(slow) == {
+        "name": "start", "seconds": 5.1, "target": "seconds <= 5", "met": False
+    }  # fmt: skip
+    assert (fast.is_met(), plain.is_met()) == (True, None)
+    assert "met" not in describe(plain)
+    first, second, third = format_table([slow, fast, plain]).splitlines()
+    assert first.endswith("seconds <= 5: MISSED")
+    assert second.endswith("times >= 10: met")
+    assert third == "memory  3 MB"
+
+
+def bench(*flags, cache):
+    environment = {
+        **os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "CPC_DATA": str(cache)
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.bench", *flags],
+        cwd=ROOT, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_a_mistake_is_one_sentence(tmp_path):
+    done = bench("--json", str(tmp_path / "absent" / "out.json"), cache=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --json names")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path):
+    """Every row is there and nothing compiles after the first step; times are nobody's business."""
+    path = tmp_path / "out.json"
+    small = ("--config.data.window_samples=2560", "--config.model.num_offsets=4")
+    config = ("--config", "configs/audio_synthetic.py", *small)
+    done = bench(*config, "--quick", "--json", str(path), cache=tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+    written = json.loads(path.read_text())
+    rows = {row["name"]: row for row in written["rows"]}
+    assert written["quick"]
+    assert written["config"]["data"]["source"] == "synthetic"
+    assert isinstance(written["allocator"]["freed_memory_kept"], bool)
+    assert rows["compilations after the first step"]["compilations"] == 0
+    assert rows["compilations after the first step"]["met"] is True
+    assert rows["input pipeline"]["source"] == "synthetic"
+
+    step = rows["whole training step"]
+    parts = [rows[f"{name}, value and gradient"] for name in ("encoder", "criterion")]
+    assert step["target"] == "fraction_of_peak >= 0.5"
+    assert step["gflop"] > sum(part["gflop"] for part in parts)
+    for row in (step, *parts):
+        least, middle, most = (row[f"fraction_of_peak{end}"] for end in ("_min", "", "_max"))
+        assert 0 < least <= middle <= most
+    start = rows["second start to first step"]
+    assert 0 < start["import_seconds"] < start["import_seconds"] + start["data_seconds"]
+    assert start["import_seconds"] + start["data_seconds"] < start["seconds"]
+    assert rows["peak memory of that process"]["megabytes"] > 100
+    for name, row in rows.items():
+        assert name in done.stdout
+        assert ("target" in row) == ("met" in row)
