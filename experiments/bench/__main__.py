@@ -101,5 +101,6 @@ def describe_conditions(conditions: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    flags.adopt_module_key_flags(audio)
+    for name in ("config", "device"):  # --help shows them beside the bench's own
+        flags.declare_key_flag(name)
     launch.run(main)

@@ -13,6 +13,7 @@ import pytest
 
 from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
 from experiments.bench.flop import count_flop, count_frames
+from experiments.bench.step import count_compilations
 from experiments.bench.table import Row, Target, describe, format_table
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -69,6 +70,19 @@ def test_flop_agrees_with_the_compilers_where_nothing_loops():
 
     cost = jax.jit(jax.value_and_grad(energy)).lower(variables, x).cost_analysis()
     assert math.isclose(count_flop(params, encoder, 2, 20480).encoder, cost["flops"], rel_tol=0.05)
+
+
+def test_compilations_are_seen():
+    double = jax.jit(lambda x: 2 * x)
+    three, four = jnp.zeros(3), jnp.zeros(4)
+    double(three)
+    with count_compilations() as compilations:
+        double(three)
+        assert compilations() == 0
+        double(four)
+        assert compilations() == 1
+    double(jnp.zeros(5))
+    assert compilations() == 1
 
 
 def test_a_verdict_needs_the_target():
