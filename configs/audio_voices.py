@@ -12,10 +12,10 @@ def get_config() -> Any:
     """Every key that an audio experiment knows, with the demo's values."""
     c: Any = ConfigDict()
     c.seed = 0
-    c.num_steps = 1500
+    c.num_steps = 1200
     c.log_every = 50
-    c.eval_every = 500
-    c.save_every = 500
+    c.eval_every = 400
+    c.save_every = 400
 
     c.data = ConfigDict()
     c.data.source = "voices"  # voices, folder, librispeech_tfds or synthetic
@@ -65,8 +65,8 @@ def get_config() -> Any:
     c.probe = ConfigDict()
     c.probe.tasks = ("phones", "speakers")
     c.probe.features = ("c", "mfcc", "random c")  # also z and random z
-    c.probe.hidden_width = 128  # of the probe with one hidden layer; 0: linear probes only
-    c.probe.num_epochs = 5  # of the fit, over all training frames
-    c.probe.minutes_per_speaker = 10.0  # of training sound for the speaker probe; 0: all
+    c.probe.hidden_width = 64  # of the probe with one hidden layer; 0: linear probes only
+    c.probe.num_epochs = 3  # of the fit, over all training frames
+    c.probe.minutes_per_speaker = 4.0  # of the speaker probe, to train and to test; 0: all
     c.probe.every = 0  # steps; 0: once, at the end
     return c

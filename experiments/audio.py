@@ -34,7 +34,7 @@ from cpc.models import (
 from cpc.train import check_batch_size
 from cpc.types import Batch, Position, UserError
 from experiments import audio_probes, launch, training
-from experiments.audio_data import load_data, synthetic_truth, write_skipped
+from experiments.audio_data import AudioData, load_data, synthetic_truth, write_skipped
 from experiments.launch import Config
 
 CONFIG = launch.define_config()
@@ -55,7 +55,8 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     audio_probes.check_options(config)
     mesh = launch.start(device)
     check_batch_size(config.data.batch_size, mesh)
-    rule, model = training.build_rule(config), build_model(config.model)
+    training.build_rule(config)
+    model = build_model(config.model)
     folder = launch.open_run(workdir, config)
     data = load_data(config, print)
     write_skipped(folder, data)
@@ -65,22 +66,27 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
         launch.write_json(folder / "truth.json", truth)
 
     probe = functools.partial(audio_probes.run_tasks, config, folder, data, model)
-    hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
-    problem = training.Problem(
-        model=model,
-        score=make_score(config, rule),
-        rule=rule,
-        draw=draw_windows(config, data.train, config.seed),
-        draw_test=draw_windows(config, data.test, config.seed + 1),
-        audio_hours=hours,
-        probe=probe,
-    )
+    problem = make_problem(config, data, probe)
     reason, variables = training.train(config, folder, problem, mesh)
     if reason:
         print(f"stopped by {reason}; to resume: {launch.command_line()}")
         return
     probe(variables, config.num_steps)
     print(f"report: {report.write_report(folder)}")
+
+
+def make_problem(config: Config, data: AudioData, probe: Callable) -> training.Problem:
+    """Model, loss and batches of a config."""
+    rule = training.build_rule(config)
+    return training.Problem(
+        model=build_model(config.model),
+        score=make_score(config, rule),
+        rule=rule,
+        draw=draw_windows(config, data.train, config.seed),
+        draw_test=draw_windows(config, data.test, config.seed + 1),
+        audio_hours=config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600,
+        probe=probe,
+    )
 
 
 def build_model(config: Config) -> Model:

@@ -145,7 +145,7 @@ def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[s
         )
     train = first_minutes(data.train, config.probe.minutes_per_speaker)
     known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
-    test = select(data.test, known)
+    test = first_minutes(select(data.test, known), config.probe.minutes_per_speaker)
     by_feature = [{f: features[f](part) for f in config.probe.features} for part in (train, test)]
     labels = [[names.index(speaker) for speaker in part.speakers] for part in (train, test)]
     return list(

@@ -42,7 +42,9 @@ def define_config() -> flags.FlagHolder:
 
 def run(main: Callable[[], None]) -> None:
     """Parse the flags and run; a mistake of the user ends in one sentence and status 2."""
-    flags.adopt_module_key_flags(sys.modules[__name__])
+    for name in ("config", "workdir", "device"):  # --help shows them beside the command's own
+        if name in flags.FLAGS:
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
     app.run(lambda argv: _guard(main, argv), flags_parser=_parse)
 

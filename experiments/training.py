@@ -82,17 +82,7 @@ def train(
     config: Config, workdir: pathlib.Path, problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[str, Any]:
     """Train to the last step or to a signal; returns the signal's name and the variables."""
-    tx, schedule = make_optimizer(
-        learning_rate=config.optim.learning_rate,
-        warmup_steps=config.optim.warmup_steps,
-        num_steps=config.num_steps,
-        schedule=config.optim.schedule,
-        clip_norm=config.optim.clip_norm,
-        weight_decay=config.optim.weight_decay,
-    )
-    loss_fn = make_loss(problem)
-    state = replicate(make_state(config, problem, loss_fn, tx), mesh)
-    step = jit_step(make_train_step(loss_fn, tx, ema_decay=config.optim.ema_decay), state)
+    state, step, schedule = make_step(config, problem, mesh)
 
     def batches(first):
         threads = config.data.num_threads
@@ -132,6 +122,24 @@ def train(
         for writer in writers:
             writer.close()
     return reason, trained_variables(state)
+
+
+def make_step(
+    config: Config, problem: Problem, mesh: jax.sharding.Mesh
+) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
+    """The state before the first step, the compiled step, and the learning rate by step."""
+    tx, schedule = make_optimizer(
+        learning_rate=config.optim.learning_rate,
+        warmup_steps=config.optim.warmup_steps,
+        num_steps=config.num_steps,
+        schedule=config.optim.schedule,
+        clip_norm=config.optim.clip_norm,
+        weight_decay=config.optim.weight_decay,
+    )
+    loss_fn = make_loss(problem)
+    state = replicate(make_state(config, problem, loss_fn, tx), mesh)
+    step = make_train_step(loss_fn, tx, ema_decay=config.optim.ema_decay)
+    return state, jit_step(step, state), schedule
 
 
 def make_loss(problem: Problem) -> Callable:

@@ -40,7 +40,7 @@ def fit_probe(
     weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
-    min_updates: int = 2000,
+    min_updates: int = 1000,
     batch_size: int = 1024,
     learning_rate: float = 5e-3,
     seed: int = 0,

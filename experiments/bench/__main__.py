@@ -101,6 +101,4 @@ def describe_conditions(conditions: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    for name in ("config", "device"):  # --help shows them beside the bench's own
-        flags.declare_key_flag(name)
     launch.run(main)

@@ -9,9 +9,9 @@ import jax
 from cpc.data import prefetch
 from cpc.models import ConvEncoder
 from cpc.train import put_batch
+from experiments import audio
 from experiments.audio_data import AudioData
 from experiments.bench.flop import count_flop
-from experiments.bench.problem import make_problem
 from experiments.bench.startup import measure_start
 from experiments.bench.step import (
     PRODUCT_FLOP,
@@ -46,7 +46,7 @@ def measure(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, device: str, effort: Effort
 ) -> list[Row]:
     """Every row of the table."""
-    problem = make_problem(config, data)
+    problem = audio.make_problem(config, data, lambda variables, step: {})
     draw = problem.draw
     batch = put_batch(draw(0), mesh)
     step = make_step(config, problem, mesh, batch)

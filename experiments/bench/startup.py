@@ -14,9 +14,8 @@ import time
 from typing import Any
 
 from cpc.types import UserError
-from experiments import launch, training
+from experiments import audio, launch, training
 from experiments.audio_data import load_data
-from experiments.bench.problem import make_problem
 from experiments.launch import Config
 
 #: Everything that training needs is imported by now.
@@ -31,7 +30,9 @@ def main() -> None:
     launch.open_run(str(workdir), config)
     data = load_data(config, print)
     loaded = time.time()
-    training.train(config, workdir, make_problem(config, data), mesh)
+    training.train(
+        config, workdir, audio.make_problem(config, data, lambda variables, step: {}), mesh
+    )
     stamps = {
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,

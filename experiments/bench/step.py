@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cpc.train import TrainState, jit_step, make_optimizer, make_train_step, replicate
+from cpc.train import TrainState
 from cpc.types import Batch
 from experiments import training
 from experiments.launch import Config
@@ -38,19 +38,8 @@ class Timing(NamedTuple):
 
 def make_step(config: Config, problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
     """State, step and parts, for batches that lie on the devices as `batch` does."""
-    optim = config.optim
-    tx, _ = make_optimizer(
-        learning_rate=optim.learning_rate,
-        warmup_steps=optim.warmup_steps,
-        num_steps=config.num_steps,
-        schedule=optim.schedule,
-        clip_norm=optim.clip_norm,
-        weight_decay=optim.weight_decay,
-    )
-    loss_fn = training.make_loss(problem)
-    state = replicate(training.make_state(config, problem, loss_fn, tx), mesh)
+    state, step, _ = training.make_step(config, problem, mesh)
     params, extra = jax.tree.map(jnp.copy, (state.params, state.extra))
-    step = jit_step(make_train_step(loss_fn, tx, ema_decay=optim.ema_decay), state)
 
     def advance(batch):
         nonlocal state

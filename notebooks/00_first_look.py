@@ -1,0 +1,122 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A first look: the parts of CPC, by hand
+#
+# A training run is `python -m experiments.audio`. This notebook takes the same parts one by one,
+# on sound whose information is known: a Markov chain of phones under a static speaker.
+
+# %%
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+
+from cpc import data, negatives
+from cpc.estimators import Tracker, bound_over_sequences
+from cpc.losses import cpc_loss, info_nce
+from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, make_model
+from cpc.train import init_state, jit_step, make_optimizer, make_train_step
+from cpc.types import Position
+
+# %% [markdown]
+# ## Sound in, windows out
+# `draw(step)` is a pure function: the same step is the same batch, in any run.
+
+# %%
+chain = data.phone_chain(8)
+made = data.make_synthetic(
+    num_speakers=4, utterances_per_speaker=6, seconds=3.0, chain=chain, seed=0
+)
+draw = data.make_batches(made.recordings, window_samples=3200, batch_size=16, seed=0)
+batch = draw(0)
+{name: (value.shape, value.dtype) for name, value in batch.items()}
+
+# %%
+figure, axes = plt.subplots(figsize=(8, 2))
+axes.plot(np.arange(1600) / 16, batch["x"][0, :1600], linewidth=0.5)
+axes.set(xlabel="milliseconds", title="100 ms of a window")
+
+# %% [markdown]
+# ## Model
+# z = g_enc(x), one latent each 10 ms; c = g_ar(z), causal; predictions = W_k c.
+
+# %%
+encoder = ConvEncoder(width=32)
+model = make_model(CPC(encoder, GRU(32), LinearPredictor(num_offsets=6, width=32)))
+variables = model.init(jax.random.key(0), batch)
+outputs, _ = model.apply(variables, batch)
+print("stride", encoder.stride, "samples; receptive field", encoder.receptive_field, "samples")
+print({name: array.shape for name, array in outputs._asdict().items()})
+
+# %% [markdown]
+# ## Loss
+# With equal scores InfoNCE is exactly log N: nothing is known. Who is a negative is a rule over
+# positions, and rules join with `&`.
+
+# %%
+print(info_nce(jnp.zeros(1), jnp.zeros((1, 127))), np.log(128))
+rule = negatives.batch & negatives.outside_window(1)
+
+
+def positions(batch, num_latents):
+    return Position(
+        batch["sequence"][:, None],
+        jnp.arange(num_latents)[None],
+        jnp.zeros((1, 1), int),
+        batch["speaker"][:, None],
+    )
+
+
+def loss_fn(params, extra, batch, rng):
+    outputs, extra = model.apply({"params": params, **extra}, batch, True, rng)
+    loss, sums = cpc_loss(outputs, positions(batch, outputs.z.shape[1]), rule)
+    return loss, (extra, {"offsets": sums})
+
+
+# %% [markdown]
+# ## Training, watching the information
+
+# %%
+tx, _ = make_optimizer(learning_rate=3e-3, warmup_steps=20, num_steps=400, schedule="cosine")
+params = variables["params"]
+_, (_, metrics) = jax.eval_shape(loss_fn, params, {}, batch, jax.random.key(0))
+state = init_state(params, {}, tx, jax.random.key(1), metrics)
+step = jit_step(make_train_step(loss_fn, tx), state)
+for i in range(400):
+    state = step(state, draw(i))
+track = Tracker(rule.is_bound, rule.name)(state.metrics["offsets"])
+print("mean over training, nats by offset:", np.round(track.value, 2), "of", track.log_n[0])
+
+# %% [markdown]
+# ## A bound that can be believed
+# One latent from each *other* window: independent negatives, so that log N - L is a lower bound.
+# Here the truth is known: phones k - 2 frames apart (a latent sees three frames), and the speaker.
+
+# %%
+test = data.make_batches(made.recordings, window_samples=3200, batch_size=128, seed=9)(0)
+outputs, _ = model.apply({"params": state.params}, test)
+bound = Tracker(True)(bound_over_sequences(outputs.z, outputs.predictions))
+truth = {k: data.synthetic_information(k - 2, chain, num_speakers=4) for k in range(3, 7)}
+
+figure, axes = plt.subplots(figsize=(5, 3))
+offsets = np.arange(1, 7)
+axes.errorbar(offsets, bound.value, np.subtract(bound.high, bound.value), label="bound, 95 %")
+axes.plot(list(truth), list(truth.values()), "k:", label="truth")
+axes.axhline(bound.log_n[0], color="tab:red", linestyle="--", label="log N")
+axes.set(xlabel="offset k", ylabel="nats")
+axes.legend()
+assert all(bound.low[k - 1] <= information for k, information in truth.items())
