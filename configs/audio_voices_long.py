@@ -1,6 +1,6 @@
 """The demo's data and network for seven times as many steps, and wider probes.
 
-    python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
+python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ from cpc.types import UserError
 from experiments.launch import Config
 
 #: The synthetic source: small enough for tests that take seconds.
-SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_SECONDS, SYNTHETIC_PHONES = 4, 10, 6.0, 8
+SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
 SOURCES = ("voices", "folder", "librispeech_tfds", "synthetic")
 
 
@@ -80,7 +80,8 @@ def _synthetic(config: Config) -> AudioData:
     made = data.make_synthetic(
         num_speakers=SYNTHETIC_SPEAKERS,
         utterances_per_speaker=SYNTHETIC_UTTERANCES,
-        seconds=SYNTHETIC_SECONDS,
+        # One window an utterance, or where frames begin in a window would be information, too.
+        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
         chain=data.phone_chain(SYNTHETIC_PHONES),
         seed=config.seed,
     )
@@ -91,10 +92,10 @@ def _synthetic(config: Config) -> AudioData:
 def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict[str, list]:
     """Most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
 
-    A latent sees its own frame and some before it. Given phones and speaker frames are
-    independent, so that past and latent share what the two nearest frames of theirs do: phones
-    that are k - (frames seen before) apart, and the speaker. Smaller offsets see the same samples
-    and have no such limit; they are left out.
+    Given phones and speaker the frames are independent, so that past and latent share what the two
+    nearest frames of theirs do: the speaker, and phones that are k - before frames apart, if a
+    latent sees `before` frames before its own. Smaller offsets see the same samples and have no
+    such limit; they are left out.
     """
     chain = data.phone_chain(SYNTHETIC_PHONES)
     before = -(-receptive_field // stride) - 1

@@ -86,7 +86,7 @@ def make_synthetic(
 ) -> Synthetic:
     """Recordings of `chain` by equally frequent speakers, rendered when they are read.
 
-    A frame is two sinusoids of random phase, at two formants of the phone scaled by the speaker,
+    A frame is two sinusoids, at two formants of the phone scaled by the speaker,
     in weak noise. Every sample is a pure function of (seed, utterance, position).
     """
     num_utterances = num_speakers * utterances_per_speaker
@@ -99,11 +99,10 @@ def make_synthetic(
 
     def read(index: int, start: int, stop: int) -> np.ndarray:
         rng = np.random.default_rng((seed, 1, index))
-        phases = rng.uniform(0, 2 * np.pi, (num_frames, 2))
         noise = NOISE_RMS * rng.standard_normal(num_frames * FRAME_SAMPLES, np.float32)
         first, last = start // FRAME_SAMPLES, -(-stop // FRAME_SAMPLES)
         frequencies = formants[states[index, first:last]] * scales[index % num_speakers]
-        tones = _tones(frequencies, phases[first:last])[start - first * FRAME_SAMPLES :]
+        tones = _tones(frequencies)[start - first * FRAME_SAMPLES :]
         return np.round(32768 * (tones[: stop - start] + noise[start:stop])).astype(np.int16)
 
     names = tuple(f"synthetic-{i:05d}" for i in range(num_utterances))
@@ -144,9 +143,9 @@ def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
 
 
 def _tones(
-    frequencies_hz: Float[np.ndarray, "t 2"], phases: Float[np.ndarray, "t 2"]
+    frequencies_hz: Float[np.ndarray, "t 2"],
 ) -> Float[np.ndarray, " s"]:
-    """Frames in a row; a random phase each, so that frames share nothing but the state."""
+    """Frames in a row; each begins at phase 0, so that frames share nothing but the state."""
     seconds = np.arange(FRAME_SAMPLES) / SAMPLE_RATE_HZ
-    angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds + phases[:, :, None]
+    angles = 2 * np.pi * frequencies_hz[:, :, None] * seconds
     return AMPLITUDE * np.sin(angles).sum(axis=1).reshape(-1)

@@ -84,7 +84,7 @@ def test_the_strict_bound_stays_below_the_truth(synthetic):
     assert strict["is_bound"]
     for k, information in zip(truth["offsets"], truth["mutual_information"], strict=True):
         assert strict["bound_low"][k - 1] <= information
-    assert strict["bound"][2] > 0.5, "something was learned"
+        assert strict["bound"][k - 1] > 0.75 * information, "most of it is found"
 
 
 def test_the_probe_beats_chance_and_random(synthetic):
@@ -109,7 +109,7 @@ def test_another_config_in_the_same_directory_is_refused(synthetic):
         "--config", "configs/audio_synthetic.py", "--workdir", workdir,
         "--config.optim.learning_rate=0.5", status=2,
     )  # fmt: skip
-    assert "optim.learning_rate is 0.002 there and 0.5 here" in done.stderr
+    assert "optim.learning_rate is 0.004 there and 0.5 here" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
