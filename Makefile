@@ -17,8 +17,8 @@ demo: .venv/demo
 	$(BIN)/python -m experiments.audio --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
 test: .venv/dev lint
-	$(BIN)/python -m pytest -m "not slow"
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: .venv/dev
 	$(BIN)/ruff check
