@@ -62,7 +62,8 @@ def cpc_loss(
       sample: sample(rng, allowed) -> bool thins the allowed negatives (m, n).
       rng: for `sample`.
       where: latents that exist; padding is neither anchor, positive nor candidate.
-      block: anchors scored at a time; changes memory and speed, not the result.
+      block: anchors scored at a time; changes memory and speed, not the result (with `sample`, it
+        changes which negatives are drawn).
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
@@ -80,6 +81,9 @@ def cpc_loss(
         )
     if isinstance(temperature, int | float) and temperature <= 0:
         raise UserError(f"temperature is {temperature}: it must be above 0")
+    if where is not None:  # padding may hold anything, and 0 * NaN is NaN
+        z = jnp.where(where[..., None], z, 0.0)
+        predictions = jnp.where(where[..., None, None], predictions, 0.0)
     b = z.shape[0]
     places = z.shape[:-1]
     candidates = Candidates(

@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
+from cpc.types import UserError
 
 
 class GRU(nn.Module):
@@ -112,6 +113,15 @@ class CausalTransformer(nn.Module):
     num_heads: int = 8
     span: int = 128
     dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        """Reject widths that do not split into heads of pairs."""
+        super().__post_init__()
+        if self.width % (2 * self.num_heads):
+            raise UserError(
+                f"a Transformer of {self.num_heads} heads needs a width that is a multiple of "
+                f"{2 * self.num_heads}, not {self.width}: change model.context_width"
+            )
 
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:

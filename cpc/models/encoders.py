@@ -75,6 +75,13 @@ class ConvEncoder(nn.Module):
                 f"the encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
                 "give one of each for every layer"
             )
+        if self.norm == "group" and self.width > 32 and self.width % 32:
+            raise UserError(
+                f"group norm has groups of 32 channels, which {self.width} channels do not fill: "
+                "make model.width a multiple of 32, or choose another norm"
+            )
+        if self.norm in ("channel", "layer", "group") and self.width < 2:
+            raise UserError("a norm over the channels needs at least 2: raise model.width")
         if isinstance(self.padding, str) and self.padding not in ("causal", "same", "valid"):
             raise UserError(
                 f"encoder padding {self.padding!r} is unknown: choose causal, same or valid"

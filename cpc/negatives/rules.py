@@ -25,21 +25,30 @@ class Rule:
 
     name: str
     allows: Callable[[Position, Position, Any], Any]
-    is_bound: bool = False
-    """Whether log N - L is a lower bound on mutual information for windows drawn independently,
-    which needs negatives that are independent of the anchor and of each other. If the batches hold
-    one group each, it is a bound on the information given the group."""
+    independent: bool | None = None
+    """True: the negatives are independent of the anchor and of each other, if windows are drawn
+    independently. False: they depend on the anchor's content. None: as independent as whatever
+    other rules leave."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether log N - L is a lower bound on mutual information under this rule.
+
+        If all windows of a batch are one group's, it bounds the information given the group.
+        """
+        return self.independent is True
 
     def __call__(self, anchor: Position, candidate: Position, offset: Any) -> Any:
         """True where the candidate may be a negative of the anchor."""
         return self.allows(anchor, candidate, offset) & ~is_positive(anchor, candidate, offset)
 
     def __and__(self, other: "Rule") -> "Rule":
-        """Both rules allow it. Fewer independent negatives are still independent."""
+        """Both rules allow it; fewer independent negatives are still independent."""
+        both = (self.independent, other.independent)
         return Rule(
             f"{self.name} & {other.name}",
             lambda *args: self.allows(*args) & other.allows(*args),
-            self.is_bound or other.is_bound,
+            False if False in both else True if True in both else None,
         )
 
 
@@ -67,10 +76,14 @@ excluding_sequence = Rule(
 )
 
 #: Latents of the own sequence only.
-own_sequence = Rule("own_sequence", _same_sequence)
+own_sequence = Rule("own_sequence", _same_sequence, independent=False)
 
 #: Latents of the same group (speaker) only.
-same_group = Rule("same_group", lambda anchor, candidate, offset: anchor.group == candidate.group)
+same_group = Rule(
+    "same_group",
+    lambda anchor, candidate, offset: anchor.group == candidate.group,
+    independent=False,
+)
 
 #: From each other sequence the one latent at the positive's place: independent draws from the
 #: marginal, so that log N - L is a bound.
@@ -81,7 +94,7 @@ one_per_sequence = Rule(
         & (anchor.lane == candidate.lane)
         & (anchor.time + offset == candidate.time)
     ),
-    is_bound=True,
+    independent=True,
 )
 
 

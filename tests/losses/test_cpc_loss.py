@@ -207,15 +207,18 @@ def test_no_negatives_is_no_loss_and_no_nan():
 def test_padding_has_no_part_and_no_gradient():
     outputs = random_outputs(3, 9, 4, 3)
     where = jnp.arange(9)[None] < jnp.array([9, 6, 4])[:, None]
-    poison = jnp.where(where[..., None], outputs.z, 77.0)
-    poisoned = CPCOutputs(poison, poison, outputs.predictions)
+    poison = jnp.where(where[..., None], outputs.z, jnp.nan)
+    predictions = jnp.where(where[..., None, None], outputs.predictions, jnp.nan)
+    poisoned = CPCOutputs(poison, poison, predictions)
 
     def loss(outputs):
         return cpc_loss(outputs, positions_of(3, 9), negatives.batch, where=where)[0]
 
     assert float(loss(outputs)) == float(loss(poisoned))
-    gradient = jax.grad(loss)(poisoned).z
-    np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
+    gradients = jax.grad(loss)(poisoned)
+    for gradient in (gradients.z, gradients.predictions):
+        assert jnp.isfinite(gradient).all()
+        np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
 
 
 def test_order_of_sequences_does_not_matter():

@@ -224,7 +224,14 @@ def test_transformer_forgets_what_lies_beyond_its_span():
     ({"norm": "laier"}, "choose one of none, layer"),
     ({"padding": "reflect"}, "causal, same or valid"),
     ({"kernels": (4, 4)}, "2 kernels but 5 strides"),
+    ({"norm": "group", "width": 100}, "multiple of 32"),
+    ({"norm": "channel", "width": 1}, "at least 2"),
 ])  # fmt: skip
 def test_mistakes_are_sentences(options, words):
     with pytest.raises(UserError, match=words):
-        ConvEncoder(8, **options)
+        ConvEncoder(**{"width": 8, **options})
+
+
+def test_transformer_heads_are_pairs():
+    with pytest.raises(UserError, match="multiple of 16, not 20"):
+        CausalTransformer(20)

@@ -74,7 +74,10 @@ def test_every_pair(rule):
 
 def test_only_independent_negatives_are_called_a_bound():
     assert [rule.name for rule in ALL if rule.is_bound] == ["one_per_sequence"]
-    assert (negatives.one_per_sequence & negatives.within_shards(2, 4)).is_bound
+    one = negatives.one_per_sequence
+    assert (one & negatives.within_shards(2, 4) & negatives.outside_window(2)).is_bound
+    assert (negatives.batch & one).is_bound
+    assert not (one & negatives.same_group).is_bound, "negatives follow the anchor's speaker"
 
 
 @pytest.mark.parametrize(("shards", "batch"), [(3, 8), (0, 8), (16, 8)])
