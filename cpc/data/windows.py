@@ -56,14 +56,20 @@ def make_batches(
         utterance: int32 (b,), index into `recordings`.
 
     Raises:
-        UserError: recordings without `rms`, none as long as a window, or a batch that does not
-            divide among the processes.
+        UserError: no recordings, recordings without `rms`, none as long as a window, a batch or
+            window below 1, or a batch that does not divide among the processes.
     """
-    if batch_size < 1 or batch_size % num_processes:
+    if batch_size < 1:
+        raise UserError(f"a batch of {batch_size} windows holds nothing: choose at least 1")
+    if window_samples < 1:
+        raise UserError(f"a window of {window_samples} samples holds nothing: choose at least 1")
+    if batch_size % num_processes:
         raise UserError(
             f"a batch of {batch_size} does not divide among {num_processes} processes: "
             f"choose a multiple of {num_processes}"
         )
+    if not len(recordings):
+        raise UserError("there are no recordings to draw windows from: check what was selected")
     rms = recordings.rms
     if rms is None:
         raise UserError("the recordings have no loudness yet: pack them, or call measure_rms")

@@ -130,3 +130,21 @@ def test_recordings_without_loudness(five):
     bare = data.Recordings(five.names, five.speakers, five.lengths, five.read)
     with pytest.raises(UserError, match="measure_rms"):
         data.make_batches(bare, window_samples=10, batch_size=8, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"batch_size": 0}, "a batch of 0 windows holds nothing"),
+        ({"batch_size": -4, "num_processes": 2}, "a batch of -4 windows holds nothing"),
+        ({"window_samples": 0}, "a window of 0 samples holds nothing"),
+    ],
+)
+def test_sizes_below_one_have_their_own_sentence(five, sizes, words):
+    with pytest.raises(UserError, match=words):
+        data.make_batches(five, **({"window_samples": 10, "batch_size": 2, "seed": 0} | sizes))
+
+
+def test_no_recordings_at_all():
+    with pytest.raises(UserError, match="there are no recordings"):
+        data.make_batches(numbered([], []), window_samples=10, batch_size=2, seed=0)
