@@ -21,16 +21,19 @@ KINDS = ("auto", "cpu", "gpu", "tpu")
 def choose_devices(kind: str = "auto") -> list[Device]:
     """All devices of a kind, or for "auto" those that JAX prefers here.
 
-    Raises UserError if the kind is unknown, or if this machine has none.
+    Raises UserError if the kind is unknown, or if this machine has none. Which other kinds it has
+    is not said: where `JAX_PLATFORMS` names an absent one, every question to JAX raises.
     """
     if kind not in KINDS:
         raise UserError(f"Unknown device {kind!r}; choose one of {', '.join(KINDS)}.")
     try:
         return jax.devices(None if kind == "auto" else kind)
     except RuntimeError as error:
+        advice = "" if kind == "auto" else "choose 'auto', or "
         raise UserError(
-            f"No {kind} device was found here (JAX uses {jax.default_backend()}); "
-            "choose 'auto', or install the jax extra for that device."
+            f"No {'' if kind == 'auto' else f'{kind} '}device was found here; {advice}install the "
+            "jax extra for the device, and check the environment variable JAX_PLATFORMS if it is "
+            "set."
         ) from error
 
 
@@ -61,8 +64,8 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
     """Raise UserError if the global batch cannot be split evenly over the devices."""
     if batch_size % mesh.size:
         raise UserError(
-            f"A batch of {batch_size} cannot be split over {mesh.size} devices; make the batch a "
-            f"multiple of {mesh.size}, or use fewer devices."
+            f"A batch of {batch_size} cannot be split over {mesh.size} devices; make it a "
+            f"multiple of {mesh.size}."
         )
 
 

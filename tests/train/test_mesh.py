@@ -19,6 +19,20 @@ def test_an_absent_device_is_one_sentence(kind):
         train.choose_devices(kind)
 
 
+@pytest.mark.parametrize("kind", ["auto", "gpu"])
+def test_no_backend_at_all_is_one_sentence(kind, monkeypatch):
+    """As with JAX_PLATFORMS=cuda on a machine without one, where every question raises."""
+
+    def absent(*_):
+        raise RuntimeError("Unable to initialize backend 'cuda': no device")
+
+    monkeypatch.setattr(jax, "devices", absent)
+    monkeypatch.setattr(jax, "default_backend", absent)
+    with pytest.raises(UserError, match="JAX_PLATFORMS") as caught:
+        train.choose_devices(kind)
+    assert ("choose 'auto'" in str(caught.value)) == (kind != "auto")
+
+
 def test_mesh_sizes():
     assert train.make_mesh().size == 8
     assert train.make_mesh(3).size == 3
@@ -40,8 +54,10 @@ def test_a_batch_is_split_by_rows():
 
 
 def test_a_batch_that_cannot_be_split_names_both_numbers():
-    with pytest.raises(UserError, match="batch of 12 cannot be split over 8 devices"):
+    with pytest.raises(UserError, match="batch of 12 cannot be split over 8 devices") as caught:
         train.put_batch({"x": np.zeros((12, 2))}, train.make_mesh(8))
+    assert "multiple of 8" in str(caught.value)
+    assert "fewer" not in str(caught.value)  # no command can be told to use fewer
     train.check_batch_size(16, train.make_mesh(8))
 
 
