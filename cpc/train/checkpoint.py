@@ -76,10 +76,7 @@ class Checkpoints:
                 return restored
             damaged.append(step)
         if steps:
-            raise UserError(
-                f"All checkpoints in {self.directory} are damaged (steps {sorted(steps)}); "
-                "restore them from a copy, or choose another work directory to start over."
-            )
+            raise UserError(_all_damaged(self.directory, steps))
         return None
 
     def is_preempted(self, step: int) -> bool:
@@ -179,12 +176,15 @@ def open_checkpoints(
 
 
 def restore_params(
-    directory: str | os.PathLike[str], step: int | None = None
+    directory: str | os.PathLike[str],
+    step: int | None = None,
+    log: Callable[[str], None] = print,
 ) -> tuple[dict[str, PyTree], dict[str, Any], int]:
     """Read parameters without the optimizer, as numpy arrays, for probes.
 
     Returns ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts, of the
-    newest step unless one is given. Raises UserError if it is absent or damaged.
+    newest undamaged step unless one is given; `log` receives one sentence per damaged one. Raises
+    UserError if the step, or every step, is absent or damaged.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
@@ -192,21 +192,33 @@ def restore_params(
     if not steps or step not in (None, *steps):
         wanted = "No checkpoint" if step is None else f"No checkpoint of step {step}"
         raise UserError(f"{wanted} is in {path}; it has the steps {steps or 'none'}.")
-    step = steps[-1] if step is None else step
-    try:
-        meta = _read_meta(path / str(step))
-        wanted = nest(meta["leaves"], ("params", "extra", "ema"))
-        how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-        with _late_callbacks_dropped(), ocp.PyTreeCheckpointer() as reader:
-            args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
-            arrays = reader.restore(path / str(step) / "state", args=args)
-        check_sums(arrays, meta["leaves"])
-    except Exception as error:
-        raise UserError(
-            f"The checkpoint {path / str(step)} is damaged ({_first_line(error)}); "
-            f"choose another of the steps {steps}."
-        ) from error
-    return {"params": {}, "extra": {}, "ema": None, **arrays}, meta["metadata"], step
+    for candidate in reversed(steps) if step is None else [step]:
+        try:
+            return *_read_params(path / str(candidate)), candidate
+        except Exception as error:
+            damage = f"The checkpoint {path / str(candidate)} is damaged ({_first_line(error)})"
+            if step is not None:
+                raise UserError(f"{damage}; choose another of the steps {steps}.") from error
+            log(f"{damage}; trying the one before.")
+    raise UserError(_all_damaged(path, steps))
+
+
+def _read_params(path: pathlib.Path) -> tuple[dict[str, PyTree], dict[str, Any]]:
+    meta = _read_meta(path)
+    wanted = nest(meta["leaves"], ("params", "extra", "ema"))
+    how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+    with _late_callbacks_dropped(), ocp.PyTreeCheckpointer() as reader:
+        args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
+        arrays = reader.restore(path / "state", args=args)
+    check_sums(arrays, meta["leaves"])
+    return {"params": {}, "extra": {}, "ema": None, **arrays}, meta["metadata"]
+
+
+def _all_damaged(path: pathlib.Path, steps: list[int]) -> str:
+    return (
+        f"All checkpoints in {path} are damaged (steps {sorted(steps)}); "
+        "restore them from a copy, or choose another work directory to start over."
+    )
 
 
 def _read_meta(path: pathlib.Path) -> dict[str, Any]:

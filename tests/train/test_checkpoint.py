@@ -1,6 +1,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -172,8 +173,17 @@ def test_parameters_alone(tmp_path):
     with pytest.raises(UserError, match=r"No checkpoint of step 9 is in .*\[2, 3\]"):
         train.restore_params(tmp_path, 9)
     flip_a_bit(tmp_path / "3")
-    with pytest.raises(UserError, match="is damaged"):
-        train.restore_params(tmp_path)
+    said = []
+    trees, metadata, step = train.restore_params(tmp_path, log=said.append)
+    assert (step, metadata) == (2, {"value": 2.0})
+    np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 2.0))
+    (sentence,) = said
+    assert re.search(r"/3 is damaged .*; trying the one before", sentence)
+    with pytest.raises(UserError, match=r"/3 is damaged .*choose another of the steps \[2, 3\]"):
+        train.restore_params(tmp_path, 3)  # who asks for a step gets that step or nothing
+    flip_a_bit(tmp_path / "2")
+    with pytest.raises(UserError, match=r"All checkpoints in .* are damaged \(steps \[2, 3\]\)"):
+        train.restore_params(tmp_path, log=said.append)
 
 
 def test_the_saved_state_may_be_donated_at_once(tmp_path):
