@@ -67,6 +67,7 @@ def get_config() -> Any:
     c.probe.features = ("c", "mfcc", "random c")  # also z and random z
     c.probe.hidden_width = 64  # of the probe with one hidden layer; 0: linear probes only
     c.probe.num_epochs = 3  # of the fit, over all training frames
+    c.probe.hours = 0.0  # of training sound for the phone probe; 0: all
     c.probe.minutes_per_speaker = 4.0  # of the speaker probe, to train and to test; 0: all
     c.probe.every = 0  # steps; 0: once, at the end
     return c

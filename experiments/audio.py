@@ -10,11 +10,13 @@ Any key of the config can be set, and the same command again resumes:
         --config.optim.learning_rate=1e-4
 """
 
+import copy
 import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from configs import audio_voices
 from cpc import negatives, report
@@ -37,29 +39,23 @@ from experiments import audio_probes, launch, training
 from experiments.audio_data import AudioData, load_data, synthetic_truth, write_skipped
 from experiments.launch import Config
 
-CONFIG = launch.define_config()
-
 CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalTransformer}
-
-
-def main() -> None:
-    """The command."""
-    if CONFIG.value is None:
-        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
-    run(CONFIG.value, launch.WORKDIR.value, launch.DEVICE.value)
 
 
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Train, probe, report; stopped by a signal, say how to resume."""
+    if config is None:
+        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
     launch.check_config(config, audio_voices.get_config())
     audio_probes.check_options(config)
     mesh = launch.start(device)
     check_batch_size(config.data.batch_size, mesh)
-    training.build_rule(config)
+    check_negatives(config)
     model = build_model(config.model)
-    folder = launch.open_run(workdir, config)
+    folder = launch.open_run(workdir, config, mesh)
     data = load_data(config, print)
     write_skipped(folder, data)
+    audio_probes.check_data(config, data)
     if config.data.source == "synthetic":
         encoder = ConvEncoder(padding=config.model.padding)
         truth = synthetic_truth(config.model.num_offsets, encoder.receptive_field, encoder.stride)
@@ -71,19 +67,24 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     if reason:
         print(f"stopped by {reason}; to resume: {launch.command_line()}")
         return
-    probe(variables, config.num_steps)
+    if not audio_probes.are_done(config, folder):
+        probe(variables, config.num_steps)
     print(f"report: {report.write_report(folder)}")
 
 
 def make_problem(config: Config, data: AudioData, probe: Callable) -> training.Problem:
     """Model, loss and batches of a config."""
     rule = training.build_rule(config)
+    evaluates = config.evaluate.num_windows > 0
+    mixed = copy.deepcopy(config)
+    mixed.data.one_speaker = False
     return training.Problem(
         model=build_model(config.model),
         score=make_score(config, rule),
         rule=rule,
         draw=draw_windows(config, data.train, config.seed),
-        draw_test=draw_windows(config, data.test, config.seed + 1),
+        draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
+        draw_any_test=draw_windows(mixed, data.test, config.seed + 1) if evaluates else None,
         audio_hours=config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600,
         probe=probe,
     )
@@ -103,6 +104,22 @@ def build_model(config: Config) -> Model:
             LinearPredictor(config.num_offsets, config.width, dtype=dtype),
         )
     )
+
+
+def check_negatives(config: Config) -> None:
+    """Some anchor has a negative at every offset, if the windows are of different speakers."""
+    rule, batch_size = training.build_rule(config), config.data.batch_size
+    length = max(1, config.data.window_samples // ConvEncoder().stride)
+    sequence, time = np.divmod(np.arange(batch_size * length), length)
+    candidates = Position(sequence, time, np.zeros_like(time), sequence)
+    for k in range(1, min(config.model.num_offsets, length - 1) + 1):
+        first = np.arange(length - k)[:, None]  # the anchors of the first window
+        anchors = Position(0 * first, first, 0 * first, 0 * first)
+        if not np.any(rule(anchors, candidates, k)):
+            raise UserError(
+                f"the rule {rule.name} leaves a batch of {batch_size} windows no negatives at "
+                f"offset {k}: raise data.batch_size, or choose another rule or window"
+            )
 
 
 def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch]:
@@ -149,4 +166,5 @@ def make_score(config: Config, rule: negatives.Rule) -> Callable:
 
 
 if __name__ == "__main__":
-    launch.run(main)
+    CONFIG = launch.define_config()
+    launch.run(lambda: run(CONFIG.value, launch.WORKDIR.value, launch.DEVICE.value))

@@ -53,7 +53,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     else:
         if not options.path:
             raise UserError(f"data.source is {options.source}: set data.path to its folder")
-        root = pathlib.Path(options.path)
+        root = pathlib.Path(options.path).expanduser()
         recordings = (
             data.read_folder(root, options.speaker_level, options.max_skipped_fraction)
             if options.source == "folder"
@@ -61,7 +61,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         )
     if options.phones:
         phones[pathlib.Path(options.phones).stem] = Phones(*data.read_alignments(options.phones))
-    key = hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:12]
+    which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
+    key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     recordings = data.pack(
         recordings,
         packs / f"{root.name}-{key}",
@@ -72,6 +73,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         train, test = data.split_by_lists(recordings, *(data.read_list(name) for name in lists))
     else:
         train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
+    if not len(test):
+        raise UserError(
+            f"no utterance of {root} is left to test on: a speaker with a single file trains only; "
+            "cut the files up, or name test utterances in data.test_list (and data.train_list)"
+        )
     _describe(train, test, options.window_samples, log)
     return AudioData(train, test, phones)
 

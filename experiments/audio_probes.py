@@ -20,11 +20,13 @@ TASKS = ("phones", "speakers")
 FEATURES = ("c", "z", "mfcc", "random c", "random z")
 #: Points of the speaker picture: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
+#: Labels come every 10 ms.
+FRAME_SAMPLES = 160
 MAX_POINTS = 1500
 
 
 def check_options(config: Config) -> None:
-    """What cannot be probed is found before the training, not after it."""
+    """What no data could make work is found before anything is read."""
     options = config.probe
     if options.every and (not config.eval_every or options.every % config.eval_every):
         raise UserError(
@@ -38,6 +40,45 @@ def check_options(config: Config) -> None:
         for word in given:
             if word not in known:
                 raise UserError(f"{name} has {word!r}: choose from {', '.join(known)}")
+    if options.tasks and not options.features:
+        raise UserError(f"probe.features is empty: choose from {', '.join(FEATURES)}")
+    if options.tasks and config.model.padding == "valid":
+        raise UserError(
+            "model.padding is valid, which gives fewer latents than there are labels: probe with "
+            "causal or same padding, or set probe.tasks to ()"
+        )
+
+
+def check_data(config: Config, data: AudioData, tasks: Sequence[str] | None = None) -> None:
+    """Probes that these data cannot feed are found before the training, not after it."""
+    wanted: Sequence[str] = config.probe.tasks if tasks is None else tasks
+    if "speakers" in wanted:
+        _speaker_names(data)
+    if "phones" not in wanted:
+        return
+    if not data.phones:
+        raise UserError(
+            "there are no phone labels for a probe of phones: set data.phones to an alignment "
+            "file, or take phones out of probe.tasks"
+        )
+    for name, phones in data.phones.items():
+        for which, recordings in (("training", data.train), ("test", data.test)):
+            part = _labelled(recordings, phones.labels)
+            if not len(part):
+                raise UserError(
+                    f"no {which} utterance has labels in {name}: do its utterance ids belong to "
+                    "these recordings?"
+                )
+            for utterance, length in zip(part.names, part.lengths, strict=True):
+                align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
+
+
+def are_done(config: Config, workdir: pathlib.Path) -> bool:
+    """Whether the probes of the last step are recorded already."""
+    files = [workdir / "probes" / f"{task}.json" for task in config.probe.tasks]
+    return all(
+        file.exists() and launch.read_json(file)["step"] == config.num_steps for file in files
+    )
 
 
 def run_tasks(
@@ -63,7 +104,9 @@ def run_tasks(
         if task == "speakers":
             rows = speaker_rows(config, data, features)
             points, speaker, names = speaker_picture(data, features["c"])
-            np.savez(folder / "picture.npz", features=points, speaker=speaker, names=names)
+            part = folder / "picture.part.npz"
+            np.savez(part, features=points, speaker=speaker, names=names)
+            part.replace(folder / "picture.npz")
         launch.write_json(folder / f"{task}.json", {"step": step, "rows": rows})
         print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
         print_rows(rows)
@@ -98,60 +141,46 @@ def make_features(
 
 def phone_rows(config: Config, data: AudioData, features: dict) -> list[dict[str, Any]]:
     """Frame-wise phones, on every labelled set."""
-    if not data.phones:
-        raise UserError(
-            "there are no phone labels for a probe of phones: set data.phones to an alignment "
-            "file, or take phones out of probe.tasks"
-        )
     rows = []
     for name, phones in data.phones.items():
-        parts = [_labelled(recordings, phones.labels) for recordings in (data.train, data.test)]
-        for which, part in zip(("training", "test"), parts, strict=True):
-            if not len(part):
-                raise UserError(
-                    f"no {which} utterance has labels in {name}: do its utterance ids belong to "
-                    "these recordings?"
-                )
-        train, test = ({f: features[f](part) for f in config.probe.features} for part in parts)
-        some = config.probe.features[0]
+        train, test = (
+            _labelled(recordings, phones.labels) for recordings in (data.train, data.test)
+        )
+        train = first_minutes(train, 60 * config.probe.hours, by_speaker=False)
         labels = [
             [
-                align(phones.labels[utterance], len(frames), utterance)
-                for utterance, frames in zip(part.names, by_name[some], strict=True)
+                align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
+                for utterance, length in zip(part.names, part.lengths, strict=True)
             ]
-            for part, by_name in zip(parts, (train, test), strict=True)
+            for part in (train, test)
         ]
-        rows += probe_rows(
-            train,
-            test,
-            *labels,
-            task="phones",
-            data=name,
-            num_classes=len(phones.names),
-            hidden_widths=_hidden_widths(config),
-            num_epochs=config.probe.num_epochs,
-        )
+        for feature in config.probe.features:  # one at a time: a feature can fill the memory
+            rows += probe_rows(
+                {feature: features[feature](train)},
+                {feature: features[feature](test)},
+                labels[0],
+                labels[1],
+                task="phones",
+                data=name,
+                num_classes=len(phones.names),
+                hidden_widths=_hidden_widths(config),
+                num_epochs=config.probe.num_epochs,
+            )
     return rows
 
 
 def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[str, Any]]:
     """Speakers, frame-wise and by utterance."""
-    names = sorted(set(data.train.speakers))
-    if len(names) < 2:
-        raise UserError(
-            f"these recordings have one speaker ({', '.join(names)}), which leaves a probe of "
-            "speakers nothing to tell apart: take speakers out of probe.tasks, or set "
-            "data.speaker_level"
-        )
+    names = _speaker_names(data)
     train = first_minutes(data.train, config.probe.minutes_per_speaker)
     known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
     test = first_minutes(select(data.test, known), config.probe.minutes_per_speaker)
-    by_feature = [{f: features[f](part) for f in config.probe.features} for part in (train, test)]
     labels = [[names.index(speaker) for speaker in part.speakers] for part in (train, test)]
-    return list(
-        probe_rows(
-            by_feature[0],
-            by_feature[1],
+    rows = []
+    for feature in config.probe.features:
+        rows += probe_rows(
+            {feature: features[feature](train)},
+            {feature: features[feature](test)},
             labels[0],
             labels[1],
             task="speakers",
@@ -161,16 +190,27 @@ def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[s
             num_epochs=config.probe.num_epochs,
             units=("frame", "utterance"),
         )
-    )
+    return rows
 
 
-def first_minutes(recordings: Recordings, minutes: float) -> Recordings:
-    """Utterances of each speaker up to so many minutes, spread over all that there are."""
+def _speaker_names(data: AudioData) -> list[str]:
+    names = sorted(set(data.train.speakers))
+    if len(names) < 2:
+        raise UserError(
+            f"these recordings have one speaker ({', '.join(names)}), which leaves a probe of "
+            "speakers nothing to tell apart: take speakers out of probe.tasks, or set "
+            "data.speaker_level"
+        )
+    return names
+
+
+def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = True) -> Recordings:
+    """Utterances, drawn at random, up to so many minutes of each speaker, or of all; 0: all."""
     if not minutes:
         return recordings
-    kept, used = [], dict.fromkeys(recordings.speakers, 0.0)
+    kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
     for i in np.random.default_rng(0).permutation(len(recordings)):
-        speaker = recordings.speakers[i]
+        speaker = recordings.speakers[i] if by_speaker else ""
         if used[speaker] < minutes:
             kept.append(int(i))
             used[speaker] += float(recordings.lengths[i]) / SAMPLE_RATE_HZ / 60

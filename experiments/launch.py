@@ -21,6 +21,37 @@ from cpc.data import cache_dir
 from cpc.train import choose_devices, enable_compilation_cache, make_mesh
 from cpc.types import UserError
 
+#: The least that a number of a config can be.
+LEAST = {
+    "seed": 0,
+    "num_steps": 1,
+    "log_every": 1,
+    "eval_every": 0,
+    "save_every": 0,
+    "data.speaker_level": 1,
+    "data.test_fraction": 0,
+    "data.window_samples": 1,
+    "data.batch_size": 1,
+    "data.num_threads": 0,
+    "data.max_skipped_fraction": 0,
+    "model.width": 1,
+    "model.context_width": 1,
+    "model.context_layers": 1,
+    "model.num_offsets": 1,
+    "negatives.window": 0,
+    "negatives.groups": 1,
+    "negatives.num_sampled": 0,
+    "optim.warmup_steps": 0,
+    "optim.ema_decay": 0,
+    "evaluate.num_windows": 0,
+    "probe.hidden_width": 0,
+    "probe.num_epochs": 1,
+    "probe.minutes_per_speaker": 0,
+    "probe.hours": 0,
+    "probe.every": 0,
+}
+BELOW_ONE = ("data.test_fraction", "optim.ema_decay")
+
 #: A ConfigDict, whose attributes no type checker knows.
 Config: TypeAlias = Any
 
@@ -56,6 +87,9 @@ def _guard(main, argv):
         main()
     except UserError as error:
         fail(str(error))
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        fail(f"cannot read or write{where}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted", 130)
 
@@ -72,20 +106,29 @@ def _parse(argv):
         return flags.FLAGS(argv)
     except flags.Error as error:
         fail(f"{error}; see --help")
-    except FileNotFoundError as error:
+    except OSError as error:
         fail(f"cannot read the config file: {error}")
-    except (AttributeError, KeyError) as error:
-        fail(f"unknown config key: {error.args[0] if error.args else error!s}")
-    except (TypeError, ValueError, IndexError, SyntaxError, ImportError) as error:
+    except KeyError as error:
+        fail(f"unknown config key {error.args[0] if error.args else error}")
+    except AttributeError as error:
+        name = "get_config" in str(error) and "the config file has no function get_config"
+        fail(name or f"unknown config key: {error}")
+    except Exception as error:  # a config file is Python, which can fail in any way
         fail(f"cannot read the config: {type(error).__name__}: {error}")
 
 
 def start(device: str) -> jax.sharding.Mesh:
     """Choose the devices, cache compilations, keep freed memory; returns the mesh."""
     keep_freed_memory()
-    enable_compilation_cache(cache_dir() / "compiled")
+    compiled = cache_dir() / "compiled"
+    try:
+        compiled.mkdir(parents=True, exist_ok=True)
+        enable_compilation_cache(compiled)
+    except OSError as error:
+        print(f"no cache of compiled programs: cannot write to {compiled} ({error.strerror})")
     devices = choose_devices(device)
-    jax.config.update("jax_default_device", devices[0])
+    if jax.process_count() == 1:
+        jax.config.update("jax_default_device", devices[0])
     return make_mesh(devices=devices)
 
 
@@ -126,28 +169,40 @@ def check_config(config: Config, reference: Config) -> None:
             isinstance(value, float) and isinstance(given[key], int)
         ):
             raise UserError(
-                f"the config's {key} is {given[key]!r}: it must be a {type(value).__name__}, "
+                f"the config's {key} is {given[key]!r}: it must be of type {type(value).__name__}, "
                 f"such as {value!r}"
             )
+    check_numbers(config)
 
 
-def open_run(workdir: str | None, config: Config) -> pathlib.Path:
+def check_numbers(config: Config) -> None:
+    """Every number lies where it can be meant."""
+    given = dict(flatten(config))
+    for key, least in LEAST.items():
+        if key in given and not given[key] >= least:
+            raise UserError(f"the config's {key} is {given[key]}: it must be {least} or more")
+    for key in BELOW_ONE:
+        if key in given and not given[key] < 1:
+            raise UserError(f"the config's {key} is {given[key]}: it must be below 1")
+
+
+def open_run(workdir: str | None, config: Config, mesh: jax.sharding.Mesh) -> pathlib.Path:
     """Make the run directory, or find that it holds a run of the same config."""
     if not workdir:
         raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
-    path = pathlib.Path(workdir)
+    path = pathlib.Path(workdir).expanduser()
+    environment = describe_environment(mesh)
     wanted = json.loads(config.to_json())
     try:
         path.mkdir(parents=True, exist_ok=True)
         if (path / "config.json").exists():
             check_same_config(read_json(path / "config.json"), wanted, path)
-        else:
-            write_json(path / "config.json", wanted)
-        write_json(path / "environment.json", describe_environment())
+        write_json(path / "config.json", wanted)
+        write_json(path / "environment.json", environment)
     except OSError as error:
         raise UserError(
-            f"cannot write to the run directory {path} ({error.strerror}): free space there, or "
-            "choose another --workdir"
+            f"cannot write to the run directory {path} ({error.strerror}): choose another "
+            "--workdir, or free space there"
         ) from error
     return path
 
@@ -155,9 +210,13 @@ def open_run(workdir: str | None, config: Config) -> pathlib.Path:
 def check_same_config(recorded: dict, wanted: dict, path: pathlib.Path) -> None:
     """One sentence that names the keys in which two configs differ."""
     a, b = dict(flatten(recorded)), dict(flatten(wanted))
+    # What changes neither batches nor updates may change between two starts.
+    keys = {
+        key for key in a.keys() | b.keys() if not key.startswith(("probe.", "data.num_threads"))
+    }
     differing = [
         f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here"
-        for key in sorted(a.keys() | b.keys())
+        for key in sorted(keys)
         if a.get(key) != b.get(key)
     ]
     if differing:
@@ -167,33 +226,44 @@ def check_same_config(recorded: dict, wanted: dict, path: pathlib.Path) -> None:
         )
 
 
-def describe_environment() -> dict[str, Any]:
+def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
     """Versions, devices, revision and command: what a figure was measured on."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).parent,
-        check=False,
-    )
     return {
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
-        "devices": [device.device_kind for device in jax.devices()],
+        "devices": [device.device_kind for device in mesh.devices.flat],
         "processes": jax.process_count(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "git_revision": git.stdout.strip() or None,
+        "git_revision": git_revision(),
         "command": command_line(),
     }
+
+
+def git_revision() -> str | None:
+    """The commit of this checkout; None without git."""
+    folder = pathlib.Path(__file__).parent
+    try:
+        git = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            check=False,
+        )
+    except OSError:
+        return None
+    return git.stdout.strip() or None
 
 
 def command_line() -> str:
     """The command that was given, to be given again."""
     module = sys.modules["__main__"].__spec__
-    name = f"python -m {module.name.removesuffix('.__main__')}" if module else sys.argv[0]
-    return shlex.join([*name.split(), *sys.argv[1:]])
+    python = os.path.relpath(sys.executable)
+    python = sys.executable if python.startswith("..") else python
+    name = ["-m", module.name.removesuffix(".__main__")] if module else [sys.argv[0]]
+    return shlex.join([python, *name, *sys.argv[1:]])
 
 
 def read_config(workdir: pathlib.Path) -> Config:

@@ -30,6 +30,7 @@ def main() -> None:
     data = load_data(config, print)
     model = audio.build_model(config.model)
     tasks = None if TASK.value == "all" else [TASK.value]
+    audio_probes.check_data(config, data, tasks)
     audio_probes.run_tasks(config, workdir, data, model, variables, step, tasks)
     print(f"report: {report.write_report(workdir)}")
 

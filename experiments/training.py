@@ -51,7 +51,10 @@ class Problem(NamedTuple):
     rule: negatives.Rule
     draw: Callable[[int], Batch]
     """Index of a step -> its batch."""
-    draw_test: Callable[[int], Batch]
+    draw_test: Callable[[int], Batch] | None
+    """Held-out batches, drawn as those of the training; None for no evaluation."""
+    draw_any_test: Callable[[int], Batch] | None
+    """Held-out batches of independently drawn windows, for the strict bound."""
     audio_hours: float
     """Sound in a batch, in hours."""
     probe: Callable[[Any, int], dict[str, float]]
@@ -65,12 +68,6 @@ def build_rule(config: Config) -> negatives.Rule:
     if options.rule not in named:
         raise UserError(f"negatives.rule is {options.rule!r}: choose one of {', '.join(named)}")
     rule = named[options.rule]
-    needs_others = rule.name in ("excluding_sequence", "one_per_sequence")
-    if needs_others and batch_size // max(options.groups, 1) < 2:
-        raise UserError(
-            f"a batch of {batch_size} in {options.groups} group(s) leaves the rule {rule.name} no "
-            "negatives: raise data.batch_size"
-        )
     if options.window:
         rule = rule & negatives.outside_window(options.window)
     if options.groups != 1:
@@ -198,14 +195,14 @@ def make_summary(
     def summarize(sums, step):
         nonlocal last
         track = tracker(sums["offsets"])
-        warning = tracker.warning(track) or ""
+        warning = tracker.warning(track) or "" if sums["steps"] else ""
         kind = warning.split(":")[0]
         if kind and kind != last:
             say(f"step {step:,}: {warning}")
         last = kind
         return {
-            "loss": sums["loss"] / sums["steps"],
-            "gradient_norm": sums["gradient_norm"] / sums["steps"],
+            "loss": sums["loss"] / max(sums["steps"], 1.0),
+            "gradient_norm": sums["gradient_norm"] / max(sums["steps"], 1.0),
             "learning_rate": float(schedule(step - 1)),
             "seconds": time.time() - begin,
             "audio_hours_per_step": problem.audio_hours,
@@ -222,29 +219,32 @@ def make_evaluation(
 
     Every `probe.every` steps also the probes.
     """
-    num_batches = -(-config.evaluate.num_windows // config.data.batch_size)
-    if not num_batches:
+    if problem.draw_test is None or problem.draw_any_test is None:
         return lambda state: []
+    num_batches = -(-config.evaluate.num_windows // config.data.batch_size)
     batches = [put_batch(problem.draw_test(i), mesh) for i in range(num_batches)]
+    # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
+    mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(num_batches)]
     tracker = Tracker(problem.rule.is_bound, problem.rule.name)
 
     @jax.jit
     def measure(variables, batch):
         outputs, _ = problem.model.apply(variables, batch, False)
-        return outputs, problem.score(outputs, batch, jax.random.key(0))[1]
+        return problem.score(outputs, batch, jax.random.key(0))[1]
 
     @jax.jit
-    def together(outputs):
+    def together(variables, batches):
+        outputs = [problem.model.apply(variables, batch, False)[0] for batch in batches]
         z, c, predictions = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
         strict = bound_over_sequences(z, predictions / config.negatives.temperature)
         return strict, *(feature_spread(x.reshape(-1, x.shape[-1])) for x in (z, c))
 
     def evaluate(state):
         variables, step = trained_variables(state), int(state.step)
-        outputs, sums = zip(*(measure(variables, batch) for batch in batches), strict=True)
+        sums = [measure(variables, batch) for batch in batches]
         track = tracker(jax.device_get(jax.tree.map(lambda *leaves: sum(leaves), *sums)))
-        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(list(outputs)))
-        held_out = float(np.nansum(track.loss))
+        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, mixed))
+        held_out = float(np.sum(track.loss))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {

@@ -23,7 +23,7 @@ from configs import audio_voices
 from cpc.data import cache_dir
 from cpc.train import check_batch_size
 from cpc.types import UserError
-from experiments import audio, launch
+from experiments import launch
 from experiments.audio_data import load_data
 from experiments.bench import rows, table
 from experiments.launch import Config
@@ -32,9 +32,9 @@ JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
 
-def main() -> None:
+def main(given: Config) -> None:
     """Measure, print, write."""
-    config = choose_config()
+    config = choose_config(given)
     path = check_json_path(JSON.value)
     mesh = launch.start(launch.DEVICE.value)
     check_batch_size(config.data.batch_size, mesh)
@@ -44,7 +44,7 @@ def main() -> None:
         config, data, mesh, launch.DEVICE.value, rows.QUICK if QUICK.value else rows.FULL
     )
     conditions = {
-        "environment": launch.describe_environment(),
+        "environment": launch.describe_environment(mesh),
         "allocator": describe_allocator(),
         "load_average_before": load_average,
         "quick": QUICK.value,
@@ -56,11 +56,11 @@ def main() -> None:
         print(f"figures: {path}")
 
 
-def choose_config() -> Config:
+def choose_config(given: Config) -> Config:
     """The config of --config or of the demo, on sound that is here."""
     if launch.WORKDIR.value:
         raise UserError("the bench has no --workdir: name a file for the figures by --json")
-    config = audio.CONFIG.value or audio_voices.get_config()
+    config = given or audio_voices.get_config()
     launch.check_config(config, audio_voices.get_config())
     is_prepared = (cache_dir() / "voices" / "stamp.json").exists()
     if config.data.source == "voices" and not is_prepared:
@@ -101,4 +101,5 @@ def describe_conditions(conditions: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    launch.run(main)
+    CONFIG = launch.define_config()
+    launch.run(lambda: main(CONFIG.value))

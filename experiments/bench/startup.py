@@ -27,12 +27,11 @@ def main() -> None:
     workdir = pathlib.Path(launch.WORKDIR.value or "")
     config = launch.read_config(workdir)
     mesh = launch.start(launch.DEVICE.value)
-    launch.open_run(str(workdir), config)
+    launch.open_run(str(workdir), config, mesh)
     data = load_data(config, print)
     loaded = time.time()
-    training.train(
-        config, workdir, audio.make_problem(config, data, lambda variables, step: {}), mesh
-    )
+    problem = audio.make_problem(config, data, lambda variables, step: {})
+    training.train(config, workdir, problem, mesh)
     stamps = {
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,

@@ -72,6 +72,14 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("negatives.rule", "bach", "negatives.rule is 'bach': choose one of batch"),
     ("negatives.groups", 3, "does not divide into 3 groups"),
     ("negatives.window", -1, "0 or more"),
+    ("seed", -1, "seed is -1"),
+    ("num_steps", 0, "num_steps is 0"),
+    ("data.num_threads", -1, "0 or more"),
+    ("model.num_offsets", 0, "1 or more"),
+    ("negatives.num_sampled", -1, "0 or more"),
+    ("optim.ema_decay", 1.5, "below 1"),
+    ("model.padding", "valid", "model.padding is valid"),
+    ("probe.features", (), "probe.features is empty"),
     ("negatives.temperature", 0.0, "temperature is 0.0"),
     ("data.source", "voice", "choose one of voices, folder"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
@@ -81,8 +89,8 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("probe.features", ("d",), "probe.features has 'd'"),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_meant(audio, config, tmp_path, key, value, words):
-    section, name = key.split(".")
-    config[section][name] = value
+    *section, name = key.split(".")
+    (config[section[0]] if section else config)[name] = value
     mistake(audio, config, tmp_path / "run", words)
 
 
@@ -95,7 +103,7 @@ def test_missing_and_unknown_keys(audio, config, tmp_path):
     del config.model.widht
     del config.model.width
     config.model.width = "wide"
-    mistake(audio, config, tmp_path / "run", r"model\.width is 'wide': it must be a int")
+    mistake(audio, config, tmp_path / "run", r"model\.width is 'wide': it must be of type int")
 
 
 def test_no_workdir(audio, config):
@@ -113,7 +121,7 @@ def test_one_window_and_no_negatives(audio, config, tmp_path):
     config.data.batch_size = 8
     config.negatives.groups = 8
     config.negatives.rule = "excluding_sequence"
-    mistake(audio, config, tmp_path / "run", "no negatives: raise data.batch_size")
+    mistake(audio, config, tmp_path / "run", "no negatives at offset 1: raise")
 
 
 @pytest.fixture
