@@ -64,14 +64,14 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
     if len(skipped) > max_fraction * total:
         first = "; ".join(reason for _, reason in skipped[:3])
         raise UserError(
-            f"{len(skipped)} of {total} recordings in {where} cannot be read, more than "
-            f"{max_fraction:.0%}: {first}"
+            f"{len(skipped)} of {total} recordings in {_printable(where)} cannot be read, "
+            f"more than {max_fraction:.0%}: {first}"
         )
 
 
 def _audio_paths(root: Path) -> list[Path]:
     if not root.is_dir():
-        raise UserError(f"there is no folder {root}: give a folder of recordings")
+        raise UserError(f"there is no folder {_printable(str(root))}: give a folder of recordings")
     found = [
         Path(directory, name)
         for directory, _, names in os.walk(root, followlinks=True)
@@ -80,21 +80,41 @@ def _audio_paths(root: Path) -> list[Path]:
     ]
     if not found:
         endings = ", ".join(sorted(suffix[1:] for suffix in AUDIO_SUFFIXES))
-        raise UserError(f"no recordings in {root}: looked for {endings} files at any depth")
+        raise UserError(
+            f"no recordings in {_printable(str(root))}: looked for {endings} files at any depth"
+        )
     return sorted(found)
 
 
 def _open_all(paths: Sequence[Path]) -> tuple[list[AudioFile], list[Skipped]]:
     def attempt(path: Path) -> AudioFile | Skipped:
         try:
+            _check_name(path)
             return open_audio(path)
         except (UserError, OSError) as error:
-            return str(path), str(error)
+            return _printable(str(path)), _printable(str(error))
 
     with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool:
         results = list(pool.map(attempt, paths))
     files = [result for result in results if isinstance(result, AudioFile)]
     return files, [result for result in results if not isinstance(result, AudioFile)]
+
+
+def _check_name(path: Path) -> None:
+    """Names become ids in text files, and libsndfile takes no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path} has a name that is not valid UTF-8: rename it") from None
+
+
+def _printable(text: str) -> str:
+    r"""One line that any file and terminal takes.
+
+    >>> _printable("grün" + chr(0xDCE9) + chr(10))
+    'grün\\udce9\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[Skipped]]:
@@ -109,7 +129,8 @@ def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[
                 key = (size[0], hashlib.file_digest(stream, "sha256").digest())
             first = first_with.setdefault(key, file.path)
             if first != file.path:
-                repeated.append((str(file.path), f"{file.path} is a copy of {first}"))
+                copy = _printable(str(file.path))
+                repeated.append((copy, f"{copy} is a copy of {_printable(str(first))}"))
                 continue
         kept.append(file)
     return kept, repeated
@@ -186,5 +207,6 @@ def _fingerprint(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
     for path in paths:
         status = path.stat()
-        digest.update(f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(path.resolve()))
+        digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import soundfile
@@ -190,3 +192,33 @@ def test_no_folder_and_no_audio(tmp_path):
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(UserError, match="no recordings"):
         data.read_folder(tmp_path)
+
+
+def test_names_that_are_no_text_are_skipped_and_listed(two_speakers):
+    sound = (two_speakers / "ann" / "a0.wav").read_bytes()
+    names = [b"caf\xe9.wav", b"two\nlines.wav", "gr\u00fcn.wav".encode()]
+    for number, name in enumerate(names):
+        path = two_speakers / "ann" / os.fsdecode(name)
+        path.write_bytes((sound, b"", sound + b"\0")[number])
+    recordings = data.read_folder(two_speakers)
+    assert len(recordings) == 25
+    (path, reason), (empty, _) = recordings.skipped
+    assert path.endswith(r"caf\udce9.wav")
+    assert "not valid UTF-8" in reason
+    assert empty.endswith(r"two\nlines.wav")
+    assert "grün" in recordings.names
+    "".join(text for pair in recordings.skipped for text in pair).encode()
+    assert all("\n" not in text for pair in recordings.skipped for text in pair)
+
+
+def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path):
+    root = tmp_path / os.fsdecode(b"caf\xe9")
+    write(tmp_path / "x.wav", noise(0.1)).rename(tmp_path / "y.wav")
+    root.mkdir()
+    (tmp_path / "y.wav").rename(root / "y.wav")
+    with pytest.raises(UserError, match="not valid UTF-8") as caught:
+        data.read_folder(root)
+    str(caught.value).encode()
+    # A link gives it another name.
+    (tmp_path / "link").symlink_to(root)
+    assert len(data.read_folder(tmp_path / "link")) == 1
