@@ -1,12 +1,16 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
+import glob
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,6 +27,8 @@ DATA_NAME = "samples.int16"
 CHUNK_BYTES = 1 << 24
 #: Bounds the memory that packing takes.
 DECODED_AT_ONCE = 256
+#: A half-written pack that nobody has written to for so long is of a process that was killed.
+LEFTOVER_SECONDS = 3600
 
 
 def pack(
@@ -36,7 +42,8 @@ def pack(
 
     `samples.int16` holds all utterances in a row, `index.json` the rest. An utterance that
     does not decode is left out and listed in `skipped`. The pack is made anew when the recordings
-    have changed or when its checksum is wrong; it appears whole or not at all.
+    have changed or when its checksum is wrong; it appears whole or not at all. Several
+    processes may ask for the same pack at once: each writes its own, and the first finished stays.
 
     Raises:
         UserError: more than `max_skipped_fraction` of the utterances do not decode; disk full.
@@ -44,16 +51,19 @@ def pack(
     path = Path(path)
     wanted = _fingerprint(recordings)
     index = _read_index(path)
-    if index is not None:
-        problem = _problem(index, wanted, path)
-        if problem is None:
-            return _open(index, path)
+    problem = None if index is None else _problem(index, wanted, path)
+    if problem is not None:
         log(f"{problem}: packing again")
-    try:
-        _write(recordings, wanted, path, log, max_skipped_fraction)
-    except OSError as error:
-        raise UserError(f"cannot write the pack {path}: {error}") from error
-    return _open(json.loads((path / "index.json").read_text(encoding="utf-8")), path)
+    if index is None or problem is not None:
+        try:
+            return _make(recordings, wanted, path, log, max_skipped_fraction)
+        except OSError as error:
+            raise UserError(f"cannot write the pack {path}: {error}") from error
+    packed = _open(index, path)
+    num_damaged = len(recordings) - len(packed)
+    damaged = packed.skipped[len(packed.skipped) - num_damaged :]
+    check_skipped(damaged, len(recordings), max_skipped_fraction, "the pack")
+    return packed
 
 
 def open_pack(path: str | Path) -> Recordings:
@@ -107,19 +117,59 @@ def _problem(index: dict, wanted: str, path: Path) -> str | None:
     return None
 
 
-def _write(
-    recordings: Recordings, fingerprint: str, path: Path, log: Log, max_skipped_fraction: float
-) -> None:
-    part = path.with_name(path.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+def _make(
+    recordings: Recordings, wanted: str, path: Path, log: Log, max_skipped_fraction: float
+) -> Recordings:
+    """Write a pack beside `path` and move it there, unless another process was faster."""
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
+    with _part_folder(path) as part:
+        index = _write(recordings, wanted, part, log, max_skipped_fraction)
+        # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
+        made = _open(index, part)
+        while True:
+            finished = _read_index(path)
+            if finished is not None and _problem(finished, wanted, path) is None:
+                return _open(finished, path)
+            if path.is_dir():
+                with suppress(FileNotFoundError):
+                    path.rename(part.with_name(f"{part.name}-replaced"))
+            try:
+                part.rename(path)
+            except OSError:
+                if path.is_dir():  # another process was faster by a moment
+                    continue
+                raise
+            return made
+
+
+@contextmanager
+def _part_folder(path: Path) -> Iterator[Path]:
+    """A new folder beside `path` for this call alone; whatever is left of it goes at the end."""
+    for old in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
+        samples = old / DATA_NAME
+        with suppress(OSError):
+            newest = (samples if samples.exists() else old).stat().st_mtime
+            if time.time() - newest > LEFTOVER_SECONDS:
+                shutil.rmtree(old)
+    part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
+    part.mkdir(parents=True)
+    try:
+        yield part
+    finally:
+        for old in (part, part.with_name(f"{part.name}-replaced")):
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _write(
+    recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
+) -> dict:
+    """Write both files; the index is returned too."""
     with (part / DATA_NAME).open("wb") as file:
         kept, rms, damaged, crc32 = _write_samples(recordings, file)
     for name, reason in damaged:
         log(f"skipped {name}: {reason}")
-    check_skipped(damaged, len(recordings), max_skipped_fraction, str(path))
+    check_skipped(damaged, len(recordings), max_skipped_fraction, "the pack")
     lengths = recordings.lengths[kept]
     names = [recordings.names[i] for i in kept]
     index = {
@@ -135,8 +185,7 @@ def _write(
         "skipped": [*recordings.skipped, *damaged],
     }
     (part / "index.json").write_text(json.dumps(index), encoding="utf-8")
-    shutil.rmtree(path, ignore_errors=True)
-    part.rename(path)
+    return index
 
 
 def _write_samples(

@@ -1,6 +1,9 @@
 import dataclasses
 import json
+import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -97,8 +100,10 @@ def test_too_many_damaged(folder, tmp_path):
 
 def test_interrupted_pack_is_made_anew(folder, tmp_path):
     source = data.read_folder(folder)
-    (tmp_path / "pack.part").mkdir()
-    (tmp_path / "pack.part" / "samples.int16").write_bytes(b"half")
+    for name in ("pack.part-old", "pack.part-young"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "samples.int16").write_bytes(b"half")
+    os.utime(tmp_path / "pack.part-old" / "samples.int16", (1e9, 1e9))
 
     def break_off(index, start, stop):
         if index == 5:
@@ -110,6 +115,59 @@ def test_interrupted_pack_is_made_anew(folder, tmp_path):
         data.pack(broken, tmp_path / "pack", log=lambda _: None)
     assert not (tmp_path / "pack").exists()
     assert len(data.pack(source, tmp_path / "pack", log=lambda _: None)) == 20
+    # Of a process that was killed long ago, nothing stays; another may still write the other.
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "pack", "pack.part-young"]
+
+
+def test_two_who_pack_the_same_folder_at_once(folder, tmp_path):
+    source = data.read_folder(folder)
+    together = threading.Barrier(2)
+
+    def read(index, start, stop):
+        if index in (0, 19):
+            together.wait(timeout=20)
+        return source.read(index, start, stop)
+
+    waiting = dataclasses.replace(source, read=read)
+    with ThreadPoolExecutor(2) as pool:
+        running = [
+            pool.submit(data.pack, waiting, tmp_path / "pack", lambda _: None) for _ in range(2)
+        ]
+        packs = [one.result() for one in running]
+    for packed in (*packs, data.open_pack(tmp_path / "pack")):
+        for i, length in enumerate(source.lengths):
+            np.testing.assert_array_equal(
+                packed.read(i, 0, int(length)), source.read(i, 0, int(length))
+            )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "pack"]
+
+
+def test_a_pack_that_another_finished_meanwhile_is_used(folder, tmp_path):
+    source = data.read_folder(folder)
+    samples = tmp_path / "pack" / "samples.int16"
+    made = []
+
+    def read(index, start, stop):
+        if index == 7:
+            data.pack(source, tmp_path / "pack", log=lambda _: None)
+            made.append(samples.stat().st_ino)
+        return source.read(index, start, stop)
+
+    packed = data.pack(dataclasses.replace(source, read=read), tmp_path / "pack", lambda _: None)
+    assert made == [samples.stat().st_ino]
+    np.testing.assert_array_equal(packed.read(3, 0, 99), source.read(3, 0, 99))
+
+
+def test_a_reused_pack_must_have_enough_too(folder, tmp_path):
+    for i in (0, 2, 4):
+        path = folder / "a" / f"u{i:02d}.flac"
+        path.write_bytes(path.read_bytes()[:2000])
+    source = data.read_folder(folder)
+    lenient = {"log": lambda _: None, "max_skipped_fraction": 0.5}
+    assert len(data.pack(source, tmp_path / "pack", **lenient)) == 17
+    with pytest.raises(UserError, match="3 of 20"):
+        data.pack(source, tmp_path / "pack", log=lambda _: None)
+    assert len(data.pack(source, tmp_path / "pack", **lenient)) == 17
 
 
 def test_full_disk_is_one_sentence(folder, tmp_path, monkeypatch):
@@ -129,3 +187,11 @@ def test_no_pack_and_index_of_another_version(folder, tmp_path):
     (tmp_path / "pack" / "index.json").write_text(json.dumps(index | {"version": -1}))
     with pytest.raises(UserError, match="no pack"):
         data.open_pack(tmp_path / "pack")
+
+
+def test_a_file_in_the_way_is_one_sentence(folder, tmp_path):
+    (tmp_path / "pack").write_text("mine")
+    with pytest.raises(UserError, match="cannot write the pack"):
+        data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
+    assert (tmp_path / "pack").read_text() == "mine"
+    assert len(list(tmp_path.iterdir())) == 2
