@@ -67,9 +67,11 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     if reason:
         print(f"stopped by {reason}; to resume: {launch.command_line()}")
         return
-    if not audio_probes.are_done(config, folder):
-        probe(variables, config.num_steps)
-    print(f"report: {report.write_report(folder)}")
+    try:
+        if not audio_probes.are_done(config, folder):
+            probe(variables, config.num_steps)
+    finally:  # a probe that fails does not hide the training
+        print(f"report: {report.write_report(folder)}")
 
 
 def make_problem(config: Config, data: AudioData, probe: Callable) -> training.Problem:
@@ -107,11 +109,11 @@ def build_model(config: Config) -> Model:
 
 
 def check_negatives(config: Config) -> None:
-    """Some anchor has a negative at every offset, if the windows are of different speakers."""
+    """Some anchor has a negative at every offset, whoever speaks."""
     rule, batch_size = training.build_rule(config), config.data.batch_size
     length = max(1, config.data.window_samples // ConvEncoder().stride)
     sequence, time = np.divmod(np.arange(batch_size * length), length)
-    candidates = Position(sequence, time, np.zeros_like(time), sequence)
+    candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
     for k in range(1, min(config.model.num_offsets, length - 1) + 1):
         first = np.arange(length - k)[:, None]  # the anchors of the first window
         anchors = Position(0 * first, first, 0 * first, 0 * first)

@@ -60,7 +60,9 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
             else data.read_librispeech_tfds(root, options.split, log)
         )
     if options.phones:
-        phones[pathlib.Path(options.phones).stem] = Phones(*data.read_alignments(options.phones))
+        phones[pathlib.Path(options.phones).stem] = Phones(
+            *data.read_alignments(pathlib.Path(options.phones).expanduser())
+        )
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     recordings = data.pack(
@@ -70,7 +72,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         max_skipped_fraction=options.max_skipped_fraction,
     )
     if lists[0] and lists[1]:
-        train, test = data.split_by_lists(recordings, *(data.read_list(name) for name in lists))
+        train, test = data.split_by_lists(recordings, *map(_read_list, lists))
     else:
         train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
     if not len(test):
@@ -114,6 +116,10 @@ def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict
     }
 
 
+def _read_list(name):
+    return data.read_list(pathlib.Path(name).expanduser())
+
+
 def _describe(train, test, window_samples, log):
     counts = data.count_windows(train, window_samples)
     log(
@@ -127,4 +133,4 @@ def _describe(train, test, window_samples, log):
 def write_skipped(workdir: pathlib.Path, audio: AudioData) -> None:
     """List what was left out of the data, and why, in the run directory."""
     lines = [f"{path}: {reason}\n" for path, reason in audio.train.skipped]
-    (workdir / "skipped.txt").write_text("".join(lines))
+    (workdir / "skipped.txt").write_text("".join(lines), encoding="utf-8", errors="replace")

@@ -1,5 +1,6 @@
 """What the experiments share: the negative rule, the training run, and the records it writes."""
 
+import json
 import pathlib
 import time
 from collections.abc import Callable, Mapping
@@ -96,8 +97,9 @@ def train(
         )
         if start:
             console.say(f"resuming from step {start:,}")
+        jsonl = workdir / "metrics.jsonl"
         writers = [
-            JsonlWriter(workdir / "metrics.jsonl", start),
+            JsonlWriter(jsonl, start),
             TensorBoardWriter(workdir / "tensorboard", start),
             console,
         ]
@@ -106,7 +108,7 @@ def train(
             step,
             batches,
             num_steps=config.num_steps,
-            summarize=make_summary(problem, schedule, console.say),
+            summarize=make_summary(problem, schedule, console.say, seconds_recorded(jsonl)),
             log_every=config.log_every,
             evaluate=make_evaluation(config, problem, mesh),
             eval_every=config.eval_every,
@@ -185,12 +187,18 @@ def describe_track(tracker: Tracker, track: Track) -> dict[str, Any]:
     }
 
 
+def seconds_recorded(jsonl: pathlib.Path) -> float:
+    """How long the run has trained so far, before this start."""
+    records = [json.loads(line) for line in jsonl.read_text().splitlines()]
+    return max((record.get("seconds") or 0.0 for record in records), default=0.0)
+
+
 def make_summary(
-    problem: Problem, schedule: Callable, say: Callable[[str], None]
+    problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turns the sums of a window of steps into its record; says so when the state changes."""
     tracker = Tracker(problem.rule.is_bound, problem.rule.name)
-    begin, last = time.time(), ""
+    begin, last = time.time() - seconds_before, ""
 
     def summarize(sums, step):
         nonlocal last

@@ -235,3 +235,17 @@ def test_mistakes_are_sentences(options, words):
 def test_transformer_heads_are_pairs():
     with pytest.raises(UserError, match="multiple of 16, not 20"):
         CausalTransformer(20)
+
+
+def test_which_offsets_share_samples_with_the_context():
+    """Receptive field 465 at stride 160: latents 1 and 2 ahead overlap the context, 3 does not."""
+    model, x = small_model(), noise(1, 160 * 12)
+    variables = model.init(jax.random.key(0), {"x": x})
+
+    def seen(which, t):
+        return jax.grad(lambda x: jnp.sin(model.embed(variables, x)[which][0, t]).sum())(x)[0] != 0
+
+    context = seen(1, 4)
+    assert [bool((context & seen(0, 4 + k)).any()) for k in (1, 2, 3, 4)] == [
+        True, True, False, False,
+    ]  # fmt: skip

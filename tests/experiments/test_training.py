@@ -1,0 +1,140 @@
+"""The step of an experiment: every option trains, on any number of devices, to the same numbers."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import data
+from cpc.train import make_mesh, put_batch
+from experiments import training
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Sound for a few windows of 16 latents."""
+    return data.make_synthetic(
+        num_speakers=2, utterances_per_speaker=20, seconds=0.16, chain=data.phone_chain(4), seed=0
+    )
+
+
+def make_config(**options):
+    from configs import audio_synthetic
+
+    config = audio_synthetic.get_config()
+    config.num_steps, config.optim.warmup_steps = 4, 1
+    config.data.window_samples, config.data.batch_size = 2560, 8
+    config.model.width, config.model.context_width, config.model.num_offsets = 16, 16, 3
+    config.evaluate.num_windows = 16
+    for key, value in options.items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+def problem_of(config, made):
+    from experiments import audio
+    from experiments.audio_data import AudioData
+
+    audio_data = AudioData(made.recordings, made.recordings, {})
+    return audio.make_problem(config, audio_data, lambda variables, step: {})
+
+
+def train(config, made, num_devices=1, steps=2):
+    problem, mesh = problem_of(config, made), make_mesh(num_devices)
+    state, step, _ = training.make_step(config, problem, mesh)
+    for i in range(steps):
+        state = step(state, put_batch(problem.draw(i), mesh))
+    return jax.device_get(state), problem, mesh
+
+
+OPTIONS = [
+    *({"model__context": context} for context in ("gru", "lstm", "conv", "transformer")),
+    *({"model__norm": norm} for norm in ("none", "layer", "channel", "batch", "group")),
+    *({"negatives__rule": rule.name} for rule in training.RULES),
+    {"model__dtype": "bfloat16"},
+    {"model__padding": "same"},
+    {"model__context_layers": 2},
+    {"negatives__num_sampled": 5},
+    {"negatives__groups": 4},
+    {"negatives__window": 2},
+    {"negatives__temperature": 0.5},
+    {"data__one_speaker": True},
+    {"data__one_speaker": True, "negatives__rule": "excluding_sequence"},
+    {"optim__ema_decay": 0.9, "optim__clip_norm": 1.0, "optim__weight_decay": 0.01},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(sorted(options.items())))
+def test_every_option_trains_and_is_evaluated(made, options):
+    config = make_config(**options)
+    state, problem, mesh = train(config, made)
+    assert state.failure.tolist() == [-1, -1]
+    assert np.isfinite(state.metrics["loss"])
+    records = training.make_evaluation(config, problem, mesh)(state)
+    for record in records:
+        top1, pairwise = np.array(record["acc_top1"]), np.array(record["acc_pairwise"])
+        assert ((top1 >= 0) & (top1 <= pairwise + 1e-6) & (pairwise <= 1)).all()
+        assert len(record["bound"]) == 3
+        assert (np.array(record["bound"]) <= np.array(record["log_n"]) + 1e-5).all()
+    assert [record["is_bound"] for record in records][-1]
+
+
+def test_every_predictor_gets_gradient(made):
+    """As many offsets in the loss as configured, each with its own map."""
+    config = make_config()
+    problem = problem_of(config, made)
+    state, _, _ = training.make_step(config, problem, make_mesh(1))
+    batch = jax.tree.map(jnp.asarray, problem.draw(0))
+    gradient = jax.grad(training.make_loss(problem), has_aux=True)(
+        state.params, {}, batch, jax.random.key(0)
+    )[0]
+    by_offset = np.abs(gradient["predictor"]["W"]["kernel"]).sum((0, 2))
+    assert by_offset.shape == (3,)
+    assert (by_offset > 0).all()
+    assert state.metrics["offsets"].loss.shape == (3,)
+
+
+@pytest.mark.parametrize("options", [{}, {"negatives__groups": 8}, {"model__norm": "batch"}])
+def test_devices_change_neither_losses_nor_gradients(made, options):
+    """N, loss and the first update's size, on 1 and on 8 devices."""
+    config = make_config(**options)
+    one, eight = (train(config, made, devices, steps=1)[0] for devices in (1, 8))
+    np.testing.assert_array_equal(
+        one.metrics["offsets"].n, eight.metrics["offsets"].n, "N depends on the devices"
+    )
+    for name in ("loss", "gradient_norm"):
+        assert eight.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
+    # Adam's first moment is 0.1 times the gradient.
+    moments = [state.opt_state[0].mu for state in (one, eight)]
+    pairs = zip(*map(jax.tree.leaves, moments), strict=True)
+    assert all(np.allclose(a, b, rtol=1e-3, atol=1e-7) for a, b in pairs)
+
+
+def test_groups_are_devices_of_the_paper(made):
+    """With 8 groups each anchor meets the latents of its own window alone, of 8."""
+    state, *_ = train(make_config(negatives__groups=8), made, steps=1)
+    sums = state.metrics["offsets"]
+    np.testing.assert_array_equal(sums.n / sums.anchors, 16.0)
+
+
+def test_one_speaker_batches_keep_the_strict_bound_strict(made):
+    config = make_config(data__one_speaker=True)
+    problem = problem_of(config, made)
+    assert all(len(set(problem.draw(i)["speaker"].tolist())) == 1 for i in range(5))
+    assert any(len(set(problem.draw_any_test(i)["speaker"].tolist())) > 1 for i in range(5))
+
+
+def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so(made):
+    from cpc.types import UserError
+    from experiments import audio
+
+    for rule, window in itertools.product(training.RULES, (0, 3, 99)):
+        config = make_config(negatives__rule=rule.name, negatives__window=window)
+        if rule.name == "own_sequence" and window == 99:
+            with pytest.raises(UserError, match="no negatives at offset 1"):
+                audio.check_negatives(config)
+        else:
+            audio.check_negatives(config)
