@@ -1,6 +1,7 @@
 """Pieces of HTML: every text is escaped here and nowhere else."""
 
 import base64
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -48,6 +49,21 @@ summary { cursor: pointer; font-weight: 600; }
 code { font: 13px/1.5 ui-monospace, "SF Mono", "Liberation Mono", Menlo, monospace; }
 @media print { h2 { break-after: avoid; } figure, table { break-inside: avoid; } }
 """
+
+
+def number_text(value: float | int, style: str) -> str:
+    """A number in a format, an en dash when it has no value.
+
+    >>> number_text(0.1234, ".2f"), number_text(math.nan, ".2f")
+    ('0.12', '–')
+    """
+    return format(value, style) if math.isfinite(value) else "–"
+
+
+def interval_text(low: float | int, high: float | int, style: str) -> str:
+    """Both ends of an interval, an en dash when one of them has no value."""
+    whole = math.isfinite(low) and math.isfinite(high)
+    return f"{low:{style}} to {high:{style}}" if whole else "–"
 
 
 def page(title: str, body: str) -> str:

@@ -8,8 +8,13 @@ from matplotlib.figure import Figure
 from cpc.report import markup
 from cpc.report.draw import to_png
 from cpc.report.paper import SOURCE
-from cpc.report.probe_figures import grouped_rows, probe_figure, speakers_figure
-from cpc.report.records import Run, final_bound, final_test, read_run
+from cpc.report.probe_figures import (
+    grouped_rows,
+    probe_figure,
+    probe_progress_figure,
+    speakers_figure,
+)
+from cpc.report.records import Run, final_bound, final_test, known, mean_known, read_run
 from cpc.report.tables import file_table, flat_table, offset_table, probe_tables
 from cpc.report.training_figures import (
     accuracy_figure,
@@ -51,6 +56,12 @@ CAPTIONS = {
         "exceeds that of the same network at random initialisation, and useful where it exceeds "
         "MFCC.",
     ),
+    "probe_progress": (
+        "Probes during training",
+        "Accuracy of the probes fitted at evaluations along the way, on test utterances; dashed: "
+        "one hidden layer. A curve that still rises asks for a longer training; one that falls "
+        "while the bound rises tells of features that serve the prediction and not the task.",
+    ),
     "speakers": (
         "Contexts of test utterances by speaker (the paper's Figure 2)",
         "t-SNE of c: each point is a stretch of a test utterance, each colour a speaker. "
@@ -76,6 +87,7 @@ FIGURES = {
     "bound": bound_figure,
     "accuracy": accuracy_figure,
     "probes": probe_figure,
+    "probe_progress": probe_progress_figure,
     "speakers": speakers_figure,
     "collapse": collapse_figure,
     "speed": speed_figure,
@@ -144,13 +156,20 @@ def page_body(run: Run, pictures: dict[str, str]) -> str:
                 "What the representation knows",
                 part("probes") or markup.paragraph(missing),
                 *probe_tables(run),
+                part("probe_progress"),
                 markup.paragraph(comparison, "note") if run.probes else "",
             ),
-            markup.section("Speakers", part("speakers")),
+            markup.section("Speakers", part("speakers"), picture_note(run)),
             markup.section("Health of the run", part("collapse"), part("speed")),
             markup.section("How it was made", *provenance(run)),
         ]
     )
+
+
+def picture_note(run: Run) -> str:
+    """Why the picture of speakers is missing."""
+    problem = run.picture_problem
+    return markup.paragraph(f"The picture is left out: {problem}.") if problem else ""
 
 
 def run_name(run: Run) -> str:
@@ -176,13 +195,14 @@ def headline_numbers(run: Run) -> list[tuple[str, str]]:
     """The few numbers that are asked for first."""
     numbers = []
     record = final_bound(run) or final_test(run)
-    if record is not None and record.get("bound"):
+    values = known(record.get("bound", [])) if record else ()
+    if record is not None and len(values):
         kind = "bound" if record.get("is_bound") else "score log N − L"
-        ceiling = np.mean(record["log_n"])
+        ceiling = markup.number_text(mean_known(record["log_n"]), ".2f")
         numbers.append(
             (
-                f"{np.mean(record['bound']):.2f} nats",
-                f"{kind}, mean of {len(record['bound'])} offsets (ceiling {ceiling:.2f})",
+                f"{np.mean(values):.2f} nats",
+                f"{kind}, mean of {len(values)} offsets (ceiling {ceiling})",
             )
         )
     for (task, data, unit), rows in grouped_rows(run).items():
@@ -193,7 +213,8 @@ def headline_numbers(run: Run) -> list[tuple[str, str]]:
                 )
     if run.train:
         last = run.train[-1]
-        time = f" in {duration(last['seconds'])}" if "seconds" in last else ""
+        seconds = known(last.get("seconds", []))
+        time = f" in {duration(seconds[0])}" if len(seconds) else ""
         numbers.append((f"{last['step']:,}", f"training steps{time}"))
     return numbers
 

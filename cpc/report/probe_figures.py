@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from sklearn.manifold import TSNE
 
 from cpc.report.draw import (
@@ -20,7 +21,7 @@ from cpc.report.draw import (
     label,
     make_figure,
 )
-from cpc.report.records import Run
+from cpc.report.records import Run, series
 
 MAX_POINTS = 1500
 
@@ -98,6 +99,36 @@ def probe_figure(run: Run) -> Figure | None:
         axes.grid(axis="x", color=GRID, linewidth=0.8)
         label(axes, "accuracy, percent", "", f"{task} by {unit}\n{data}")
     add_shared_legend(figure, panels[:1])
+    return figure
+
+
+def probe_progress_figure(run: Run) -> Figure | None:
+    """Accuracies of the probes that were fitted during the training, over the steps."""
+    names = {name for record in run.probe_records for name in record if name.count("/") == 4}
+    panels_of: dict[tuple[str, str, str], list[str]] = {}
+    for name in sorted(names):
+        task, data, _, _, unit = name.split("/")
+        panels_of.setdefault((task, data, unit), []).append(name)
+    if not names:
+        return None
+    figure, panels = make_figure(len(panels_of), num_columns=2, row_height=2.7)
+    for axes, ((task, data, unit), lines) in zip(panels, panels_of.items(), strict=True):
+        for name in lines:
+            steps, values = series(run.probe_records, name)
+            features, probe = name.split("/")[2:4]
+            hidden = probe == "hidden"
+            axes.plot(
+                steps,
+                100 * values,
+                color=feature_color(features),
+                linestyle="--" if hidden else "-",
+                marker="o",
+                markersize=3.5,
+                label=feature_title(features) + (", hidden" if hidden else ""),
+            )
+        label(axes, "step", "accuracy, percent", f"{task} by {unit}\n{data}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    add_shared_legend(figure, panels)
     return figure
 
 

@@ -1,6 +1,7 @@
 """Reads what a run recorded. Every number of the report comes from here."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +31,13 @@ class Run(NamedTuple):
     train: list[Record]
     tests: dict[str, list[Record]]
     """Test records by the rule of their negatives, the training rule first."""
+    probe_records: list[Record]
+    """Accuracies of probes fitted during the training, by name."""
     probes: dict[str, dict[str, Any]]
     """By task: {"step": n, "rows": [...]}."""
     picture: Picture | None
+    picture_problem: str
+    """Why there is no picture although there is a file of it."""
     skipped: list[str]
     truth: dict[str, list[float]] | None
 
@@ -49,29 +54,42 @@ def read_run(workdir: Path) -> Run:
             "give the --workdir of a training run"
         )
     records = read_lines(workdir / "metrics.jsonl")
-    tests: dict[str, list[Record]] = {}
-    for record in records:
-        if record.get("split") == "test":
-            tests.setdefault(str(record.get("rule")), []).append(record)
     train = [record for record in records if record.get("split") == "train"]
+    tested = [record for record in records if record.get("split") == "test"]
     trained = str(train[-1].get("rule")) if train else None
-    ordered = sorted(tests, key=lambda rule: rule != trained)
     skipped = workdir / "skipped.txt"
+    picture, picture_problem = read_picture(workdir / "probes" / "picture.npz")
     return Run(
         workdir=workdir,
         config=read_json(workdir / "config.json") or {},
         environment=read_json(workdir / "environment.json") or {},
         train=train,
-        tests={rule: tests[rule] for rule in ordered},
+        tests=group_by_rule(tested, trained),
+        probe_records=[record for record in tested if record.get("series") == "probes"],
         probes={
             path.stem: content
             for path in sorted(workdir.glob("probes/*.json"))
             if (content := read_json(path)) and content.get("rows")
         },
-        picture=read_picture(workdir / "probes" / "picture.npz"),
-        skipped=skipped.read_text().splitlines() if skipped.exists() else [],
+        picture=picture,
+        picture_problem=picture_problem,
+        skipped=skipped.read_text(errors="replace").splitlines() if skipped.exists() else [],
         truth=read_json(workdir / "truth.json"),
     )
+
+
+def group_by_rule(tested: list[Record], trained: str | None) -> dict[str, list[Record]]:
+    """Test records by rule, the training rule first, the strict bound under a name of its own."""
+    plain = {record.get("rule") for record in tested if "series" not in record}
+    groups: dict[str, list[Record]] = {}
+    for record in tested:
+        if record.get("series") == "probes":
+            continue
+        rule = str(record.get("rule"))
+        if "series" in record and record.get("rule") in plain:
+            rule = f"{rule}, {record['series']}"
+        groups.setdefault(rule, []).append(record | {"rule": rule})
+    return {rule: groups[rule] for rule in sorted(groups, key=lambda rule: rule != trained)}
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -92,22 +110,45 @@ def read_lines(path: Path) -> list[Record]:
     lines = path.read_text().splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
+            record = nan_for_null(json.loads(line))
         except json.JSONDecodeError:
             if number == len(lines):  # the run was killed while it wrote, or still writes
                 break
             raise UserError(f"line {number} of {path} is damaged; remove that line") from None
-        latest[record.get("step"), record.get("split"), record.get("rule")] = record
+        latest[tuple(record.get(key) for key in ("step", "split", "rule", "series"))] = record
     return sorted(latest.values(), key=lambda record: record.get("step", 0))
 
 
-def read_picture(path: Path) -> Picture | None:
-    """The frames of the speaker picture, or None when there are none."""
+def nan_for_null(record: Record) -> Record:
+    """JSON has no NaN, so that a number without a value was written as null.
+
+    >>> nan_for_null({"loss": None, "bound": [1.0, None], "state": ["fine", "fine"]})
+    {'loss': nan, 'bound': [1.0, nan], 'state': ['fine', 'fine']}
+    """
+
+    def fill(value: Any) -> Any:
+        return math.nan if value is None else value
+
+    return {
+        key: [fill(one) for one in value] if isinstance(value, list) else fill(value)
+        for key, value in record.items()
+    }
+
+
+def read_picture(path: Path) -> tuple[Picture | None, str]:
+    """The frames of the speaker picture, or None and, if there is a file, why it is of no use."""
     if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as arrays:
-        names = tuple(str(name) for name in arrays["names"])
-        return Picture(arrays["features"].astype(np.float32), arrays["speaker"], names)
+        return None, ""
+    damaged = f"{path} cannot be used (it is damaged); fit the probes again to write it anew"
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            features, speaker = arrays["features"].astype(np.float32), arrays["speaker"]
+            names = tuple(str(name) for name in arrays["names"])
+        whole = len(features) == len(speaker) and features.shape[1] > 1
+        whole = whole and np.isfinite(features).all() and set(speaker) <= set(range(len(names)))
+    except Exception:  # numpy and zip raise many kinds for damaged and foreign files
+        return None, damaged
+    return (Picture(features, speaker, names), "") if whole else (None, damaged)
 
 
 def rule_name(record: Record) -> str:
@@ -115,18 +156,30 @@ def rule_name(record: Record) -> str:
     return str(record.get("rule", "unnamed")).replace("_", " ")
 
 
+def known(numbers: Any) -> np.ndarray:
+    """Those of the numbers that have a value.
+
+    >>> known([1.0, float("nan"), 3.0]).tolist()
+    [1.0, 3.0]
+    """
+    array = np.atleast_1d(np.asarray(numbers, float))
+    return array[np.isfinite(array)]
+
+
+def mean_known(numbers: Any) -> float:
+    """Mean of those that have a value, NaN if none has."""
+    values = known(numbers)
+    return float(values.mean()) if len(values) else math.nan
+
+
 def series(records: list[Record], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values of one number over the run, where it was recorded."""
-    found = [(record["step"], record[key]) for record in records if record.get(key) is not None]
-    steps, values = zip(*found, strict=True) if found else ((), ())
-    return np.array(steps, float), np.array(values, float)
+    """Steps and values of one number over the run, where it has a value.
 
-
-def mean_series(records: list[Record], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and the mean over offsets of one list of numbers over the run."""
-    found = [(record["step"], np.mean(record[key])) for record in records if record.get(key)]
-    steps, values = zip(*found, strict=True) if found else ((), ())
-    return np.array(steps, float), np.array(values, float)
+    Of a list of numbers, such as one for each offset, the mean is taken.
+    """
+    found = [(record["step"], mean_known(record[key])) for record in records if key in record]
+    pairs = np.array([pair for pair in found if math.isfinite(pair[1])], float).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1]
 
 
 def final_test(run: Run) -> Record | None:

@@ -1,9 +1,11 @@
 """Tables of the report, as HTML."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 from cpc.report import markup
+from cpc.report.markup import interval_text, number_text
 from cpc.report.paper import NUM_CLASSES, SOURCE, TABLE_1, paper_accuracy
 from cpc.report.probe_figures import feature_title, grouped_rows
 from cpc.report.records import Record, Run, rule_name
@@ -27,15 +29,15 @@ def offset_table(record: Record) -> str:
     rows = [
         [
             str(k),
-            f"{n:,.0f}",
-            f"{log_n:.2f}",
-            f"{loss:.3f}",
-            f"{bound:.3f}",
-            f"{low:.3f} to {high:.3f}",
-            f"{100 * top1:.1f}",
-            f"{100 / n:.2g}",
-            f"{100 * pairwise:.1f}",
-            state,
+            number_text(n, ",.0f"),
+            number_text(log_n, ".2f"),
+            number_text(loss, ".3f"),
+            number_text(bound, ".3f"),
+            interval_text(low, high, ".3f"),
+            number_text(100 * top1, ".1f"),
+            number_text(100 / n if n else math.nan, ".2g"),
+            number_text(100 * pairwise, ".1f"),
+            state if math.isfinite(bound) else "–",
         ]
         for k, n, log_n, loss, bound, low, high, top1, pairwise, state in columns
     ]

@@ -22,7 +22,8 @@ from cpc.report.draw import (
     label,
     make_figure,
 )
-from cpc.report.records import Record, Run, final_bound, final_test, mean_series, rule_name, series
+from cpc.report.markup import number_text
+from cpc.report.records import Record, Run, final_bound, final_test, mean_known, rule_name, series
 
 
 def curves_figure(run: Run) -> Figure | None:
@@ -31,11 +32,11 @@ def curves_figure(run: Run) -> Figure | None:
         return None
     figure, (left, right) = make_figure(2)
     for axes, key, name in ((left, "offset_loss", "loss"), (right, "bound", "log N − L")):
-        axes.plot(*mean_series(run.train, key), color=BLUE, alpha=0.45, linewidth=1, label="train")
+        axes.plot(*series(run.train, key), color=BLUE, alpha=0.45, linewidth=1, label="train")
         for number, records in enumerate(run.tests.values()):
             kind = "bound" if records[-1].get("is_bound") else "score"
             axes.plot(
-                *mean_series(records, key),
+                *series(records, key),
                 color=(INK, GREEN, ORANGE)[number % 3],
                 linewidth=1.6,
                 marker="o",
@@ -44,7 +45,7 @@ def curves_figure(run: Run) -> Figure | None:
             )
         for number, records in enumerate(ceilings(run).values()):
             axes.plot(
-                *mean_series(records, "log_n"),
+                *series(records, "log_n"),
                 color=(RED, ORANGE)[number % 2],
                 linestyle="--",
                 linewidth=1,
@@ -90,14 +91,14 @@ def bound_figure(run: Run) -> Figure | None:
 
 def draw_bound(axes: Axes, record: Record) -> None:
     """One panel: offsets against nats."""
-    offsets, bound = np.array(record["offsets"]), np.array(record["bound"])
-    low = np.array(record.get("bound_low", bound))
-    high = np.array(record.get("bound_high", bound))
+    offsets, bound = np.array(record["offsets"]), np.array(record["bound"], float)
+    low = np.array(record.get("bound_low", bound), float)
+    high = np.array(record.get("bound_high", bound), float)
     axes.plot(offsets, record["log_n"], color=RED, linestyle="--", linewidth=1.2, label="log N")
     axes.plot(offsets, bound, color=GRAY, linewidth=0.8, zorder=1)
     states = np.array(record.get("state", ["fine"] * len(offsets)))
     for state, (color, marker, words) in STATES.items():
-        chosen = states == state
+        chosen = (states == state) & np.isfinite(bound)
         if chosen.any():
             axes.errorbar(
                 offsets[chosen],
@@ -125,13 +126,13 @@ def accuracy_figure(run: Run) -> Figure | None:
     shown = [record] if strict is None or strict is record else [record, strict]
     figure, panels = make_figure(2)
     readings = (
-        ("acc_top1", "beats every negative (top-1)", lambda r: [100 / n for n in r["n"]]),
+        ("acc_top1", "beats every negative (top-1)", chance_of_winning),
         ("acc_pairwise", "share of negatives beaten (pairwise)", lambda r: [50] * len(r["n"])),
     )
     for axes, (key, title, chance) in zip(panels, readings, strict=True):
         for color, one in zip((BLUE, GREEN), shown, strict=False):
             percent = 100 * np.array(one[key])
-            count = f"{round(np.mean(one['n'])):,}"
+            count = number_text(mean_known(one["n"]), ",.0f")
             name = f"{rule_name(one)}, N = {count}"
             axes.plot(one["offsets"], percent, color=color, marker="o", markersize=4, label=name)
             same = key == "acc_pairwise" and one is not record
@@ -149,6 +150,11 @@ def accuracy_figure(run: Run) -> Figure | None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         add_legend(axes)
     return figure
+
+
+def chance_of_winning(record: Record) -> list[float]:
+    """Percent of anchors at which guessing beats every negative, NaN where there are no anchors."""
+    return [100 / n if n > 0 else np.nan for n in record["n"]]
 
 
 def collapse_figure(run: Run) -> Figure | None:

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from cpc.report.markup import number_text
 from cpc.report.probe_figures import feature_title, grouped_rows
-from cpc.report.records import Run, final_bound, final_test, rule_name
+from cpc.report.records import Run, final_bound, final_test, known, mean_known, rule_name
 
 
 def verdict(run: Run) -> list[str]:
@@ -26,14 +27,16 @@ def progress_sentences(run: Run) -> list[str]:
         return ["No training step is recorded yet."]
     last = run.train[-1]
     sentence = f"{last['step']:,} training steps"
-    if "seconds" in last:
-        sentence += f" in {duration(last['seconds'])}"
-    rates = [
-        r["audio_hours_per_step"] * r["steps_per_second"]
-        for r in run.train
-        if "audio_hours_per_step" in r and "steps_per_second" in r
-    ]
-    if rates:
+    if len(seconds := known(last.get("seconds", []))):
+        sentence += f" in {duration(seconds[0])}"
+    rates = known(
+        [
+            r["audio_hours_per_step"] * r["steps_per_second"]
+            for r in run.train
+            if "audio_hours_per_step" in r and "steps_per_second" in r
+        ]
+    )
+    if len(rates):
         seconds = 3600 * float(np.median(rates))
         heard = duration(seconds) if seconds >= 10 else f"{seconds:.2g} s"
         sentence += f", hearing {heard} of audio each second"
@@ -55,32 +58,39 @@ def bound_sentences(run: Run) -> list[str]:
     if record is None or not record.get("bound"):
         return ["No evaluation on test recordings is recorded yet."]
     strict = final_bound(run)
+    if not len(known((strict or record)["bound"])):
+        return ["The last evaluation on test recordings gave no number at any offset."]
     sentences = []
     if strict is not None:
+        has_value = np.isfinite(strict["bound"])
+        offsets, bound = np.array(strict["offsets"])[has_value], known(strict["bound"])
         sentences.append(
             "Mutual information between context and future latent, lower bound on test "
-            f"recordings: {np.mean(strict['bound']):.2f} nats averaged over "
-            f"{len(strict['offsets'])} offsets, {strict['bound'][0]:.2f} at offset "
-            f"{strict['offsets'][0]} and {strict['bound'][-1]:.2f} at offset "
-            f"{strict['offsets'][-1]} (rule “{rule_name(strict)}”, ceiling log N = "
-            f"{np.mean(strict['log_n']):.2f})."
+            f"recordings: {bound.mean():.2f} nats averaged over {len(offsets)} offsets, "
+            f"{bound[0]:.2f} at offset {offsets[0]} and {bound[-1]:.2f} at offset {offsets[-1]} "
+            f"(rule “{rule_name(strict)}”, ceiling log N = "
+            f"{number_text(mean_known(strict['log_n']), '.2f')})."
         )
-    if not record.get("is_bound"):
+    if not record.get("is_bound") and len(known(record["bound"])):
         sentences.append(
             f"Under the training rule “{rule_name(record)}”, log N − L is "
-            f"{np.mean(record['bound']):.2f} nats of at most {np.mean(record['log_n']):.2f}. It "
-            "is a score and not a bound on mutual information, because these negatives are not "
-            "independent of the anchor."
+            f"{mean_known(record['bound']):.2f} nats of at most "
+            f"{number_text(mean_known(record['log_n']), '.2f')}. It is a score and not a bound on "
+            "mutual information, because these negatives are not independent of the anchor."
         )
     return [*sentences, *state_sentences(strict or record)]
 
 
 def state_sentences(record: dict[str, Any]) -> list[str]:
     """Offsets that cannot be trusted, and why."""
-    states = np.array(record.get("state", []))
-    offsets = np.array(record["offsets"])
+    has_value = np.isfinite(record["bound"])
+    offsets = np.array(record["offsets"])[has_value]
+    states = np.array(record["state"])[has_value] if "state" in record else np.array([])
     rule = f"rule “{rule_name(record)}”"
     sentences = []
+    if not has_value.all():
+        missing = offset_phrase(np.array(record["offsets"])[~has_value])
+        sentences.append(f"No number at {missing} ({rule}): nothing was measured there.")
     if "saturated" in states:
         sentences.append(
             f"Saturated at {offset_phrase(offsets[states == 'saturated'])} ({rule}): the "
@@ -115,7 +125,7 @@ def truth_sentences(run: Run) -> list[str]:
             strict.get("bound_low", strict["bound"]),
             strict=True,
         )
-        if offset in truth
+        if offset in truth and np.isfinite(bound)
     ]
     if not pairs:
         return []
