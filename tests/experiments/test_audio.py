@@ -144,7 +144,8 @@ def test_stop_and_resume_equals_never_stopped(tmp_path, how):
     process.send_signal(how)
     output, _ = process.communicate(timeout=120)
     if how != signal.SIGKILL:
-        assert f"stopped by {how.name}; to resume: python -m experiments.audio" in output
+        assert f"stopped by {how.name}; to resume: " in output
+        assert "-m experiments.audio --config configs/audio_synthetic.py" in output
         assert process.returncode == 0
     run(*flags, "--workdir", parts)
     assert records(parts, *CLOCK) == records(whole, *CLOCK)

@@ -5,6 +5,9 @@ import pathlib
 
 import numpy as np
 
+from cpc.report.records import read_run
+from cpc.report.verdict import verdict
+
 OFFSETS = list(range(1, 13))
 NUM_POINTS = 200
 
@@ -147,3 +150,12 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
     write_metrics(workdir, num_steps, rng)
     write_probes(workdir, rng)
     return workdir
+
+
+def add_records(workdir, *records):
+    with (workdir / "metrics.jsonl").open("a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def sentences_of(workdir):
+    return " ".join(verdict(read_run(workdir)))
