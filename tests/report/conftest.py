@@ -1,0 +1,10 @@
+import pytest
+from fake_run import write_fake_run
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """A run directory that a test may damage; no speaker picture, which takes seconds."""
+    write_fake_run(tmp_path, num_steps=500)
+    (tmp_path / "probes" / "picture.npz").unlink()
+    return tmp_path
