@@ -1,6 +1,9 @@
 """The demo's data and network for seven times as many steps, and wider probes.
 
 python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
+
+Training took 46 minutes on 2 busy CPU cores; measured: strict bound 3.80 nats (N = 256), phones of
+festvox-ru 66.6 % (linear on c; MFCC 60.6 %), 71.0 % with one hidden layer (MFCC 75.1 %).
 """
 
 from typing import Any

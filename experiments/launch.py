@@ -3,6 +3,7 @@
 import ctypes
 import difflib
 import importlib.metadata
+import io
 import json
 import os
 import pathlib
@@ -77,6 +78,8 @@ def run(main: Callable[[], None]) -> None:
         if name in flags.FLAGS:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a log file shows each line as it comes
     app.run(lambda argv: _guard(main, argv), flags_parser=_parse)
 
 
