@@ -3,7 +3,7 @@
     python -m experiments.audio --config configs/audio_synthetic.py --workdir runs/synthetic
 
 For tests, and for judging the tracker: the report draws the exact information beside the bound.
-Expected: just below the exact curve at every offset, within 2 minutes on 2 CPU cores (102 s beside another job).
+Expected: just below the exact curve at every offset, in 102 s on 2 CPU cores beside another job.
 """
 
 from typing import Any
