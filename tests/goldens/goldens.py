@@ -7,8 +7,12 @@ import numpy as np
 
 
 def load_golden(name):
-    """Name of an npz file here -> (meta, {case: (params, inputs, outputs)})."""
-    with np.load(pathlib.Path(__file__).parent / name, allow_pickle=False) as arrays:
+    """Name of a json or npz file here -> (meta, {case: (params, inputs, outputs)})."""
+    path = pathlib.Path(__file__).parent / name
+    if path.suffix == ".json":
+        data = json.loads(path.read_text())
+        return data["meta"], {c["name"]: (c["params"], c["in"], c["out"]) for c in data["cases"]}
+    with np.load(path, allow_pickle=False) as arrays:
         meta = json.loads(str(arrays["meta"]))
         cases = {case: (params, {}, {}) for case, params in meta["cases"].items()}
         for key in arrays.files:
