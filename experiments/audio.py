@@ -150,17 +150,17 @@ def positions(batch: Batch, num_latents: int) -> Position:
 def make_score(config: Config, rule: negatives.Rule) -> Callable:
     """score(outputs, batch, rng) -> the CPC loss of a batch of windows, and its sums."""
     options = config.negatives
-    sample = None
-    if options.num_sampled:
-        sample = functools.partial(negatives.sample_uniform, num_negatives=options.num_sampled)
+
+    def thin(rng, positive, scores, where):
+        return scores, negatives.sample_uniform(rng, where, options.num_sampled)
 
     def score(outputs, batch, rng):
         return cpc_loss(
             outputs,
             positions(batch, outputs.z.shape[1]),
             rule,
+            choose=thin if options.num_sampled else None,
             temperature=options.temperature,
-            sample=sample,
             rng=rng,
         )
 

@@ -8,20 +8,24 @@ from cpc.losses import AnchorScores, OffsetSums, info_nce, sum_anchors
 
 
 def bound_over_sequences(
-    z: Float[Array, "b t d"], predictions: Float[Array, "b t k d"]
+    z: Float[Array, "b t *lanes d"],
+    predictions: Float[Array, "b t *lanes k d"],
+    offsets: tuple[int, ...] | None = None,
 ) -> OffsetSums:
-    """Sums for log b - L with the latents at the positive's time in all sequences as candidates.
+    """Sums for log b - L with the latents at the positive's place in all sequences as candidates.
 
     I(z_(t+k); c_t) >= log b - E [ log sum_j e^s(c_t of i, z_(t+k) of j) - s(i, i) ]
 
     Sequences drawn independently make the candidates independent draws from the marginal, so that
     this is a lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC
-    loss under the rule `one_per_sequence`, at b / t of the work.
+    loss under the rule `one_per_sequence`, at b / t of the work. Entry i of the predictions is of
+    offsets[i]; 1 to k by default.
     """
-    b, length, num_offsets, _ = predictions.shape
+    b, length = z.shape[:2]
+    num_offsets, width = predictions.shape[-2:]
     diagonal = jnp.eye(b, dtype=bool)
 
-    def at_time(z, predictions):  # (b, d) each: one time, all sequences
+    def at_place(z, predictions):  # (b, d) each: one time and lane, all sequences
         scores = jnp.matmul(predictions, z.T, preferred_element_type=jnp.float32)
         positive = jnp.diagonal(scores)
         loss = info_nce(positive, scores, ~diagonal)
@@ -35,7 +39,8 @@ def bound_over_sequences(
         )
 
     rows = []
-    for k in range(1, num_offsets + 1):
-        times = jax.vmap(at_time, in_axes=1, out_axes=1)
-        rows.append(sum_anchors(times(z[:, k:], predictions[:, : length - k, k - 1])))
+    for i, k in enumerate(offsets or range(1, num_offsets + 1)):
+        ahead = z[:, k:].reshape(b, -1, width)
+        predicted = predictions[:, : length - k, ..., i, :].reshape(b, -1, width)
+        rows.append(sum_anchors(jax.vmap(at_place, in_axes=1, out_axes=1)(ahead, predicted)))
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)

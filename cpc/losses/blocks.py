@@ -1,23 +1,31 @@
-"""InfoNCE of all offsets, loss and gradients in one pass over blocks of anchors.
+"""The loss of all offsets, with its gradients, in one pass over blocks of anchors.
 
 A block's scores live in the cache, are used for everything at once, and are never kept: memory is
-linear in anchors and candidates. With p_ij the softmax over the positive and the allowed negatives,
-the gradients of sum_i L_i are
+linear in anchors and candidates. With w_ij the derivative of the block's losses by the score of
+anchor i and candidate j, the gradients are two more products on the same block,
 
-    dq_i = sum_j (p_ij - [j is i's positive]) z_j        dz_j = sum_i (p_ij - [...]) q_i,
+    dq_i = sum_j w_ij z_j        dz_j = sum_i w_ij q_i,
 
-two more products on the same block. A cotangent for each offset's sum only scales them.
+and a cotangent for each offset's sum only scales them. InfoNCE has w_ij = p_ij - [j is i's
+positive], p_ij the softmax over the positive and the negatives; other losses are differentiated
+within the block.
 """
 
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from cpc.losses.info_nce import info_nce
 from cpc.types import NegativeRule, Position
+
+#: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
+AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
+#: choose(rng, positive, negatives, where) -> (negatives, where): which negatives an anchor uses.
+Choose: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
 class AnchorScores(NamedTuple):
@@ -33,51 +41,57 @@ class AnchorScores(NamedTuple):
     """1 where the anchor has a positive and at least one negative."""
 
 
-class Candidates(NamedTuple):
-    """Who can be contrasted: places (b, a), which of them exist, and a key for sampling."""
+class Places(NamedTuple):
+    """Where latents come from, and which of them exist; all of one shape."""
 
     positions: Position
-    exists: Bool[Array, "b a"]
-    rng: Array
+    exists: Bool[Array, "..."]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
-def summed_info_nce(
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8, 9))
+def summed_losses(
     queries: Float[Array, "k b a d"],
-    keys: Float[Array, "b a d"],
-    candidates: Candidates,
+    keys: Float[Array, "n d"],
+    anchors: Places,
+    candidates: Places,
+    rng: Array,
     rule: NegativeRule,
-    sample: Callable[[Array, Array], Array] | None,
+    loss: AnchorLoss,
+    choose: Choose | None,
+    offsets: tuple[int, ...],
     block: int,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
 
-    Anchor and candidate share the places (b, a): a sequence's latents in any order. The score of
-    anchor i and candidate j at offset k is queries[k - 1, i] . keys[j]; `block` anchors are scored
-    at a time.
+    Anchors have places (b, a): a sequence's latents in any order; candidates have places (n,). The
+    score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j]; about `block`
+    anchors are scored at a time.
     """
-    anchors, _, _ = _pass(queries, keys, candidates, rule, sample, block, gradients=False)
-    return anchors.loss.sum((1, 2)), anchors
+    plan = (rule, loss, choose, offsets, block)
+    scores, _, _ = _pass(queries, keys, anchors, candidates, rng, *plan, gradients=False)
+    return scores.loss.sum((1, 2)), scores
 
 
-def _forward(queries, keys, candidates, rule, sample, block):
-    anchors, dqueries, dkeys = _pass(queries, keys, candidates, rule, sample, block, gradients=True)
-    return (anchors.loss.sum((1, 2)), anchors), (dqueries, dkeys)
+def _forward(queries, keys, anchors, candidates, rng, *plan):
+    scores, *gradients = _pass(queries, keys, anchors, candidates, rng, *plan, gradients=True)
+    return (scores.loss.sum((1, 2)), scores), gradients
 
 
-def _backward(rule, sample, block, gradients, cotangents):
+def _backward(rule, loss, choose, offsets, block, gradients, cotangents):
     dqueries, dkeys = gradients
     g = cotangents[0]
     dtype = dqueries.dtype  # of queries and keys
     dqueries = (g[:, None, None, None] * dqueries).astype(dtype)
-    return dqueries, jnp.einsum("k,kbad->bad", g, dkeys).astype(dtype), None
+    return dqueries, jnp.einsum("k,knd->nd", g, dkeys).astype(dtype), None, None, None
 
 
-summed_info_nce.defvjp(_forward, _backward)
+summed_losses.defvjp(_forward, _backward)
 
 
-def _pass(queries, keys, candidates, rule, sample, block, *, gradients):
-    num_offsets, b, a, d = queries.shape
+def _pass(
+    queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, *, gradients
+):
+    b, a, d = queries.shape[1:]
     # Blocks are cut along the places of a sequence, not along b, which devices share.
     size = min(a, -(-block // b))
     num_blocks = -(-a // size)
@@ -87,42 +101,34 @@ def _pass(queries, keys, candidates, rule, sample, block, *, gradients):
         x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
         return jnp.moveaxis(x.reshape(b, num_blocks, size, *x.shape[2:]), 1, 0)
 
-    anchors = Position(*(cut(p, -1) for p in candidates.positions))
-    exists = cut(candidates.exists, False)
-    flat_keys = keys.reshape(-1, d)
-    flat = Candidates(
-        Position(*(p.reshape(1, -1) for p in candidates.positions)),
-        candidates.exists.reshape(1, -1),
-        candidates.rng,
-    )
+    anchors = Places(Position(*(cut(p, -1) for p in anchors.positions)), cut(anchors.exists, False))
+    candidates = jax.tree.map(lambda x: x[None], candidates)  # (1, n)
 
     def one_offset(_, inputs):
         k, queries = inputs
 
         def one_block(dkeys, inputs):
-            index, q, anchors, exists = inputs
-            rows = Position(*(p.reshape(-1, 1) for p in anchors))
-            rng = jax.random.fold_in(jax.random.fold_in(flat.rng, k), index) if sample else None
-            scores, weights = _score_block(
-                q.reshape(-1, d), flat_keys, rows, exists.reshape(-1), flat, rule, sample, k, rng
-            )
+            index, q, anchors = inputs
+            q = q.reshape(-1, d)
+            rows = jax.tree.map(lambda x: x.reshape(-1, 1), anchors)
+            key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
+            scores, weights = _score_block(q, keys, rows, candidates, key, rule, loss, choose, k)
             scores = AnchorScores(*(x.reshape(b, size) for x in scores))
             if not gradients:
                 return dkeys, (scores, None)
             w = weights.astype(keys.dtype)
-            dq = jnp.matmul(w, flat_keys, preferred_element_type=jnp.float32)
-            dk = jnp.matmul(w.T, q.reshape(-1, d), preferred_element_type=jnp.float32)
+            dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+            dk = jnp.matmul(w.T, q, preferred_element_type=jnp.float32)
             return dkeys + dk, (scores, dq.astype(queries.dtype).reshape(b, size, d))
 
-        zero = jnp.zeros((flat_keys.shape[0], d) if gradients else (), jnp.float32)
-        blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, exists)
+        zero = jnp.zeros(keys.shape if gradients else (), jnp.float32)
+        blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
         joined = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
         return None, (*joined, dkeys)
 
-    offsets = jnp.arange(1, num_offsets + 1)
-    _, (scores, dqueries, dkeys) = jax.lax.scan(one_offset, None, (offsets, queries))
-    return scores, dqueries, dkeys.reshape(num_offsets, b, a, d) if gradients else None
+    _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries))
+    return result
 
 
 def _join(x, a):
@@ -131,43 +137,69 @@ def _join(x, a):
     return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :a]
 
 
-def _score_block(q, keys, anchors, anchor_exists, candidates, rule, sample, k, rng):
-    """Scores of some anchors, and the derivative of their summed loss by the score matrix."""
+def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
+    """Scores of some anchors (m, 1), and the derivative of their summed loss by the scores."""
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)  # (m, n)
-    positions, exists = candidates.positions, candidates.exists
+    here, there = anchors.positions, candidates.positions
     is_positive = (
-        (anchors.sequence == positions.sequence)
-        & (anchors.lane == positions.lane)
-        & (anchors.time + k == positions.time)
-        & exists
+        (here.sequence == there.sequence)
+        & (here.lane == there.lane)
+        & (here.time + k == there.time)
+        & candidates.exists
     )
-    allowed = jnp.broadcast_to(rule(anchors, positions, k), scores.shape) & exists
-    if sample is not None:
-        allowed = sample(rng, allowed)
+    has_positive = is_positive.any(-1) & anchors.exists[:, 0]
+    allowed = jnp.broadcast_to(rule(here, there, k), scores.shape) & candidates.exists
+    allowed = allowed & has_positive[:, None]
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
-    negatives = jnp.where(allowed, scores, -jnp.inf)
-    num_negatives = allowed.sum(-1)
-    counted = is_positive.any(-1) & anchor_exists & (num_negatives > 0)
+    negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
 
-    hardest = negatives.max(-1)
-    highest = jnp.maximum(positive, hardest)
-    exp_negatives = jnp.exp(negatives - highest[:, None])
-    exp_positive = jnp.exp(positive - highest)
-    total = exp_positive + exp_negatives.sum(-1)
-    loss = jnp.log(total) + (highest - positive)
-    beaten = jnp.where(allowed, jnp.sign(positive[:, None] - scores), 0.0).sum(-1)
+    num_negatives = where.sum(-1)
+    counted = num_negatives > 0
+    value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)
+    hardest = jnp.where(where, negatives, -jnp.inf).max(-1)
+    beaten = jnp.where(where, jnp.sign(positive[:, None] - negatives), 0.0).sum(-1)
 
     one = counted.astype(jnp.float32)
     stats = AnchorScores(
-        loss=jnp.where(counted, loss, 0.0),
+        loss=jnp.where(counted, value, 0.0),
         num_negatives=one * num_negatives,
         top1=one * (positive > hardest),
         pairwise=one * (0.5 + 0.5 * beaten / jnp.maximum(num_negatives, 1)),
         counted=one,
     )
-    # 1 - p_positive is summed from the negatives: no cancellation when the positive wins.
-    share = one / total
-    weights = exp_negatives * share[:, None] - jnp.where(
-        is_positive, ((total - exp_positive) * share)[:, None], 0.0
+    dpositive, dscores = through_choice(dpositive, dnegatives)
+    weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
+    return stats, jnp.where(counted[:, None], weights, 0.0)
+
+
+def _chosen(rng, positive, scores, allowed, choose):
+    """The chosen negatives, and how derivatives by them become derivatives by all scores."""
+    if choose is None:
+        return scores, allowed, lambda dpositive, dnegatives: (dpositive, dnegatives)
+    negatives, back, where = jax.vjp(
+        lambda positive, scores: choose(rng, positive, scores, allowed),
+        positive,
+        scores,
+        has_aux=True,
     )
-    return stats, weights
+
+    def through(dpositive, dnegatives):
+        more, dscores = back(dnegatives)
+        return dpositive + more, dscores
+
+    return negatives, where, through
+
+
+def _differentiate(loss, positive, negatives, where):
+    """Losses, and their derivatives by positive and negatives."""
+    if loss is not info_nce:
+        value, back = jax.vjp(lambda p, n: loss(p, n, where), positive, negatives)
+        return value, *back(jnp.ones_like(value))
+    masked: Any = jnp.where(where, negatives, -jnp.inf)
+    highest = jnp.maximum(positive, masked.max(-1))
+    exp_negatives = jnp.exp(masked - highest[:, None])
+    exp_positive = jnp.exp(positive - highest)
+    total = exp_positive + exp_negatives.sum(-1)
+    value = jnp.log(total) + (highest - positive)
+    # 1 - p_positive is summed from the negatives: no cancellation when the positive wins.
+    return value, -(total - exp_positive) / total, exp_negatives / total[:, None]

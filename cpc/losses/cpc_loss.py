@@ -1,13 +1,13 @@
-"""The loss of contrastive predictive coding: InfoNCE at each offset, over the global batch."""
+"""The loss of contrastive predictive coding at each offset, over the global batch."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import AnchorScores, Candidates, summed_info_nce
+from cpc.losses.blocks import AnchorLoss, AnchorScores, Choose, Places, summed_losses
+from cpc.losses.info_nce import info_nce
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -36,68 +36,103 @@ class OffsetSums(NamedTuple):
     """Sum over sequences of a_b^2."""
 
 
+class Memory(NamedTuple):
+    """Latents of earlier batches, as further candidates: they get no gradient."""
+
+    keys: Float[Array, "n d"]
+    positions: Position
+    """Of the keys, (n,); their sequences are none of the batch's."""
+    exists: Bool[Array, " n"]
+
+
 def cpc_loss(
     outputs: CPCOutputs,
     positions: Position,
     rule: NegativeRule,
     *,
+    loss: AnchorLoss = info_nce,
+    choose: Choose | None = None,
     temperature: float | int | Float[Array, ""] = 1.0,
-    sample: Callable[[Array, Array], Array] | None = None,
+    bias: float | int | Float[Array, ""] = 0.0,
     rng: Array | None = None,
     where: Bool[Array, "b t ..."] | None = None,
+    offsets: tuple[int, ...] | None = None,
+    memory: Memory | None = None,
     block: int = 512,
 ) -> tuple[Float[Array, ""], OffsetSums]:
-    """Sum over offsets k of the mean InfoNCE loss of the anchors that have a latent k ahead.
+    """Sum over offsets k of the mean loss of the anchors that have a latent k ahead.
 
     L = sum_k mean_(anchors t) -log [ e^s(t, t+k) / sum_(candidates) e^s ],  s = z . (W_k c_t) / tau
 
-    (van den Oord et al. 2018, eq. 4). Candidates are the positive and all latents of the batch that
-    the rule allows; the batch is the global one, however many devices hold it.
+    (van den Oord et al. 2018, eq. 4), or another loss of the positive's and negatives' scores.
+    Candidates are the positive and all latents of the batch that the rule allows; the batch is the
+    global one, however many devices hold it.
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: of the latents; arrays that broadcast to (b, t, ...).
       rule: rule(anchor, candidate, offset) -> bool; it never allows the positive.
+      loss: of each anchor, such as those of this package, with their options bound.
+      choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
-      sample: sample(rng, allowed) -> bool thins the allowed negatives (m, n).
-      rng: for `sample`.
+      bias: added to every score, for losses that are not blind to it (sigmoid, nce).
+      rng: for `choose`.
       where: latents that exist; padding is neither anchor, positive nor candidate.
-      block: anchors scored at a time; changes memory and speed, not the result (with `sample`, it
-        changes which negatives are drawn).
+      offsets: what the predictions are of, ascending; 1 to k by default.
+      memory: further candidates.
+      block: anchors scored at a time; changes memory and speed, not the result (with a random
+        `choose`, it changes which negatives are drawn).
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
       anchor has a negative adds nothing.
 
     Raises:
-      UserError: not one anchor has a latent that many steps ahead; a temperature not above 0.
+      UserError: not one anchor has a latent that many steps ahead; a temperature not above 0;
+        offsets that are not as many as the predictions.
     """
     z, predictions = outputs.z, outputs.predictions
     num_offsets, width = predictions.shape[-2:]
-    if num_offsets >= z.shape[1]:
+    offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
+    if len(offsets) != num_offsets or min(offsets) < 1:
+        raise UserError(f"offsets is {offsets}: name {num_offsets}, one a prediction, each above 0")
+    if max(offsets) >= z.shape[1]:
         raise UserError(
-            f"{num_offsets} offsets need sequences of more than {num_offsets} latents, but these "
-            f"have {z.shape[1]}: lower model.num_offsets or lengthen the window"
+            f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "
+            f"these have {z.shape[1]}: lower model.num_offsets or lengthen the window"
         )
     if isinstance(temperature, int | float) and temperature <= 0:
         raise UserError(f"temperature is {temperature}: it must be above 0")
     if where is not None:  # padding may hold anything, and 0 * NaN is NaN
         z = jnp.where(where[..., None], z, 0.0)
         predictions = jnp.where(where[..., None, None], predictions, 0.0)
-    b = z.shape[0]
-    places = z.shape[:-1]
-    candidates = Candidates(
-        Position(*(jnp.broadcast_to(p, places).reshape(b, -1) for p in positions)),
-        jnp.ones(places, bool).reshape(b, -1) if where is None else where.reshape(b, -1),
-        jax.random.key(0) if rng is None else rng,
+    b, *places = z.shape[:-1]
+    anchors = Places(
+        Position(*(jnp.broadcast_to(p, (b, *places)).reshape(b, -1) for p in positions)),
+        jnp.ones((b, *places), bool).reshape(b, -1) if where is None else where.reshape(b, -1),
     )
+    candidates = jax.tree.map(jnp.ravel, anchors)
     queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
     queries = (queries / temperature).astype(z.dtype)
-    keys = z.reshape(b, -1, width)
-    result: Any = summed_info_nce(queries, keys, candidates, rule, sample, block)
-    losses, anchors = result
-    sums = sum_anchors(anchors)
+    keys = z.reshape(-1, width)
+    if memory is not None:
+        keys = jnp.concatenate([keys, jax.lax.stop_gradient(memory.keys).astype(keys.dtype)])
+        further = Places(memory.positions, memory.exists)
+        candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
+    if not isinstance(bias, int | float) or bias:  # as one more dimension of the dot product
+        queries = _append(queries, bias)
+        keys = _append(keys, 1.0)
+    rng = jax.random.key(0) if rng is None else rng
+    result: Any = summed_losses(
+        queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block
+    )
+    losses, scores = result
+    sums = sum_anchors(scores)
     return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
+
+
+def _append(x, value):
+    return jnp.concatenate([x, jnp.full_like(x[..., :1], value)], -1)
 
 
 def sum_anchors(scores: AnchorScores) -> OffsetSums:

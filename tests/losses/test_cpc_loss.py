@@ -11,7 +11,7 @@ import pytest
 
 from cpc import negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import cpc_loss
+from cpc.losses import Memory, cpc_loss, info_nce
 from cpc.types import CPCOutputs, Position, UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
@@ -274,14 +274,20 @@ def test_strict_bound_equals_the_rule():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), strict, sums)
 
 
+def thin(num_negatives):
+    def choose(rng, positive, scores, where):
+        return scores, negatives.sample_uniform(rng, where, num_negatives)
+
+    return choose
+
+
 def test_sampled_negatives_are_a_number():
     outputs = random_outputs(4, 10, 5, 3)
-    sample = functools.partial(negatives.sample_uniform, num_negatives=6)
     loss, sums = cpc_loss(
         outputs,
         positions_of(4, 10),
         negatives.excluding_sequence,
-        sample=sample,
+        choose=thin(6),
         rng=jax.random.key(1),
     )
     np.testing.assert_array_equal(sums.n / sums.anchors, 7.0)
@@ -289,8 +295,117 @@ def test_sampled_negatives_are_a_number():
     assert float(loss) < float(everything)
 
 
+def margin_loss(positive, negatives, where):
+    """A loss of no closed form here, which NaN would poison if masks came too late."""
+    hinge = jnp.square(jnp.maximum(0.0, 1.0 + negatives - positive[:, None]))
+    return jnp.where(where, hinge, 0.0).sum(-1)
+
+
+def wrapped_info_nce(positive, negatives, where):
+    return info_nce(positive, negatives, where)
+
+
+def shrink(rng, positive, scores, where):
+    """Half of each score, of candidates that score below the positive."""
+    return 0.5 * scores, where & (scores < positive[:, None])
+
+
+@pytest.mark.parametrize("choose", [None, shrink])
+@pytest.mark.parametrize("loss", [info_nce, wrapped_info_nce, margin_loss])
+def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(loss, choose):
+    outputs, positions, rule = random_outputs(3, 7, 5, 2), positions_of(3, 7), negatives.batch
+
+    def whole(z, predictions):
+        total = 0.0
+        flat = Position(*(np.broadcast_to(p, (3, 7)).reshape(-1) for p in positions))
+        for k in (1, 2):
+            queries = predictions[:, :, k - 1].reshape(-1, 5)
+            scores = queries @ z.reshape(-1, 5).T
+            anchors = Position(*(p[:, None] for p in flat))
+            here = np.flatnonzero(np.asarray(flat.time) + k < 7)
+            positive = scores[here, here + k]
+            allowed = jnp.asarray(rule(anchors, flat, k)[here])
+            chosen, where = scores[here], allowed
+            if choose is not None:
+                chosen, where = choose(None, positive, chosen, allowed)
+            total += loss(positive, chosen, where).sum() / where.any(-1).sum()
+        return total
+
+    def blocks(z, predictions):
+        outputs = CPCOutputs(z, z, predictions)
+        return cpc_loss(outputs, positions, rule, loss=loss, choose=choose, block=6)[0]
+
+    args = (outputs.z, outputs.predictions)
+    expected = jax.jit(jax.value_and_grad(whole, (0, 1)))(*args)
+    got = jax.jit(jax.value_and_grad(blocks, (0, 1)))(*args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
+
+
+def test_memory_is_further_candidates_without_a_gradient():
+    """Two batches as one, against one batch with the other as its memory."""
+    both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
+    rule = negatives.excluding_sequence
+    half = CPCOutputs(*(x[:2] for x in both))
+    other = Position(
+        *(jnp.broadcast_to(p, (4, 6))[2:].reshape(-1) for p in positions),
+    )
+
+    def loss(z, old):
+        memory = Memory(old.reshape(-1, 5), other, jnp.arange(12) < 9)
+        return cpc_loss(half._replace(z=z), positions_of(2, 6), rule, memory=memory)
+
+    (value, sums), (dz, dold) = jax.value_and_grad(loss, (0, 1), has_aux=True)(half.z, both.z[2:])
+    np.testing.assert_array_equal(sums.n / sums.anchors, 1 + 6 + 9)
+    assert np.any(np.asarray(dz))
+    assert not np.any(np.asarray(dold))
+    queries = half.predictions[:, :, 0].reshape(-1, 5)
+    candidates = jnp.concatenate([half.z.reshape(-1, 5), both.z[2:].reshape(-1, 5)[:9]])
+    matrix = np.asarray(queries @ candidates.T, np.float64)
+    losses = []
+    for i in range(12):
+        if i % 6 < 5:
+            allowed = [j for j in range(21) if j == i + 1 or j >= 12 or j // 6 != i // 6]
+            losses.append(np.logaddexp.reduce(matrix[i, allowed]) - matrix[i, i + 1])
+    np.testing.assert_allclose(sums.loss[0], np.sum(losses), rtol=1e-5)
+    assert np.isfinite(float(value))
+
+
+def test_bias_is_added_to_every_score():
+    outputs, positions = random_outputs(3, 6, 4, 2), positions_of(3, 6)
+
+    def biased(positive, negatives, where):
+        return margin_loss(positive - 0.5, 2 * (negatives - 0.5), where)
+
+    def plain(positive, negatives, where):
+        return margin_loss(positive, 2 * negatives, where)
+
+    expected, _ = cpc_loss(outputs, positions, negatives.batch, loss=plain)
+
+    def loss(bias):
+        return cpc_loss(outputs, positions, negatives.batch, loss=biased, bias=bias)[0]
+
+    got, slope = jax.value_and_grad(loss)(jnp.array(0.5))
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    step = (loss(jnp.array(0.51)) - loss(jnp.array(0.49))) / 0.02
+    np.testing.assert_allclose(slope, step, rtol=1e-2)
+
+
+def test_offsets_name_what_is_predicted():
+    outputs, positions = random_outputs(3, 9, 4, 4), positions_of(3, 9)
+    _, sums = cpc_loss(outputs, positions, negatives.batch)
+    chosen = outputs._replace(predictions=outputs.predictions[:, :, 1::2])
+    _, some = cpc_loss(chosen, positions, negatives.batch, offsets=(2, 4))
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[1::2], b), sums, some)
+
+
+@pytest.mark.parametrize("offsets", [(1, 2), (0, 1, 2, 3), (1,)])
+def test_offsets_are_as_many_as_predictions(offsets):
+    with pytest.raises(UserError, match="offsets"):
+        cpc_loss(random_outputs(2, 9, 3, 4), positions_of(2, 9), negatives.batch, offsets=offsets)
+
+
 def test_too_many_offsets_is_a_sentence():
-    with pytest.raises(UserError, match="12 offsets need sequences of more than 12 latents"):
+    with pytest.raises(UserError, match="an offset of 12 needs sequences of more than 12 latents"):
         cpc_loss(random_outputs(2, 12, 3, 12), positions_of(2, 12), negatives.batch)
 
 
