@@ -1,7 +1,17 @@
-"""Recordings in, batches out. `cpc.data.voices` prepares the packaged voices, also as a command."""
+"""Recordings or pictures in, batches out.
+
+`cpc.data.voices` prepares the packaged voices and `cpc.data.fashion_mnist` Fashion-MNIST, both also
+as commands.
+"""
 
 from cpc.data.cache import cache_dir
 from cpc.data.folder import read_folder
+from cpc.data.images import (
+    Images,
+    LazyPixels,
+    make_image_batches,
+    select_images,
+)
 from cpc.data.librispeech_tfds import read_librispeech_tfds
 from cpc.data.pack import open_pack, pack
 from cpc.data.phones import UNLABELLED, align, read_alignments
@@ -25,6 +35,8 @@ __all__ = [
     "SAMPLE_RATE_HZ",
     "TARGET_RMS",
     "UNLABELLED",
+    "Images",
+    "LazyPixels",
     "Recordings",
     "Synthetic",
     "WindowCounts",
@@ -32,6 +44,7 @@ __all__ = [
     "cache_dir",
     "count_windows",
     "make_batches",
+    "make_image_batches",
     "make_synthetic",
     "measure_rms",
     "only_speakers",
@@ -45,6 +58,7 @@ __all__ = [
     "read_librispeech_tfds",
     "read_list",
     "select",
+    "select_images",
     "split_by_lists",
     "split_by_utterance",
     "synthetic_information",

@@ -1,0 +1,121 @@
+"""A set of labelled pictures, in memory or decoded when asked for, and batches of it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int, Int32, UInt8
+
+from cpc.types import Batch, UserError
+
+
+@dataclass(frozen=True)
+class LazyPixels:
+    """Pictures that are decoded when asked for.
+
+    Indexes like the uint8 array (n, y, x, ch) that it stands for, along its first axis, so whoever
+    takes `pixels[rows]` need not know which of the two it has.
+    """
+
+    shape: tuple[int, int, int, int]
+    read: Callable[[int], np.ndarray]
+    """index -> uint8 (y, x, ch)."""
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        rows = np.arange(len(self))[index]
+        if rows.ndim == 0:
+            return self.read(int(rows))
+        pixels = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for place, row in zip(pixels, rows, strict=True):
+            place[:] = self.read(int(row))
+        return pixels
+
+
+@dataclass(frozen=True)
+class Images:
+    """Pictures of one size, wherever they lie."""
+
+    pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels
+    """uint8 (n, y, x, ch); ch is 1 or 3."""
+    labels: Int32[np.ndarray, " n"]
+    """Index into `class_names`; `UNLABELLED` where there is none."""
+    class_names: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    """(path or record, reason) of everything that was left out."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]) -> Images:
+    """The pictures `indices`, in that order; an array is copied, lazy pictures stay lazy."""
+    indices = np.asarray(indices, np.int64).reshape(-1)
+    pixels = images.pixels
+    if isinstance(pixels, LazyPixels):
+        read = pixels.read
+        _, y, x, ch = pixels.shape
+        chosen = LazyPixels((len(indices), y, x, ch), lambda i: read(int(indices[i])))
+    else:
+        chosen = pixels[indices]
+    return replace(images, pixels=chosen, labels=images.labels[indices])
+
+
+def make_image_batches(
+    images: Images,
+    *,
+    batch_size: int,
+    seed: int,
+    process: int = 0,
+    num_processes: int = 1,
+) -> Callable[[int], Batch]:
+    """`step -> batch`, each epoch a new shuffle: a pure function of (seed, step, process).
+
+    An epoch is len(images) // batch_size steps; what a shuffle leaves over is another remainder
+    next time, so no picture is twice in a batch. The draws are those of the global batch and each
+    process takes its rows, so the number of processes or threads changes nothing that is drawn.
+
+    A batch, b = batch_size / num_processes:
+        x: uint8 (b, y, x, ch), as stored: scaling and augmentation are the device's.
+        label: int32 (b,), `UNLABELLED` where there is none.
+        sequence: int32 (b,), row in the global batch.
+        image: int32 (b,), index into `images`.
+
+    Raises:
+        UserError: a batch below 1, larger than the set, or that does not divide among processes.
+    """
+    if batch_size < 1:
+        raise UserError(f"a batch of {batch_size} pictures holds nothing: choose at least 1")
+    if batch_size % num_processes:
+        raise UserError(
+            f"a batch of {batch_size} does not divide among {num_processes} processes: "
+            f"choose a multiple of {num_processes}"
+        )
+    if batch_size > len(images):
+        raise UserError(
+            f"a batch of {batch_size} is more than the {len(images)} pictures there are: "
+            "choose a smaller batch_size"
+        )
+    rows_each = batch_size // num_processes
+    rows = np.arange(process * rows_each, (process + 1) * rows_each, dtype=np.int32)
+    epoch_steps = len(images) // batch_size
+
+    @lru_cache(maxsize=2)  # threads may be on both sides of an epoch's end
+    def shuffled(epoch: int) -> np.ndarray:
+        return np.random.default_rng((seed, epoch)).permutation(len(images)).astype(np.int32)
+
+    def batch(step: int) -> Batch:
+        epoch, place = divmod(step, epoch_steps)
+        chosen = shuffled(epoch)[place * batch_size + rows]
+        return {
+            "x": images.pixels[chosen],
+            "label": images.labels[chosen],
+            "sequence": rows,
+            "image": chosen,
+        }
+
+    return batch

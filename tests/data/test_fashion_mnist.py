@@ -1,0 +1,176 @@
+import gzip
+import hashlib
+import importlib.util
+import io
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpc.data import fashion_mnist
+from cpc.data.debian import Package, file_sha256
+from cpc.types import UserError
+
+spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
+packages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(packages)
+
+COUNTS = {"train": 30, "t10k": 20}
+
+
+def quiet(_):
+    pass
+
+
+def idx(array):
+    return (
+        bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}i", *array.shape) + bytes(array)
+    )
+
+
+def packed(array, name="", seconds=0):
+    target = io.BytesIO()
+    with gzip.GzipFile(name, "wb", fileobj=target, mtime=seconds) as file:
+        file.write(idx(array))
+    return target.getvalue()
+
+
+def pictures(prefix):
+    return np.random.default_rng(COUNTS[prefix]).integers(
+        0, 256, (COUNTS[prefix], 28, 28), np.uint8
+    )
+
+
+def labels(prefix):
+    return (np.arange(COUNTS[prefix]) % 10).astype(np.uint8)
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A small package of the same form, and an apt-get that has it."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    tree = {}
+    for prefix in COUNTS:
+        for name, array in (
+            (f"{prefix}-images-idx3-ubyte", pictures(prefix)),
+            (f"{prefix}-labels-idx1-ubyte", labels(prefix)),
+        ):
+            tree[f"usr/share/datasets/fashion-mnist/{name}.gz"] = packed(array)
+    deb = packages.build_deb(folder, "dataset-fashion-mnist", "9-1", tree)
+    packages.fake_apt(folder, monkeypatch)
+    package = Package("dataset-fashion-mnist", "9-1", deb.stat().st_size, file_sha256(deb))
+    monkeypatch.setattr(fashion_mnist, "PACKAGE", package)
+    return folder
+
+
+def test_both_splits_once_fetched(mirror, tmp_path):
+    said = []
+    splits = fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
+    for split, prefix in (("train", "train"), ("test", "t10k")):
+        assert len(splits[split]) == COUNTS[prefix]
+        np.testing.assert_array_equal(splits[split].pixels[..., 0], pictures(prefix))
+        np.testing.assert_array_equal(splits[split].labels, labels(prefix))
+        assert splits[split].class_names[9] == "Ankle boot"
+    assert "License: test" in (tmp_path / "cache/fashion-mnist/LICENSE.txt").read_text()
+    assert "is in" in said[-1]
+    (mirror / "mode").write_text("offline")
+    said.clear()
+    fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
+    assert not said
+
+
+def test_offline_names_other_sources(mirror, tmp_path):
+    (mirror / "mode").write_text("offline")
+    with pytest.raises(UserError, match="other sources: a folder of pictures"):
+        fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
+
+
+def damage(data, kind):
+    return {
+        "cut": data[:-20],
+        "flipped": data[:20] + bytes([data[20] ^ 255]) + data[21:],
+        "not gzip": b"hello",
+        "floats": gzip.compress(b"\0\0\x0d" + gzip.decompress(data)[3:]),
+        "empty": gzip.compress(b""),
+        "short": gzip.compress(gzip.decompress(data)[:-1]),
+        "long": gzip.compress(gzip.decompress(data) + b"\0"),
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("cut", "no whole gzip"),
+        ("flipped", "no whole gzip"),
+        ("not gzip", "no whole gzip"),
+        ("floats", "no idx file of uint8"),
+        ("empty", "no idx file of uint8"),
+        ("short", r"says shape \(30,\) but has 29 bytes"),
+        ("long", r"says shape \(30,\) but has 31 bytes"),
+    ],
+)
+def test_damaged_files(tmp_path, kind, message):
+    path = tmp_path / "labels.gz"
+    path.write_bytes(damage(packed(labels("train")), kind))
+    with pytest.raises(UserError, match=message):
+        fashion_mnist.read_idx(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("labels-idx1", np.full(30, 10, np.uint8), "has label 10"),
+        ("labels-idx1", np.zeros(29, np.uint8), "not Fashion-MNIST"),
+        ("images-idx3", np.zeros((30, 32, 32), np.uint8), "not Fashion-MNIST"),
+    ],
+)
+def test_other_contents(mirror, tmp_path, name, array, message):
+    folder = fashion_mnist.prepare_fashion_mnist(tmp_path / "cache", quiet)
+    (folder / f"train-{name}-ubyte.gz").write_bytes(packed(array))
+    with pytest.raises(UserError, match=message):
+        fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
+
+
+def test_restored_header(mirror, tmp_path, monkeypatch):
+    """What gzip itself writes with that name and time."""
+    name = "t10k-labels-idx1-ubyte"
+    expected = packed(labels("t10k"), name, 1504176627)
+    digest = hashlib.sha256(expected).hexdigest()
+    monkeypatch.setattr(fashion_mnist, "PUBLISHED", {name: (1504176627, digest)})
+    folder = fashion_mnist.restore_for_tfds(tmp_path / "tfds", tmp_path / "cache", quiet)
+    assert (folder / f"{name}.gz").read_bytes() == expected
+    np.testing.assert_array_equal(fashion_mnist.read_idx(folder / f"{name}.gz"), labels("t10k"))
+    monkeypatch.setattr(fashion_mnist, "PUBLISHED", {name: (1504176627, digest[::-1])})
+    with pytest.raises(UserError, match="does not become the file that tfds expects"):
+        fashion_mnist.restore_for_tfds(tmp_path / "tfds", tmp_path / "cache", quiet)
+
+
+def test_command_without_apt(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data.fashion_mnist"],
+        env=os.environ | {"CPC_DATA": str(tmp_path / "none"), "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2  # what it fetches, why it cannot
+    assert "no apt-get" in done.stderr
+
+
+@pytest.mark.network
+def test_the_real_set(tmp_path):
+    """Fetches 31 MB the first time; the numbers of the set as its authors published it."""
+    splits = fashion_mnist.load_fashion_mnist(log=quiet)
+    assert [len(images) for images in splits.values()] == [60_000, 10_000]
+    for images in splits.values():
+        assert (np.bincount(images.labels) == len(images) / 10).all()
+        assert images.pixels.shape[1:] == (28, 28, 1)
+    mean = splits["train"].pixels.mean() / 255
+    assert abs(mean - 0.2860) < 5e-5  # the mean that everybody normalizes by
+    fashion_mnist.restore_for_tfds(tmp_path / "tfds", log=quiet)
