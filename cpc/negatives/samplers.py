@@ -1,8 +1,21 @@
-"""Samplers: which of the allowed negatives are used."""
+"""Uniform samplers: which of the allowed negatives an anchor uses.
+
+A chooser is choose(rng, positive (m,), negatives (m, n), where (m, n)) -> (negatives, where), both
+(m, n') for some n': it picks among the scores of the allowed negatives. Row i depends on row i
+alone, the randomness aside; gradients flow into the scores that come back, not into the choice.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float, Int
+
+from cpc.types import UserError
+
+#: choose(rng, positive, negatives, where) -> (negatives, where)
+Chooser: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
 def sample_uniform(
@@ -22,3 +35,94 @@ def sample_uniform(
     order = jnp.where(allowed, jax.random.uniform(rng, (m, n)), 2.0)
     _, chosen = jax.lax.top_k(-order, num_negatives)
     return jnp.zeros_like(allowed).at[jnp.arange(m)[:, None], chosen].set(True) & allowed
+
+
+def uniform_subset(num: int) -> Chooser:
+    """Chooser of `num` negatives without replacement, as `sample_uniform`.
+
+    Log N - L stays what it was of the rule: a subset of independent negatives is independent.
+
+    Raises:
+      UserError: num below 1; when it chooses, more than there are candidates.
+
+    >>> _, where = uniform_subset(3)(
+    ...     jax.random.key(0), jnp.zeros(1), jnp.zeros((1, 9)), jnp.ones((1, 9), bool)
+    ... )
+    >>> where.shape, int(where.sum())
+    ((1, 9), 3)
+    """
+    check_num("uniform_subset", num)
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
+        check_enough("uniform_subset", num, negatives)
+        return negatives, sample_uniform(rng, where, num)
+
+    return choose
+
+
+def uniform_draws(num: int) -> Chooser:
+    """Chooser of `num` negatives, drawn with replacement: independent draws, repeats included.
+
+    Scores are gathered, never vectors. An anchor without an allowed negative gets none; one with
+    fewer than `num` still gets `num`. Drawing cannot make dependent candidates independent: two
+    draws of one sequence are as dependent as its latents.
+
+    Raises:
+      UserError: num below 1; when it chooses, no candidates.
+
+    The only allowed negative is drawn three times:
+
+    >>> uniform_draws(3)(
+    ...     jax.random.key(0), jnp.zeros(1), jnp.array([[5.0, 7.0]]), jnp.array([[False, True]])
+    ... )
+    (Array([[7., 7., 7.]], dtype=float32), Array([[ True,  True,  True]], dtype=bool))
+    """
+    check_num("uniform_draws", num)
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+        check_enough("uniform_draws", 1, negatives)
+        ids, drawn = draw_by_units(rng, where.astype(jnp.int32), num)
+        return jnp.take_along_axis(negatives, ids, -1), drawn
+
+    return choose
+
+
+def draw_by_units(
+    rng: Array, units: Int[Array, "m n"], num: int
+) -> tuple[Int[Array, "m c"], Bool[Array, "m c"]]:
+    """Candidate ids drawn with replacement, each row's in proportion to its units.
+
+    Whole units, so that the running sum is exact and what has none is never drawn. False marks the
+    draws of a row that has no units at all. A row's units must sum to less than 2^31.
+    """
+    m, n = units.shape
+    upto = jnp.cumsum(units, -1)
+    total = upto[:, -1:]
+    drawn = jax.random.randint(rng, (m, num), 0, jnp.maximum(total, 1))
+    ids = jax.vmap(lambda edges, u: jnp.searchsorted(edges, u, side="right"))(upto, drawn)
+    return jnp.minimum(ids, n - 1), jnp.broadcast_to(total > 0, (m, num))
+
+
+def check_num(name: str, num: int) -> None:
+    """A chooser takes at least one negative."""
+    if num < 1:
+        raise UserError(f"{name} is asked for {num} negatives: ask for 1 or more")
+
+
+def check_enough(name: str, num: int, negatives: Float[Array, "m n"]) -> None:
+    """No anchor has as many negatives as the chooser needs."""
+    if num > negatives.shape[-1]:
+        raise UserError(
+            f"{name} needs {num} negatives, but there are {negatives.shape[-1]} candidates: "
+            "ask for fewer, or make the batch larger"
+        )

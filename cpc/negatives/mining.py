@@ -1,0 +1,217 @@
+"""Mining: choosers that look at the scores.
+
+They select by the anchor's own scores, so that the negatives depend on the anchor: log N - L is
+then a score, not a bound on mutual information. See `samplers` for the form of a chooser.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cpc.negatives.samplers import Chooser, check_enough, check_num
+from cpc.types import UserError
+
+
+def hardest(num: int) -> Chooser:
+    """Chooser of the `num` allowed negatives with the highest scores, hardest first.
+
+    Equal scores: the first candidate wins. A row that is allowed fewer keeps all of them.
+
+    Raises:
+      UserError: num below 1; when it chooses, more than there are candidates.
+
+    >>> hardest(2)(
+    ...     jax.random.key(0), jnp.zeros(1), jnp.array([[3.0, 1.0, 9.0, 2.0]]),
+    ...     jnp.array([[True, True, False, True]])
+    ... )
+    (Array([[3., 2.]], dtype=float32), Array([[ True,  True]], dtype=bool))
+    """
+    check_num("hardest", num)
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+        check_enough("hardest", num, negatives)
+        return _hardest(negatives, where, num)
+
+    return choose
+
+
+def _hardest(negatives, where, num):
+    """The highest scores in falling order; zero where there are no more."""
+    scores = jnp.where(where, negatives, -jnp.inf)
+    _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
+    chosen = jnp.arange(num) < where.sum(-1, keepdims=True)
+    # A score of -inf ties with what is not allowed: only `where` says which is which.
+    chosen = chosen & jnp.take_along_axis(where, ids, -1)
+    return jnp.where(chosen, jnp.take_along_axis(negatives, ids, -1), 0.0), chosen
+
+
+def semi_hard(margin: float | int) -> Chooser:
+    """Chooser of the negatives below the positive by less than the margin: s+ - margin < s < s+.
+
+    In distances, d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4).
+    A row without such a negative falls back on one: the hardest of those below the positive, or, if
+    none is below, the lowest of all (Schroff's rule leaves this open).
+
+    Raises:
+      UserError: a margin not above 0; when it chooses, no candidates.
+
+    The second row has nothing in the band (0, 1), the third nothing below its positive:
+
+    >>> scores = jnp.array([[0.5, 0.9, 2.0], [-3.0, -1.5, 2.0], [4.0, 3.0, 2.0]])
+    >>> semi_hard(1.0)(jax.random.key(0), jnp.ones(3), scores, jnp.ones((3, 3), bool))[1]
+    Array([[ True,  True, False],
+           [False,  True, False],
+           [False, False,  True]], dtype=bool)
+    """
+    if not margin > 0:
+        raise UserError(f"the margin of semi_hard is {margin}: it must be above 0")
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
+        check_enough("semi_hard", 1, negatives)
+        below = where & (negatives < positive[:, None])
+        band = below & (negatives > positive[:, None] - margin)
+        nearest = _first_highest(jnp.where(below, negatives, -jnp.inf)) & below
+        easiest = _first_highest(jnp.where(where, -negatives, -jnp.inf)) & where
+        fallback = jnp.where(below.any(-1, keepdims=True), nearest, easiest)
+        return negatives, jnp.where(band.any(-1, keepdims=True), band, fallback)
+
+    return choose
+
+
+def _first_highest(scores):
+    """One True in each row."""
+    return jnp.arange(scores.shape[-1]) == jnp.argmax(scores, -1, keepdims=True)
+
+
+def percentile_ring(low: float | int, high: float | int) -> Chooser:
+    """Chooser of the negatives between two percentiles of the row's allowed scores.
+
+    Of r allowed negatives in rising order those from floor(r low / 100) up to and without
+    ceil(r high / 100), at least one: (50, 100) is the harder half, and (50, 95) spares the hardest,
+    which are most often false negatives (Wu, Mosse, Zhuang, Yamins, Goodman 2021, section 3). All
+    that tie with either end count.
+
+    Raises:
+      UserError: unless 0 <= low < high <= 100; when it chooses, no candidates.
+
+    >>> choose = percentile_ring(25, 75)
+    >>> scores, where = jnp.array([[4.0, 1.0, 3.0, 2.0]]), jnp.ones((1, 4), bool)
+    >>> choose(jax.random.key(0), jnp.zeros(1), scores, where)[1]
+    Array([[False, False,  True,  True]], dtype=bool)
+    """
+    if not 0 <= low < high <= 100:
+        raise UserError(
+            f"the ring goes from percentile {low} to {high}: percentiles rise between 0 and 100"
+        )
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
+        check_enough("percentile_ring", 1, negatives)
+        scores = jnp.where(where, negatives, jnp.inf)
+        rising = jnp.sort(scores, -1)
+        num_allowed = where.sum(-1, keepdims=True).astype(jnp.float32)
+        first = jnp.floor(num_allowed * low / 100).astype(jnp.int32)
+        last = jnp.ceil(num_allowed * high / 100).astype(jnp.int32) - 1
+        lowest = jnp.take_along_axis(rising, first, -1)
+        highest = jnp.take_along_axis(rising, jnp.maximum(last, 0), -1)
+        return negatives, where & (scores >= lowest) & (scores <= highest)
+
+    return choose
+
+
+def mixed(num_hardest: int, num_mixed: int) -> Chooser:
+    """Chooser of all allowed negatives and `num_mixed` mixtures of pairs of the hardest.
+
+    s_new = a s_i + (1 - a) s_j,  i and j two of the `num_hardest`, a uniform in (0, 1)
+
+    (Kalantidis et al. 2020, MoCHi, eq. 4). Scores are linear in the keys, so a mixture of scores is
+    the score of the mixed key. Differs from the paper, which stretches the mixed key back to unit
+    length: that is not known from scores (`mix_keys` does it), and mixtures are a little easier.
+    The paper's mixtures with the query itself are not here either, for the same reason.
+
+    A row with one allowed negative repeats it; a row with none has no mixtures.
+
+    Raises:
+      UserError: numbers below 1; when it chooses, more hardest than there are candidates.
+
+    >>> scores, where = mixed(2, 3)(
+    ...     jax.random.key(0), jnp.zeros(1), jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
+    ... )
+    >>> scores.shape, bool(((scores[0, 3:] > 5) & (scores[0, 3:] < 6)).all())
+    ((1, 6), True)
+    """
+    check_num("mixed", num_hardest)
+    check_num("mixed", num_mixed)
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+        check_enough("mixed", num_hardest, negatives)
+        scores, exists = _hardest(negatives, where, num_hardest)
+        one, other, share = _pairs(rng, exists.sum(-1), num_mixed)
+        scores = scores.astype(jnp.float32)
+        mixtures = share * jnp.take_along_axis(scores, one, -1)
+        mixtures += (1 - share) * jnp.take_along_axis(scores, other, -1)
+        real = jnp.broadcast_to(exists[:, :1], mixtures.shape)
+        # The masked may be NaN and stay masked; the mixtures are made of real ones alone.
+        return jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1), jnp.concatenate(
+            [where, real], -1
+        )
+
+    return choose
+
+
+def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
+    """Mixtures of pairs of each anchor's s keys, stretched to unit length.
+
+    z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4), for keys that were
+    gathered, such as the hardest of a queue. Returns (m, num_mixed, d); opposite keys that cancel
+    give a mixture near zero, never NaN.
+
+    Raises:
+      UserError: num_mixed below 1; no keys.
+
+    >>> keys = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
+    >>> mixtures = mix_keys(jax.random.key(0), keys, 5)
+    >>> mixtures.shape, bool(jnp.allclose(jnp.linalg.norm(mixtures, axis=-1), 1.0))
+    ((1, 5, 2), True)
+    """
+    check_num("mix_keys", num_mixed)
+    m, s, _ = keys.shape
+    if s == 0:
+        raise UserError("mix_keys got no keys to mix: give each anchor at least one")
+    one, other, share = _pairs(rng, jnp.full((m,), s), num_mixed)
+    wide = keys.astype(jnp.float32)
+    y = share[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
+    y += (1 - share)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
+    squared = jnp.maximum(jnp.square(y).sum(-1, keepdims=True), 1e-12)
+    return (y * jax.lax.rsqrt(squared)).astype(keys.dtype)
+
+
+def _pairs(
+    rng: Array, num_keys: Int[Array, " m"], num: int
+) -> tuple[Int[Array, "m c"], Int[Array, "m c"], Float[Array, "m c"]]:
+    """Uniform pairs i != j below each row's number of keys, and a uniform share of the first."""
+    shape = (num_keys.shape[0], num)
+    first, step, shares = jax.random.split(rng, 3)
+    most = jnp.maximum(num_keys, 1)[:, None]
+    one = jax.random.randint(first, shape, 0, most)
+    other = one + 1 + jax.random.randint(step, shape, 0, jnp.maximum(most - 1, 1))
+    return one, other % most, jax.random.uniform(shares, shape)
