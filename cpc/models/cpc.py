@@ -35,14 +35,16 @@ class Model(NamedTuple):
 
     init: Callable[[Array, Batch], PyTree]
     """init(rng, batch) -> variables: {"params": ..., and what else the modules keep}."""
-    apply: Callable[..., tuple[CPCOutputs, PyTree]]
-    """apply(variables, batch, train, rng) -> (CPCOutputs, new_state), new_state without params."""
+    apply: Callable[..., tuple[Any, PyTree]]
+    """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params.
+
+    The outputs are CPCOutputs, for pictures a tuple of them, one for each direction."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) -> (z, c), as in evaluation."""
 
 
-def make_model(module: CPC) -> Model:
-    """The three functions of a module; batches are dictionaries with the input under "x"."""
+def make_model(module: nn.Module) -> Model:
+    """The three functions of a CPC or ImageCPC; batches are dictionaries, the input under "x"."""
 
     def init(rng, batch):
         return module.init(rng, batch["x"])
@@ -55,7 +57,7 @@ def make_model(module: CPC) -> Model:
         return module.apply(variables, batch["x"], True, mutable=list(state), rngs=rngs)
 
     def embed(variables, x):
-        latents_and_contexts: Any = module.apply(variables, x, method=CPC.embed)
+        latents_and_contexts: Any = module.apply(variables, x, method="embed")
         return latents_and_contexts
 
     return Model(jax.jit(init), apply, embed)

@@ -1,0 +1,160 @@
+"""CPC of pictures: rows of patches for time, in one direction or several.
+
+The context of a direction has seen all patches up to its row and predicts rows further on. Each
+direction works in its own frame, a flip or transpose of the grid, in which it goes top-down:
+z (b, t, lane, d) with t counting the rows that it passes and lane the places across.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Int
+
+from cpc.types import CPCOutputs, Position, UserError
+
+DIRECTIONS = ("down", "up", "right", "left")
+
+
+def to_frame(grid: Any, direction: str) -> Any:
+    """The grid (b, i, j, ...) as `direction` passes through it, (b, t, lane, ...).
+
+    >>> to_frame(jnp.array([[[1, 2], [3, 4]]]), "left").tolist()
+    [[[2, 4], [1, 3]]]
+    """
+    if direction in ("right", "left"):
+        grid = grid.swapaxes(1, 2)
+    return grid[:, ::-1] if direction in ("up", "left") else grid
+
+
+def from_frame(frame: Any, direction: str) -> Any:
+    """The picture's own grid (b, i, j, ...) of what stands in a direction's frame.
+
+    >>> from_frame(jnp.array([[[2, 4], [1, 3]]]), "left").tolist()
+    [[[1, 2], [3, 4]]]
+    """
+    grid = frame[:, ::-1] if direction in ("up", "left") else frame
+    return grid.swapaxes(1, 2) if direction in ("right", "left") else grid
+
+
+def frame_positions(
+    z: Float[Array, "b t lane d"],
+    sequence: Int[Array, " b"],
+    group: Int[Array, " b"] | None = None,
+) -> Position:
+    """Positions of latents in a direction's frame: time its rows, lane its places across.
+
+    Arrays that broadcast to (b, t, lane). The positive of an anchor lies `offset` rows on in the
+    same lane, whatever the direction; a rule's window counts rows of the frame.
+
+    Args:
+      z: the latents of one direction's outputs.
+      sequence: the pictures' rows in the global batch.
+      group: the pictures' classes, for rules about groups; one for all if None.
+
+    >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
+    [[[0, 1, 2]]]
+    """
+    _, rows, lanes, _ = z.shape
+    return Position(
+        sequence=sequence[:, None, None],
+        time=jnp.arange(rows)[None, :, None],
+        lane=jnp.arange(lanes)[None, None],
+        group=jnp.zeros((1, 1, 1), jnp.int32) if group is None else group[:, None, None],
+    )
+
+
+class ImageCPC(nn.Module):
+    """Patches (b, i, j, y, x, ch) to CPC's outputs, one for each direction.
+
+    One encoder for all patches (van den Oord et al. 2018, section 3.2); for each direction a
+    context and a predictor of its own (Henaff et al. 2019). The outputs' z are the targets of the
+    loss: the latents, or a linear projection of them of `target_width`, one for each direction.
+
+    `encoder` maps (n, y, x, ch) to (n, d); `make_context()` gives a module (b, t, lane, d) to
+    (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d) with the targets' width.
+
+    Raises:
+      UserError: an unknown or repeated direction, or none; when called, pictures of another number
+        of channels, patches that are not square, a grid of one row in a direction, or predictions
+        of another width than the targets.
+    """
+
+    encoder: nn.Module
+    make_context: Callable[[], nn.Module]
+    make_predictor: Callable[[], nn.Module]
+    directions: Sequence[str] = ("down",)
+    target_width: int | None = None
+    channels: int = 3
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        """Reject directions that there are not."""
+        super().__post_init__()
+        given = list(self.directions)
+        if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
+            raise UserError(
+                f"the directions are {given}: choose different ones of {', '.join(DIRECTIONS)}"
+            )
+
+    def setup(self):
+        """Modules of each direction, under its name."""
+        self.contexts = {direction: self.make_context() for direction in self.directions}
+        self.predictors = {direction: self.make_predictor() for direction in self.directions}
+        if self.target_width is not None:
+            self.targets = {
+                direction: nn.Dense(self.target_width, dtype=self.dtype)
+                for direction in self.directions
+            }
+
+    def __call__(
+        self, x: Float[Array, "b i j y x ch"], train: bool = False
+    ) -> tuple[CPCOutputs, ...]:
+        """Targets, contexts and predictions of each direction, in its own frame."""
+        z = self._encode(x, train)
+        return tuple(self._predict(z, direction) for direction in self.directions)
+
+    def embed(
+        self, x: Float[Array, "b i j y x ch"], train: bool = False
+    ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
+        """Latents and contexts as features, both in the picture's own grid.
+
+        The contexts of several directions are concatenated, in the order of `directions`.
+        """
+        z = self._encode(x, train)
+        contexts = [
+            from_frame(self.contexts[direction](to_frame(z, direction)), direction)
+            for direction in self.directions
+        ]
+        return z, jnp.concatenate(contexts, axis=-1)
+
+    def _encode(self, x, train):
+        """All patches of all pictures as one batch."""
+        b, i, j, *patch = x.shape
+        if patch[2] != self.channels:
+            raise UserError(
+                f"the pictures have {patch[2]} channels, but the model is made for "
+                f"{self.channels}: convert the pictures, or change the model"
+            )
+        if patch[0] != patch[1]:
+            raise UserError(f"patches are square, not {patch[0]} by {patch[1]} pixels")
+        return self.encoder(x.reshape(-1, *patch), train).reshape(b, i, j, -1)
+
+    def _predict(self, z, direction):
+        z = to_frame(z, direction)
+        if z.shape[1] < 2:
+            raise UserError(
+                f"the grid has one patch going {direction}, so that there is nothing to predict: "
+                "cut smaller patches, or leave the direction out"
+            )
+        c = self.contexts[direction](z)
+        targets = z if self.target_width is None else self.targets[direction](z)
+        predictions = self.predictors[direction](c)
+        if predictions.shape[-1] != targets.shape[-1]:
+            raise UserError(
+                f"the predictions are {predictions.shape[-1]} wide, but their targets "
+                f"{targets.shape[-1]}: make the predictor as wide as the encoder or the projection"
+            )
+        return CPCOutputs(targets, c, predictions)

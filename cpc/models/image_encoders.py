@@ -1,0 +1,108 @@
+"""Encoders g_enc of pictures: (n, y, x, ch) to latents (n, d), each picture by itself.
+
+A patch is a picture: the patches of a batch go through as one long batch of small pictures.
+"""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from cpc.types import UserError
+
+PICTURE_NORMS = ("none", "layer", "group", "batch")
+
+
+def check_norm(norm: str, widths: Sequence[int]) -> None:
+    """Reject norms that `normalise` does not know or that the widths do not allow.
+
+    Raises:
+      UserError: an unknown norm; "group" with a width that groups of 32 channels do not fill.
+    """
+    if norm not in PICTURE_NORMS:
+        raise UserError(
+            f"encoder norm {norm!r} is unknown: choose one of {', '.join(PICTURE_NORMS)}"
+        )
+    uneven = [width for width in widths if width > 32 and width % 32]
+    if norm == "group" and uneven:
+        raise UserError(
+            f"group norm has groups of 32 channels, which {uneven[0]} channels do not fill: "
+            "make the encoder's widths multiples of 32, or choose another norm"
+        )
+
+
+def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> Array:
+    """Norm of (n, y, x, ch), to be called inside a compact module; statistics in float32.
+
+    "layer" takes them over all of one picture, "group" over its channels by 32: no patch sees
+    another. "batch" takes them over all patches in training, and so tells each patch of the others,
+    the ones it is to predict among them (Henaff et al. 2019 replaced it for that reason).
+    """
+    if norm == "none":
+        return y
+    if norm == "batch":
+        return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype, name=name)(y)
+    groups = max(1, y.shape[-1] // 32) if norm == "group" else 1
+    return nn.GroupNorm(groups, dtype=dtype, name=name)(y)
+
+
+def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
+    """Mean over the places of each picture, taken in float32.
+
+    >>> mean_pool(jnp.array([[[[1.0], [2.0]], [[3.0], [6.0]]]]))
+    Array([[3.]], dtype=float32)
+    """
+    return y.mean((1, 2), dtype=jnp.float32).astype(y.dtype)
+
+
+class SmallConvEncoder(nn.Module):
+    """Convolutions of 3x3 with ReLU for patches of 8 to 24 pixels, such as those of 28 to 96.
+
+    Pictures (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
+    convolution keeps the resolution, each further one halves it. Norms act before the ReLU.
+
+    Raises:
+      UserError: no width; an unknown norm; widths that group norm cannot divide.
+    """
+
+    widths: Sequence[int] = (64, 128, 256)
+    norm: str = "none"
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        """Reject what no picture could be encoded with."""
+        super().__post_init__()
+        if not self.widths:
+            raise UserError("the encoder has no layer: give at least one width")
+        check_norm(self.norm, self.widths)
+
+    @property
+    def stride(self) -> int:
+        """Pixels between two places before the mean: 4 by default."""
+        return 2 ** (len(self.widths) - 1)
+
+    @property
+    def receptive_field(self) -> int:
+        """Pixels a side that one place depends on before the mean: 9 by default."""
+        return 2 * self.stride + 1
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
+        """Pictures to latents."""
+        y = x.astype(self.dtype)
+        for n, width in enumerate(self.widths):
+            y = nn.Conv(
+                width,
+                (3, 3),
+                strides=1 if n == 0 else 2,
+                padding=1,
+                use_bias=self.norm == "none",
+                kernel_init=nn.initializers.he_normal(),
+                dtype=self.dtype,
+                name=f"conv{n}",
+            )(y)
+            y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
+        return mean_pool(y)

@@ -1,0 +1,192 @@
+"""Residual networks with the activation first (ResNet-v2), for patches and whole pictures.
+
+A block computes x + f(x), where f is two convolutions of 3x3, or a bottleneck of 1x1, 3x3, 1x1, and
+each convolution comes after norm and ReLU (He et al. 2016b). Without norm the last convolution of
+each block starts at zero and the others at num_blocks^(-1 / (2 m - 2)) of He's scale, m
+convolutions a block (Zhang et al. 2019, Fixup): the signal keeps its scale at any depth.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from cpc.models.image_encoders import check_norm, mean_pool, normalise
+from cpc.types import UserError
+
+
+class Stage(NamedTuple):
+    """Blocks of one resolution; the first of them halves it, except in the first stage."""
+
+    num_blocks: int
+    width: int
+    """Channels that leave each block."""
+    inner: int | None = None
+    """Channels of the bottleneck's 3x3 convolution; None: two of 3x3 at full width."""
+
+
+def _bottlenecks(*num_blocks: int) -> tuple[Stage, ...]:
+    return tuple(Stage(blocks, 256 * 2**n, 64 * 2**n) for n, blocks in enumerate(num_blocks))
+
+
+DEPTHS = {
+    18: (Stage(2, 64), Stage(2, 128), Stage(2, 256), Stage(2, 512)),
+    34: (Stage(3, 64), Stage(4, 128), Stage(6, 256), Stage(3, 512)),
+    50: _bottlenecks(3, 4, 6, 3),
+    101: _bottlenecks(3, 4, 23, 3),
+    152: _bottlenecks(3, 8, 36, 3),
+    # Henaff et al. 2019: the third stage of 101 twice as long, 4 times as wide, and the last one.
+    161: (Stage(3, 256, 64), Stage(4, 512, 128), Stage(46, 4096, 512)),
+}
+
+
+def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...]:
+    """The stages of a network by its depth: 18, 34, 50, 101, 152 or 161.
+
+    CPC's first version is resnet_stages(101, 3) without norm, 1024 channels (van den Oord et al.
+    2018, section 3.2); its second is resnet_stages(161) with layer norm, 4096 (Henaff et al. 2019).
+
+    Raises:
+      UserError: another depth; more stages than the network has.
+
+    >>> resnet_stages(101, 3)[-1]
+    Stage(num_blocks=23, width=1024, inner=256)
+    """
+    if depth not in DEPTHS:
+        raise UserError(f"a ResNet of depth {depth} is unknown: choose one of {list(DEPTHS)}")
+    stages = DEPTHS[depth]
+    if num_stages is not None and not 1 <= num_stages <= len(stages):
+        raise UserError(
+            f"ResNet-{depth} has {len(stages)} stages: it cannot end after {num_stages}"
+        )
+    return stages[:num_stages]
+
+
+class ResNet(nn.Module):
+    """ResNet-v2: pictures (n, y, x, ch) to latents (n, stages[-1].width), the mean over all places.
+
+    `pooled_stem` begins with a convolution of 7x7 and a maximum over 3x3, which each halve the
+    resolution (ImageNet); without it with one of 3x3 at full resolution (patches under 32 pixels).
+    `remat` keeps the input of each block alone for the gradient and computes the rest again.
+
+    Raises:
+      UserError: no stage; an unknown norm; widths that group norm cannot divide.
+    """
+
+    stages: Sequence[Stage]
+    norm: str = "none"
+    pooled_stem: bool = True
+    stem_width: int = 64
+    remat: bool = False
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self):
+        """Reject what no picture could be encoded with."""
+        super().__post_init__()
+        if not self.stages:
+            raise UserError("the ResNet has no stage: give at least one")
+        widths = [width for stage in self.stages for width in stage[1:] if width]
+        check_norm(self.norm, [self.stem_width, *widths])
+
+    @property
+    def stride(self) -> int:
+        """Pixels between two places before the mean."""
+        return math.prod(stride for _, stride in self._layers())
+
+    @property
+    def receptive_field(self) -> int:
+        """Pixels a side that one place depends on before the mean; more than a patch is padding."""
+        field = 1
+        for kernel, stride in reversed(self._layers()):
+            field = (field - 1) * stride + kernel
+        return field
+
+    def _layers(self) -> list[tuple[int, int]]:
+        """Kernel and stride along the longest path."""
+        layers = [(7, 2), (3, 2)] if self.pooled_stem else [(3, 1)]
+        for n, stage in enumerate(self.stages):
+            strides = [_stride(n, block) for block in range(stage.num_blocks)]
+            for stride in strides:
+                layers += [(3, stride)] + ([(3, 1)] if stage.inner is None else [])
+        return layers
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
+        """Pictures to latents."""
+        kernel, stride = self._layers()[0]
+        # The stem's input was not rectified: half of He's variance.
+        y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
+            x.astype(self.dtype)
+        )
+        if self.pooled_stem:
+            y = nn.max_pool(y, (3, 3), (2, 2), "SAME")
+        num_blocks = sum(stage.num_blocks for stage in self.stages)
+        make_block = nn.remat(Block, static_argnums=(2,)) if self.remat else Block
+        for n, stage in enumerate(self.stages):
+            for i in range(stage.num_blocks):
+                block = make_block(
+                    stage.width,
+                    stage.inner,
+                    _stride(n, i),
+                    num_blocks,
+                    self.norm,
+                    self.dtype,
+                    name=f"stage{n}_block{i}",
+                )
+                y = block(y, train)
+        return mean_pool(jax.nn.relu(normalise(y, self.norm, train, self.dtype, "norm")))
+
+
+def _stride(stage: int, block: int) -> int:
+    return 2 if stage > 0 and block == 0 else 1
+
+
+class Block(nn.Module):
+    """x + f(x), or W x' + f(x) with x' = relu(norm(x)) where the shape changes."""
+
+    width: int
+    inner: int | None
+    stride: int
+    num_blocks: int
+    norm: str
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "n y x ch"], train: bool) -> Float[Array, "n p q d"]:
+        """One block."""
+        layers = [(self.width, 3, self.stride), (self.width, 3, 1)]
+        if self.inner is not None:
+            layers = [(self.inner, 1, 1), (self.inner, 3, self.stride), (self.width, 1, 1)]
+        scales = [1.0] * len(layers)
+        if self.norm == "none":
+            scales = [self.num_blocks ** (-0.5 / (len(layers) - 1))] * (len(layers) - 1) + [0.0]
+        y = x
+        for n, (width, kernel, stride) in enumerate(layers):
+            y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
+            if n == 0 and (self.stride > 1 or x.shape[-1] != self.width):
+                x = _convolution(self, self.width, 1, self.stride, 1.0, "shortcut")(y)
+            y = _convolution(self, width, kernel, stride, scales[n], f"conv{n}")(y)
+        return x + y
+
+
+def _convolution(module, width, kernel, stride, scale, name):
+    """A convolution that starts at `scale` times He's initialisation; biases where no norm acts."""
+    return nn.Conv(
+        width,
+        (kernel, kernel),
+        strides=stride,
+        padding=kernel // 2,
+        use_bias=module.norm == "none",
+        kernel_init=(
+            nn.initializers.variance_scaling(2.0 * scale**2, "fan_in", "truncated_normal")
+            if scale
+            else nn.initializers.zeros
+        ),
+        dtype=module.dtype,
+        name=name,
+    )
