@@ -1,9 +1,37 @@
-"""Who is contrasted with whom: rules over positions, and samplers."""
+"""Who is contrasted with whom: rules over positions, samplers, noise, closed forms."""
 
+from cpc.negatives.alias import (
+    AliasTable,
+    alias_table,
+    draw,
+)
+from cpc.negatives.closed_forms import (
+    Pool,
+    Window,
+    compare_pool,
+    effective_margin,
+    exclude_window,
+    exclusion_window,
+    min_negatives,
+    min_negatives_without_replacement,
+)
+from cpc.negatives.hits import (
+    accidental_hits,
+    hit_rate,
+)
+from cpc.negatives.noise import (
+    expected_count,
+    log_uniform,
+    probabilities,
+    solve_alpha,
+    uniform,
+    unigram,
+)
 from cpc.negatives.rules import (
     Rule,
     batch,
     excluding_sequence,
+    is_positive,
     one_per_sequence,
     outside_window,
     own_sequence,
@@ -11,15 +39,49 @@ from cpc.negatives.rules import (
     within_shards,
 )
 from cpc.negatives.samplers import sample_uniform
+from cpc.negatives.temperature import (
+    bounded_temperature,
+    entropy,
+    hold_entropy,
+    negative_weights,
+    raw_temperature,
+    solve_temperature,
+)
 
 __all__ = [
+    "AliasTable",
+    "Pool",
     "Rule",
+    "Window",
+    "accidental_hits",
+    "alias_table",
     "batch",
+    "bounded_temperature",
+    "compare_pool",
+    "draw",
+    "effective_margin",
+    "entropy",
+    "exclude_window",
     "excluding_sequence",
+    "exclusion_window",
+    "expected_count",
+    "hit_rate",
+    "hold_entropy",
+    "is_positive",
+    "log_uniform",
+    "min_negatives",
+    "min_negatives_without_replacement",
+    "negative_weights",
     "one_per_sequence",
     "outside_window",
     "own_sequence",
+    "probabilities",
+    "raw_temperature",
     "same_group",
     "sample_uniform",
+    "solve_alpha",
+    "solve_temperature",
+    "uniform",
+    "unigram",
     "within_shards",
 ]

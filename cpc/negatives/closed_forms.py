@@ -1,0 +1,272 @@
+"""What can be said about negatives before training: how many, how hard, how far away."""
+
+import math
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cpc.negatives.hits import hit_rate
+from cpc.types import UserError
+
+#: A required probability counts as reached if its logarithm is, but for rounding.
+SLACK = 1e-12
+
+
+def min_negatives(density: float | int, required_rate: float | int) -> int:
+    """Smallest number of independent negatives that hold a hard one often enough.
+
+    k = ceil( log(1 - h) / log(1 - rho) ),  so that 1 - (1 - rho)^k >= h
+
+    It is also the size at which a queue's negatives hold a hard one that often.
+
+    Args:
+      density: rho, the share of hard negatives among those drawn from.
+      required_rate: h, the chance of at least one.
+
+    Raises:
+      UserError: a number outside [0, 1]; no number of negatives reaches that rate.
+
+    >>> min_negatives(0.05, 0.95)
+    59
+    """
+    _check_share("density", density)
+    _check_share("required_rate", required_rate)
+    if required_rate == 0:
+        return 0
+    if density == 1:
+        return 1
+    if density == 0 or required_rate == 1:
+        raise UserError(
+            f"no number of negatives holds a hard one with probability {required_rate} if a share "
+            f"of {density} is hard: ask for less than 1, of a share above 0"
+        )
+    return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
+
+
+def min_negatives_without_replacement(
+    num_hard: int, pool_size: int, required_rate: float | int
+) -> int:
+    """Smallest number of different negatives of a pool that hold a hard one often enough.
+
+    1 - C(P - H, k) / C(P, k) >= h,  the hypergeometric counterpart of `min_negatives`
+
+    Args:
+      num_hard: H, the hard ones in the pool.
+      pool_size: P.
+      required_rate: h, the chance of at least one.
+
+    Raises:
+      UserError: not 0 <= H <= P; a rate outside [0, 1]; a rate above 0 and nothing hard.
+
+    Of ten with three hard ones, eight always hold one:
+
+    >>> min_negatives_without_replacement(3, 10, 1.0)
+    8
+    """
+    _check_share("required_rate", required_rate)
+    if not 0 <= num_hard <= pool_size:
+        raise UserError(f"num_hard is {num_hard}: it must be from 0 to the pool's {pool_size}")
+    if required_rate == 0:
+        return 0
+    if num_hard == 0:
+        raise UserError("num_hard is 0: no number of negatives holds a hard one")
+    left = pool_size - np.arange(pool_size - num_hard)  # before each of the draws that may all miss
+    log_miss = np.cumsum(np.log1p(-num_hard / left))
+    log_allowed = math.log1p(-required_rate) * (1 - SLACK) if required_rate < 1 else -math.inf
+    return 1 + int(np.count_nonzero(log_miss > log_allowed))
+
+
+def effective_margin(
+    beta: float | int, temperature: float | int, num_negatives: int, *, highest: float | int = 1.0
+) -> float:
+    """Score that a positive must pass, to have half of the softmax against equal negatives.
+
+    m = beta + tau log K,  L = log(1 + K e^((beta - a) / tau)) = softplus((m - a) / tau)
+
+    The loss lies at most log 2 above the hinge max(0, m - a) / tau. m is a threshold on the
+    positive's score a; its margin over the negatives' is tau log K.
+
+    Args:
+      beta: the score that all negatives have.
+      temperature: tau.
+      num_negatives: K.
+      highest: the greatest score there is: 1 for cosines, infinity for inner products.
+
+    Warns:
+      UserWarning: the threshold lies above the greatest score.
+
+    Raises:
+      UserError: a temperature that is not positive, or no negatives.
+
+    >>> round(effective_margin(0.2, 0.1, 2048), 4)
+    0.9625
+    """
+    if not temperature > 0:
+        raise UserError(f"temperature is {temperature}: it must be above 0")
+    if num_negatives < 1:
+        raise UserError(f"num_negatives is {num_negatives}: it must be 1 or more")
+    margin = beta + temperature * math.log(num_negatives)
+    if margin > highest:
+        most = math.floor(math.exp((highest - beta) / temperature))
+        warnings.warn(
+            f"a positive must score {margin:.3g} to win against {num_negatives} negatives at "
+            f"{beta:.3g}, but no score is above {highest:.3g}: lower the temperature, or take at "
+            f"most {most} negatives",
+            stacklevel=2,
+        )
+    return margin
+
+
+class Window(NamedTuple):
+    """What is left of a sequence around which a window is excluded."""
+
+    width: int
+    """Latents left out on either side of the target."""
+    candidates: int
+    rate: float
+    """Share of false negatives among the candidates; NaN without any."""
+    expected: float
+    """False negatives among the drawn ones."""
+    at_least_one: float
+    """Chance that one is among them."""
+
+
+def exclude_window(
+    same: Float[np.ndarray, " t"], target: int, width: int, num_negatives: int
+) -> Window:
+    """The false negatives among draws from a sequence, outside a window round the target.
+
+    P = mean of p(same | lag) over |lag| > D;  expected K P;  at least one 1 - (1 - P)^K
+
+    Args:
+      same: p(same | lag), the chance that a latent `lag` steps away is a false negative, from lag 0
+        on; as many as the sequence has latents.
+      target: place of the positive.
+      width: D, in latents.
+      num_negatives: K draws.
+
+    Raises:
+      UserError: a target outside the sequence; a probability outside [0, 1]; a negative number.
+
+    The first neighbour may be a false negative, the second is none; a quarter of two draws:
+
+    >>> exclude_window(np.array([1.0, 0.5, 0.0]), target=0, width=0, num_negatives=2).expected
+    0.5
+    """
+    if not 0 <= target < len(same):
+        raise UserError(f"target is {target}: it must be from 0 to {len(same) - 1}")
+    if width < 0 or num_negatives < 0:
+        raise UserError(f"width is {width} and num_negatives {num_negatives}: give 0 or more")
+    if not ((same >= 0) & (same <= 1)).all():
+        raise UserError("same must hold probabilities, from 0 to 1")
+    lag = np.abs(np.arange(len(same)) - target)
+    kept = lag[lag > width]
+    if not kept.size:
+        return Window(width, 0, math.nan, math.nan, math.nan)
+    rate = float(same[kept].mean())
+    return Window(
+        width, kept.size, rate, num_negatives * rate, float(hit_rate(rate, num_negatives))
+    )
+
+
+def exclusion_window(
+    same: Float[np.ndarray, " t"],
+    target: int,
+    num_negatives: int,
+    max_expected: float | int,
+    min_candidates: int | None = None,
+) -> Window:
+    """The smallest window that keeps false negatives within a budget.
+
+    Args:
+      same, target, num_negatives: as of `exclude_window`.
+      max_expected: false negatives allowed among the draws, on average.
+      min_candidates: how many must be left; as many as are drawn by default.
+
+    Raises:
+      UserError: no window does both (the sentence says how few false negatives are attainable); as
+        `exclude_window`.
+
+    >>> same = np.exp(-np.arange(128) / 6)
+    >>> exclusion_window(same, 64, 16, 0.25).width
+    12
+    """
+    min_candidates = num_negatives if min_candidates is None else min_candidates
+    windows = [exclude_window(same, target, d, num_negatives) for d in range(len(same))]
+    enough = [w for w in windows if w.candidates >= max(min_candidates, 1)]
+    if not enough:
+        raise UserError(
+            f"a sequence of {len(same)} latents has no {min_candidates} candidates besides the "
+            "target: take fewer negatives or longer sequences"
+        )
+    for window in enough:
+        if window.expected <= max_expected:
+            return window
+    best = min(enough, key=lambda window: window.expected)
+    raise UserError(
+        f"no window leaves {min_candidates} candidates and at most {max_expected} false negatives: "
+        f"{best.expected:.3g} is attainable, with a window of {best.width}"
+    )
+
+
+class Pool(NamedTuple):
+    """What a source of negatives offers and costs at each step."""
+
+    negatives: int
+    hit_rate: float
+    """Chance that an anchor's negatives hold a hard one."""
+    embedding_numbers: int
+    """Numbers kept in memory."""
+    multiply_adds: int
+    """To score all anchors."""
+    oldest_steps: int
+    """Age of the oldest negative; an old one was encoded by old parameters."""
+    has_gradient: bool
+    """Whether the loss reaches the encoder through the negatives."""
+
+
+def compare_pool(
+    batch_size: int, pool_size: int, width: int, density: float | int
+) -> tuple[Pool, Pool]:
+    """In-batch negatives against a queue of earlier ones.
+
+                  negatives  hit rate                memory  compute  age
+        in-batch  B - 1      1 - (1 - rho)^(B - 1)   B d     B^2 d    0
+        queue     P          1 - (1 - rho)^P         P d     B P d    up to P / B
+
+    Args:
+      batch_size: B embeddings a step.
+      pool_size: P embeddings in the queue.
+      width: d numbers an embedding.
+      density: rho, the share of hard negatives.
+
+    Returns:
+      (in-batch, queue).
+
+    Raises:
+      UserError: a size below 1, a density outside [0, 1].
+
+    >>> batch, queue = compare_pool(8, 64, 4, 0.5)
+    >>> queue.negatives, queue.multiply_adds, queue.oldest_steps
+    (64, 2048, 8)
+    """
+    if min(batch_size, pool_size, width) < 1:
+        raise UserError(
+            f"batch_size is {batch_size}, pool_size {pool_size} and width {width}: give 1 or more"
+        )
+
+    def pool(negatives, kept, age, has_gradient):
+        rate = float(hit_rate(density, negatives))
+        return Pool(negatives, rate, kept * width, batch_size * kept * width, age, has_gradient)
+
+    return (
+        pool(batch_size - 1, batch_size, 0, True),
+        pool(pool_size, pool_size, math.ceil(pool_size / batch_size), False),
+    )
+
+
+def _check_share(name, value):
+    if not 0 <= value <= 1:
+        raise UserError(f"{name} is {value}: it must be from 0 to 1")

@@ -1,0 +1,248 @@
+"""Temperature: the entropy of the softmax at it, and the temperature for a wanted entropy.
+
+A training run holds its temperature fixed, learns it within bounds (`bounded_temperature` of a raw
+parameter), or moves it each step so that the entropy stays where it is wanted (`hold_entropy`).
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float
+
+from cpc.types import UserError
+
+Number = float | int | Float[Array, ""]
+
+
+def entropy(
+    scores: Float[Array, "m n"],
+    temperature: Number | Float[Array, " m"] = 1.0,
+    where: Bool[Array, "m n"] | None = None,
+) -> Float[Array, " m"]:
+    """Entropy of softmax(s / tau) over each anchor's candidates, in nats.
+
+    H = -sum_j p_j log p_j,  dH/dtau = Var_p(s) / tau^3
+
+    It rises with tau from the log of the number of greatest scores to log n.
+
+    Args:
+      scores: of the candidates.
+      temperature: tau, one for all anchors or one each.
+      where: which candidates count. The others may be NaN and get a gradient of exactly zero; an
+        anchor without any has entropy 0.
+
+    Returns:
+      Entropies in float32, whatever comes in.
+
+    Raises:
+      UserError: a temperature known not to be positive.
+
+    Equal scores have entropy log n:
+
+    >>> entropy(jnp.zeros((1, 4))) - jnp.log(4.0)
+    Array([0.], dtype=float32)
+    """
+    _check_positive(temperature)
+    below, p, log_total = _softmax(scores, temperature, where)
+    return log_total - (p * below).sum(-1)
+
+
+def negative_weights(
+    scores: Float[Array, "m n"],
+    temperature: Number | Float[Array, " m"] = 1.0,
+    where: Bool[Array, "m n"] | None = None,
+) -> Float[Array, "m n"]:
+    """Share of each negative in the push on all of them: the softmax over negatives alone.
+
+    r_j = e^(s_j / tau) / sum_l e^(s_l / tau),  l over the negatives
+
+    At a low temperature the hardest negative has all of it, at a high one all have the same (Wang
+    and Liu 2021).
+
+    Args:
+      scores: of the negatives.
+      temperature: tau, one for all anchors or one each.
+      where: which negatives count; the others may be NaN and have weight 0.
+
+    Raises:
+      UserError: a temperature known not to be positive.
+
+    >>> negative_weights(jnp.array([[0.5, 0.5, -1e4]]))
+    Array([[0.5, 0.5, 0. ]], dtype=float32)
+    """
+    _check_positive(temperature)
+    return _softmax(scores, temperature, where)[1]
+
+
+def solve_temperature(
+    scores: Float[Array, "m n"],
+    target_entropy: Number,
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    low: float | int = 1e-6,
+    high: float | int = 1e6,
+) -> Float[Array, ""]:
+    """The one temperature at which the anchors' mean entropy is the target.
+
+    By Newton's method in log tau, where the slope is Var_p(s / tau), halving a bracket wherever a
+    step would leave it. A temperature for each anchor is this under `jax.vmap`, on one row a time.
+    The result has no gradient.
+
+    Args:
+      scores: of the candidates.
+      target_entropy: the mean of H over anchors that have candidates, in nats.
+      where: which candidates count; the others may be NaN.
+      low, high: the bracket.
+
+    Returns:
+      tau in float32. Under jit, where nothing can be raised, a target out of reach gives the end of
+      the bracket that comes closest.
+
+    Raises:
+      UserError: low and high that are no bracket; if values are known: no temperature of the
+        bracket gives that entropy (the sentence says which are attainable).
+
+    Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
+
+    >>> f"{solve_temperature(jnp.array([[1.0, 0.0]]), 0.5623351):.4f}"
+    '0.9102'
+    """
+    _check_bounds(low, high)
+    if not any(isinstance(x, Tracer) for x in (scores, target_entropy, where)):
+        least, most = (float(_mean_entropy(scores, tau, where)[0]) for tau in (low, high))
+        if not least < target_entropy < most:
+            raise UserError(
+                f"no temperature from {low:g} to {high:g} gives these scores a mean entropy of "
+                f"{float(target_entropy):.6g} nats: it must be above {least:.6g} and below "
+                f"{most:.6g}"
+            )
+    middle = jnp.sqrt(jnp.float32(low)) * jnp.sqrt(jnp.float32(high))
+    return _solve(scores, target_entropy, where, middle, low, high, num_steps=60, longest=math.inf)
+
+
+def hold_entropy(
+    temperature: Number,
+    scores: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None,
+    target_fraction: Number,
+    low: float | int,
+    high: float | int,
+) -> Float[Array, ""]:
+    """The next temperature of a run that keeps the entropy of its softmax.
+
+    A few Newton steps, as in `solve_temperature` but from the present temperature and none over
+    more than a factor of 2, towards the tau at which the anchors' mean entropy is `target_fraction`
+    of the greatest possible, the mean of log n. The result has no gradient.
+
+    Args:
+      temperature: the present one.
+      scores: a sample of the step's, before any temperature.
+      where: which candidates count; the others may be NaN.
+      target_fraction: from 0 (all on one candidate) to 1 (all alike).
+      low, high: the result stays between them, even if the target is out of reach.
+
+    Raises:
+      UserError: low and high that are no bracket; a fraction known not to be between 0 and 1.
+
+    >>> scores, tau = jnp.array([[0.5, 0.3, 0.1]]), 1.0
+    >>> for _ in range(5):
+    ...     tau = hold_entropy(tau, scores, None, 0.5, 0.01, 10.0)
+    >>> entropy(scores, tau) / jnp.log(3.0)
+    Array([0.5], dtype=float32)
+    """
+    _check_bounds(low, high)
+    if isinstance(target_fraction, float | int) and not 0 < target_fraction < 1:
+        raise UserError(f"the entropy's fraction is {target_fraction}: it must be between 0 and 1")
+    greatest = _mean_entropy(jnp.zeros_like(scores), 1.0, where)[0]
+    target = target_fraction * greatest
+    start = jnp.clip(jnp.asarray(temperature, jnp.float32), low, high)
+    return _solve(scores, target, where, start, low, high, num_steps=4, longest=math.log(2))
+
+
+def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Float[Array, ""]:
+    """A temperature between bounds, from a parameter that has none.
+
+    tau = low (high / low)^sigmoid(raw):  raw 0 is the geometric mean, and gradients flow.
+
+    Raises:
+      UserError: low and high that are no bracket.
+
+    >>> bounded_temperature(0.0, 0.25, 1.0)
+    Array(0.5, dtype=float32)
+    """
+    _check_bounds(low, high)
+    share = jax.nn.sigmoid(jnp.asarray(raw, jnp.float32))
+    return low * jnp.exp(share * jnp.log(high / low))
+
+
+def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[Array, ""]:
+    """The parameter that `bounded_temperature` turns into tau.
+
+    Raises:
+      UserError: low and high that are no bracket; a temperature known not to lie between them.
+
+    >>> raw_temperature(0.5, 0.25, 1.0)
+    Array(0., dtype=float32)
+    """
+    _check_bounds(low, high)
+    if not isinstance(tau, Tracer) and not low < tau < high:
+        raise UserError(f"temperature is {tau}: it must lie between its bounds {low} and {high}")
+    share = jnp.log(jnp.asarray(tau, jnp.float32) / low) / jnp.log(high / low)
+    return jnp.log(share) - jnp.log1p(-share)
+
+
+def _softmax(scores, temperature, where):
+    """How far scores lie below their row's highest, in temperatures; p; the log of their sum."""
+    where = jnp.ones(scores.shape, bool) if where is None else where
+    scores = jnp.where(where, scores.astype(jnp.float32), -jnp.inf)
+    highest = lax.stop_gradient(scores.max(-1, keepdims=True, initial=-jnp.inf))
+    below = jnp.where(where, scores - highest, 0.0)  # (m, n)
+    below = below / jnp.asarray(temperature, jnp.float32)[..., None]
+    mass = jnp.where(where, jnp.exp(below), 0.0)
+    total = jnp.where(where.any(-1), mass.sum(-1), 1.0)
+    return below, mass / total[:, None], jnp.log(total)
+
+
+def _mean_entropy(scores, temperature, where):
+    """Mean over anchors with candidates of the entropy, and its derivative by log tau."""
+    below, p, log_total = _softmax(scores, temperature, where)
+    mean = (p * below).sum(-1)
+    variance = (p * jnp.square(below - mean[:, None])).sum(-1)
+    counted = jnp.ones(len(scores)) if where is None else where.any(-1)
+    num_counted = jnp.maximum(counted.sum(), 1)
+    return (log_total - mean).sum() / num_counted, variance.sum() / num_counted
+
+
+@functools.partial(jax.jit, static_argnames=("num_steps", "longest"))
+def _solve(scores, target, where, start, low, high, *, num_steps, longest):
+    """Newton's method in log tau within a bracket that shrinks, no step longer than `longest`."""
+    scores, target, start = lax.stop_gradient((scores, target, start))
+
+    def step(_, state):
+        log_tau, least, most = state
+        value, slope = _mean_entropy(scores, jnp.exp(log_tau), where)
+        missing = target - value
+        least = jnp.where(missing > 0, log_tau, least)
+        most = jnp.where(missing < 0, log_tau, most)
+        tiny = jnp.finfo(jnp.float32).tiny
+        moved = log_tau + jnp.clip(missing / jnp.maximum(slope, tiny), -longest, longest)
+        inside = (moved >= least) & (moved <= most)
+        return jnp.where(inside, moved, (least + most) / 2), least, most
+
+    bracket = jnp.log(jnp.float32(low)), jnp.log(jnp.float32(high))
+    log_tau, _, _ = lax.fori_loop(0, num_steps, step, (jnp.log(start), *bracket))
+    return jnp.clip(jnp.exp(log_tau), low, high)
+
+
+def _check_positive(temperature):
+    if isinstance(temperature, int | float) and not temperature > 0:
+        raise UserError(f"temperature is {temperature}: it must be above 0")
+
+
+def _check_bounds(low, high):
+    if not 0 < low < high < float("inf"):
+        raise UserError(f"temperatures from {low} to {high}: give 0 < low < high")
