@@ -6,12 +6,14 @@ as commands.
 
 from cpc.data.cache import cache_dir
 from cpc.data.folder import read_folder
+from cpc.data.image_folder import read_image_folder
 from cpc.data.images import (
     Images,
     LazyPixels,
     make_image_batches,
     select_images,
 )
+from cpc.data.images_tfds import read_images_tfds
 from cpc.data.librispeech_tfds import read_librispeech_tfds
 from cpc.data.pack import open_pack, pack
 from cpc.data.phones import UNLABELLED, align, read_alignments
@@ -55,6 +57,8 @@ __all__ = [
     "read_alignments",
     "read_all",
     "read_folder",
+    "read_image_folder",
+    "read_images_tfds",
     "read_librispeech_tfds",
     "read_list",
     "select",

@@ -1,0 +1,66 @@
+"""One picture file as uint8 pixels, whatever its format, depth and colours."""
+
+import io
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image
+
+from cpc.types import UserError
+
+IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
+#: A file of some kilobytes can claim to be gigabytes of pixels.
+MAX_PIXELS = 89_000_000
+
+
+def decode_image(
+    content: bytes, name: str, *, size: int | None, channels: int
+) -> UInt8[np.ndarray, "y x ch"]:
+    """Decode a picture to `channels` channels, 1 (grey) or 3 (RGB).
+
+    Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparency is
+    dropped, of an animation the first frame counts. Orientation tags of cameras are not followed.
+
+    Args:
+        content: the file's bytes.
+        name: what error messages call it.
+        size: the central square, resized to size x size pixels (a smaller one is enlarged); None
+            for the whole picture as it is.
+        channels: 1 or 3.
+
+    Raises:
+        UserError: no picture, cut short, damaged, or more than `MAX_PIXELS`.
+    """
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise UserError(
+                    f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: "
+                    "make it smaller"
+                )
+            if size is not None:  # a JPEG can decode to 1/2, 1/4 or 1/8, as long as that is enough
+                image.draft(None, (size, size))
+            image.load()
+            picture = _convert(image, channels)
+            if size is not None and picture.size != (size, size):
+                square = _central_square(*picture.size)
+                picture = picture.resize((size, size), Image.Resampling.BILINEAR, square)
+    except UserError:
+        raise
+    except Exception as error:  # Pillow raises a dozen kinds, down to IndexError, for damaged files
+        raise UserError(f"{name} does not decode: {error}") from error
+    return np.asarray(picture, np.uint8).reshape(picture.height, picture.width, channels)
+
+
+def _convert(image: Image.Image, channels: int) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits; Pillow clips them to 255 instead of scaling
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    if image.mode in ("P", "PA") and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("L" if channels == 1 else "RGB")
+
+
+def _central_square(width: int, height: int) -> tuple[float, float, float, float]:
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side

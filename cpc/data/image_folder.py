@@ -1,0 +1,136 @@
+"""A folder of pictures: `split/class/*.jpeg`, as ImageNet is kept."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from cpc.data.image_file import IMAGE_SUFFIXES, decode_image
+from cpc.data.image_loading import (
+    MEMORY_BYTES,
+    Log,
+    PictureFiles,
+    check_pixels,
+    fingerprint_files,
+    load_images,
+)
+from cpc.data.images import Images
+from cpc.data.phones import UNLABELLED
+from cpc.types import UserError
+
+
+def read_image_folder(
+    root: str | Path,
+    split: str,
+    *,
+    size: int | None = None,
+    channels: int = 3,
+    log: Log = print,
+    max_skipped_fraction: float = 0.1,
+    memory_bytes: int = MEMORY_BYTES,
+    cache: Path | None = None,
+) -> Images:
+    """The pictures `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, webp), at any depth below the class.
+
+    Classes are numbered by name over all splits of `root`, so that a class means the same in each;
+    pictures that lie in the split's own folder have no label. Damaged pictures and class folders
+    without any are left out and listed in `skipped`.
+
+    Args:
+        root: holds a folder for each split.
+        split: "train", say.
+        size: the central square of each picture, resized to size x size pixels; None where all
+            are of one size already.
+        channels: 1 (grey) or 3.
+        log: called with each line of progress.
+        max_skipped_fraction: more damaged pictures than this are an error.
+        memory_bytes: a larger set is decoded when asked for, each time.
+        cache: where a larger set's labels and damages are kept, `cache_dir()` if None.
+
+    Raises:
+        UserError: no such folder or split, no pictures, sizes that differ, or too many damaged.
+    """
+    check_pixels(size, channels)
+    root = Path(root).expanduser()
+    folder = _split_folder(root, split)
+    class_names = _class_names(root)
+    numbers = {name: number for number, name in enumerate(class_names)}
+    paths, labels, empty = [], [], []
+    for name in (None, *_folders(folder)):
+        found = _pictures(folder, name)
+        if name is not None and not found:
+            place = _printable(folder / name)
+            empty.append((place, f"{place} has no pictures"))
+        paths += found
+        labels += [UNLABELLED if name is None else numbers[_printable(name)]] * len(found)
+    if not paths:
+        endings = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
+        raise UserError(f"no pictures in {_printable(folder)}: looked for {endings} files")
+
+    def read(index: int) -> tuple[np.ndarray, int]:
+        name = _printable(paths[index])
+        try:
+            content = Path(paths[index]).read_bytes()
+        except OSError as error:
+            raise UserError(f"{name} cannot be read: {error.strerror}") from error
+        return decode_image(content, name, size=size, channels=channels), labels[index]
+
+    files = PictureFiles(
+        num_pictures=len(paths),
+        read=read,
+        describe=lambda index: _printable(paths[index]),
+        class_names=class_names,
+        where=_printable(folder),
+        fingerprint=fingerprint_files(paths, size, channels, class_names),
+    )
+    images = load_images(
+        files,
+        log,
+        max_skipped_fraction=max_skipped_fraction,
+        memory_bytes=memory_bytes,
+        cache=cache,
+    )
+    return Images(images.pixels, images.labels, class_names, (*images.skipped, *empty))
+
+
+def _split_folder(root: Path, split: str) -> Path:
+    if not root.is_dir():
+        raise UserError(f"there is no folder {_printable(root)}: give one that holds SPLIT/CLASS/")
+    if not (root / split).is_dir():
+        there = ", ".join(_printable(name) for name in _folders(root)[:20]) or "no folder"
+        raise UserError(
+            f"there is no split {split!r} in {_printable(root)}: it has {there} "
+            "(pictures lie in ROOT/SPLIT/CLASS/)"
+        )
+    return root / split
+
+
+def _class_names(root: Path) -> tuple[str, ...]:
+    names = {_printable(name) for split in _folders(root) for name in _folders(root / split)}
+    return tuple(sorted(names))
+
+
+def _folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+
+
+def _pictures(folder: Path, class_name: str | None) -> list[str]:
+    """Paths below a class, or of the split's own folder alone."""
+    top = folder if class_name is None else folder / class_name
+    found = []
+    for directory, below, names in os.walk(top, followlinks=True):
+        if class_name is None:
+            below.clear()
+        found += [
+            f"{directory}/{name}"
+            for name in names
+            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
+        ]
+    return sorted(found)
+
+
+def _printable(name: str | Path) -> str:
+    """One line that any file and terminal takes, also where a name is no text."""
+    text = str(name)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
