@@ -1,0 +1,112 @@
+"""Noise-contrastive estimation: what is data, what is noise, when the noise's density is known."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.info_nce import info_nce
+from cpc.losses.rows import Number, OfNegatives, OfPositive, logistic_loss, read_rows, subtract
+
+
+def ranking_nce(
+    positive: Float[Array, " m"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    log_noise_positive: Number | Float[Array, " m"] = 0.0,
+    log_noise_negatives: OfNegatives = 0.0,
+) -> Float[Array, " m"]:
+    """Ranking NCE of each anchor, in nats: InfoNCE of the scores less the log density of the noise.
+
+    L = -log [ e^(s_0 - log q_0) / sum_(j = 0..K) e^(s_j - log q_j) ]  (Ma & Collins 2018)
+
+    The correction is on every candidate, the positive too. The optimal score is log p(x|c) + h(c)
+    for every K, with negatives drawn independently from q and accidental hits kept: the normaliser
+    may depend on c freely.
+
+    Args:
+      positive: scores of the positives.
+      negatives: scores of the negatives.
+      where: which negatives count; an anchor without any has loss 0.
+      log_noise_positive: log q of the positives.
+      log_noise_negatives: log q of the negatives: one number, (n,) or (m, n).
+
+    Raises:
+      UserError: shapes that do not match.
+
+    A candidate that the noise draws three times as often weighs a third:
+
+    >>> log_q = jnp.log(jnp.array([1.0, 3.0, 3.0]))
+    >>> loss = ranking_nce(jnp.zeros(1), jnp.zeros((1, 3)), log_noise_negatives=log_q)
+    >>> loss - jnp.log(1 + 1 + 2 / 3)
+    Array([0.], dtype=float32)
+    """
+    rows = subtract(read_rows(positive, negatives, where), log_noise_positive, log_noise_negatives)
+    return info_nce(rows.positive[:, 0], rows.negatives, rows.where)
+
+
+def nce(
+    positive: Float[Array, " m"] | Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    log_noise_positive: OfPositive,
+    log_noise_negatives: OfNegatives,
+    log_normalizer: Number | Float[Array, " m"] = 0.0,
+) -> Float[Array, " m"]:
+    """Binary NCE of each anchor, in nats: is a candidate data, or one of the k noise samples?
+
+    L = -log sigma(D_0) - sum_(j = 1..k) log sigma(-D_j),  D = s - log Z - log(k q)
+
+    (Gutmann & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z +
+    log p(x|c): normalised if log Z is held at 0, while a learned log Z takes the constant.
+    log N - L is a score.
+
+    Args:
+      positive: scores of the positives, (m,) or (m, p). With p of them each is labelled 1 / p, as
+        TensorFlow does: as data with weight 1 / p, as noise with the rest.
+      negatives: scores of the noise samples; accidental hits belong there.
+      where: which of them count, k for each anchor; an anchor without any has loss 0.
+      log_noise_positive: log q of the positives: one number, (m,) or (m, p).
+      log_noise_negatives: log q of the negatives: one number, (n,) or (m, n).
+      log_normalizer: log Z, for all anchors or for each; it may be learned.
+
+    Raises:
+      UserError: shapes that do not match.
+
+    One noise sample, both candidates as likely under the model as under the noise: two fair coins.
+
+    >>> nce(jnp.zeros(1), jnp.zeros((1, 1)), log_noise_positive=0.0, log_noise_negatives=0.0)
+    Array([1.3862944], dtype=float32)
+    """
+    rows = read_rows(positive, negatives, where)
+    constant = (jnp.log(rows.num_negatives) + log_normalizer)[:, None]
+    rows = subtract(rows, constant, constant)
+    return logistic_loss(subtract(rows, log_noise_positive, log_noise_negatives))
+
+
+def negative_sampling(
+    positive: Float[Array, " m"] | Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+) -> Float[Array, " m"]:
+    """Negative sampling of each anchor, in nats: binary NCE that leaves log(k q) in the score.
+
+    L = -log sigma(s_0) - sum_(j = 1..K) log sigma(-s_j)  (Mikolov et al. 2013, eq. 4)
+
+    The optimal score is log p(x|c) / q(x) - log K; with q the marginal, the pointwise mutual
+    information less log K (Levy & Goldberg 2014, section 3). log N - L is a score.
+
+    Args:
+      positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
+      negatives: scores of the negatives.
+      where: which negatives count; an anchor without any has loss 0.
+
+    Raises:
+      UserError: shapes that do not match.
+
+    Scores of zero are 1 + K fair coins:
+
+    >>> negative_sampling(jnp.zeros(1), jnp.zeros((1, 3))) / jnp.log(2.0)
+    Array([4.], dtype=float32)
+    """
+    return logistic_loss(read_rows(positive, negatives, where))

@@ -1,0 +1,157 @@
+"""Softmax and logistic losses over a vocabulary, whole or from a sample of it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Int
+
+from cpc.losses.rows import (
+    OfNegatives,
+    OfPositive,
+    logistic_loss,
+    read_rows,
+    softmax_loss,
+    subtract,
+)
+from cpc.types import UserError
+
+
+def sampled_softmax(
+    positive: Float[Array, " m"] | Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    log_q_positive: OfPositive = 0.0,
+    log_q_negatives: OfNegatives = 0.0,
+) -> Float[Array, " m"]:
+    """Sampled softmax of each anchor, in nats.
+
+    L = log sum_j e^(s_j - log Q_j) - (s_0 - log Q_0), j over the positive and the negatives
+
+    (Jean et al. 2015, section 3; Bengio & Senecal 2008), Q the expected count of a class in the
+    sample. The optimal score is log p(x|c) + h(c): exactly with independent draws and accidental
+    hits kept, which is ranking NCE, or with hits left out if each class enters the sample
+    independently; slightly off otherwise. Without the corrections it learns the ratio p / q.
+
+    Args:
+      positive: scores of the positives, (m,) or (m, p). With p of them each is labelled 1 / p, as
+        TensorFlow does, and all stay in the denominator.
+      negatives: scores of the sampled classes.
+      where: which of them count: leave accidental hits out here. An anchor without any has loss 0.
+      log_q_positive: log Q of the positives: one number, (m,) or (m, p).
+      log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
+
+    Raises:
+      UserError: shapes that do not match.
+
+    Two equal candidates, of which the sampler expects the negative twice as often:
+
+    >>> zero, log_2 = jnp.zeros((1, 1)), jnp.log(2.0)
+    >>> sampled_softmax(zero, zero, log_q_negatives=log_2) - jnp.log(1 + 1 / 2)
+    Array([0.], dtype=float32)
+    """
+    rows = read_rows(positive, negatives, where)
+    return softmax_loss(subtract(rows, log_q_positive, log_q_negatives))
+
+
+def sampled_logistic(
+    positive: Float[Array, " m"] | Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    log_q_positive: OfPositive = 0.0,
+    log_q_negatives: OfNegatives = 0.0,
+) -> Float[Array, " m"]:
+    """Sampled logistic loss of each anchor, in nats: each class a yes or no of its own.
+
+    L = -log sigma(G_0) - sum_j log sigma(-G_j),  G = s - log Q
+
+    (TensorFlow, "Candidate sampling"), Q the expected count of a class in the sample. With
+    accidental hits left out the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
+    log p. log N - L is a score.
+
+    Args:
+      positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
+      negatives: scores of the sampled classes.
+      where: which of them count: leave accidental hits out here. An anchor without any has loss 0.
+      log_q_positive: log Q of the positives: one number, (m,) or (m, p).
+      log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
+
+    Raises:
+      UserError: shapes that do not match.
+
+    A positive with odds of 3 costs log(4 / 3), and so does a negative with odds of 1 / 3:
+
+    >>> log_3 = jnp.log(jnp.full((1, 1), 3.0))
+    >>> round(float(jnp.exp(sampled_logistic(log_3, -log_3))[0]), 4)  # 16 / 9
+    1.7778
+    """
+    rows = read_rows(positive, negatives, where)
+    return logistic_loss(subtract(rows, log_q_positive, log_q_negatives))
+
+
+def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float[Array, " m"]:
+    """Cross-entropy of each anchor over all v classes, in nats: what sampling approximates.
+
+    L = log sum_v e^s_v - s_y
+
+    The optimal score is log p(x|c) + h(c). H(x) - L bounds the mutual information from below;
+    log v - L does so only if all classes are equally frequent.
+
+    Raises:
+      UserError: shapes that do not match; labels known to be outside 0..v-1, whose loss is NaN
+        where they are traced.
+
+    >>> full_softmax(jnp.zeros((1, 4)), jnp.array([2])) - jnp.log(4.0)
+    Array([0.], dtype=float32)
+    """
+    is_label = _one_hot(scores, labels)
+    log_p = jax.nn.log_softmax(scores.astype(jnp.float32))
+    return jnp.where(is_label.any(-1), -jnp.where(is_label, log_p, 0.0).sum(-1), jnp.nan)
+
+
+def full_logistic(
+    scores: Float[Array, "m v"], labels: Int[Array, " m"] | Bool[Array, "m v"]
+) -> Float[Array, " m"]:
+    """Binary cross-entropies of each anchor summed over all v classes, in nats.
+
+    L = -sum_(v true) log sigma(s_v) - sum_(v false) log sigma(-s_v)
+
+    The optimal score is the log odds log p(x|c) / (1 - p(x|c)).
+
+    Args:
+      scores: of all classes.
+      labels: the true class of each anchor, or a mask of its true classes.
+
+    Raises:
+      UserError: shapes that do not match; labels known to be outside 0..v-1, whose loss is NaN
+        where they are traced.
+
+    >>> full_logistic(jnp.zeros((1, 4)), jnp.array([2])) / jnp.log(2.0)
+    Array([4.], dtype=float32)
+    """
+    scores = scores.astype(jnp.float32)
+    if labels.ndim == 1:
+        labels = _one_hot(scores, labels)
+        scores = jnp.where(labels.any(-1, keepdims=True), scores, jnp.nan)
+    elif labels.shape != scores.shape:
+        raise UserError(
+            f"labels has shape {labels.shape}: as a mask it must be {scores.shape} as the scores, "
+            f"or ({scores.shape[0]},)"
+        )
+    return jax.nn.softplus(jnp.where(labels, -scores, scores)).sum(-1)
+
+
+def _one_hot(scores: Any, labels: Any) -> Any:
+    m, v = scores.shape
+    if labels.shape != (m,):
+        raise UserError(
+            f"labels has shape {labels.shape}: with {m} rows of scores it must be ({m},)"
+        )
+    if not isinstance(labels, Tracer):
+        outside = labels[(labels < 0) | (labels >= v)]
+        if outside.size:
+            raise UserError(f"labels holds {outside[0]}: with {v} classes it must be 0 to {v - 1}")
+    return labels[:, None] == jnp.arange(v)

@@ -1,0 +1,113 @@
+"""Contrast of views and of classes: NT-Xent and SupCon, on cosine scores."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.info_nce import info_nce
+from cpc.losses.rows import Number, log_sum_exp, read_rows, scale, softmax_loss
+from cpc.types import UserError
+
+
+def view_scores(
+    first: Float[Array, "b d"], second: Float[Array, "b d"]
+) -> tuple[Float[Array, " m"], Float[Array, "m n"]]:
+    """Cosine scores of the 2b views of b items: positives (2b,) and negatives (2b, 2b - 2).
+
+    Anchors are the first views, then the second. An anchor's positive is the other view of its
+    item; its negatives are both views of all other items (Chen et al. 2020, section 2.1).
+
+    Raises:
+      UserError: views of different shapes.
+
+    >>> positive, negatives = view_scores(jnp.eye(2), 3.0 * jnp.eye(2))
+    >>> positive
+    Array([1., 1., 1., 1.], dtype=float32)
+    >>> negatives.shape, float(abs(negatives).max())
+    ((4, 2), 0.0)
+    """
+    if first.shape != second.shape:
+        raise UserError(f"second has shape {second.shape}: it must be that of first, {first.shape}")
+    b = first.shape[0]
+    z = jnp.concatenate([first, second]).astype(jnp.float32)
+    z *= lax.rsqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-24))
+    scores = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
+    anchor, step = jnp.arange(2 * b)[:, None], jnp.arange(1, b)
+    others = (anchor + jnp.concatenate([step, b + step])) % (2 * b)  # neither itself nor its twin
+    positive = scores[anchor[:, 0], (anchor[:, 0] + b) % (2 * b)]
+    return positive, jnp.take_along_axis(scores, others, axis=1)
+
+
+def nt_xent(
+    positive: Float[Array, " m"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    temperature: Number = 0.5,
+) -> Float[Array, " m"]:
+    """NT-Xent of each anchor, in nats: InfoNCE of cosine scores, both views as anchors.
+
+    L = -log [ e^(s_0 / tau) / sum_(j = 0..K) e^(s_j / tau) ],  s cosine  (Chen et al. 2020, eq. 1)
+
+    `view_scores` makes the scores: N = 2b - 1 candidates. The optimal score is log r + h(c), as far
+    as a cosine over tau can reach. log N - L is a score: negatives come in pairs of views.
+
+    Args:
+      positive: cosine scores of the positives.
+      negatives: cosine scores of the negatives.
+      where: which negatives count; an anchor without any has loss 0.
+      temperature: tau.
+
+    Raises:
+      UserError: shapes that do not match; a temperature known not to be positive.
+
+    Two items whose four views are all alike: chance among 3 candidates.
+
+    >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
+    Array([0., 0., 0., 0.], dtype=float32)
+    """
+    return info_nce(positive, negatives, where, temperature=temperature)
+
+
+def sup_con(
+    positive: Float[Array, " m"] | Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"] | None = None,
+    *,
+    where_positive: Bool[Array, "m p"] | None = None,
+    temperature: Number,
+    inside: bool = False,
+) -> Float[Array, " m"]:
+    """Supervised contrastive loss of each anchor, in nats (Khosla et al. 2020, eq. 2 and 3).
+
+    L_out = mean_p -log [ e^(s_p / tau) / sum_a e^(s_a / tau) ]
+    L_in  = -log [ mean_p e^(s_p / tau) / sum_a e^(s_a / tau) ]
+
+    over an anchor's positives p, and a over its positives and negatives. L_in <= L_out; the
+    published preference is L_out. With one positive both are NT-Xent. The optimal score follows the
+    classes, not a density: log N - L is a score.
+
+    Args:
+      positive: cosine scores of the positives, the others of the anchor's class.
+      negatives: cosine scores of the negatives, those of other classes.
+      where: which negatives count.
+      where_positive: which positives count. An anchor without a positive or without a negative has
+        loss 0: leave it out of the mean.
+      temperature: tau.
+      inside: the mean over positives inside the logarithm, L_in.
+
+    Raises:
+      UserError: shapes that do not match; a temperature known not to be positive.
+
+    Equal scores, two positives and two negatives: chance among 4 candidates.
+
+    >>> sup_con(jnp.ones((1, 2)), jnp.ones((1, 2)), temperature=0.1) - jnp.log(4.0)
+    Array([0.], dtype=float32)
+    """
+    rows = scale(read_rows(positive, negatives, where, where_positive), temperature)
+    if not inside:
+        return softmax_loss(rows)
+    gap = log_sum_exp(rows.negatives, rows.where) - log_sum_exp(rows.positive, rows.where_positive)
+    num_positives = jnp.maximum(rows.where_positive.sum(-1), 1)
+    return jnp.where(rows.counted, jnp.log(num_positives) + jax.nn.softplus(gap), 0.0)
