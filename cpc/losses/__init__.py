@@ -1,7 +1,7 @@
 """Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays."""
 
-from cpc.losses.blocks import AnchorScores
-from cpc.losses.cpc_loss import OffsetSums, cpc_loss, sum_anchors
+from cpc.losses.blocks import AnchorLoss, AnchorScores, Choose
+from cpc.losses.cpc_loss import Memory, OffsetSums, cpc_loss, sum_anchors
 from cpc.losses.describe import Description, describe
 from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
@@ -12,8 +12,11 @@ from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sa
 from cpc.losses.views import nt_xent, sup_con, view_scores
 
 __all__ = [
+    "AnchorLoss",
     "AnchorScores",
+    "Choose",
     "Description",
+    "Memory",
     "OffsetSums",
     "alignment",
     "cpc_loss",

@@ -19,6 +19,7 @@ from cpc.negatives.hits import (
     accidental_hits,
     hit_rate,
 )
+from cpc.negatives.mining import hardest, mix_keys, mixed, percentile_ring, semi_hard
 from cpc.negatives.noise import (
     expected_count,
     log_uniform,
@@ -27,6 +28,8 @@ from cpc.negatives.noise import (
     uniform,
     unigram,
 )
+from cpc.negatives.proposal import Proposal, propose, proposed
+from cpc.negatives.queue import Queue, ages, make_queue, push
 from cpc.negatives.rules import (
     Rule,
     batch,
@@ -38,7 +41,7 @@ from cpc.negatives.rules import (
     same_group,
     within_shards,
 )
-from cpc.negatives.samplers import sample_uniform
+from cpc.negatives.samplers import sample_uniform, uniform_subset
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -51,9 +54,12 @@ from cpc.negatives.temperature import (
 __all__ = [
     "AliasTable",
     "Pool",
+    "Proposal",
+    "Queue",
     "Rule",
     "Window",
     "accidental_hits",
+    "ages",
     "alias_table",
     "batch",
     "bounded_temperature",
@@ -65,23 +71,33 @@ __all__ = [
     "excluding_sequence",
     "exclusion_window",
     "expected_count",
+    "hardest",
     "hit_rate",
     "hold_entropy",
     "is_positive",
     "log_uniform",
+    "make_queue",
     "min_negatives",
     "min_negatives_without_replacement",
+    "mix_keys",
+    "mixed",
     "negative_weights",
     "one_per_sequence",
     "outside_window",
     "own_sequence",
+    "percentile_ring",
     "probabilities",
+    "propose",
+    "proposed",
+    "push",
     "raw_temperature",
     "same_group",
     "sample_uniform",
+    "semi_hard",
     "solve_alpha",
     "solve_temperature",
     "uniform",
+    "uniform_subset",
     "unigram",
     "within_shards",
 ]
