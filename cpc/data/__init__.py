@@ -1,7 +1,7 @@
 """Recordings or pictures in, batches out.
 
 `cpc.data.voices` prepares the packaged voices and `cpc.data.fashion_mnist` Fashion-MNIST, both also
-as commands.
+as commands; `cpc.data.augment` works on the device.
 """
 
 from cpc.data.cache import cache_dir

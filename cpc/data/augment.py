@@ -1,0 +1,258 @@
+"""Patches of pictures and their augmentation, on the device.
+
+Raw uint8 comes from the host; everything here is pure in (rng, pixels), and what is drawn for a
+picture does not depend on how many others there are. Composed and jitted by the caller:
+
+    [1] images -> crop_and_flip -> scale_pixels -> to_grey -> cut_patches -> jitter_patches
+    [2] images -> crop_and_flip -> scale_pixels -> cut_patches -> augment_patches
+
+References:
+    [1] van den Oord, Li, Vinyals (2018), section 3.2.
+    [2] Henaff et al. (2019), section 3: heavier augmentation of each patch on its own.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.ndimage import map_coordinates
+from jaxtyping import Array, Float, Key, Shaped, UInt8
+
+from cpc.types import UserError
+
+#: Rec. 601, as Pillow and the JPEG format weigh red, green and blue.
+LUMA = (0.299, 0.587, 0.114)
+#: Elastic displacements are drawn on a grid of so many points a side: Ronneberger et al. (2015).
+ELASTIC_GRID = 3
+
+Number = float | int
+
+
+def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
+    """Float32 in [-1, 1], black to white: x / 127.5 - 1.
+
+    >>> scale_pixels(jnp.array([0, 255], jnp.uint8)).tolist()
+    [-1.0, 1.0]
+    """
+    return images.astype(jnp.float32) / 127.5 - 1
+
+
+def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
+    """Luma 0.299 R + 0.587 G + 0.114 B of the last axis; grey pictures stay as they are.
+
+    Raises:
+        UserError: neither 1 nor 3 channels.
+    """
+    _check_channels(images.shape[-1])
+    if images.shape[-1] == 1:
+        return images
+    weighted = images * jnp.asarray(LUMA, images.dtype)
+    return jnp.sum(weighted, axis=-1, keepdims=True)
+
+
+def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "b size size ch"]:
+    """The central size x size pixels: what `crop_and_flip` becomes for evaluation.
+
+    Raises:
+        UserError: pictures smaller than `size`.
+    """
+    _check_size(images.shape, size, "a crop")
+    top, left = (images.shape[1] - size) // 2, (images.shape[2] - size) // 2
+    return images[:, top : top + size, left : left + size]
+
+
+def crop_and_flip(
+    rng: Key[Array, ""], images: Shaped[Array, "b _ _ ch"], size: int
+) -> Shaped[Array, "b size size ch"]:
+    """A random size x size crop of each picture, mirrored left to right with probability 1/2.
+
+    Raises:
+        UserError: pictures smaller than `size`.
+    """
+    _check_size(images.shape, size, "a crop")
+    _, y, x, ch = images.shape
+    room = jnp.array([y - size + 1, x - size + 1])
+
+    def crop(rng: Array, image: Array) -> Array:
+        rng_place, rng_flip = jax.random.split(rng)
+        top, left = jax.random.randint(rng_place, (2,), 0, room)
+        crop = jax.lax.dynamic_slice(image, (top, left, 0), (size, size, ch))
+        return jnp.where(jax.random.bernoulli(rng_flip), crop[:, ::-1], crop)
+
+    return _each(crop, rng, images)
+
+
+def cut_patches(
+    images: Shaped[Array, "b _ _ ch"], patch: int, stride: int
+) -> Shaped[Array, "b i j patch patch ch"]:
+    """All patch x patch windows at multiples of `stride`, rows i and columns j.
+
+    i = (y - patch) // stride + 1, so 256 pixels give 7 patches of 64 at stride 32; pixels below and
+    right of the last whole patch are left out.
+
+    >>> cut_patches(jnp.arange(9).reshape(1, 3, 3, 1), 2, 1)[0, 1, 0, :, :, 0]
+    Array([[3, 4],
+           [6, 7]], dtype=int32)
+
+    Raises:
+        UserError: pictures smaller than a patch, or a patch or stride below 1.
+    """
+    if stride < 1:
+        raise UserError(f"the stride of patches is {stride}: choose at least 1 pixel")
+    _check_size(images.shape, patch, "a patch")
+    _, y, x, _ = images.shape
+    within = jnp.arange(patch)
+    rows = jnp.arange(0, y - patch + 1, stride)[:, None] + within  # (i, patch)
+    columns = jnp.arange(0, x - patch + 1, stride)[:, None] + within  # (j, patch)
+    return images[:, rows[:, None, :, None], columns[None, :, None, :]]
+
+
+def jitter_patches(
+    rng: Key[Array, ""], patches: Float[Array, "b i j p p ch"], inner: int
+) -> Float[Array, "b i j p p ch"]:
+    """A random inner x inner crop of each patch, in the middle of a grey frame (0) of its old size.
+
+    [1] crops 60 of 64 and pads back, so that the edges of neighbours do not continue each other.
+
+    Raises:
+        UserError: `inner` below 1 or larger than a patch.
+    """
+    p, ch = patches.shape[-2:]
+    if not 1 <= inner <= p:
+        raise UserError(f"inner is {inner}: choose 1 to {p}, the pixels of a patch's side")
+    before = (p - inner) // 2
+    frame = (before, p - inner - before)
+
+    def jitter(rng: Array, patch: Array) -> Array:
+        top, left = jax.random.randint(rng, (2,), 0, p - inner + 1)
+        crop = jax.lax.dynamic_slice(patch, (top, left, 0), (inner, inner, ch))
+        return jnp.pad(crop, (frame, frame, (0, 0)))
+
+    return _each_patch(jitter, rng, patches)
+
+
+def augment_patches(
+    rng: Key[Array, ""],
+    patches: Float[Array, "b i j p p ch"],
+    *,
+    colour_drop: Number = 0,
+    rotation_degrees: Number = 0,
+    shear: Number = 0,
+    elastic_pixels: Number = 0,
+    brightness: Number = 0,
+    contrast: Number = 0,
+) -> Float[Array, "b i j p p ch"]:
+    """Augment each patch on its own, as [2] does; a switch at 0 is off.
+
+    With values in [-1, 1], m the mean of the patch, and the draws made anew for every patch:
+
+        warped = patch at rotate(shear(y, x)) + displacement, bilinear, edges continued
+        out = clip((warped - m) * U(1 - contrast, 1 + contrast) + m + U(-brightness, brightness))
+
+    Args:
+        rng: a key.
+        patches: in [-1, 1].
+        colour_drop: probability that all but one channel become grey (0); nothing if there is one.
+        rotation_degrees: angles are U(-rotation_degrees, rotation_degrees).
+        shear: each row is moved by U(-shear, shear) times its distance from the middle.
+        elastic_pixels: standard deviation of the displacements on a 3 x 3 grid, made smooth.
+        brightness: at most so much is added.
+        contrast: differences from the mean are scaled by at most 1 +- this; 1 may leave plain grey.
+
+    Raises:
+        UserError: a negative switch, a probability or contrast above 1, neither 1 nor 3 channels.
+    """
+    ch = patches.shape[-1]
+    _check_channels(ch)
+    _check_switch("colour_drop", colour_drop, 1)
+    _check_switch("rotation_degrees", rotation_degrees, 180)
+    _check_switch("shear", shear, None)
+    _check_switch("elastic_pixels", elastic_pixels, None)
+    _check_switch("brightness", brightness, 2)
+    _check_switch("contrast", contrast, 1)
+
+    def augment(rng: Array, patch: Array) -> Array:
+        names = ["rotation", "shear", "elastic", "contrast", "brightness", "drop", "channel"]
+        key = dict(zip(names, jax.random.split(rng, len(names)), strict=True))
+
+        def symmetric(name: str, strength: Number) -> Array:
+            return jax.random.uniform(key[name], minval=-strength, maxval=strength)
+
+        if rotation_degrees or shear or elastic_pixels:
+            grid = (ELASTIC_GRID, ELASTIC_GRID, 2)
+            displacement = elastic_pixels * jax.random.normal(key["elastic"], grid)
+            angle = jnp.deg2rad(symmetric("rotation", rotation_degrees))
+            patch = warp(patch, angle, symmetric("shear", shear), displacement)
+        if contrast or brightness:
+            mean = patch.mean()
+            scaled = (patch - mean) * (1 + symmetric("contrast", contrast)) + mean
+            patch = jnp.clip(scaled + symmetric("brightness", brightness), -1, 1)
+        if colour_drop and ch > 1:
+            is_kept = jnp.arange(ch) == jax.random.randint(key["channel"], (), 0, ch)
+            is_dropped = jax.random.bernoulli(key["drop"], colour_drop)
+            patch = jnp.where(is_kept | ~is_dropped, patch, 0)
+        return patch
+
+    return _each_patch(augment, rng, patches.astype(jnp.float32)).astype(patches.dtype)
+
+
+def warp(
+    patch: Float[Array, "p p ch"],
+    angle: Float[Array, ""],
+    shear: Float[Array, ""],
+    displacement: Float[Array, "g g 2"],
+) -> Float[Array, "p p ch"]:
+    """Rotation, shear and elastic displacement in one bilinear interpolation.
+
+    About the middle of the patch, out(y, x) = patch(R S (y, x) + displacement(y, x)) with
+    R = [[cos, sin], [-sin, cos]] and S = [[1, 0], [shear, 1]]; beyond the edges they continue.
+
+    Args:
+        patch: any values.
+        angle: radians, counter-clockwise as the picture is seen.
+        shear: columns that a row moves, a row's distance from the middle.
+        displacement: pixels down and right on a coarse grid, brought to (p, p, 2) by cubic
+            interpolation.
+    """
+    p = patch.shape[0]
+    offsets = jnp.arange(p) - (p - 1) / 2
+    y, x = jnp.meshgrid(offsets, offsets, indexing="ij")  # (p, p)
+    x = x + shear * y
+    fine = jax.image.resize(displacement, (p, p, 2), "cubic")
+    rows = jnp.cos(angle) * y + jnp.sin(angle) * x + fine[..., 0] + (p - 1) / 2
+    columns = -jnp.sin(angle) * y + jnp.cos(angle) * x + fine[..., 1] + (p - 1) / 2
+    interpolate = partial(map_coordinates, order=1, mode="nearest")
+    return jax.vmap(interpolate, (-1, None), -1)(patch, [rows, columns])
+
+
+def _each(augment: Callable[[Array, Array], Array], rng: Array, items: Array) -> Array:
+    """`augment(key, item)` over the first axis; an item's key depends on its place alone."""
+    keys = jax.vmap(partial(jax.random.fold_in, rng))(jnp.arange(len(items)))
+    return jax.vmap(augment)(keys, items)
+
+
+def _each_patch(augment: Callable[[Array, Array], Array], rng: Array, patches: Array) -> Array:
+    flat = patches.reshape(-1, *patches.shape[3:])  # (b * i * j, p, p, ch)
+    return _each(augment, rng, flat).reshape(patches.shape)
+
+
+def _check_channels(channels: int) -> None:
+    if channels not in (1, 3):
+        raise UserError(f"pictures have {channels} channels: 1 (grey) or 3 (colour) are known")
+
+
+def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
+    if size < 1:
+        raise UserError(f"{what} of {size} pixels holds nothing: choose at least 1")
+    if min(shape[1:3]) < size:
+        raise UserError(
+            f"pictures of {shape[1]}x{shape[2]} pixels are smaller than {what} of {size}x{size}: "
+            "choose a smaller one, or bring the pictures to a larger size"
+        )
+
+
+def _check_switch(name: str, value: Number, largest: float | None) -> None:
+    if value < 0 or (largest is not None and value > largest):
+        allowed = "at least 0" if largest is None else f"0 to {largest}"
+        raise UserError(f"{name} is {value}: choose {allowed}, 0 for off")
