@@ -41,14 +41,15 @@ def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
     light, heavy = np.flatnonzero(~is_heavy), np.flatnonzero(is_heavy)
     # Sums of a million numbers, whose differences count: every further digit helps.
     lacking, spare = (
-        np.cumsum(part, dtype=np.longdouble) for part in (1 - share[light], share[heavy] - 1)
+        np.cumsum(part.clip(0.0), dtype=np.longdouble)
+        for part in (1 - share[light], share[heavy] - 1)
     )
     threshold, alias = share.copy(), np.arange(share.size, dtype=np.int32)
-    # A light column is filled by the first heavy class with something to spare ...
+    # A light column is filled by the first heavy class that is not yet overdrawn ...
     before = np.append(np.longdouble(0), lacking)[:-1]
-    giver = np.searchsorted(spare, before, side="right")
+    giver = np.searchsorted(spare, before, side="left")
     alias[light] = heavy[np.minimum(giver, heavy.size - 1)]
-    # ... which may give more than it can spare: then the next heavy class makes up for it.
+    # ... which then may be: the next heavy class makes up for what it cannot spare.
     last = np.searchsorted(lacking, spare, side="right")
     overdrawn = np.flatnonzero((last < light.size) & (np.arange(heavy.size) < heavy.size - 1))
     threshold[heavy] = 1.0

@@ -25,7 +25,7 @@ from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments import launch
 from experiments.audio_data import load_data
-from experiments.bench import rows, table
+from experiments.bench import draws, rows, table
 from experiments.launch import Config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
@@ -40,9 +40,11 @@ def main(given: Config) -> None:
     check_batch_size(config.data.batch_size, mesh)
     data = load_data(config, print)
     load_average = os.getloadavg()[0]
-    measured = rows.measure(
-        config, data, mesh, launch.DEVICE.value, rows.QUICK if QUICK.value else rows.FULL
-    )
+    effort = rows.QUICK if QUICK.value else rows.FULL
+    measured = [
+        *rows.measure(config, data, mesh, launch.DEVICE.value, effort),
+        draws.draw_row(effort.num_rounds),
+    ]
     conditions = {
         "environment": launch.describe_environment(mesh),
         "allocator": describe_allocator(),

@@ -1,0 +1,163 @@
+"""Alias tables: exact by rebuilding, draws by chi-square."""
+
+import functools
+import pathlib
+import sys
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpc.negatives import AliasTable, alias_table, draw, log_uniform, probabilities
+from cpc.types import UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+META, CASES = load_golden("alias_tables.json")
+
+
+def rebuild(table):
+    """q of a table, in exact arithmetic, rounded at the end."""
+    size = len(table.threshold)
+    mass = [Fraction(0)] * size
+    for i, (threshold, alias) in enumerate(zip(*map(np.ndarray.tolist, table), strict=True)):
+        mass[i] += Fraction(threshold)
+        mass[alias] += 1 - Fraction(threshold)
+    return np.array([float(m / size) for m in mass])
+
+
+def check(table, weights, atol):
+    q = probabilities(weights)
+    assert table.threshold.dtype == np.float64
+    assert ((table.threshold >= 0) & (table.threshold <= 1)).all()
+    rebuilt = rebuild(table)
+    np.testing.assert_allclose(rebuilt, q, rtol=0, atol=atol)
+    np.testing.assert_array_equal(rebuilt[q == 0], 0.0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rebuilds_golden(name):
+    _, inputs, expected = CASES[name]
+    table = alias_table(np.array(inputs["weights"]))
+    np.testing.assert_allclose(
+        rebuild(table), expected["q"], rtol=0, atol=META["tolerance"]["reconstruction_atol"]
+    )
+
+
+@pytest.mark.parametrize("weights", [
+    np.random.default_rng(0).random(1000),
+    np.random.default_rng(1).exponential(size=1000) ** 4,
+    np.where(np.random.default_rng(2).random(1000) < 0.5, 0, 1.0),
+    log_uniform(1000),
+    np.r_[1e6, np.full(998, 1e-3), 1e6],
+])  # fmt: skip
+def test_rebuilds_a_thousand_classes(weights):
+    check(alias_table(weights), weights, atol=4e-16)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=12).filter(any))
+def test_rebuilds_ties_and_zeros(weights):
+    """Small integers: columns that fill up exactly, and rounding on either side of it."""
+    check(alias_table(np.array(weights)), np.array(weights), atol=1e-15)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.integers(1, 300), st.integers(0, 10**6), st.floats(0, 30))
+def test_rebuilds_any_spread(size, seed, spread):
+    weights = np.exp(spread * np.random.default_rng(seed).normal(size=size))
+    check(alias_table(weights), weights, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 49, 98, 1000])
+def test_equal_classes_need_no_alias(size):
+    """49 / 49 is below 1 in floating point."""
+    table = alias_table(np.full(size, 0.1))
+    np.testing.assert_array_equal(table.alias, np.arange(size))
+    np.testing.assert_array_equal(table.threshold, 1.0)
+
+
+def test_a_million_classes():
+    weights = np.random.default_rng(3).exponential(size=10**6)
+    table = alias_table(weights)
+    rest = np.bincount(table.alias, 1 - table.threshold, 10**6)
+    np.testing.assert_allclose((table.threshold + rest) / 1e6, probabilities(weights), atol=1e-15)
+
+
+draw_many = jax.jit(functools.partial(draw, shape=(100_000,)))
+
+
+def statistic(counts, q, num_bins):
+    """Pearson's, with rare classes pooled until each bin expects 5 draws, rarest first."""
+    bins, observed, expected = [], 0, 0.0
+    for i in np.argsort(q, kind="stable"):
+        if q[i] == 0:
+            assert counts[i] == 0, "drawn although impossible"
+            continue
+        observed, expected = observed + counts[i], expected + q[i] * counts.sum()
+        if expected >= 5:
+            bins.append((observed, expected))
+            observed, expected = 0, 0.0
+    bins[-1] = bins[-1][0] + observed, bins[-1][1] + expected
+    assert len(bins) == num_bins
+    return sum((o - e) ** 2 / e for o, e in bins)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_draws_have_the_distribution(name):
+    _, inputs, expected = CASES[name]
+    q = np.array(expected["q"])
+    classes = draw_many(jax.random.key(7), alias_table(np.array(inputs["weights"])))
+    assert classes.dtype == jnp.int32
+    assert classes.min() >= 0
+    counts = np.bincount(np.asarray(classes), minlength=len(q))
+    assert len(counts) == len(q)
+    # One bin fits whatever is possible.
+    assert statistic(counts, q, expected["chi2_bins"]) <= expected.get("chi2_999999", 1e-9)
+
+
+def test_draws_are_independent():
+    """Pairs of neighbours, too, have the distribution."""
+    q = np.array([0.1, 0.2, 0.7])
+    classes = np.asarray(draw_many(jax.random.key(8), alias_table(q))).reshape(-1, 2)
+    counts = np.bincount(classes @ [3, 1], minlength=9)
+    assert statistic(counts, np.outer(q, q).ravel(), 9) < 42.70  # chi-square, 8 degrees, 1 - 1e-6
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 3, 4)])
+def test_shapes(shape):
+    table = alias_table(np.array([1.0, 2.0, 3.0]))
+    classes = jax.jit(draw, static_argnums=2)(jax.random.key(0), table, shape)
+    assert classes.shape == shape
+
+
+def test_keys_matter():
+    table = alias_table(np.ones(1000))
+    one, same, two = (draw_many(jax.random.key(seed), table) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert float((one == two).mean()) < 0.01
+
+
+def test_a_threshold_next_to_one_does_not_overflow():
+    """It is 1 in float32, and 2^32 is no 32-bit integer."""
+    table = AliasTable(np.array([1 - 1e-12, 1.0]), np.array([1, 1], np.int32))
+    classes = np.asarray(draw_many(jax.random.key(9), table))
+    assert classes.mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_rare_classes_are_not_rounded_up():
+    """A threshold below the steps of float32 random numbers, 2^-23, must not become one step."""
+    table = AliasTable(np.array([2.0**-30]), np.array([1], np.int32))
+    classes = jax.jit(functools.partial(draw, shape=(2**24,)))(jax.random.key(10), table)
+    assert int((classes == 0).sum()) == 0, "0.016 are expected of this table, 2 of a rounded one"
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [np.nan], [0.0, 0.0], []])
+def test_bad_weights_are_a_sentence(weights):
+    with pytest.raises(UserError, match="weight"):
+        alias_table(np.array(weights))

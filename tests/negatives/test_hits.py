@@ -1,0 +1,99 @@
+"""Accidental hits: against other implementations' masks, and predicted against observed."""
+
+import pathlib
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.losses import info_nce
+from cpc.negatives import accidental_hits, hit_rate, is_positive
+from cpc.types import Position, UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+MASKS = {n: c for n, c in load_golden("tf_samplers.json")[1].items() if n.startswith("accidental")}
+
+
+@pytest.mark.parametrize("name", ["accidental_no_hit", "accidental_hits", "accidental_duplicates"])
+def test_equals_golden(name):
+    _, inputs, expected = MASKS[name]
+    hits = accidental_hits(jnp.array(inputs["true_classes"]), np.array(inputs["sampled"]))
+    want = expected.get("hit_mask_all", expected["hit_mask"])  # every copy, where they differ
+    np.testing.assert_array_equal(hits, np.array(want, bool))
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("own", [False, True])
+def test_equals_naive_twin(several, own):
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, 5, (4, 2) if several else 4)
+    candidates = rng.integers(0, 5, (4, 7) if own else 7)
+    hits = np.asarray(accidental_hits(targets, jnp.asarray(candidates)))
+    assert hits.dtype == bool
+    assert hits.shape == (4, 7)
+    for i, j in np.ndindex(4, 7):
+        candidate = candidates[i, j] if own else candidates[j]
+        assert hits[i, j] == (candidate in np.atleast_1d(targets[i]))
+
+
+def test_removal_leaves_the_loss_of_the_others():
+    """Drawn with replacement, so that copies are there: the two switches are independent."""
+    targets, candidates = jnp.array([3, 5]), jnp.array([3, 5, 3, 2, 2])
+    positive, negative = jnp.array([0.3, 0.1]), jnp.arange(10.0).reshape(2, 5) / 7
+    hits = accidental_hits(targets, candidates)
+    loss = info_nce(positive, jnp.where(hits, jnp.nan, negative), ~hits)
+    for i, others in enumerate(([1, 3, 4], [0, 2, 3, 4])):
+        kept = info_nce(positive[i : i + 1], negative[i : i + 1, jnp.array(others)])
+        assert float(loss[i]) == pytest.approx(float(kept[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize(("targets", "candidates"), [
+    ((3,), (2, 4)), ((3, 2), (2, 4)), ((3, 2, 1), (4,)), ((3,), (3, 4, 1)),
+])  # fmt: skip
+def test_other_shapes_are_a_sentence(targets, candidates):
+    with pytest.raises(UserError, match="do not fit"):
+        accidental_hits(jnp.zeros(targets, int), jnp.zeros(candidates, int))
+
+
+@pytest.mark.parametrize(
+    ("batch", "printed"), [(8, 0.1184), (16, 0.0611), (32, 0.0310), (64, 0.0156)]
+)
+def test_own_positive_drawn(batch, printed):
+    """A public rule leaves out the latents at the anchor's own time, not the target."""
+    length, num_negatives, offset, num_anchors = 128, 128, 3, 4000
+    predicted = hit_rate(1 / (batch * (length - 1)), num_negatives)
+    assert predicted == pytest.approx(printed, abs=5e-5)
+
+    rng = np.random.default_rng(batch)
+    sequence = rng.integers(0, batch, (num_anchors, 1))
+    time = rng.integers(0, length - offset, (num_anchors, 1))
+    drawn = (num_anchors, num_negatives)
+    other = (time + rng.integers(1, length, drawn)) % length
+    zero = np.zeros((1, 1), int)
+    anchors = Position(sequence, time, zero, zero)
+    candidates = Position(rng.integers(0, batch, drawn), other, zero, zero)
+    observed = is_positive(anchors, candidates, offset).any(1).mean()
+    error = 4 * np.sqrt(predicted * (1 - predicted) / num_anchors)
+    assert observed == pytest.approx(predicted, abs=error)
+
+
+def test_hit_rate_at_its_ends():
+    densities = np.array([0.0, 1e-300, 1e-12, 0.5, 1.0])
+    np.testing.assert_array_equal(hit_rate(densities, 0), 0.0)
+    np.testing.assert_allclose(hit_rate(densities, 1), densities, rtol=1e-15)
+    np.testing.assert_allclose(hit_rate(densities, 2), [0, 2e-300, 2e-12, 0.75, 1], rtol=1e-11)
+    assert hit_rate(1, 3) == 1.0
+
+
+@pytest.mark.parametrize("density", [-0.1, 1.1, float("nan"), np.array([0.5, 2.0])])
+def test_a_density_that_is_none_is_a_sentence(density):
+    with pytest.raises(UserError, match="density is"):
+        hit_rate(density, 3)
+
+
+def test_negative_draws_are_a_sentence():
+    with pytest.raises(UserError, match="num_draws is -1"):
+        hit_rate(0.1, -1)
