@@ -1,0 +1,286 @@
+"""Certify an estimator: does it keep what its label promises?
+
+Promises are judged exactly where that can be done: under a small discrete law every batch is
+visited and weighted, so that expectations have no sampling error. Gaussian batches then show bias
+and spread from 2 to 10 nats.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from cpc.estimators.estimate import Estimate
+from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
+from cpc.types import UserError
+
+#: p(x, y) of three x and two y, 0.194 nats; nothing about it is symmetric.
+LAW = np.array([[0.30, 0.05], [0.10, 0.15], [0.07, 0.33]])
+#: Gaussian batches: dimensions, information in nats, and batches of each size.
+DIM, NATS, BATCHES = 20, (2.0, 4.0, 6.0, 8.0, 10.0), {64: 100, 128: 50}
+#: Of float32, in values of a few nats.
+ROUNDING = 1e-4
+
+
+class Row(NamedTuple):
+    """One check."""
+
+    check: str
+    expected: str
+    measured: float
+    spread: float
+    """Standard deviation over batches, or standard error of the line; NaN: nothing is random."""
+    passed: bool | None
+    """None: for information, nothing was promised."""
+
+
+class Certificate(NamedTuple):
+    """What was promised and what was measured; print it."""
+
+    promise: str
+    rows: tuple[Row, ...]
+
+    @property
+    def passed(self) -> bool:
+        """No promise was broken."""
+        return not any(row.passed is False for row in self.rows)
+
+    def __str__(self) -> str:
+        """The table, aligned."""
+        lines = [("check", "expected", "measured", "")]
+        for row in self.rows:
+            spread = "" if math.isnan(row.spread) else f" ± {row.spread:.2f}"
+            verdict = {True: "pass", False: "FAIL", None: ""}[row.passed]
+            lines.append((row.check, row.expected, f"{row.measured:.4g}{spread}", verdict))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+        return "\n".join([self.promise, *table])
+
+
+class _Label(NamedTuple):
+    """What the estimator says of itself; sign +1 below the truth, -1 above it, 0 nothing."""
+
+    known: bool
+    is_bound: bool
+    sign: int
+
+    def words(self, truth):
+        return ("", "at most ", "at least ")[self.sign] + f"{truth:.4g}"
+
+    def judge(self, excess):
+        """`excess` of the value over the truth, in the direction that the label forbids."""
+        return bool(excess <= ROUNDING) if self.sign else None
+
+
+def certify(
+    estimator: Callable[[Float[Array, "n n"]], Estimate | Float[Array, ""]],
+    shift: float | int = 0.0,
+) -> Certificate:
+    """Hold an estimator, our own or any other, against laws whose information is known.
+
+    Judged are `is_bound` and `side`: the expected value, for every critic tried if it is a bound
+    and for the exact one otherwise. On Gaussian batches the mean is judged while the partition is
+    well sampled; above that, where most batches of an honest bound may pass the truth though
+    their mean does not, it is enough that 1 batch in 20 stays on its side. Judged are `ceiling`,
+    which must be reached and never passed; that rows are x; that values and gradients are finite
+    at scores of +-1e4. The rest informs. A bare number promises nothing.
+
+    Args:
+      estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2; other
+        arguments bound by functools.partial.
+      shift: what its best critic adds to the log ratio: 1 for `nwj`.
+
+    Raises:
+      UserError: an estimator that JAX cannot trace, or that is a bound to no side.
+
+    >>> from cpc.estimators import info_nce
+    >>> certificate = certify(info_nce)
+    >>> certificate.promise, certificate.passed
+    ('lower bound, ceiling 1.386 of 4 pairs', True)
+    """
+    try:
+        jax.eval_shape(estimator, jax.ShapeDtypeStruct((4, 4), jnp.float32))
+    except jax.errors.JAXTypeError as error:
+        raise UserError(
+            "JAX cannot trace the estimator: write it in jax.numpy, without float() or numpy"
+        ) from error
+    result = estimator(jnp.zeros((4, 4)))
+    known = isinstance(result, Estimate)
+    estimate = _as_estimate(result)
+    if estimate.is_bound and estimate.side not in ("lower", "upper"):
+        raise UserError(f"the estimator is a bound to no side: {estimate.side!r}")
+
+    @jax.jit
+    @jax.vmap
+    def read(scores):
+        estimate = _as_estimate(estimator(scores))
+        return estimate.value, jnp.asarray(estimate.ceiling, jnp.float32)
+
+    def evaluate(scores):  # (r, n, n) -> values (r,), ceilings (r,)
+        return tuple(np.asarray(leaf, np.float64) for leaf in read(scores))
+
+    sign = {"lower": 1, "upper": -1}.get(estimate.side, 0)
+    label = _Label(known, estimate.is_bound, sign)
+    kind = f"{estimate.side} bound" if estimate.is_bound else f"{estimate.side} estimate".strip()
+    return Certificate(
+        f"{kind}, ceiling {float(estimate.ceiling):.4g} of 4 pairs" if known else "a bare number",
+        (
+            *_expectations(evaluate, label, shift),
+            *_gaussian_batches(evaluate, label, shift),
+            *_offsets(evaluate),
+            *_ceiling(evaluate, label),
+            _finite(estimator),
+        ),
+    )
+
+
+def _as_estimate(result):
+    return result if isinstance(result, Estimate) else Estimate(jnp.asarray(result))
+
+
+def _expectations(evaluate, label, shift):
+    """Exact expected values: the exact critic, the matrix transposed, every critic, independence.
+
+    log N - L of the exact critic is I - KL(1/N sum_j p(x, y_j) prod_l p(y_l) || p(x) prod p(y)).
+    """
+    px, py = LAW.sum(1), LAW.sum(0)
+    log_ratio = np.log(LAW / np.outer(px, py))
+    information = float((LAW * log_ratio).sum())
+    critics = np.stack([log_ratio + shift, np.full(LAW.shape, shift), *_critics(log_ratio)])
+    for n in (2, 4):
+        cells = np.array(list(itertools.product(range(LAW.size), repeat=n)))  # (batches, n)
+        x, y = np.unravel_index(cells, LAW.shape)
+        scores = critics[:, x[:, :, None], y[:, None, :]]  # (critics, batches, n, n)
+        scores = np.concatenate([scores, scores[:1].swapaxes(2, 3)])
+        value, _ = evaluate(scores.reshape(-1, n, n).astype(np.float32))
+        value = value.reshape(len(scores), -1)
+        dependent = value @ LAW.ravel()[cells].prod(1)
+        independent = value[:-1] @ np.outer(px, py).ravel()[cells].prod(1)
+        by_rows, by_columns = (_info_nce_exactly(law, n) for law in (LAW, LAW.T))
+        rows = [
+            (f"exact critic (log N - L: {by_rows:.4g})", information, dependent[0], True),
+            (f"... transposed (log N - L: {by_columns:.4g})", information, dependent[-1], False),
+            ("exact critic, independent x and y", 0.0, independent[1], True),
+        ]
+        if label.is_bound:
+            worst = (label.sign * max(label.sign * v) for v in (dependent[:-1], independent))
+            name = f"worst of {len(critics)} critics"
+            rows += [
+                (name, information, next(worst), True),
+                (f"{name}, independent x and y", 0.0, next(worst), True),
+            ]
+        for check, truth, measured, judged in rows:
+            yield Row(
+                f"{check}, N = {n}",
+                label.words(truth) if judged else f"{truth:.4g}",
+                float(measured),
+                math.nan,
+                label.judge(label.sign * (measured - truth)) if judged else None,
+            )
+
+
+def _critics(log_ratio):
+    """Too bold, too shy, shifted and noisy forms of the exact critic; and noise alone."""
+    rng = np.random.default_rng(0)
+    for scale, shift, noise in itertools.product((0, 0.5, 1, 2, 5), (-1, 0, 1), (0, 1)):
+        yield scale * log_ratio + shift + noise * rng.normal(size=log_ratio.shape)
+
+
+def _info_nce_exactly(law, n):
+    """I - KL by enumeration of one x and its n candidates; rows of `law` are x."""
+    px, py = law.sum(1), law.sum(0)
+    ratio = law / np.outer(px, py)
+    candidates = np.array(list(itertools.product(range(len(py)), repeat=n)))
+    mixture = ratio[:, candidates].mean(-1)  # (x, candidates)
+    kl = px @ (mixture * np.log(mixture)) @ py[candidates].prod(1)
+    return (law * np.log(ratio)).sum() - kl
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _gaussian_scores(n, batches, shift):
+    """Exact critics of Gaussian batches (information * batches, n, n)."""
+
+    def scores(rng, nats):
+        return gaussian_log_ratio(*correlated_gaussians(rng, n, DIM, nats), nats) + shift
+
+    rngs = jax.random.split(jax.random.key(n), (len(NATS), batches))
+    return jax.vmap(jax.vmap(scores, (0, None)))(rngs, jnp.array(NATS)).reshape(-1, n, n)
+
+
+def _gaussian_batches(evaluate, label, shift):
+    """Bias and spread with the exact critic, and where they lead with the number of pairs."""
+    means, errors = [], []
+    for n, batches in BATCHES.items():
+        value, _ = evaluate(_gaussian_scores(n, batches, shift))
+        for nats, sample in zip(NATS, value.reshape(len(NATS), batches), strict=True):
+            # The sampled partition varies by (e^2I - 1) / draws: its tail is seen, or it is not.
+            well_sampled = math.expm1(2 * nats) < n * (n - 1) / 16
+            excess, error = label.sign * (sample - nats), sample.std() / math.sqrt(batches)
+            forbidden = excess.mean() - 4 * error if well_sampled else np.quantile(excess, 0.05)
+            yield Row(
+                f"Gaussian, I = {nats:g}, N = {n}" + ("" if well_sampled else ", median"),
+                label.words(nats),
+                float(sample.mean() if well_sampled else np.median(sample)),
+                float(sample.std()),
+                label.judge(forbidden),
+            )
+            if nats == NATS[0]:
+                means.append(sample.mean())
+                errors.append(error)
+    # The bias of most estimates falls as 1 / N: the line through N and 2 N, at 1 / N = 0.
+    limit, error = 2 * means[1] - means[0], math.hypot(2 * errors[1], errors[0])
+    check = f"Gaussian, I = {NATS[0]:g}, on a line to 1 / N = 0"
+    yield Row(check, f"{NATS[0]:g}", limit, error, None)
+
+
+def _offsets(evaluate):
+    """Whether terms of x alone or of y alone change the value; a free one belongs to the rows."""
+    rng = np.random.default_rng(0)
+    scores, offset = rng.normal(size=(8, 8)), 2 * rng.normal(size=8)
+    stack = np.stack([scores, scores + 2, scores + offset[:, None], scores + offset])
+    value, _ = evaluate(stack.astype(np.float32))
+    constant, of_x, of_y = np.abs(value[1:] - value[0])
+    rows_are_x = bool(of_y > ROUNDING or of_x <= ROUNDING)
+    for check, change, expected, passed in (
+        ("change by a constant", constant, "any", None),
+        ("change by h(x), of rows", of_x, "any", None),
+        ("change by h(y), of columns", of_y, "not 0, or both", rows_are_x),
+    ):
+        yield Row(check, expected, float(change), math.nan, passed)
+
+
+def _ceiling(evaluate, label):
+    """The promised ceiling against sure and against random critics: reached, never passed."""
+    n = 8
+    sizes = (-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0)
+    diagonal = np.eye(n, dtype=bool)
+    sure = [np.where(diagonal, d, o) for d, o in itertools.product(sizes, repeat=2)]
+    random = 10 * np.random.default_rng(0).normal(size=(100, n, n))
+    value, ceilings = evaluate(np.concatenate([sure, random]).astype(np.float32))
+    highest, ceiling = float(value.max()), float(ceilings[0])
+    # Without a ceiling: more than N pairs can ever vouch for (McAllester & Stratos 2020).
+    goal = ceiling - 0.1 if math.isfinite(ceiling) else 2 * math.log(n) + 5
+    yield Row(
+        f"highest of any {n} pairs",
+        f"{ceiling:.4g}" if math.isfinite(ceiling) else f"any; {goal:.4g} if without ceiling",
+        highest,
+        math.nan,
+        goal <= highest <= ceiling + ROUNDING if label.known else None,
+    )
+
+
+def _finite(estimator):
+    """Scores of +-1e4 in every place."""
+    diagonal, signs = np.eye(8, dtype=bool), (-1e4, 0.0, 1e4)
+    scores = [np.where(diagonal, d, o) for d, o in itertools.product(signs, repeat=2)]
+    scores.append(np.random.default_rng(0).choice(signs, (8, 8)))
+    value = jax.value_and_grad(lambda scores: _as_estimate(estimator(scores)).value)
+    leaves = jax.jit(jax.vmap(value))(np.stack(scores).astype(np.float32))
+    broken = sum(int((~np.isfinite(np.asarray(leaf))).sum()) for leaf in leaves)
+    return Row("not finite at +-1e4", "0", broken, math.nan, broken == 0)

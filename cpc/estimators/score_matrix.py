@@ -1,0 +1,51 @@
+"""Score matrices: joint pairs on the diagonal, pairs of the product of the marginals off it."""
+
+import jax
+import jax.numpy as jnp
+
+from cpc.types import UserError
+
+#: e^75 times a score of 1e4 is still a number in float32.
+LARGEST_EXPONENT = 75.0
+
+
+def split(scores):
+    """Float32 scores of the n joint pairs (n,), and the matrix with -inf in their place (n, n).
+
+    Raises:
+      UserError: not a square matrix, or fewer than 2 pairs.
+    """
+    if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or scores.shape[0] < 2:
+        raise UserError(
+            f"scores has the shape {scores.shape}: it must be (n, n) with 2 pairs or more, rows x, "
+            "columns y, joint pairs on the diagonal"
+        )
+    scores = scores.astype(jnp.float32)
+    return jnp.diagonal(scores), jnp.where(off_diagonal(scores.shape[0]), scores, -jnp.inf)
+
+
+def off_diagonal(n):
+    """Where the pairs of the product are, (n, n)."""
+    return ~jnp.eye(n, dtype=bool)
+
+
+def mean_off(values):
+    """Mean of the entries off the diagonal; divided first, so that the sum stays finite."""
+    n = values.shape[0]
+    return jnp.where(off_diagonal(n), values / (n * (n - 1)), 0.0).sum()
+
+
+def log_mean_exp_off(product):
+    """Log mean e^s over the product pairs of `split`."""
+    n = product.shape[0]
+    return jax.nn.logsumexp(product) - jnp.log(n * (n - 1.0))
+
+
+def exp(scores):
+    """e^s, continued by its tangent above s = 75, where float32 would end.
+
+    sup over s of (r s - e^s) is unchanged for ratios r below e^75, and so are the bounds that it
+    gives: what a runaway critic gets is a finite value, far below any truth, and a gradient.
+    """
+    excess = jnp.maximum(scores - LARGEST_EXPONENT, 0.0)
+    return jnp.exp(jnp.minimum(scores, LARGEST_EXPONENT)) * (1.0 + excess)

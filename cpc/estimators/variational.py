@@ -1,0 +1,212 @@
+"""Estimates that take the exponent of a critic on average: DV, MINE, TUBA, NWJ, JS, SMILE; CLUB.
+
+With r(x, y) = p(x, y) / (p(x) p(y)) and f the scores, joint pairs (i, i), product pairs (i, j):
+no ceiling, and a variance that grows as e^I: the partition of n draws from a Gaussian law varies
+by (e^(2I) - 1) / n. A batch that has not seen the tail reads high (McAllester & Stratos 2020).
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from cpc.estimators.estimate import Estimate
+from cpc.estimators.score_matrix import exp, log_mean_exp_off, mean_off, split
+from cpc.types import UserError
+
+
+def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I by the supremum of Donsker & Varadhan.
+
+    mean f_ii - log mean_(i != j) e^f_ij; best f = log r + any constant.
+
+    A lower bound for exact means only. On a batch the logarithm of the sampled mean is biased
+    upwards, so that this is no bound: 15 % too high at I = 10 nats with 64 pairs.
+
+    Raises:
+      UserError: scores that are not square, or a single pair.
+
+    >>> donsker_varadhan(jnp.array([[2.0, 0.0], [0.0, 2.0]])).value
+    Array(2., dtype=float32)
+    """
+    joint, product = split(scores)
+    return Estimate(joint.mean() - log_mean_exp_off(product))
+
+
+def mine(
+    scores: Float[Array, "n n"],
+    log_average: float | int | Float[Array, ""],
+    *,
+    decay: float = 0.9,
+    floor: float = 1e-4,
+) -> tuple[Estimate, Float[Array, ""]]:
+    """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
+
+    The value is `donsker_varadhan`. Its gradient is that of mean f_ii - u / b, where
+    u = mean_(i != j) e^f_ij and b = max(decay * average + (1 - decay) u, floor) is held constant:
+    the average over steps lowers the bias of the gradient, not that of the value.
+
+    Args:
+      scores: (n, n).
+      log_average: log of the moving average, 0 before the first step.
+      decay: of the moving average.
+      floor: of b, as in public code.
+
+    Returns:
+      The estimate, and log b for the next step.
+
+    Raises:
+      UserError: scores that are not square, a single pair, a decay outside [0, 1).
+
+    >>> estimate, log_average = mine(jnp.zeros((3, 3)), 0.0)
+    >>> estimate.value, log_average
+    (Array(0., dtype=float32), Array(0., dtype=float32))
+    """
+    if not 0 <= decay < 1:
+        raise UserError(f"decay is {decay}: it must be in [0, 1)")
+    joint, product = split(scores)
+    log_mean = log_mean_exp_off(product)
+    log_average = jnp.logaddexp(jnp.log(decay) + log_average, jnp.log1p(-decay) + log_mean)
+    log_average = jax.lax.stop_gradient(jnp.maximum(log_average, jnp.log(floor)))
+    ratio = jnp.exp(log_mean - log_average)
+    no_value = ratio - jax.lax.stop_gradient(ratio)
+    return Estimate(joint.mean() - jax.lax.stop_gradient(log_mean) - no_value), log_average
+
+
+def tuba(
+    scores: Float[Array, "n n"],
+    log_baseline: float | int | Float[Array, ""] | Float[Array, " n"],
+) -> Estimate:
+    """Estimate I by the bound with a baseline a(x) > 0 (Poole et al. 2019, eq. 5).
+
+    1 + mean (f_ii - log a_i) - mean_(i != j) e^f_ij / a_i; best f = log r + log a(x).
+
+    A lower bound for every a(x) that does not look at y.
+
+    Args:
+      scores: (n, n).
+      log_baseline: log a of each row, or one for all; may be learned.
+
+    Raises:
+      UserError: scores that are not square, or a single pair.
+
+    >>> tuba(jnp.array([[2.0, 0.0], [0.0, 2.0]]), 0.0).value
+    Array(2., dtype=float32)
+    """
+    joint, product = split(scores)
+    log_baseline = jnp.broadcast_to(jnp.asarray(log_baseline, jnp.float32), joint.shape)
+    partition = mean_off(exp(product - log_baseline[:, None]))
+    return Estimate(1.0 + (joint - log_baseline).mean() - partition, is_bound=True, side="lower")
+
+
+def nwj(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I by the bound of Nguyen, Wainwright & Jordan (2010), or f-GAN KL, or MINE-f.
+
+    mean f_ii - mean_(i != j) e^(f_ij - 1): TUBA with a = e; best f = 1 + log r.
+
+    A lower bound, without bias at the best critic, of a large variance.
+
+    Raises:
+      UserError: scores that are not square, or a single pair.
+
+    >>> nwj(jnp.ones((4, 4))).value
+    Array(0., dtype=float32)
+    """
+    return tuba(scores, 1.0)
+
+
+def js(scores: Float[Array, "n n"]) -> Estimate:
+    """Estimate I with a critic that was trained on `js_objective` (Poole et al. 2019, sec. 2.3).
+
+    1 + mean f_ii - mean_(i != j) e^f_ij: NWJ at 1 + f, since that training ends at f = log r.
+
+    A lower bound. Public code reads out `nwj(scores)` instead, which at f = log r is I - 1/e.
+
+    Raises:
+      UserError: scores that are not square, or a single pair.
+
+    >>> js(jnp.zeros((4, 4))).value
+    Array(0., dtype=float32)
+    """
+    return tuba(scores, 0.0)
+
+
+def js_objective(scores: Float[Array, "n n"]) -> Float[Array, ""]:
+    """Judge joint against product pairs; to be maximised, for `js` and `smile`; no estimate.
+
+    -mean softplus(-f_ii) - mean_(i != j) softplus(f_ij); best f = log r (Hjelm et al. 2019, eq. 4).
+
+    Raises:
+      UserError: scores that are not square, or a single pair.
+
+    >>> js_objective(jnp.zeros((2, 2))) + 2 * jnp.log(2.0)
+    Array(0., dtype=float32)
+    """
+    joint, product = split(scores)
+    return -jax.nn.softplus(-joint).mean() - mean_off(jax.nn.softplus(product))
+
+
+def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> Estimate:
+    """Estimate I by DV with a clipped partition (Song & Ermon 2020, eq. 13).
+
+    mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip); the joint scores are not clipped.
+    Train with `js_objective`, whose optimum is f = log r; clip = inf gives Donsker-Varadhan.
+
+    Not a bound: little variance, at the price of a bias of either sign. The exact critic reads up
+    to 2 nats too high; critics that fit badly hide this.
+
+    Raises:
+      UserError: scores that are not square, a single pair, a clip known not to be positive.
+
+    >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
+    Array(4., dtype=float32)
+    """
+    if isinstance(clip, int | float) and not clip > 0:
+        raise UserError(f"clip is {clip}: it must be above 0, in nats; inf clips nothing")
+    joint, _ = split(scores)
+    _, clipped = split(jnp.clip(scores.astype(jnp.float32), -clip, clip))
+    return Estimate(joint.mean() - log_mean_exp_off(clipped))
+
+
+def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
+    """Estimate I by the Fenchel-Legendre bound (Guo et al. 2022).
+
+    1 - mean_i [ u_i + mean_(j != i) e^(f_ij - f_ii - u_i) ]; best f = log r + h(x), u = -log r.
+
+    -log z = max over u of 1 - u - z e^-u makes it a lower bound for every f and u, with one
+    negative as with many.
+
+    Args:
+      scores: f, (n, n).
+      u: u(x_i, y_i) of the joint pairs, learned beside f.
+
+    Raises:
+      UserError: scores that are not square, a single pair, another number of u.
+
+    >>> flo(jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.full(2, -2.0)).value
+    Array(2., dtype=float32)
+    """
+    joint, product = split(scores)
+    if u.shape != joint.shape:
+        raise UserError(f"u has the shape {u.shape}: one number a joint pair is {joint.shape}")
+    u = u.astype(jnp.float32)
+    partition = mean_off(exp(product - joint[:, None] - u[:, None]))
+    return Estimate(1.0 - u.mean() - partition, is_bound=True, side="lower")
+
+
+def club(log_conditional: Float[Array, "n n"]) -> Estimate:
+    """Estimate I from above by a model of the conditional (Cheng et al. 2020, eq. 7).
+
+    mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i); an upper bound if q = p(y|x), with no
+    guarantee otherwise, so that `is_bound` is False. Any f = log q + h(y) gives the same.
+
+    Args:
+      log_conditional: log q(y_j|x_i), (n, n).
+
+    Raises:
+      UserError: log_conditional that is not square, or a single pair.
+
+    >>> club(jnp.array([[2.0, 0.0], [1.0, 4.0]])).value
+    Array(2.5, dtype=float32)
+    """
+    joint, product = split(log_conditional)
+    return Estimate(joint.mean() - mean_off(product), side="upper")
