@@ -1,15 +1,17 @@
 """Tasks of known mutual information: what an estimate is held against."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from cpc.types import UserError
 
-#: Beyond this the noise, e^-I/d, drowns in the rounding of float32.
+#: Beyond this the noise, e^(-I / d), drowns in the rounding of float32.
 MAX_NATS_PER_DIMENSION = 9.0
 
 
@@ -21,9 +23,9 @@ class Task(NamedTuple):
     """I(x; y), nats."""
     sample: Callable[[Key[Array, ""], int], tuple[Float[Array, "n dx"], Float[Array, "n dy"]]]
     """sample(rng, n): n independent pairs, float32; jittable with n static."""
-    log_ratio: Callable[[Array, Array], Float[Array, "n n"]] | None = None
+    log_ratio: Callable[[Array, Array], Float[Array, "m n"]]
     """log_ratio(x, y)[i, j] = log p(x_i, y_j) / (p(x_i) p(y_j)), nats: the critic that no training
-    can beat. None where it has no closed form here."""
+    beats; -inf where a pair cannot occur."""
 
 
 def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False) -> Task:
@@ -55,10 +57,8 @@ def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False
     def log_ratio(x, y):
         return gaussian_log_ratio(x, jnp.cbrt(y) if cubic else y, mutual_information)
 
-    shape = "cubic" if cubic else "gaussian"
-    return Task(
-        f"{shape}-{dim}-{mutual_information:g}", float(mutual_information), sample, log_ratio
-    )
+    name = f"{'cubic' if cubic else 'gaussian'}-{dim}-{mutual_information:g}"
+    return Task(name, float(mutual_information), sample, log_ratio)
 
 
 def correlated_gaussians(
@@ -66,9 +66,9 @@ def correlated_gaussians(
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
     """Draw n pairs of standard normals with I nats between them, spread evenly over `dim`.
 
-    1 - rho^2 = e^(-2 I / dim); the information may be traced.
+    The information may be traced, so that one compiled program climbs a staircase.
     """
-    rho, noise = _correlation(dim, mutual_information)
+    rho, noise = correlation(dim, mutual_information)
     x, e = jax.random.normal(rng, (2, n, dim))
     return x, rho * x + noise * e
 
@@ -83,12 +83,66 @@ def gaussian_log_ratio(
     I + sum_d [ y_j^2 - (y_j - rho x_i)^2 / (1 - rho^2) ] / 2, which keeps its digits as rho
     goes to 1, where the expanded square would not.
     """
-    rho, noise = _correlation(x.shape[1], mutual_information)
+    rho, noise = correlation(x.shape[1], mutual_information)
     residual = (y[None] - rho * x[:, None]) / noise  # (m, n, d)
     return mutual_information + 0.5 * (jnp.square(y).sum(-1) - jnp.square(residual).sum(-1))
 
 
-def _correlation(dim, mutual_information):
-    """Correlation rho and sqrt(1 - rho^2), without the cancellation of 1 - rho^2."""
-    exponent = -2.0 * mutual_information / dim
+def correlation(
+    dim: int, mutual_information: float | int | Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Find rho and sqrt(1 - rho^2) of `dim` pairs that share I nats: 1 - rho^2 = e^(-2 I / dim).
+
+    >>> rho, noise = correlation(20, 4.0)
+    >>> round(float(rho), 4), round(float(rho**2 + noise**2), 4)
+    (0.5742, 1.0)
+    """
+    exponent = jnp.asarray(-2.0 * mutual_information / dim, float)
     return jnp.sqrt(-jnp.expm1(exponent)), jnp.exp(exponent / 2)
+
+
+def correlation_information(rho: float | int, dim: int = 1) -> float:
+    """Information of `dim` independent pairs of normals with correlation rho, nats.
+
+    I = -(dim / 2) ln(1 - rho^2).
+
+    Raises:
+      UserError: a correlation that is not strictly between -1 and 1.
+
+    >>> round(correlation_information(0.75), 4)
+    0.4133
+    """
+    if not -1 < rho < 1:
+        raise UserError(f"rho is {rho}: a correlation must lie between -1 and 1, both left out")
+    return -0.5 * dim * (math.log1p(-rho) + math.log1p(rho))
+
+
+def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> float:
+    """Information between the first dim_x and the other dimensions of a normal law, nats.
+
+    I = ln( det S_xx det S_yy / det S ) / 2 (Cover and Thomas 2006, section 8.4).
+
+    >>> round(gaussian_information(np.array([[1.0, 0.75], [0.75, 1.0]]), 1), 4)
+    0.4133
+    """
+    parts = covariance[:dim_x, :dim_x], covariance[dim_x:, dim_x:], covariance
+    xx, yy, both = (np.linalg.slogdet(part)[1] for part in parts)
+    return float(0.5 * (xx + yy - both))
+
+
+def ar1_information(phi: float | int, k: int) -> float:
+    """Information between x_t and x_(t+k) of x_t = phi x_(t-1) + e_t, each dimension, nats.
+
+    I = -ln(1 - phi^(2k)) / 2. The past before x_t adds nothing: the process is Markov.
+
+    Raises:
+      UserError: a process that is not stationary, or an offset below 1.
+
+    >>> round(ar1_information(0.9, 1), 4)
+    0.8304
+    """
+    if not -1 < phi < 1:
+        raise UserError(f"phi is {phi}: the process is stationary only between -1 and 1")
+    if k < 1:
+        raise UserError(f"k is {k}: offsets are 1 or more")
+    return correlation_information(phi**k)
