@@ -155,7 +155,7 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
     ]
     if len(pictures) != 1:
         raise UserError(
-            f"{name} has {len(pictures)} 8-bit pictures an example (of {', '.join(features)}), not "
+            f"{name} has {len(pictures)} 8-bit pictures an example (of {', '.join(sorted(features))}), not "
             "one: it is no image classification set"
         )
     label = "label" if "label" in classes else classes[0] if len(classes) == 1 else None

@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+
+from cpc import data
+from cpc.types import UserError
+
+
+def images(n=10, lazy=False):
+    pixels = np.random.default_rng(n).integers(0, 256, (n, 4, 5, 3), np.uint8)
+    labels = np.arange(n, dtype=np.int32) % 3
+    shown = data.LazyPixels(pixels.shape, lambda i: pixels[i]) if lazy else pixels
+    return data.Images(shown, labels, ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("index", [3, -1, [2, 2, 0], slice(1, 9, 3), np.array([], np.int64)])
+def test_lazy_pixels_index_as_the_array_does(index):
+    now, later = images().pixels, images(lazy=True).pixels
+    np.testing.assert_array_equal(later[index], now[index])
+    assert later.shape == now.shape
+    assert later[index].dtype == np.uint8
+    with pytest.raises(IndexError):
+        later[10]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_selecting_keeps_pictures_and_labels_together(lazy):
+    chosen = data.select_images(images(lazy=lazy), [7, 1])
+    np.testing.assert_array_equal(chosen.pixels[:], images().pixels[[7, 1]])
+    assert chosen.labels.tolist() == [1, 1]
+    assert len(chosen) == 2
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_epoch_is_a_shuffle(lazy):
+    draw = data.make_image_batches(images(lazy=lazy), batch_size=3, seed=1)
+    orders = []
+    for epoch in range(4):
+        batches = [draw(3 * epoch + place) for place in range(3)]
+        orders.append(np.concatenate([batch["image"] for batch in batches]))
+        assert len(set(orders[-1])) == 9  # of 10: one is left over
+        for batch in batches:
+            np.testing.assert_array_equal(batch["x"], images().pixels[batch["image"]])
+            np.testing.assert_array_equal(batch["label"], batch["image"] % 3)
+            assert batch["sequence"].tolist() == [0, 1, 2]
+            assert (batch["x"].dtype, batch["label"].dtype) == (np.uint8, np.int32)
+    assert len({tuple(order) for order in orders}) == 4
+    left_over = [set(range(10)) - set(order) for order in orders]
+    assert len(set.union(*left_over)) > 1
+
+
+def test_pure_in_seed_and_step():
+    draw = data.make_image_batches(images(50), batch_size=8, seed=3)
+    later = draw(100)["image"]
+    other = data.make_image_batches(images(50), batch_size=8, seed=4)
+    assert not np.array_equal(other(100)["image"], later)
+    again = data.make_image_batches(images(50), batch_size=8, seed=3)
+    np.testing.assert_array_equal(again(100)["image"], later)
+    for step, batch in zip(range(20), data.prefetch(draw, 0, 20, num_threads=4), strict=True):
+        np.testing.assert_array_equal(batch["image"], again(step)["image"])
+
+
+def test_processes_share_the_global_batch():
+    whole = data.make_image_batches(images(), batch_size=6, seed=0)(5)
+    parts = [
+        data.make_image_batches(images(), batch_size=6, seed=0, process=p, num_processes=3)(5)
+        for p in range(3)
+    ]
+    for key in ("x", "label", "sequence", "image"):
+        np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "a batch of 0 pictures"),
+        ({"batch_size": 11}, "more than the 10 pictures"),
+        ({"batch_size": 9, "num_processes": 2}, "multiple of 2"),
+    ],
+)
+def test_impossible_batches(arguments, message):
+    with pytest.raises(UserError, match=message):
+        data.make_image_batches(images(), seed=0, **arguments)

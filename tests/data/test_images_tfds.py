@@ -1,0 +1,170 @@
+import io
+import json
+import time
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python.array_record_module import ArrayRecordWriter
+from PIL import Image
+
+from cpc import data
+from cpc.types import UserError
+
+SPLITS = {"train": (3, 3), "unlabelled": (2,)}
+
+
+def picture(i):
+    return np.random.default_rng(i).integers(0, 256, (8, 8, 3), np.uint8)
+
+
+def png(pixels):
+    target = io.BytesIO()
+    Image.fromarray(pixels).save(target, "png")
+    target.seek(0)
+    return target
+
+
+def write(folder, features, example, splits=SPLITS, form="array_record"):
+    """A prepared set, laid out as tfds does; `example(split, i)` gives the i-th of a split."""
+    folder.mkdir(parents=True)
+    features.save_config(str(folder))
+    name = folder.parent.name
+    for split, shards in splits.items():
+        number = 0
+        for shard, count in enumerate(shards):
+            path = folder / f"{name}-{split}.{form}-{shard:05}-of-{len(shards):05}"
+            writer = ArrayRecordWriter(str(path), "group_size:1")
+            for _ in range(count):
+                encoded = features.encode_example(example(split, number))
+                writer.write(features.serialize_example(encoded))
+                number += 1
+            writer.close()
+    described = {
+        "name": name,
+        "version": folder.name,
+        "fileFormat": form,
+        "splits": [
+            {
+                "name": split,
+                "shardLengths": [str(n) for n in shards],
+                "numBytes": "1",
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+            }
+            for split, shards in splits.items()
+        ],
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(described))
+    return folder.parent.parent
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    """As stl10 is: no label in one of its splits."""
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(8, 8, 3)),
+            "label": tfds.features.ClassLabel(names=["airplane", "bird"]),
+        }
+    )
+
+    def example(split, i):
+        return {"image": png(picture(i)), "label": i % 2 if split == "train" else -1}
+
+    return write(tmp_path / "sets/stl10/1.0.0", features, example)
+
+
+def read(data_dir, name, split, **options):
+    return data.read_images_tfds(data_dir, name, split, **{"log": lambda _: None, **options})
+
+
+@pytest.mark.parametrize("memory_bytes", [10**9, 0])
+def test_reads_what_was_written(prepared, tmp_path, memory_bytes):
+    options = {"memory_bytes": memory_bytes, "cache": tmp_path / "cache"}
+    images = read(prepared, "stl10", "train", **options)
+    assert isinstance(images.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)
+    np.testing.assert_array_equal(images.pixels[:], [picture(i) for i in range(6)])
+    assert images.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    assert images.class_names == ("airplane", "bird")
+    part = read(prepared, "stl10", "train[:50%]", **options)
+    np.testing.assert_array_equal(part.pixels[:], [picture(i) for i in range(3)])
+    nameless = read(prepared, "stl10", "unlabelled", **options)
+    assert nameless.labels.tolist() == [data.UNLABELLED] * 2
+    grey = read(prepared, "stl10", "train", size=4, channels=1, **options)
+    assert grey.pixels.shape == (6, 4, 4, 1)
+
+
+def test_damaged_record(tmp_path):
+    features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
+
+    def example(_, i):
+        return {"image": io.BytesIO(png(picture(i)).getvalue()[: -99 if i == 4 else None])}
+
+    data_dir = write(tmp_path / "sets/mine/1.0.0", features, example)
+    images = read(data_dir, "mine", "train", max_skipped_fraction=0.2)
+    np.testing.assert_array_equal(images.pixels, [picture(i) for i in (0, 1, 2, 3, 5)])
+    assert images.labels.tolist() == [data.UNLABELLED] * 5
+    ((record, reason),) = images.skipped
+    assert record == "record 4 of mine, split train"
+    assert "does not decode" in reason
+    with pytest.raises(UserError, match="1 of 6 pictures in mine, split train do not decode"):
+        read(data_dir, "mine", "train")
+
+
+def test_not_prepared_says_the_command_at_once(tmp_path):
+    began = time.monotonic()
+    for name in ("cifar10", "imagenet2012"):
+        with pytest.raises(UserError) as raised:
+            read(tmp_path, name, "train")
+        command = f"tfds build {name} --file_format=array_record --data_dir={tmp_path}`"
+        assert command in str(raised.value)
+    assert f"ILSVRC2012_img_val.tar from image-net.org into {tmp_path}" in str(raised.value)
+    assert time.monotonic() - began < 1
+
+
+def test_the_newest_version_and_configs(prepared):
+    features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
+
+    def example(_, i):
+        return {"image": png(picture(100 + i))}
+
+    write(prepared / "stl10/10.0.0", features, example, {"train": (1,)})
+    np.testing.assert_array_equal(read(prepared, "stl10", "train").pixels, [picture(100)])
+    write(prepared / "resized/8x8/1.0.0", features, example, {"train": (1,)})
+    with pytest.raises(UserError, match=r"has configs in .*: name one, such as resized/8x8"):
+        read(prepared, "resized", "train")
+
+
+def test_unknown_split_missing_shard_other_format(prepared):
+    for split in ("test", "train[x]"):
+        with pytest.raises(UserError, match=r"no split .* it has train, unlabelled"):
+            read(prepared, "stl10", split)
+    folder = prepared / "stl10/1.0.0"
+    (folder / "stl10-train.array_record-00001-of-00002").unlink()
+    assert len(read(prepared, "stl10", "train[:3]")) == 3
+    with pytest.raises(UserError, match="1 of the 2 record files of train are not there"):
+        read(prepared, "stl10", "train")
+    text = (folder / "dataset_info.json").read_text().replace("array_record", "tfrecord")
+    (folder / "dataset_info.json").write_text(text)
+    with pytest.raises(UserError, match="another format than array_record: remove it and run"):
+        read(prepared, "stl10", "unlabelled")
+
+
+def test_several_classes_and_pictures(tmp_path):
+    one = tfds.features.Image(shape=(8, 8, 3))
+    classes = tfds.features.ClassLabel(num_classes=3)
+    features = tfds.features.FeaturesDict({"image": one, "coarse_label": classes, "label": classes})
+
+    def example(_, i):
+        return {"image": png(picture(i)), "coarse_label": 0, "label": 2}
+
+    data_dir = write(tmp_path / "sets/cifar100/1.0.0", features, example)
+    assert set(read(data_dir, "cifar100", "train").labels) == {2}
+    features = tfds.features.FeaturesDict({"left": one, "right": one})
+
+    def pair(_, i):
+        return {"left": png(picture(i)), "right": png(picture(i))}
+
+    write(tmp_path / "sets/pairs/1.0.0", features, pair)
+    with pytest.raises(UserError, match=r"pairs has 2 8-bit pictures an example \(of left, right"):
+        read(data_dir, "pairs", "train")
