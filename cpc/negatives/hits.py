@@ -60,7 +60,7 @@ def hit_rate(
     0.1184
     """
     if not np.all((np.asarray(density) >= 0) & (np.asarray(density) <= 1)):
-        raise UserError(f"density is {density}: it must be from 0 to 1")
+        raise UserError(f"the chance of a hit in one draw is {density}: it must be from 0 to 1")
     if num_draws < 0:
         raise UserError(f"num_draws is {num_draws}: it must be 0 or more")
     with np.errstate(divide="ignore", invalid="ignore"):  # log 0, and 0 log 0

@@ -90,7 +90,7 @@ def test_hit_rate_at_its_ends():
 
 @pytest.mark.parametrize("density", [-0.1, 1.1, float("nan"), np.array([0.5, 2.0])])
 def test_a_density_that_is_none_is_a_sentence(density):
-    with pytest.raises(UserError, match="density is"):
+    with pytest.raises(UserError, match="in one draw is"):
         hit_rate(density, 3)
 
 

@@ -85,7 +85,7 @@ def test_alpha_of_a_mass(name):
         free = negatives.solve_alpha(counts, mask, target, low=-2, high=3)
         assert free == pytest.approx(expected["alpha_unbounded"][i], **close)
         if expected["alpha"][i] is None:
-            with pytest.raises(UserError, match="out of reach: alpha from 0.0 to 1.0 gives"):
+            with pytest.raises(UserError, match="out of reach: alpha from 0"):
                 negatives.solve_alpha(counts, minority, target)
             refused += 1
         else:
@@ -165,7 +165,7 @@ def test_a_bad_minority_is_a_sentence(minority, sentence):
 def test_bad_numbers_are_a_sentence():
     with pytest.raises(UserError, match="alpha is nan"):
         negatives.unigram(np.array([1, 2]), float("nan"))
-    with pytest.raises(UserError, match="density is 1.5"):
+    with pytest.raises(UserError, match="one draw is 1"):
         negatives.expected_count(1.5, 3, unique=False)
     with pytest.raises(UserError, match="num_draws is -1"):
         negatives.expected_count(0.5, -1, unique=True)

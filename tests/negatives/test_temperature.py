@@ -1,0 +1,278 @@
+"""Entropy and temperature against 50-digit values, a float64 twin, and over many steps."""
+
+import functools
+import math
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpc.negatives import (
+    bounded_temperature,
+    entropy,
+    hold_entropy,
+    negative_weights,
+    raw_temperature,
+    solve_temperature,
+)
+from cpc.types import UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+_, GOLDEN = load_golden("temperature_entropy.json")
+ROWS = {name: case for name, case in GOLDEN.items() if "scores" in case[1]}
+TAU = ROWS["three"][1]["tau"]
+WIDTH = max(len(inputs["scores"]) for _, inputs, _ in ROWS.values())
+
+
+def padded(rows):
+    """Rows of different lengths -> (scores with NaN behind them, where)."""
+    where = np.arange(WIDTH) < np.array([len(row) for row in rows])[:, None]
+    scores = np.full(where.shape, np.nan, np.float32)
+    for out, row in zip(scores, rows, strict=True):
+        out[: len(row)] = row
+    return jnp.asarray(scores), jnp.asarray(where)
+
+
+SCORES, WHERE = padded([inputs["scores"] for _, inputs, _ in ROWS.values()])
+entropies = jax.jit(entropy)
+weights = jax.jit(negative_weights)
+solve_rows = jax.jit(
+    jax.vmap(lambda s, target, where: solve_temperature(s[None], target, where[None]))
+)
+
+
+def expected_of(key):
+    return np.array([expected[key] for _, _, expected in ROWS.values()])
+
+
+def test_goldens_are_covered():
+    assert set(GOLDEN) - set(ROWS) == {"negative_weights_three"}
+    assert all(inputs["tau"] == TAU for _, inputs, _ in ROWS.values())
+
+
+@pytest.mark.parametrize("i", range(len(TAU)))
+def test_entropy_equals_golden(i):
+    """In float32, to its rounding of the greatest entropy, log n."""
+    value = entropies(SCORES, TAU[i], WHERE)
+    np.testing.assert_allclose(value, expected_of("H")[:, i], rtol=2e-6, atol=2e-6)
+
+
+def test_slope_equals_golden():
+    """dH/dtau by autodiff is Var_p(s) / tau^3; float32 loses what is small beside H / tau."""
+    differentiate = jax.jit(jax.jacfwd(lambda tau: entropy(SCORES, tau, WHERE)))
+    for i, tau in enumerate(TAU):
+        atol = 2e-6 * math.log(WIDTH) / tau
+        np.testing.assert_allclose(differentiate(tau), expected_of("dH")[:, i], 2e-5, atol)
+
+
+@pytest.mark.parametrize("i", range(5))
+def test_solved_temperature_equals_golden(i):
+    """One temperature a row, by vmap."""
+    solvable = [j for j, (_, inputs, _) in enumerate(ROWS.values()) if "target_H" in inputs]
+    cases = [list(ROWS.values())[j] for j in solvable]
+    targets = jnp.array([inputs["target_H"][i] for _, inputs, _ in cases])
+    chosen = jnp.array(solvable)
+    tau = solve_rows(SCORES[chosen], targets, WHERE[chosen])
+    want = [expected["tau_solved"][i] for _, _, expected in cases]
+    np.testing.assert_allclose(tau, want, rtol=1e-5)
+
+
+def test_solved_temperature_by_hand():
+    scores = jnp.array([[0.5, 0.3, 0.1]])
+    for target, tau in ((0.25, 0.072529), (0.5, 0.109703), (0.75, 0.167722), (1.0, 0.353809)):
+        assert float(solve_temperature(scores, target)) == pytest.approx(tau, rel=2e-5)
+
+
+@pytest.mark.parametrize("i", range(len(TAU)))
+def test_negative_weights_equal_golden(i):
+    names = [name for name in ROWS if name != "single"]
+    positives = [ROWS[name][1]["positive_index"] for name in names]
+    chosen = jnp.array([list(ROWS).index(name) for name in names])
+    where = WHERE[chosen].at[jnp.arange(len(names)), jnp.array(positives)].set(False)
+    got = np.asarray(weights(SCORES[chosen], TAU[i], where))
+    np.testing.assert_array_equal(got[~where], 0.0)
+    for row, kept, name in zip(got, np.asarray(where), names, strict=True):
+        want = ROWS[name][2]["negative_weights"][i]
+        # Scores differ by up to 160, and float32 has 7 digits of that, over tau.
+        np.testing.assert_allclose(row[kept], want, rtol=1e-4, atol=1e-6)
+
+
+def test_negative_weights_by_hand():
+    _, inputs, expected = GOLDEN["negative_weights_three"]
+    scores = jnp.array([inputs["negative_scores"]])
+    for tau, want in zip(inputs["tau"], expected["negative_weights"], strict=True):
+        np.testing.assert_allclose(negative_weights(scores, tau)[0], want, rtol=2e-6)
+    printed = [[0.402, 0.329, 0.269], [0.472, 0.316, 0.212], [0.867, 0.117, 0.016]]
+    np.testing.assert_allclose(expected["negative_weights"][:3], printed, atol=5e-4)
+
+
+def test_weights_are_the_gradient_on_the_negatives():
+    scores = jnp.array([[0.5, -0.3, 0.1]])
+    pull = jax.grad(lambda s: 0.2 * jax.nn.logsumexp(s / 0.2))(scores)
+    np.testing.assert_allclose(negative_weights(scores, 0.2), pull, rtol=1e-6)
+
+
+def random_scores(seed, spread, clustered):
+    """Rows of different spread; clustered ones have plateaus in their entropy."""
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(6, 24)) * spread * np.exp(0.3 * rng.normal(size=(6, 1)))
+    if clustered:
+        scores = np.round(scores / spread) * spread + 1e-2 * scores
+    where = rng.random((6, 24)) < 0.8
+    return np.where(where, scores, np.nan).astype(np.float32), where
+
+
+def mean_entropy(scores, tau, where):
+    """A float64 twin: means over the rows that have candidates."""
+    values = []
+    for row, kept in zip(np.asarray(scores, np.float64), np.asarray(where), strict=True):
+        if kept.any():
+            x = row[kept] / float(tau)
+            p = np.exp(x - np.logaddexp.reduce(x))
+            values.append(-(p[p > 0] * np.log(p[p > 0])).sum())
+    return np.mean(values)
+
+
+solve = jax.jit(solve_temperature)
+hold = jax.jit(functools.partial(hold_entropy, low=1e-5, high=1e5))
+FRACTIONS = st.floats(0.1, 0.95)
+SPREADS = st.sampled_from([1e-2, 1.0, 100.0])
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), FRACTIONS, SPREADS, st.booleans())
+def test_solved_temperature_has_the_mean_entropy(seed, fraction, spread, clustered):
+    scores, where = random_scores(seed, spread, clustered)
+    where[seed % 6] &= seed % 2 == 0  # sometimes a row without candidates
+    target = fraction * np.log(where.sum(-1)[where.any(-1)]).mean()
+    tau = solve(jnp.asarray(scores), jnp.float32(target), jnp.asarray(where))
+    assert mean_entropy(scores, tau, where) == pytest.approx(target, abs=2e-5)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.integers(0, 10**6), FRACTIONS, SPREADS, st.booleans(), st.floats(-4, 4))
+def test_held_entropy_arrives_and_stays(seed, fraction, spread, clustered, start):
+    """From any start within 10,000 times the scores' spread."""
+    scores, where = map(jnp.asarray, random_scores(seed, spread, clustered))
+    tau = jnp.float32(np.clip(spread * 10.0**start, 1e-5, 1e5))
+    values = []
+    for _ in range(16):
+        tau = hold(tau, scores, where, fraction)
+        values.append(mean_entropy(scores, tau, where))
+    target = fraction * np.log(np.asarray(where).sum(-1)).mean()
+    np.testing.assert_allclose(values[-6:], target, rtol=0, atol=1e-3)
+
+
+def test_held_temperature_stays_within_bounds():
+    scores = jnp.array([[3.0, 1.0, 0.0]])
+    tau = jnp.float32(1.0)
+    for fraction, end in ((0.999, 2.0), (0.001, 0.5)):
+        for _ in range(20):
+            tau = hold_entropy(tau, scores, None, fraction, 0.5, 2.0)
+            assert 0.5 <= float(tau) <= 2.0
+        assert float(tau) == pytest.approx(end, rel=1e-3)
+    assert float(hold_entropy(1e9, scores, None, 0.5, 0.5, 2.0)) <= 2.0
+
+
+def test_nothing_to_hold_changes_nothing():
+    scores, where = jnp.full((2, 3), jnp.nan), jnp.zeros((2, 3), bool)
+    assert float(hold(0.7, scores, where, 0.5)) == pytest.approx(0.7, rel=1e-6)
+
+
+def test_temperatures_found_have_no_gradient():
+    scores = jnp.array([[3.0, 1.0, 0.0]])
+    for find in (
+        lambda s: solve_temperature(s, 0.5),
+        lambda s: hold_entropy(1.0, s, None, 0.5, 0.01, 10.0),
+    ):
+        np.testing.assert_array_equal(jax.grad(find)(scores), 0.0)
+
+
+def test_target_out_of_reach():
+    """A sentence where values are known, under jit the end of the bracket that comes closest."""
+    scores = jnp.array([[1.0, 1.0, 0.0, -1.0]])  # two greatest: entropy is above log 2
+    for target, end in ((0.69, 1e-6), (1.39, 1e6)):
+        with pytest.raises(UserError, match=r"must be above 0\.693147 and below 1\.38629"):
+            solve_temperature(scores, target)
+        assert float(solve(scores, target)) == pytest.approx(end, rel=1e-5)
+    with pytest.raises(UserError, match=r"from 0\.1 to 0\.2 gives these scores"):
+        solve_temperature(scores, 1.0, low=0.1, high=0.2)
+    with pytest.raises(UserError, match="no temperature"):  # equal scores: log 4 at any
+        solve_temperature(jnp.zeros((1, 4)), math.log(4))
+
+
+@pytest.mark.parametrize("measure", [
+    lambda s, where: entropy(s, 0.5, where).sum(),
+    lambda s, where: (negative_weights(s, 0.5, where) * jnp.arange(4.0)).sum(),
+])  # fmt: skip
+def test_masked_scores_have_no_gradient(measure):
+    where = jnp.array([[True, True, False, True], [False] * 4, [False, True, False, False]])
+    scores = jnp.where(where, jnp.array([0.3, -0.2, 0.0, 0.9]), jnp.nan)
+    value, gradient = jax.value_and_grad(measure)(scores, where)
+    assert np.isfinite(value)
+    np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
+    assert (np.asarray(gradient)[0, [0, 1, 3]] != 0).all()
+    np.testing.assert_array_equal(np.asarray(gradient)[1:], 0.0)  # none, or one candidate: 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_huge_scores_are_finite(dtype):
+    scores = jnp.array([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]], dtype)
+    value, gradient = jax.value_and_grad(lambda s: entropy(s, 0.01).sum())(scores)
+    assert value.dtype == jnp.float32
+    assert float(value) == pytest.approx(math.log(3), rel=1e-6)
+    np.testing.assert_array_equal(np.asarray(gradient, np.float32), 0.0)
+    share = negative_weights(scores, 0.01)
+    np.testing.assert_allclose(share, [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
+    assert float(solve(scores[:1], 0.5)) > 100.0
+    assert jnp.isfinite(hold(1.0, scores, jnp.ones((2, 3), bool), 0.5))
+
+
+@pytest.mark.parametrize("tau", [0.0101, 0.07, 0.1, 0.9, 0.999])
+def test_bounded_temperature_is_inverted(tau):
+    raw = raw_temperature(tau, 0.01, 1.0)
+    assert float(bounded_temperature(raw, 0.01, 1.0)) == pytest.approx(tau, rel=1e-5)
+    assert float(jax.grad(bounded_temperature)(raw, 0.01, 1.0)) > 0.0
+
+
+def test_bounded_temperature_stays_within_bounds():
+    values = [float(bounded_temperature(raw, 0.01, 1.0)) for raw in (-1e4, -3.0, 0.0, 3.0, 1e4)]
+    assert values == sorted(values)
+    assert values[0] == pytest.approx(0.01, rel=1e-6)
+    assert values[2] == pytest.approx(0.1, rel=1e-6)
+    assert values[-1] == pytest.approx(1.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("measure", [entropy, negative_weights])
+@pytest.mark.parametrize("temperature", [0, -1.0, float("nan")])
+def test_temperature_must_be_positive(measure, temperature):
+    with pytest.raises(UserError, match="temperature is"):
+        measure(jnp.zeros((1, 2)), temperature)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.1, math.inf)])
+def test_bounds_must_be_a_bracket(low, high):
+    scores = jnp.array([[1.0, 0.0]])
+    for call in (
+        lambda: solve_temperature(scores, 0.5, low=low, high=high),
+        lambda: hold_entropy(1.0, scores, None, 0.5, low, high),
+        lambda: bounded_temperature(0.0, low, high),
+        lambda: raw_temperature(0.5, low, high),
+    ):
+        with pytest.raises(UserError, match="give 0 < low < high"):
+            call()
+
+
+def test_other_bad_numbers_are_a_sentence():
+    with pytest.raises(UserError, match="temperature is 2"):
+        raw_temperature(2.0, 0.1, 1.0)
+    for fraction in (0.0, 1.0, 50):
+        with pytest.raises(UserError, match="fraction is"):
+            hold_entropy(1.0, jnp.zeros((1, 2)), None, fraction, 0.1, 1.0)
