@@ -2,6 +2,7 @@
 
 from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC, Model, make_model
+from cpc.models.critics import Baseline, GaussianConditional, JointCritic, SeparableCritic
 from cpc.models.encoders import ConvEncoder
 from cpc.models.image_cpc import DIRECTIONS, ImageCPC, frame_positions, from_frame, to_frame
 from cpc.models.image_encoders import SmallConvEncoder
@@ -15,15 +16,19 @@ __all__ = [
     "DIRECTIONS",
     "GRU",
     "LSTM",
+    "Baseline",
     "CausalConv",
     "CausalTransformer",
     "ConvEncoder",
+    "GaussianConditional",
     "ImageCPC",
+    "JointCritic",
     "LinearPredictor",
     "MaskedRowConv",
     "Model",
     "ResNet",
     "RowGRU",
+    "SeparableCritic",
     "SmallConvEncoder",
     "Stage",
     "check_offsets",
