@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.spatial import cKDTree
+from scipy.spatial import KDTree
 from scipy.special import digamma
 
 from cpc.estimators.estimate import Estimate
@@ -39,14 +39,14 @@ def ksg(
     if not 1 <= k < n:
         raise UserError(f"k is {k}: with {n} pairs it must be from 1 to {n - 1} neighbours")
     pairs = np.concatenate([x, y], axis=1)
-    radius = cKDTree(pairs).query(pairs, k=[k + 1], p=np.inf)[0][:, 0]  # the first is the pair
+    radius = KDTree(pairs).query(pairs, k=k + 1, p=np.inf)[0][:, -1]  # the first is the pair
     if not radius.all():
         raise UserError(
             f"more than k = {k} pairs are equal: nearest neighbours need continuous data, or a "
             "little noise added"
         )
     inside = np.nextafter(radius, 0)  # strictly nearer
-    nearer = [cKDTree(z).query_ball_point(z, inside, p=np.inf, return_length=True) for z in (x, y)]
+    nearer = [KDTree(z).query_ball_point(z, inside, p=np.inf, return_length=True) for z in (x, y)]
     value = digamma(k) + digamma(n) - sum(digamma(count).mean() for count in nearer)
     return Estimate(float(value), ceiling=float(digamma(n) - digamma(k)))
 
@@ -68,7 +68,7 @@ def cca(
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])
-    >>> round(cca(x, x + y).value / np.log(2), 6)  # rho^2 = 1/2
+    >>> round(cca(x, x + y).value / math.log(2), 6)  # rho^2 = 1/2
     0.5
     """
     x, y = _pairs(x, y)
