@@ -1,0 +1,75 @@
+"""The losses again, in float64 NumPy, one anchor and one entry at a time: slow and plain.
+
+Each takes the positive score of one anchor and the list of its negatives that count.
+"""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+
+
+def softplus(x):
+    return float(np.logaddexp(0.0, x))
+
+
+def info_nce(positive, negatives, temperature=1.0):
+    scores = [s / temperature for s in (positive, *negatives)]
+    return float(np.logaddexp.reduce(scores)) - scores[0]
+
+
+def ranking_nce(positive, negatives, log_positive, log_negatives):
+    return info_nce(positive - log_positive, [s - log_negatives for s in negatives])
+
+
+def nce(positive, negatives, log_positive, log_negatives, log_normalizer):
+    constant = log_normalizer + math.log(len(negatives))
+    loss = softplus(-(positive - constant - log_positive))
+    for s in negatives:
+        loss += softplus(s - constant - log_negatives)
+    return loss
+
+
+def sampled_logistic(positive, negatives, log_positive=0.0, log_negatives=0.0):
+    loss = softplus(-(positive - log_positive))
+    for s in negatives:
+        loss += softplus(s - log_negatives)
+    return loss
+
+
+def decoupled(positive, negatives, temperature, weight=1.0):
+    total = float(np.logaddexp.reduce([s / temperature for s in negatives]))
+    return total - weight * positive / temperature
+
+
+def hard_weighted(positive, negatives, prior, concentration, temperature):
+    """With numbers instead of logarithms; decimals do not overflow."""
+
+    def exp(x):
+        return Decimal(x).exp()
+
+    u = [exp(s / temperature) for s in negatives]
+    tilt = [exp(concentration * s / temperature) for s in negatives]
+    mean = sum(w * x for w, x in zip(tilt, u, strict=True)) / sum(tilt)
+    own = exp(positive / temperature)
+    corrected = (mean - Decimal(prior) * own) / (1 - Decimal(prior))
+    noise = max(corrected, exp(-1 / temperature))
+    return float((1 + len(u) * noise / own).ln())
+
+
+def sigmoid(positive, negatives, temperature, bias):
+    return sampled_logistic(
+        positive / temperature + bias, [s / temperature + bias for s in negatives]
+    )
+
+
+def triplet(positive, negatives, margin, mining):
+    own, others = -positive, [-s for s in negatives]  # distances
+    costs = [max(0.0, own - other + margin) for other in others]
+    if mining == "all":
+        return sum(costs) / len(costs)
+    if mining == "hard":
+        return max(costs)
+    inside = [other for other in others if own < other < own + margin]
+    chosen = min(inside) if inside else max(others)
+    return max(0.0, own - chosen + margin)
