@@ -11,6 +11,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from configs import defaults
+
 
 def get_config() -> Any:
     """Every key that an audio experiment knows, with the demo's values."""
@@ -46,22 +48,10 @@ def get_config() -> Any:
     c.model.num_offsets = 12
     c.model.dtype = "float32"  # of the computation; parameters and loss are always float32
 
-    c.negatives = ConfigDict()
-    c.negatives.rule = (
-        "batch"  # batch, excluding_sequence, own_sequence, same_group or one_per_sequence
-    )
-    c.negatives.window = 0  # latents around the positive, of the own sequence, to leave out
-    c.negatives.groups = 1  # the paper's per-device negatives: 8 devices are 8 groups
-    c.negatives.num_sampled = 0  # negatives an anchor; 0: all that the rule allows
-    c.negatives.temperature = 1.0
-
-    c.optim = ConfigDict()
+    c.loss = defaults.loss()
+    c.negatives = defaults.negatives()
+    c.optim = defaults.optim()
     c.optim.learning_rate = 2e-3  # the paper: 2e-4, for 300,000 steps
-    c.optim.warmup_steps = 100
-    c.optim.schedule = "cosine"  # or constant
-    c.optim.clip_norm = 0.0  # 0: off
-    c.optim.weight_decay = 0.0
-    c.optim.ema_decay = 0.0  # 0: off
 
     c.evaluate = ConfigDict()
     c.evaluate.num_windows = 128  # held-out windows for the bound

@@ -19,9 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import audio_voices
-from cpc import negatives, report
+from cpc import report
 from cpc.data import SAMPLE_RATE_HZ, make_batches
-from cpc.losses import cpc_loss
 from cpc.models import (
     CPC,
     GRU,
@@ -36,8 +35,9 @@ from cpc.models import (
 from cpc.train import check_batch_size
 from cpc.types import Batch, Position, UserError
 from experiments import audio_probes, launch, training
-from experiments.audio_data import AudioData, load_data, synthetic_truth, write_skipped
+from experiments.audio_data import AudioData, load_data, synthetic_truth
 from experiments.launch import Config
+from experiments.objective import build_objective, build_rule
 
 CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalTransformer}
 
@@ -54,7 +54,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     model = build_model(config.model)
     folder = launch.open_run(workdir, config, mesh)
     data = load_data(config, print)
-    write_skipped(folder, data)
+    launch.write_skipped(folder, data.train.skipped)
     audio_probes.check_data(config, data)
     if config.data.source == "synthetic":
         encoder = ConvEncoder(padding=config.model.padding)
@@ -76,18 +76,23 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
 
 def make_problem(config: Config, data: AudioData, probe: Callable) -> training.Problem:
     """Model, loss and batches of a config."""
-    rule = training.build_rule(config)
+    offsets = tuple(range(1, config.model.num_offsets + 1))
     evaluates = config.evaluate.num_windows > 0
     mixed = copy.deepcopy(config)
     mixed.data.one_speaker = False
+    hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
     return training.Problem(
         model=build_model(config.model),
-        score=make_score(config, rule),
-        rule=rule,
+        objective=build_objective(config, offsets),
+        offsets=offsets,
+        views=("forward",),
+        prepare=lambda batch, rng, train: batch,
+        look=lambda outputs, batch: [(outputs, positions(batch, outputs.z.shape[1]))],
         draw=draw_windows(config, data.train, config.seed),
         draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
         draw_any_test=draw_windows(mixed, data.test, config.seed + 1) if evaluates else None,
-        audio_hours=config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600,
+        num_tests=-(-config.evaluate.num_windows // config.data.batch_size),
+        per_step=(hours, "h audio"),
         probe=probe,
     )
 
@@ -110,7 +115,7 @@ def build_model(config: Config) -> Model:
 
 def check_negatives(config: Config) -> None:
     """Some anchor has a negative at every offset, whoever speaks."""
-    rule, batch_size = training.build_rule(config), config.data.batch_size
+    rule, batch_size = build_rule(config), config.data.batch_size
     length = max(1, config.data.window_samples // ConvEncoder().stride)
     sequence, time = np.divmod(np.arange(batch_size * length), length)
     candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
@@ -145,26 +150,6 @@ def positions(batch: Batch, num_latents: int) -> Position:
         lane=jnp.zeros((1, 1), jnp.int32),
         group=batch["speaker"][:, None],
     )
-
-
-def make_score(config: Config, rule: negatives.Rule) -> Callable:
-    """score(outputs, batch, rng) -> the CPC loss of a batch of windows, and its sums."""
-    options = config.negatives
-
-    def thin(rng, positive, scores, where):
-        return scores, negatives.sample_uniform(rng, where, options.num_sampled)
-
-    def score(outputs, batch, rng):
-        return cpc_loss(
-            outputs,
-            positions(batch, outputs.z.shape[1]),
-            rule,
-            choose=thin if options.num_sampled else None,
-            temperature=options.temperature,
-            rng=rng,
-        )
-
-    return score
 
 
 if __name__ == "__main__":

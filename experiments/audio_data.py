@@ -128,9 +128,3 @@ def _describe(train, test, window_samples, log):
         f"{counts.seconds_too_short / 3600:.2f} h, are shorter than a window and not trained on), "
         f"{len(test):,} test utterances; {len(train.skipped):,} files skipped"
     )
-
-
-def write_skipped(workdir: pathlib.Path, audio: AudioData) -> None:
-    """List what was left out of the data, and why, in the run directory."""
-    lines = [f"{path}: {reason}\n" for path, reason in audio.train.skipped]
-    (workdir / "skipped.txt").write_text("".join(lines), encoding="utf-8", errors="replace")

@@ -11,7 +11,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import jax
@@ -32,9 +32,28 @@ LEAST = {
     "data.speaker_level": 1,
     "data.test_fraction": 0,
     "data.window_samples": 1,
+    "data.size": 1,
     "data.batch_size": 1,
     "data.num_threads": 0,
     "data.max_skipped_fraction": 0,
+    "augment.crop": 1,
+    **dict.fromkeys(
+        (
+            "augment.jitter",
+            "augment.colour_drop",
+            "augment.rotation",
+            "augment.shear",
+            "augment.elastic",
+            "augment.brightness",
+            "augment.contrast",
+        ),
+        0,
+    ),
+    "model.patch": 1,
+    "model.stride": 1,
+    "model.stages": 0,
+    "model.first_offset": 0,
+    "model.target_width": 0,
     "model.width": 1,
     "model.context_width": 1,
     "model.context_layers": 1,
@@ -42,16 +61,33 @@ LEAST = {
     "negatives.window": 0,
     "negatives.groups": 1,
     "negatives.num_sampled": 0,
+    "negatives.queue": 0,
+    "negatives.momentum": 0,
+    "negatives.target_entropy": 0,
+    "loss.prior": 0,
+    "loss.concentration": 0,
+    "loss.margin": 0,
     "optim.warmup_steps": 0,
     "optim.ema_decay": 0,
     "evaluate.num_windows": 0,
+    "evaluate.num_images": 0,
+    "probe.regions": 1,
+    "probe.num_images": 0,
+    "probe.num_neighbours": 1,
+    "probe.num_subsets": 1,
     "probe.hidden_width": 0,
     "probe.num_epochs": 1,
     "probe.minutes_per_speaker": 0,
     "probe.hours": 0,
     "probe.every": 0,
 }
-BELOW_ONE = ("data.test_fraction", "optim.ema_decay")
+BELOW_ONE = (
+    "data.test_fraction",
+    "optim.ema_decay",
+    "negatives.momentum",
+    "negatives.target_entropy",
+    "loss.prior",
+)
 
 #: A ConfigDict, whose attributes no type checker knows.
 Config: TypeAlias = Any
@@ -165,9 +201,7 @@ def check_config(config: Config, reference: Config) -> None:
             raise UserError(f"the config has an unknown key {key}{hint}")
     for key, value in known.items():
         if key not in given:
-            raise UserError(
-                f"the config lacks the key {key}: add it (configs/audio_voices.py has {value!r})"
-            )
+            raise UserError(f"the config lacks the key {key}: add it, such as {value!r}")
         if not isinstance(given[key], type(value)) and not (
             isinstance(value, float) and isinstance(given[key], int)
         ):
@@ -242,6 +276,12 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
         "git_revision": git_revision(),
         "command": command_line(),
     }
+
+
+def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> None:
+    """List what was left out of the data, and why, in the run directory."""
+    lines = [f"{path}: {reason}\n" for path, reason in skipped]
+    (workdir / "skipped.txt").write_text("".join(lines), encoding="utf-8", errors="replace")
 
 
 def git_revision() -> str | None:

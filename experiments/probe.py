@@ -11,7 +11,7 @@ from absl import flags
 from cpc import report
 from cpc.train import restore_params
 from cpc.types import UserError
-from experiments import audio, audio_probes, launch
+from experiments import audio, audio_probes, launch, training
 from experiments.audio_data import load_data
 
 TASK = flags.DEFINE_enum("task", "all", ["all", *audio_probes.TASKS], "What to probe for.")
@@ -26,7 +26,7 @@ def main() -> None:
     config = launch.read_config(workdir)
     launch.start(launch.DEVICE.value)
     arrays, _, step = restore_params(workdir / "checkpoints", STEP.value)
-    variables = {"params": arrays["ema"] or arrays["params"], **arrays["extra"]}
+    variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
     data = load_data(config, print)
     model = audio.build_model(config.model)
     tasks = None if TASK.value == "all" else [TASK.value]

@@ -1,20 +1,19 @@
-"""What the experiments share: the negative rule, the training run, and the records it writes."""
+"""What the experiments share: the training run, and the records it writes."""
 
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from cpc import negatives
 from cpc.data import prefetch
 from cpc.estimators import Track, Tracker, bound_over_sequences
 from cpc.evaluate import feature_spread
-from cpc.losses import OffsetSums
 from cpc.models import Model
 from cpc.train import (
     JsonlWriter,
@@ -31,49 +30,39 @@ from cpc.train import (
     replicate,
     stop_on_signals,
 )
-from cpc.types import Batch, CPCOutputs, UserError
+from cpc.types import Batch
 from experiments.launch import Config
+from experiments.objective import Objective, View
 
-RULES = (
-    negatives.batch,
-    negatives.excluding_sequence,
-    negatives.own_sequence,
-    negatives.same_group,
-    negatives.one_per_sequence,
-)
+#: What an objective may record of itself, as means over the steps.
+OBJECTIVE = ("temperature", "queue_age")
 
 
 class Problem(NamedTuple):
     """What makes one problem differ from another."""
 
     model: Model
-    score: Callable[[CPCOutputs, Batch, Any], tuple[Any, OffsetSums]]
-    """score(outputs, batch, rng) -> the loss and its sums per offset."""
-    rule: negatives.Rule
+    objective: Objective
+    offsets: tuple[int, ...]
+    """Steps ahead that are predicted."""
+    views: tuple[str, ...]
+    """Names of the directions of prediction."""
+    prepare: Callable[[Batch, Any, bool], Batch]
+    """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
+    look: Callable[[Any, Batch], Sequence[View]]
+    """look(outputs, batch) -> outputs and positions of each direction."""
     draw: Callable[[int], Batch]
     """Index of a step -> its batch."""
     draw_test: Callable[[int], Batch] | None
     """Held-out batches, drawn as those of the training; None for no evaluation."""
     draw_any_test: Callable[[int], Batch] | None
-    """Held-out batches of independently drawn windows, for the strict bound."""
-    audio_hours: float
-    """Sound in a batch, in hours."""
+    """Held-out batches of independently drawn sequences, for the strict bound."""
+    num_tests: int
+    """Batches in an evaluation."""
+    per_step: tuple[float, str]
+    """What a batch holds, and its unit, such as (0.003, "h audio")."""
     probe: Callable[[Any, int], dict[str, float]]
     """probe(variables, step) fits and records the probes; returns accuracies by name."""
-
-
-def build_rule(config: Config) -> negatives.Rule:
-    """The negative rule of a config, with its window and its groups."""
-    named = {rule.name: rule for rule in RULES}
-    options, batch_size = config.negatives, config.data.batch_size
-    if options.rule not in named:
-        raise UserError(f"negatives.rule is {options.rule!r}: choose one of {', '.join(named)}")
-    rule = named[options.rule]
-    if options.window:
-        rule = rule & negatives.outside_window(options.window)
-    if options.groups != 1:
-        rule = rule & negatives.within_shards(options.groups, batch_size)
-    return rule
 
 
 def train(
@@ -92,9 +81,7 @@ def train(
         restored = checkpoint.restore(state)
         state = restored[0] if restored else state
         start = int(state.step)
-        console = ProgressWriter(
-            config.num_steps, ("loss", "nats"), (problem.audio_hours, "h audio")
-        )
+        console = ProgressWriter(config.num_steps, ("loss", "nats"), problem.per_step)
         if start:
             console.say(f"resuming from step {start:,}")
         jsonl = workdir / "metrics.jsonl"
@@ -120,7 +107,7 @@ def train(
         )
         for writer in writers:
             writer.close()
-    return reason, trained_variables(state)
+    return reason, model_variables(state.params, state.ema, state.extra)
 
 
 def make_step(
@@ -142,37 +129,73 @@ def make_step(
 
 
 def make_loss(problem: Problem) -> Callable:
-    """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch."""
+    """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch.
+
+    Parameters and what else is carried are {"model": ..., "objective": ...}.
+    """
+    objective = problem.objective
 
     def loss_fn(params, extra, batch, rng):
-        outputs, extra = problem.model.apply({"params": params, **extra}, batch, True, rng)
-        loss, sums = problem.score(outputs, batch, rng)
-        return loss, (extra, {"offsets": sums})
+        of_augmentation, of_model, of_objective = jax.random.split(rng, 3)
+        batch = problem.prepare(batch, of_augmentation, True)
+        variables = {"params": params["model"], **extra["model"]}
+        outputs, model_state = problem.model.apply(variables, batch, True, of_model)
+        views = problem.look(outputs, batch)
+        state = dict(extra["objective"])
+        if objective.momentum:
+            slow = optax.incremental_update(
+                params["model"], state.pop("slow"), 1 - objective.momentum
+            )
+            slow = jax.tree.map(jax.lax.stop_gradient, slow)
+            variables = {"params": slow, **extra["model"]}
+            keys = problem.look(problem.model.apply(variables, batch, False)[0], batch)
+            views = [
+                (outputs._replace(z=jax.lax.stop_gradient(key.z)), positions)
+                for (outputs, positions), (key, _) in zip(views, keys, strict=True)
+            ]
+        loss, sums, state, metrics = objective.score(
+            params["objective"], state, views, of_objective, True
+        )
+        if objective.momentum:
+            state["slow"] = slow
+        return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
 
     return loss_fn
 
 
 def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
     """The state before the first step."""
-    root, batch = jax.random.key(config.seed), problem.draw(0)
-    extra = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
-    params = extra.pop("params")
-    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, batch, root)
+    root, raw = jax.random.key(config.seed), problem.draw(0)
+    batch = jax.eval_shape(lambda raw: problem.prepare(raw, root, True), raw)
+    batch = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
+    variables = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
+    model = variables.pop("params")
+    views = jax.eval_shape(
+        lambda v: problem.look(problem.model.apply(v, batch, False)[0], batch),
+        {"params": model, **variables},
+    )
+    own, state = problem.objective.init(views)
+    if problem.objective.momentum:
+        state["slow"] = model
+    params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
+    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)
     has_ema = config.optim.ema_decay > 0
     return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics, has_ema)
 
 
-def trained_variables(state: TrainState) -> Any:
+def model_variables(params: Any, ema: Any, extra: Any) -> Any:
     """The model's variables as they are evaluated: the running average, if there is one."""
-    return {"params": state.params if state.ema is None else state.ema, **state.extra}
+    return {"params": (ema or params)["model"], **extra["model"]}
 
 
-def describe_track(tracker: Tracker, track: Track) -> dict[str, Any]:
-    """The per-offset numbers of a record."""
+def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str, Any]:
+    """The numbers of a record, by offset and, where there are several, direction."""
+    directions = [view for view in problem.views for _ in problem.offsets]
     return {
         "rule": tracker.rule,
         "is_bound": tracker.is_bound,
-        "offsets": list(range(1, len(track.n) + 1)),
+        "offsets": list(problem.offsets) * len(problem.views),
+        **({"directions": directions} if len(problem.views) > 1 else {}),
         "n": track.n,
         "log_n": track.log_n,
         "offset_loss": track.loss,
@@ -197,7 +220,7 @@ def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turns the sums of a window of steps into its record; says so when the state changes."""
-    tracker = Tracker(problem.rule.is_bound, problem.rule.name)
+    tracker = Tracker(problem.objective.is_bound, problem.objective.name)
     begin, last = time.time() - seconds_before, ""
 
     def summarize(sums, step):
@@ -213,8 +236,10 @@ def make_summary(
             "gradient_norm": sums["gradient_norm"] / max(sums["steps"], 1.0),
             "learning_rate": float(schedule(step - 1)),
             "seconds": time.time() - begin,
-            "audio_hours_per_step": problem.audio_hours,
-            **describe_track(tracker, track),
+            "per_step": problem.per_step[0],
+            "per_step_unit": problem.per_step[1],
+            **{name: sums[name] / max(sums["steps"], 1.0) for name in OBJECTIVE if name in sums},
+            **describe_track(problem, tracker, track),
         }
 
     return summarize
@@ -229,29 +254,37 @@ def make_evaluation(
     """
     if problem.draw_test is None or problem.draw_any_test is None:
         return lambda state: []
-    num_batches = -(-config.evaluate.num_windows // config.data.batch_size)
-    batches = [put_batch(problem.draw_test(i), mesh) for i in range(num_batches)]
+    batches = [put_batch(problem.draw_test(i), mesh) for i in range(problem.num_tests)]
     # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
-    mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(num_batches)]
-    tracker = Tracker(problem.rule.is_bound, problem.rule.name)
+    mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(problem.num_tests)]
+    objective, rng = problem.objective, jax.random.key(0)
+    tracker = Tracker(objective.is_bound, objective.name)
+
+    def look(variables, batch):
+        batch = problem.prepare(batch, rng, False)
+        return problem.look(problem.model.apply(variables, batch, False)[0], batch)
 
     @jax.jit
-    def measure(variables, batch):
-        outputs, _ = problem.model.apply(variables, batch, False)
-        return problem.score(outputs, batch, jax.random.key(0))[1]
+    def measure(variables, own, batch):
+        return objective.score(*own, look(variables, batch), rng, False)[1]
 
     @jax.jit
-    def together(variables, batches):
-        outputs = [problem.model.apply(variables, batch, False)[0] for batch in batches]
-        z, c, predictions = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
-        strict = bound_over_sequences(z, predictions / config.negatives.temperature)
-        return strict, *(feature_spread(x.reshape(-1, x.shape[-1])) for x in (z, c))
+    def together(variables, own, batches):
+        tau, parts, spreads = objective.temperature(*own), [], []
+        for views in zip(*(look(variables, batch) for batch in batches), strict=True):
+            outputs = [objective.scored(outputs) for outputs, _ in views]
+            z, c, predictions = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
+            parts.append(bound_over_sequences(z, predictions / tau, problem.offsets))
+            spreads.append([feature_spread(x.reshape(-1, x.shape[-1])) for x in (z, c)])
+        strict = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+        return strict, *spreads[0]
 
     def evaluate(state):
-        variables, step = trained_variables(state), int(state.step)
-        sums = [measure(variables, batch) for batch in batches]
+        variables = model_variables(state.params, state.ema, state.extra)
+        own, step = (state.params["objective"], state.extra["objective"]), int(state.step)
+        sums = [measure(variables, own, batch) for batch in batches]
         track = tracker(jax.device_get(jax.tree.map(lambda *leaves: sum(leaves), *sums)))
-        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, mixed))
+        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
         held_out = float(np.sum(track.loss))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
@@ -259,11 +292,11 @@ def make_evaluation(
                 "held_out_loss": held_out,
                 "loss": held_out,
                 **spread,
-                **describe_track(tracker, track),
+                **describe_track(problem, tracker, track),
             },
             {
                 "series": "strict",
-                **describe_track(Tracker(True, "one_per_sequence"), Tracker(True)(strict)),
+                **describe_track(problem, Tracker(True, "one_per_sequence"), Tracker(True)(strict)),
             },
         ]
         every = config.probe.every

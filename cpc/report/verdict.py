@@ -29,17 +29,15 @@ def progress_sentences(run: Run) -> list[str]:
     sentence = f"{last['step']:,} training steps"
     if len(seconds := known(last.get("seconds", []))):
         sentence += f" in {duration(seconds[0])}"
-    rates = known(
-        [
-            r["audio_hours_per_step"] * r["steps_per_second"]
-            for r in run.train
-            if "audio_hours_per_step" in r and "steps_per_second" in r
-        ]
-    )
-    if len(rates):
+    keys = ("per_step", "steps_per_second")
+    rates = known([r[keys[0]] * r[keys[1]] for r in run.train if all(key in r for key in keys)])
+    unit = last.get("per_step_unit")
+    if len(rates) and unit == "h audio":
         seconds = 3600 * float(np.median(rates))
         heard = duration(seconds) if seconds >= 10 else f"{seconds:.2g} s"
         sentence += f", hearing {heard} of audio each second"
+    elif len(rates):
+        sentence += f", seeing {np.median(rates):,.0f} {unit} each second"
     return [f"{sentence}, {device_phrase(run)}."]
 
 

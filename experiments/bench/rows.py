@@ -83,7 +83,9 @@ def product_row(timings: dict[str, Timing]) -> Row:
 def timing_rows(config: Config, step: Step, timings: dict[str, Timing]) -> list[Row]:
     """The whole step, and what its parts take alone."""
     encoder = ConvEncoder(padding=config.model.padding)
-    flop = count_flop(step.params, encoder, config.data.batch_size, config.data.window_samples)
+    flop = count_flop(
+        step.params["model"], encoder, config.data.batch_size, config.data.window_samples
+    )
     work = {
         "step": sum(flop),
         "encoder": flop.encoder,

@@ -56,13 +56,16 @@ def make_parts(
     rng = jax.random.key(0)
 
     def compute(params):
-        return problem.model.apply({"params": params, **extra}, batch, True, rng)[0]
+        variables = training.model_variables(params, None, extra)
+        return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
 
     def energy(params, name):  # what is not asked for is not computed
-        return jnp.square(getattr(compute(params), name)).sum()
+        views = problem.look(compute(params), batch)
+        return sum(jnp.square(getattr(outputs, name)).sum() for outputs, _ in views)
 
     def score(outputs):
-        return problem.score(outputs, batch, rng)
+        own = params["objective"], extra["objective"]
+        return problem.objective.score(*own, problem.look(outputs, batch), rng, True)[:2]
 
     outputs = jax.jit(compute)(params)
     gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)

@@ -9,7 +9,7 @@ import pytest
 
 from cpc import data
 from cpc.train import make_mesh, put_batch
-from experiments import training
+from experiments import objective, training
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def train(config, made, num_devices=1, steps=2):
 OPTIONS = [
     *({"model__context": context} for context in ("gru", "lstm", "conv", "transformer")),
     *({"model__norm": norm} for norm in ("none", "layer", "channel", "batch", "group")),
-    *({"negatives__rule": rule.name} for rule in training.RULES),
+    *({"negatives__rule": rule.name} for rule in objective.RULES),
     {"model__dtype": "bfloat16"},
     {"model__padding": "same"},
     {"model__context_layers": 2},
@@ -89,9 +89,9 @@ def test_every_predictor_gets_gradient(made):
     state, _, _ = training.make_step(config, problem, make_mesh(1))
     batch = jax.tree.map(jnp.asarray, problem.draw(0))
     gradient = jax.grad(training.make_loss(problem), has_aux=True)(
-        state.params, {}, batch, jax.random.key(0)
+        state.params, state.extra, batch, jax.random.key(0)
     )[0]
-    by_offset = np.abs(gradient["predictor"]["W"]["kernel"]).sum((0, 2))
+    by_offset = np.abs(gradient["model"]["predictor"]["W"]["kernel"]).sum((0, 2))
     assert by_offset.shape == (3,)
     assert (by_offset > 0).all()
     assert state.metrics["offsets"].loss.shape == (3,)
@@ -131,7 +131,7 @@ def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so(made):
     from cpc.types import UserError
     from experiments import audio
 
-    for rule, window in itertools.product(training.RULES, (0, 3, 99)):
+    for rule, window in itertools.product(objective.RULES, (0, 3, 99)):
         config = make_config(negatives__rule=rule.name, negatives__window=window)
         if rule.name == "own_sequence" and window == 99:
             with pytest.raises(UserError, match="no negatives at offset 1"):

@@ -56,7 +56,7 @@ def write_metrics(workdir, num_steps, rng):
         record["learning_rate"] = 5e-4 * min(1, step / 300) * (0.5 + 0.5 * np.cos(step / 800))
         record["gradient_norm"] = 1.5 + 3 * np.exp(-step / 200) + 0.2 * rng.random()
         record["steps_per_second"] = 6.5 + 0.3 * rng.standard_normal()
-        record["audio_hours_per_step"] = 8 * 1.28 / 3600
+        record |= {"per_step": 8 * 1.28 / 3600, "per_step_unit": "h audio"}
         record["seconds"] = step / 6.5
         records.append(record)
     for step in range(0, num_steps + 1, 250):

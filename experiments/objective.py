@@ -1,0 +1,276 @@
+"""What a config asks of the loss: objective, negatives, temperature and memory, as pure functions.
+
+Their own parameters (a learned temperature or bias) are trained with the model's; what they carry
+from step to step (a held temperature, a queue, a momentum encoder) lives in the training state.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from cpc import losses, negatives
+from cpc.losses import AnchorLoss, Choose, Memory, OffsetSums, cpc_loss, describe
+from cpc.types import CPCOutputs, Position, PyTree, UserError
+from experiments.launch import Config
+
+RULES = (
+    negatives.batch,
+    negatives.excluding_sequence,
+    negatives.own_sequence,
+    negatives.same_group,
+    negatives.one_per_sequence,
+)
+CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed")
+TEMPERATURES = ("fixed", "learned", "entropy")
+#: Anchors of each offset whose negatives' weights hold the temperature.
+ANCHORS_WATCHED = 32
+
+#: One direction of prediction: outputs and where their latents come from.
+View = tuple[CPCOutputs, Position]
+
+
+class Objective(NamedTuple):
+    """The loss of a model's outputs, and what it keeps."""
+
+    rule: negatives.Rule
+    name: str
+    """Of rule, choice and memory, for records."""
+    is_bound: bool
+    """Whether log N - L is a lower bound on mutual information."""
+    momentum: float
+    """Decay of the encoder whose running average makes the keys; 0: the encoder itself."""
+    init: Callable[[Sequence[View]], tuple[PyTree, PyTree]]
+    """init(views) -> (params, state), of this objective alone; arrays or shapes of arrays."""
+    score: Callable[..., tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]]
+    """score(params, state, views, rng, train) -> (loss, sums, state, metrics).
+
+    Views add up in the loss; their sums stand one after the other along the offsets.
+    """
+    scored: Callable[[CPCOutputs], CPCOutputs]
+    """Outputs whose dot products are the scores, before the temperature."""
+    temperature: Callable[[PyTree, PyTree], jax.Array]
+    """temperature(params, state) -> tau."""
+
+
+def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
+    """The objective of a config, whose predictions are of these offsets."""
+    options = config.negatives
+    rule, loss, choose = build_rule(config), build_loss(config.loss), build_choice(options)
+    if options.temperature_rule not in TEMPERATURES:
+        raise UserError(
+            f"negatives.temperature_rule is {options.temperature_rule!r}: choose one of "
+            f"{', '.join(TEMPERATURES)}"
+        )
+    low, high = options.temperature_low, options.temperature_high
+    if not 0 < low < high:
+        raise UserError(
+            f"negatives.temperature_low is {low} and temperature_high {high}: they must be above 0 "
+            "and ascend"
+        )
+    if options.temperature_rule != "fixed" and not low < options.temperature < high:
+        raise UserError(
+            f"negatives.temperature is {options.temperature}: under the rule "
+            f"{options.temperature_rule} it starts between temperature_low ({low}) and "
+            f"temperature_high ({high})"
+        )
+
+    def init(views):
+        params, state = {}, {}
+        if options.temperature_rule == "learned":
+            raw = negatives.raw_temperature(options.temperature, low, high)
+            params["raw_temperature"] = jnp.asarray(raw, jnp.float32)
+        if options.temperature_rule == "entropy":
+            state["temperature"] = jnp.asarray(options.temperature, jnp.float32)
+        if config.loss.learn_bias:
+            params["bias"] = jnp.asarray(config.loss.bias, jnp.float32)
+        if options.queue:
+            width = views[0][0].z.shape[-1]
+            state["queues"] = tuple(negatives.make_queue(options.queue, width) for _ in views)
+            state["step"] = jnp.zeros((), jnp.int32)
+        return params, state
+
+    def scored(outputs):
+        return _unit(outputs) if config.loss.cosine else outputs
+
+    def temperature(params, state):
+        if options.temperature_rule == "learned":
+            return negatives.bounded_temperature(params["raw_temperature"], low, high)
+        return state.get("temperature", jnp.float32(options.temperature))
+
+    def score(params, state, views, rng, train=True):
+        views = [(scored(outputs), positions) for outputs, positions in views]
+        new_state = dict(state)
+        if train and options.temperature_rule == "entropy":
+            tau = state["temperature"]
+            scores, where = _watched_scores(views[0], rule, choose, offsets, tau, rng)
+            new_state["temperature"] = negatives.hold_entropy(
+                tau, tau * scores, where, options.target_entropy, low, high
+            )
+        tau = temperature(params, new_state)
+        queues = state["queues"] if train and options.queue else [None] * len(views)
+        total, parts = jnp.zeros(()), []
+        for i, ((outputs, positions), queue) in enumerate(zip(views, queues, strict=True)):
+            value, sums = cpc_loss(
+                outputs,
+                positions,
+                rule,
+                loss=loss,
+                choose=choose,
+                temperature=tau,
+                bias=params.get("bias", config.loss.bias),
+                rng=jax.random.fold_in(rng, i),
+                offsets=offsets,
+                memory=queue and _memory(queue),
+            )
+            total += value
+            parts.append(sums)
+        metrics = {"temperature": tau}
+        if train and options.queue:
+            new_state["step"] = state["step"] + 1
+            new_state["queues"] = tuple(
+                negatives.push(queue, *_newest(view), state["step"])
+                for queue, view in zip(queues, views, strict=True)
+            )
+            ages = negatives.ages(queues[0], state["step"])
+            held = queues[0].exists
+            metrics["queue_age"] = jnp.where(held, ages, 0).sum() / jnp.maximum(held.sum(), 1)
+        sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+        return total, sums, new_state, metrics
+
+    number = {"semi_hard": "", "ring": ""}.get(options.choose, f"{options.num_sampled} ")
+    chosen = "" if choose is None else f", {number}{options.choose}"
+    queued = f", queue of {options.queue:,}" if options.queue else ""
+    independent = rule.is_bound and not options.queue and not options.momentum
+    independent = independent and (choose is None or options.choose == "uniform")
+    return Objective(
+        rule=rule,
+        name=f"{rule.name}{chosen}{queued}",
+        is_bound=describe(loss).is_bound(independent),
+        momentum=options.momentum,
+        init=init,
+        score=score,
+        scored=scored,
+        temperature=temperature,
+    )
+
+
+def build_rule(config: Config) -> negatives.Rule:
+    """The negative rule of a config, with its window and its groups."""
+    named = {rule.name: rule for rule in RULES}
+    options, batch_size = config.negatives, config.data.batch_size
+    if options.rule not in named:
+        raise UserError(f"negatives.rule is {options.rule!r}: choose one of {', '.join(named)}")
+    rule = named[options.rule]
+    if options.window:
+        rule = rule & negatives.outside_window(options.window)
+    if options.groups != 1:
+        rule = rule & negatives.within_shards(options.groups, batch_size)
+    return rule
+
+
+def build_loss(options: Config) -> AnchorLoss:
+    """The loss of an anchor by the config's word, its options bound; temperature comes before."""
+    prior, margin, bind = options.prior, options.margin, functools.partial
+    # The candidates' own distribution is the reference measure: scores estimate log p(x|c) / q(x).
+    noise = {"log_noise_positive": 0.0, "log_noise_negatives": 0.0}
+    table: dict[str, AnchorLoss] = {
+        "info_nce": losses.info_nce,
+        "ranking_nce": bind(losses.ranking_nce, **noise),
+        "nce": bind(losses.nce, **noise),
+        "negative_sampling": losses.negative_sampling,
+        "sampled_softmax": bind(losses.sampled_softmax, log_q_positive=0.0, log_q_negatives=0.0),
+        "sampled_logistic": bind(losses.sampled_logistic, log_q_positive=0.0, log_q_negatives=0.0),
+        "nt_xent": bind(losses.nt_xent, temperature=1.0),
+        "sup_con": bind(losses.sup_con, temperature=1.0),
+        "decoupled": bind(losses.decoupled, temperature=1.0),
+        "debiased": bind(losses.debiased, prior=prior, temperature=1.0),
+        "hard_weighted": bind(
+            losses.hard_weighted,
+            prior=prior,
+            concentration=options.concentration,
+            temperature=1.0,
+        ),
+        "sigmoid": bind(losses.sigmoid, temperature=1.0, bias=0.0),
+        "triplet_hard": bind(losses.triplet, margin=margin, mining="hard"),
+        "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
+        "triplet_all": bind(losses.triplet, margin=margin, mining="all"),
+    }
+    if options.name not in table:
+        raise UserError(f"loss.name is {options.name!r}: choose one of {', '.join(table)}")
+    return table[options.name]
+
+
+def build_choice(options: Config) -> Choose | None:
+    """Which of the allowed negatives an anchor uses; None for all."""
+    k = options.num_sampled
+    if options.choose not in CHOICES:
+        raise UserError(
+            f"negatives.choose is {options.choose!r}: choose one of {', '.join(CHOICES)}"
+        )
+    if options.choose == "semi_hard":
+        return negatives.semi_hard(options.margin)
+    if options.choose == "ring":
+        return negatives.percentile_ring(options.ring_low, options.ring_high)
+    if not k:
+        if options.choose == "uniform":
+            return None
+        raise UserError(
+            f"negatives.choose is {options.choose}, which needs a number: set negatives.num_sampled"
+        )
+    if options.choose == "hardest":
+        return negatives.hardest(k)
+    if options.choose == "mixed":
+        return negatives.mixed(k, k)
+    if options.choose == "proposed":
+        return negatives.proposed(k, options.proposal)
+    return negatives.uniform_subset(k)
+
+
+def _unit(outputs):
+    """Scores become cosines."""
+
+    def unit(x):
+        return x / jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))
+
+    return outputs._replace(z=unit(outputs.z), predictions=unit(outputs.predictions))
+
+
+def _memory(queue):
+    return Memory(queue.keys, queue.positions, queue.exists)
+
+
+def _newest(view):
+    """Latents (n, d) and their positions, for the queue."""
+    outputs, positions = view
+    places = outputs.z.shape[:-1]
+    flat = Position(*(jnp.broadcast_to(p, places).reshape(-1) for p in positions))
+    return jax.lax.stop_gradient(outputs.z.reshape(-1, outputs.z.shape[-1])), flat
+
+
+def _watched_scores(view, rule, choose, offsets, temperature, rng):
+    """Scores (m, n) of some anchors of each offset and their negatives, and which count."""
+    outputs, positions = jax.tree.map(jax.lax.stop_gradient, view)
+    z, predictions = outputs.z, outputs.predictions
+    lanes = z[0, 0, ..., 0].size
+    keys, flat = _newest((outputs, positions))
+    num_rows, length = z.shape[0], z.shape[1]
+    rows, wheres = [], []
+    for i, k in enumerate(offsets):
+        usable = num_rows * (length - k) * lanes
+        picked = jnp.linspace(0, usable - 1, min(ANCHORS_WATCHED, usable)).astype(jnp.int32)
+        row, place = picked // ((length - k) * lanes), picked % ((length - k) * lanes)
+        index = row * length * lanes + place  # the last k times of a row have no positive
+        queries = predictions[..., i, :].reshape(-1, z.shape[-1])[index]
+        scores = jnp.matmul(queries, keys.T, preferred_element_type=jnp.float32)
+        scores = scores / temperature
+        anchors = Position(*(p[index][:, None] for p in flat))
+        where = jnp.broadcast_to(rule(anchors, Position(*(p[None] for p in flat)), k), scores.shape)
+        if choose is not None:
+            positive = jnp.take_along_axis(scores, (index + k * lanes)[:, None], 1)[:, 0]
+            scores, where = choose(rng, positive, scores, where)
+        rows.append(scores)
+        wheres.append(where)
+    return jnp.concatenate(rows), jnp.concatenate(wheres)
