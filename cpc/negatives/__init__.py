@@ -5,6 +5,16 @@ from cpc.negatives.alias import (
     alias_table,
     draw,
 )
+from cpc.negatives.audit import (
+    Audit,
+    AuditRow,
+    audit,
+    audit_queue,
+    audit_rule,
+    audit_sampler,
+    audit_table,
+    format_audit,
+)
 from cpc.negatives.closed_forms import (
     Pool,
     Window,
@@ -41,7 +51,7 @@ from cpc.negatives.rules import (
     same_group,
     within_shards,
 )
-from cpc.negatives.samplers import sample_uniform, uniform_subset
+from cpc.negatives.samplers import Chooser, sample_uniform, uniform_draws, uniform_subset
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -53,6 +63,9 @@ from cpc.negatives.temperature import (
 
 __all__ = [
     "AliasTable",
+    "Audit",
+    "AuditRow",
+    "Chooser",
     "Pool",
     "Proposal",
     "Queue",
@@ -61,6 +74,11 @@ __all__ = [
     "accidental_hits",
     "ages",
     "alias_table",
+    "audit",
+    "audit_queue",
+    "audit_rule",
+    "audit_sampler",
+    "audit_table",
     "batch",
     "bounded_temperature",
     "compare_pool",
@@ -71,6 +89,7 @@ __all__ = [
     "excluding_sequence",
     "exclusion_window",
     "expected_count",
+    "format_audit",
     "hardest",
     "hit_rate",
     "hold_entropy",
@@ -97,6 +116,7 @@ __all__ = [
     "solve_alpha",
     "solve_temperature",
     "uniform",
+    "uniform_draws",
     "uniform_subset",
     "unigram",
     "within_shards",

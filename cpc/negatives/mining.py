@@ -6,6 +6,7 @@ then a score, not a bound on mutual information. See `samplers` for the form of 
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.negatives.samplers import Chooser, check_enough, check_num
@@ -123,11 +124,12 @@ def percentile_ring(low: float | int, high: float | int) -> Chooser:
         check_enough("percentile_ring", 1, negatives)
         scores = jnp.where(where, negatives, jnp.inf)
         rising = jnp.sort(scores, -1)
-        num_allowed = where.sum(-1, keepdims=True).astype(jnp.float32)
-        first = jnp.floor(num_allowed * low / 100).astype(jnp.int32)
-        last = jnp.ceil(num_allowed * high / 100).astype(jnp.int32) - 1
+        # The ranks for any number allowed, on the host: float32 would round 30 % of 10 up to 4.
+        num = np.arange(negatives.shape[-1] + 1)
+        ranks = np.stack([np.floor(num * low / 100), np.ceil(num * high / 100) - 1])
+        first, last = jnp.asarray(ranks.clip(0), jnp.int32)[:, where.sum(-1, keepdims=True)]
         lowest = jnp.take_along_axis(rising, first, -1)
-        highest = jnp.take_along_axis(rising, jnp.maximum(last, 0), -1)
+        highest = jnp.take_along_axis(rising, last, -1)
         return negatives, where & (scores >= lowest) & (scores <= highest)
 
     return choose

@@ -126,9 +126,8 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Choo
       UserError: num below 1; mode "fixed", as scores are never fixed; when it chooses, no
         candidates.
 
-    >>> scores, _ = proposed(2, "stopped")(
-    ...     jax.random.key(0), jnp.zeros(1), jnp.log(jnp.array([[1.0, 5.0]])), jnp.array([[True] * 2])
-    ... )
+    >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
+    >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)
     >>> bool(jnp.allclose(scores, jnp.log(3.0)))
     True
     """

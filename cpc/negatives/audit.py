@@ -1,0 +1,483 @@
+"""Audits: what a rule, a sampler or a queue gives the anchors, before a single step is trained.
+
+An audit is rows of numbers with their meaning, what was observed beside what is predicted. Nothing
+here needs a model; with the scores of one, mined negatives are audited too.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int, Num
+
+from cpc.negatives.hits import accidental_hits, hit_rate
+from cpc.negatives.noise import probabilities
+from cpc.negatives.queue import Queue, ages
+from cpc.negatives.rules import is_positive
+from cpc.negatives.samplers import Chooser
+from cpc.types import Array, ArrayLike, NegativeRule, Position, UserError
+
+
+class AuditRow(NamedTuple):
+    """One number of an audit; `_asdict()` of it goes into a JSON file as it is."""
+
+    name: str
+    value: float | int | None
+    """None where there is nothing to count."""
+    unit: str
+    meaning: str
+
+
+Audit: TypeAlias = tuple[AuditRow, ...]
+
+#: Unit and meaning of each number. What ends in _predicted stands beside the same name observed.
+_WORDS = {
+    "anchors": ("anchors", "that have a positive, over all batches and offsets"),
+    "anchors_without_negative": ("of anchors", "are left out of the loss"),
+    "negatives_min": ("negatives", "the poorest anchor's"),
+    "negatives_mean": ("negatives", "an anchor's"),
+    "log_n": ("nats", "ceiling of log N - L, N = negatives + 1"),
+    "accidental_hits": ("of anchors", "have their own positive among their negatives"),
+    "accidental_hits_predicted": ("of anchors", "if draws were independent: 1 - (1 - q)^K"),
+    "false_negatives": ("of negatives", "have the positive's label, where labels are known"),
+    "false_negatives_predicted": ("of negatives", "if draws were independent of the labels"),
+    "same_utterance": ("of negatives", "are of the anchor's own recording"),
+    "effective_negatives": ("negatives", "sample size of the weights, (sum w)^2 / sum w^2"),
+    "effective_negatives_predicted": ("negatives", "K V^2 / sum 1 / q, for many draws"),
+    "weight_entropy": ("nats", "of the weights; log of their number where all count alike"),
+    "duplicates": ("of negatives", "repeat or mix what the anchor has already"),
+    "duplicates_predicted": ("of negatives", "if draws were independent"),
+    "classes": ("classes", "can be drawn"),
+    "entropy": ("nats", "of the distribution"),
+    "effective_classes": ("classes", "exp of the entropy"),
+    "most_probable": ("of draws", "are of the most probable class"),
+    "impossible_draws": ("draws", "are of classes with q = 0"),
+    "chi_square": ("a degree", "of freedom: about 1 if the draws follow q"),
+    "queue_size": ("latents", "fit into the queue"),
+    "queue_filled": ("of slots", "hold a latent"),
+    "age_min": ("steps", "since the newest latent came"),
+    "age_mean": ("steps", "since a latent came, on average"),
+    "age_max": ("steps", "since the oldest latent came"),
+}
+
+
+def _rows(**values: Any) -> Audit:
+    return tuple(AuditRow(name, value, *_WORDS[name]) for name, value in values.items())
+
+
+def audit(subject: Any, *data: Any, **options: Any) -> Audit:
+    """Audits whatever decides about negatives, by what it is and what comes with it.
+
+        audit(rule, positions, offsets, ...)   audit_rule: one batch's Position, or several
+        audit(draw, q, targets, ...)           audit_sampler
+        audit(q)                               audit_table
+        audit(queue, step)                     audit_queue
+
+    Raises:
+      UserError: anything else.
+
+    >>> [row.name for row in audit(np.array([3.0, 1.0]))][:2]
+    ['classes', 'entropy']
+    """
+    if isinstance(subject, Queue):
+        return audit_queue(subject, *data, **options)
+    if not callable(subject):
+        return audit_table(subject, *data, **options)
+    if not data:
+        raise UserError("an audit of a function needs the positions or the probabilities with it")
+    several = isinstance(data[0], list | tuple) and all(isinstance(p, Position) for p in data[0])
+    if several or isinstance(data[0], Position):
+        return audit_rule(subject, *data, **options)
+    return audit_sampler(subject, *data, **options)
+
+
+def audit_rule(
+    rule: NegativeRule,
+    positions: Position | Sequence[Position],
+    offsets: Sequence[int],
+    *,
+    labels: Any = None,
+    utterances: Any = None,
+    choose: Chooser | None = None,
+    scores: Callable[[int, Array, int], Array] | None = None,
+    rng: Array | None = None,
+    num_anchors: int = 1024,
+) -> Audit:
+    """What the rule, and the chooser after it, gives the anchors of some batches.
+
+    Weights say how often the loss uses each negative: the derivative of the chosen scores' sum.
+    With a chooser, the prediction of hits is that of as many independent uniform draws from what
+    the rule allows; without replacement they are a little more frequent. That of false negatives is
+    the chance that a latent of the batch, drawn uniformly, has the positive's label.
+
+    Args:
+      rule: rule(anchor, candidate, offset) -> bool; the package's own never allow the positive.
+      positions: of a batch's latents that exist, arrays that broadcast; a list of several batches.
+      offsets: k, over all of which the numbers are taken.
+      labels: a class for each latent, shaped like the positions, below 0 where unknown; a list as
+        above. Negatives of the positive's class are false.
+      utterances: which recording each latent is of, likewise; the sequence if not given.
+      choose: a chooser.
+      scores: scores(batch, anchors (m,), offset) -> (m, n) for choosers that mine; independent
+        normals if not given.
+      rng: of the chooser, and of the anchors that are looked at.
+      num_anchors: anchors looked at, of each batch and offset; more are sampled. Memory is a few
+        million entries, whatever the batch.
+
+    Raises:
+      UserError: no offset, or one below 1; two latents at one place; labels or utterances that do
+        not fit the positions; no anchor with a positive.
+
+    >>> here = Position(np.arange(2)[:, None], np.arange(3), 0, 0)  # 2 sequences of 3 latents
+    >>> rows = audit_rule(lambda anchor, other, offset: anchor.time != other.time, here, [1])
+    >>> {row.name: row.value for row in rows}["accidental_hits"]
+    1.0
+    """
+    offsets = [int(k) for k in offsets]
+    if not offsets or min(offsets) < 1:
+        raise UserError(f"offsets is {offsets}: name one or more, each 1 or more")
+    if num_anchors < 1:
+        raise UserError(f"num_anchors is {num_anchors}: look at 1 or more")
+    rng = jax.random.key(0) if rng is None else rng
+    tally = _make_tally(rule, choose)
+    blocks = []
+    for i, batch in enumerate(_batches(positions, labels, utterances)):
+        n = len(batch[0].time)
+        for k in offsets:
+            key = jax.random.fold_in(jax.random.fold_in(rng, i), k)
+            for j, (rows, real) in enumerate(_blocks(key, n, num_anchors)):
+                drawing, scoring = jax.random.split(jax.random.fold_in(key, j))
+                score = None
+                if scores is not None:
+                    score = jnp.asarray(scores(i, jnp.asarray(rows), k), jnp.float32)
+                elif choose is not None:
+                    score = jax.random.normal(scoring, (len(rows), n))
+                block = tally(*batch, rows, real, k, score, drawing)
+                blocks.append({name: float(value) for name, value in block.items()})
+    sums = {name: sum(block[name] for block in blocks) for name in blocks[0]}
+    sums["fewest"] = min(block["fewest"] for block in blocks)
+    if not sums["anchors"]:
+        raise UserError(f"no latent has another {min(offsets)} steps ahead: lower the offsets")
+    return _rule_rows(sums, choose is not None, labels is not None)
+
+
+def _batches(positions, labels, utterances):
+    """Positions, labels and utterances of each batch, all flat."""
+    if isinstance(positions, Position):
+        positions, labels, utterances = [positions], [labels], [utterances]
+    batches = []
+    for name, values in (("labels", labels), ("utterances", utterances)):
+        if values is not None and len(values) != len(positions):
+            raise UserError(f"{name} are of {len(values)} batches, positions of {len(positions)}")
+    for i, places in enumerate(positions):
+        flat = _flat(places)
+        label = _like("labels", labels and labels[i], places)
+        utterance = _like("utterances", utterances and utterances[i], places)
+        unknown = np.full(len(flat.time), -1, np.int32)
+        batches.append(
+            (
+                flat,
+                unknown if label is None else label,
+                flat.sequence if utterance is None else utterance,
+            )
+        )
+    return batches
+
+
+def _blocks(key, n, num_anchors):
+    """Rows of anchors, some at a time, all of one length; the last is filled up."""
+    anchors = np.arange(n)
+    if n > num_anchors:
+        anchors = np.asarray(jax.random.choice(key, n, (num_anchors,), replace=False))
+    size = max(1, min(len(anchors), 2**21 // n))
+    for start in range(0, len(anchors), size):
+        rows = anchors[start : start + size]
+        yield np.pad(rows, (0, size - len(rows))), np.arange(size) < len(rows)
+
+
+def _flat(places: Position) -> Position:
+    columns = np.broadcast_arrays(*(np.asarray(p) for p in places))
+    flat = Position(*(column.reshape(-1).astype(np.int32) for column in columns))
+    where = np.stack([flat.sequence, flat.time, flat.lane])
+    if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
+        raise UserError(
+            "positions are empty or hold two latents at one place: give several batches as a list"
+        )
+    return flat
+
+
+def _like(name, values, places):
+    if values is None:
+        return None
+    shape = np.broadcast_shapes(*(np.shape(p) for p in places))
+    try:
+        return np.broadcast_to(np.asarray(values), shape).reshape(-1).astype(np.int32)
+    except ValueError:
+        raise UserError(f"{name} of shape {np.shape(values)} do not fit latents {shape}") from None
+
+
+def _make_tally(rule, choose):
+    """Sums over the anchors of a block, (m,) of n candidates."""
+
+    @jax.jit
+    def tally(flat, label, utterance, rows, real, k, scores, rng):
+        anchor = Position(*(p[rows][:, None] for p in flat))
+        candidate = Position(*(p[None] for p in flat))
+        positive = is_positive(anchor, candidate, k)  # (m, n)
+        target = jnp.argmax(positive, -1)
+        real = real & positive.any(-1)
+        allowed = jnp.broadcast_to(rule(anchor, candidate, k), positive.shape) & real[:, None]
+        weights, used = _use(choose, rng, scores, target, allowed)
+        weights = jnp.where(real[:, None], jnp.maximum(weights, 0.0), 0.0)
+        used = jnp.where(real, used, 0)
+
+        own, num_allowed = (allowed & positive).sum(-1), allowed.sum(-1)
+        missed = used * jnp.log1p(-own / jnp.maximum(num_allowed, 1))
+        known = (label[None] >= 0) & (label[target] >= 0)[:, None]
+        same_label = known & (label[None] == label[target][:, None])
+        same_utterance = utterance[None] == utterance[rows][:, None]
+        sums = weights.sum(-1)
+        share = weights / jnp.maximum(sums, 1e-30)[:, None]
+        squares = jnp.square(share).sum(-1)
+        return {
+            "anchors": real.sum(),
+            "without": (real & (used == 0)).sum(),
+            "used": used.sum(),
+            "fewest": jnp.where(real, used, jnp.iinfo(jnp.int32).max).min(),
+            "log_n": jnp.where(real, jnp.log1p(used.astype(jnp.float32)), 0.0).sum(),
+            "hits": (real & (jnp.where(positive, weights, 0.0) > 0).any(-1)).sum(),
+            "expected_hits": jnp.where(used > 0, -jnp.expm1(missed), 0.0).sum(),
+            "weight": sums.sum(),
+            "known": jnp.where(known, weights, 0.0).sum(),
+            "same_label": jnp.where(same_label, weights, 0.0).sum(),
+            "known_pairs": (known & real[:, None]).sum(dtype=jnp.float32),
+            "same_pairs": (same_label & real[:, None]).sum(dtype=jnp.float32),
+            "same_utterance": jnp.where(same_utterance, weights, 0.0).sum(),
+            "effective": jnp.where(squares > 0, 1 / jnp.where(squares > 0, squares, 1), 0).sum(),
+            "entropy": -jax.scipy.special.xlogy(share, share).sum(),
+            "repeats": jnp.maximum(used - (weights > 0).sum(-1), 0).sum(),
+        }
+
+    return tally
+
+
+def _use(choose, rng, scores, target, allowed):
+    """How often the loss uses each candidate (m, n), and how many negatives it gets (m,)."""
+    if choose is None:
+        return allowed.astype(jnp.float32), allowed.sum(-1)
+    positive = jnp.take_along_axis(scores, target[:, None], -1)[:, 0]
+
+    def total(scores):
+        chosen, where = choose(rng, positive, scores, allowed)
+        return jnp.where(where, chosen, 0.0).sum(), where.sum(-1)
+
+    return jax.grad(total, has_aux=True)(scores)
+
+
+def _rule_rows(sums, chosen, labelled):
+    anchors, weight = sums["anchors"], sums["weight"]
+    predicted = {"accidental_hits_predicted": sums["expected_hits"] / anchors} if chosen else {}
+    false = {
+        "false_negatives": _share(sums["same_label"], sums["known"]),
+        "false_negatives_predicted": _share(sums["same_pairs"], sums["known_pairs"]),
+    }
+    return _rows(
+        anchors=int(anchors),
+        anchors_without_negative=sums["without"] / anchors,
+        negatives_min=int(sums["fewest"]),
+        negatives_mean=sums["used"] / anchors,
+        log_n=sums["log_n"] / anchors,
+        accidental_hits=sums["hits"] / anchors,
+        **predicted,
+        **(false if labelled else {}),
+        same_utterance=_share(sums["same_utterance"], weight),
+        effective_negatives=sums["effective"] / anchors,
+        weight_entropy=sums["entropy"] / anchors,
+        duplicates=_share(sums["repeats"], sums["used"]),
+    )
+
+
+def _share(part, whole):
+    return part / whole if whole else None
+
+
+def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
+    """How spread a noise distribution over classes is.
+
+    Args:
+      q: probabilities or weights (v,).
+
+    Raises:
+      UserError: negative or NaN entries, all zero.
+
+    >>> rows = audit_table(np.ones(8))
+    >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
+    [('classes', 8), ('effective_classes', 8.0)]
+    """
+    q = probabilities(q)
+    possible = q[q > 0]
+    entropy = float(-(possible * np.log(possible)).sum())
+    return _rows(
+        classes=len(possible),
+        entropy=entropy,
+        effective_classes=float(np.exp(entropy)),
+        most_probable=float(q.max()),
+    )
+
+
+def audit_sampler(
+    draw: Callable[[Array], Any],
+    q: Num[ArrayLike, "..."],
+    targets: Int[ArrayLike, " m"],
+    *,
+    labels: Int[ArrayLike, " v"] | None = None,
+    rng: Array | None = None,
+    num_rounds: int = 50,
+) -> Audit:
+    """What a sampler of class ids draws, beside what its probabilities predict.
+
+    Predictions are those of independent draws. Weights are 1 / q, those of the log-Q correction at
+    equal scores.
+
+    Args:
+      draw: draw(rng) -> int ids (n,) for all anchors together, or (m, n) for each its own.
+      q: probability of each class in one draw, or weights, (v,).
+      targets: ids of the positives.
+      labels: a class of each id; another id of the target's label is a false negative.
+      rng: of the draws.
+      num_rounds: how often it draws.
+
+    Raises:
+      UserError: probabilities as in `audit_table`; ids or targets outside the table, or not for as
+        many anchors; no round.
+
+    >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
+    >>> rows = audit_sampler(uniform, np.ones(10), np.arange(3))
+    >>> round({row.name: row.value for row in rows}["accidental_hits_predicted"], 5)  # 1 - .9^5
+    0.40951
+    """
+    if num_rounds < 1:
+        raise UserError(f"num_rounds is {num_rounds}: draw at least once")
+    q, targets = probabilities(q), np.asarray(targets)
+    _check_ids("targets", targets, q)
+    counts, rounds = np.zeros(len(q), np.int64), []
+    for key in jax.random.split(jax.random.key(0) if rng is None else rng, num_rounds):
+        ids = np.asarray(draw(key))
+        _check_ids("drawn ids", ids, q)
+        counts += np.bincount(ids.ravel(), minlength=len(q))
+        rounds.append(_one_round(ids, q, targets, labels))
+    num, hits, false, effective, entropy, repeats = map(float, np.mean(rounds, 0))
+    false_negatives = {}
+    if labels is not None:
+        _, label = np.unique(labels, return_inverse=True)
+        others = np.bincount(label, q)[label] - q  # the label's probability without the target
+        false_negatives = {
+            "false_negatives": false,
+            "false_negatives_predicted": float(others[targets].mean()),
+        }
+    possible = q[q > 0]
+    return audit_table(q) + _rows(
+        negatives_mean=num,
+        accidental_hits=hits,
+        accidental_hits_predicted=float(np.mean(hit_rate(q[targets], int(num)))),
+        **false_negatives,
+        effective_negatives=effective,
+        effective_negatives_predicted=float(num * len(possible) ** 2 / (1 / possible).sum()),
+        weight_entropy=entropy,
+        duplicates=repeats,
+        duplicates_predicted=float(1 - np.sum(hit_rate(q, int(num))) / num),
+        impossible_draws=int(counts[q == 0].sum()),
+        chi_square=_chi_square(counts, q),
+    )
+
+
+def _one_round(ids, q, targets, labels):
+    """Means over the anchors: draws, hits, false negatives, size and entropy of 1 / q, repeats."""
+    hit = np.asarray(accidental_hits(targets, ids))
+    same = np.zeros(1, bool)
+    if labels is not None:
+        labels = np.asarray(labels)
+        same = np.asarray(accidental_hits(labels[targets], labels[ids])) & ~hit
+    ids = np.atleast_2d(ids)
+    num = ids.shape[1]
+    weights = np.where(q[ids] > 0, 1 / np.where(q[ids] > 0, q[ids], 1.0), 0.0)
+    share = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+    entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
+    squares = np.square(share).sum(-1)
+    effective = np.where(squares > 0, 1 / np.where(squares > 0, squares, 1.0), 0.0)
+    distinct = 1 + (np.diff(np.sort(ids, -1)) > 0).sum(-1)
+    means = (hit.any(-1), same, effective, entropy, 1 - distinct / num)
+    return num, *(x.mean() for x in means)
+
+
+def _check_ids(name, ids, q):
+    if not ids.size or not np.issubdtype(ids.dtype, np.integer):
+        raise UserError(f"the {name} have shape {ids.shape} and type {ids.dtype}: give integers")
+    if ids.min() < 0 or ids.max() >= len(q):
+        raise UserError(
+            f"the {name} go from {ids.min()} to {ids.max()}: a table of {len(q)} classes has ids "
+            f"0 to {len(q) - 1}"
+        )
+
+
+def _chi_square(counts, q):
+    """Per degree of freedom; rare classes are pooled until each bin expects 5 draws."""
+    order = np.argsort(q)
+    expected, observed = np.cumsum(counts.sum() * q[order]), np.cumsum(counts[order])
+    ends, reached = [], 0.0
+    while True:
+        end = int(np.searchsorted(expected, reached + 5))
+        if end >= len(q):
+            break
+        ends.append(end)
+        reached = expected[end]
+    if len(ends) < 2:
+        return None
+    ends[-1] = len(q) - 1  # what is left joins the last bin
+    bins, want = np.diff(observed[ends], prepend=0), np.diff(expected[ends], prepend=0)
+    return float(((bins - want) ** 2 / want).sum() / (len(ends) - 1))
+
+
+def audit_queue(queue: Queue, step: int) -> Audit:
+    """How full and how stale a queue is at a step of the training.
+
+    >>> from cpc.negatives.queue import make_queue
+    >>> [row.value for row in audit_queue(make_queue(4, 2), 10)]
+    [4, 0.0, None, None, None]
+    """
+    age = np.asarray(ages(queue, step))
+    size, age = age.size, age[age >= 0]
+    return _rows(
+        queue_size=size,
+        queue_filled=age.size / size,
+        age_min=float(age.min()) if age.size else None,
+        age_mean=float(age.mean()) if age.size else None,
+        age_max=float(age.max()) if age.size else None,
+    )
+
+
+def format_audit(rows: Audit) -> str:
+    """An audit for the console: a line a row, columns aligned.
+
+    >>> print(format_audit((AuditRow("log_n", 2.0794415, "nats", "ceiling"),
+    ...                     AuditRow("anchors", 1024, "", "with a positive"))))
+    log_n    2.079 nats  ceiling
+    anchors  1,024       with a positive
+    """
+    values = [_format(row.value) for row in rows]
+    names, numbers, units = (
+        max((len(text) for text in column), default=0)
+        for column in ([row.name for row in rows], values, [row.unit for row in rows])
+    )
+    return "\n".join(
+        f"{row.name:<{names}}  {value:>{numbers}} {row.unit:<{units}}  {row.meaning}"
+        for row, value in zip(rows, values, strict=True)
+    )
+
+
+def _format(value):
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -1,0 +1,345 @@
+"""Audits against loops over every pair, closed forms, and samplers with known laws."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import negatives
+from cpc.negatives.audit import (
+    AuditRow,
+    audit,
+    audit_queue,
+    audit_rule,
+    audit_sampler,
+    audit_table,
+    format_audit,
+)
+from cpc.negatives.mining import hardest, mixed
+from cpc.negatives.queue import make_queue, push
+from cpc.negatives.samplers import uniform_draws, uniform_subset
+from cpc.types import Position, UserError
+
+
+def windows(b, t, groups=2):
+    """Positions of b windows of t latents."""
+    row = np.arange(b)[:, None]
+    return Position(row, np.arange(t)[None], np.zeros((1, 1), int), row % groups)
+
+
+def not_at_the_anchors_time(anchor, candidate, offset):
+    """The rule of facebookresearch/CPC_audio: any window, any time but the anchor's own."""
+    return anchor.time != candidate.time
+
+
+def numbers(rows):
+    return {row.name: row.value for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("b", "predicted"), [(8, 0.1184), (16, 0.0611), (32, 0.0310), (64, 0.0156)]
+)
+def test_own_positive_drawn_under_the_rule_of_cpc_audio(b, predicted):
+    """128 of b windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
+    got = numbers(
+        audit_rule(
+            not_at_the_anchors_time,
+            windows(b, 128),
+            range(1, 13),
+            choose=uniform_draws(128),
+            num_anchors=256,
+        )
+    )
+    assert got["accidental_hits_predicted"] == pytest.approx(predicted, abs=5e-5)
+    spread = np.sqrt(predicted / got["anchors"])
+    assert got["accidental_hits"] == pytest.approx(predicted, abs=3.5 * spread)
+    assert got["duplicates"] > 0
+
+
+def test_every_pair_by_loops():
+    """A rule of the user's that depends on everything, labels of which some are unknown."""
+    b, t, offsets = 3, 5, (1, 3)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(-1, 3, (b, t))
+    utterances = np.array([[0], [1], [0]])
+
+    def rule(anchor, candidate, offset):
+        return (candidate.time * 3 + candidate.sequence + anchor.time + offset) % 4 > 1
+
+    used, without, hits, same, known, own, log_n = [], 0, 0, 0, 0, 0, 0.0
+    pairs = chance = 0
+    for k in offsets:
+        for i, u in np.ndindex(b, t - k):
+            target = labels[i, u + k]
+            mine = [(j, v) for j, v in np.ndindex(b, t) if (v * 3 + j + u + k) % 4 > 1]
+            used.append(len(mine))
+            without += not mine
+            hits += (i, u + k) in mine
+            log_n += np.log(1 + len(mine))
+            own += sum(utterances[j, 0] == utterances[i, 0] for j, _ in mine)
+            if target >= 0:
+                known += sum(labels[place] >= 0 for place in mine)
+                same += sum(labels[place] == target for place in mine)
+                pairs += (labels >= 0).sum()
+                chance += (labels == target).sum()
+    got = numbers(audit_rule(rule, windows(b, t), offsets, labels=labels, utterances=utterances))
+    assert got["anchors"] == len(used) == 18
+    assert got["negatives_min"] == min(used)
+    expected = {
+        "anchors_without_negative": without / 18,
+        "negatives_mean": np.mean(used),
+        "log_n": log_n / 18,
+        "accidental_hits": hits / 18,
+        "false_negatives": same / known,
+        "false_negatives_predicted": chance / pairs,
+        "same_utterance": own / sum(used),
+        "effective_negatives": np.mean(used),
+        "weight_entropy": np.mean(np.log(used)),
+        "duplicates": 0.0,
+    }
+    for name, value in expected.items():
+        assert got[name] == pytest.approx(value, rel=1e-5), name
+    assert 0 < hits < 18
+    assert "accidental_hits_predicted" not in got
+
+
+def test_weights_of_a_chooser():
+    """Two candidates with weights 3 and 1 of 4 draws: (3 + 1)^2 / (9 + 1) = 1.6."""
+
+    def choose(rng, positive, negatives, where):
+        ids = (
+            jnp.tile(jnp.argsort(~where, -1)[:, :2], 2).at[:, 3].set(jnp.argsort(~where, -1)[:, 0])
+        )
+        return jnp.take_along_axis(negatives, ids, -1), jnp.ones_like(ids, bool)
+
+    got = numbers(audit_rule(negatives.excluding_sequence, windows(3, 4), [1], choose=choose))
+    assert got["negatives_mean"] == got["negatives_min"] == 4
+    assert got["effective_negatives"] == pytest.approx(1.6)
+    assert got["weight_entropy"] == pytest.approx(-0.75 * np.log(0.75) - 0.25 * np.log(0.25))
+    assert got["duplicates"] == 0.5
+    assert got["log_n"] == pytest.approx(np.log(5))
+
+
+def test_anchors_without_a_negative():
+    """One window alone, and negatives of other windows."""
+    got = numbers(
+        audit_rule(
+            negatives.excluding_sequence,
+            windows(1, 6),
+            [1, 2],
+            labels=np.zeros((1, 6), int),
+            choose=uniform_draws(3),
+        )
+    )
+    assert got["anchors"] == 5 + 4
+    assert got["anchors_without_negative"] == 1.0
+    assert got["negatives_min"] == got["log_n"] == got["effective_negatives"] == 0
+    assert got["false_negatives"] is got["same_utterance"] is got["duplicates"] is None
+    assert got["false_negatives_predicted"] == 1.0
+
+
+def test_mining_is_audited_with_scores():
+    """Scores that find the positive's label: all of the hardest are false, of uniform ones few."""
+    labels = np.random.default_rng(1).integers(0, 4, (4, 6))
+    flat = jnp.asarray(labels.ravel())
+
+    def scores(batch, anchors, offset):
+        target = flat[jnp.minimum(anchors + offset, 23)]
+        return (flat[None] == target[:, None]) + 0.001 * jnp.arange(24.0) + batch
+
+    place = windows(4, 6)
+    run = {"labels": labels, "choose": hardest(2)}
+    mined = numbers(audit_rule(negatives.batch, place, [1], scores=scores, **run))
+    blind = numbers(audit_rule(negatives.batch, place, [1], **run))
+    assert mined["false_negatives"] == 1.0
+    assert blind["false_negatives"] < 0.6
+    assert mined["negatives_mean"] == 2
+    mixtures = numbers(audit_rule(negatives.batch, place, [1], choose=mixed(4, 10)))
+    assert mixtures["negatives_mean"] == 23 + 10
+    assert mixtures["duplicates"] == pytest.approx(10 / 33)
+
+
+def test_several_batches_are_one_mean():
+    small, large = windows(2, 4), windows(5, 4)
+    both = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1]))
+    assert both["anchors"] == 3 * 2 + 3 * 5
+    assert both["negatives_min"] == 4
+    assert both["negatives_mean"] == pytest.approx((6 * 4 + 15 * 16) / 21)
+    labels = [np.zeros((2, 4), int), np.arange(20).reshape(5, 4)]
+    got = numbers(audit_rule(negatives.excluding_sequence, [small, large], [1], labels=labels))
+    assert got["false_negatives"] == pytest.approx(24 / (24 + 240))
+
+
+def test_many_anchors_are_sampled_in_blocks(monkeypatch):
+    """The sample is of the asked size, without repeats, and the blocks change nothing."""
+    seen = []
+
+    def scores(batch, anchors, offset):
+        seen.append(np.asarray(anchors))
+        return jnp.zeros((len(anchors), 600))
+
+    run = {"choose": uniform_subset(7), "scores": scores, "num_anchors": 50}
+    got = numbers(audit_rule(negatives.batch, windows(6, 100), [2], **run))
+    assert got["negatives_mean"] == 7
+    assert got["anchors"] <= 50
+    assert len(np.unique(np.concatenate(seen))) == 50
+    assert np.ptp(np.concatenate(seen)) > 300
+
+
+def test_memory_stays_bounded():
+    """A block's matrices have two million entries, however large the batch."""
+    blocks = list(_blocks_of(1024 * 128, 100))
+    assert {len(rows) for rows, _ in blocks} == {16}
+    assert sum(real.sum() for _, real in blocks) == 100
+
+
+def _blocks_of(n, num_anchors):
+    from cpc.negatives.audit import _blocks
+
+    return _blocks(jax.random.key(0), n, num_anchors)
+
+
+def softmax_draw(q, shape):
+    return jax.jit(lambda rng: jax.random.categorical(rng, jnp.log(jnp.asarray(q)), shape=shape))
+
+
+def test_sampler_beside_its_predictions():
+    q = np.array([0.4, 0.3, 0.15, 0.1, 0.05, 0.0])
+    labels = np.array([0, 1, 0, 1, 0, 1])
+    targets = np.arange(40) % 5
+    rows = audit_sampler(softmax_draw(q, (40, 8)), q, targets, labels=labels, num_rounds=200)
+    got = numbers(rows)
+    hit = np.mean(1 - (1 - q[targets]) ** 8)
+    false = np.mean(np.array([0.6, 0.4])[labels[targets]] - q[targets])
+    repeats = 1 - (1 - (1 - q) ** 8).sum() / 8
+    assert got["accidental_hits_predicted"] == pytest.approx(hit)
+    assert got["false_negatives_predicted"] == pytest.approx(false)
+    assert got["duplicates_predicted"] == pytest.approx(repeats)
+    for name in ("accidental_hits", "false_negatives", "duplicates"):
+        assert got[name] == pytest.approx(got[f"{name}_predicted"], abs=0.01)
+    assert got["effective_negatives_predicted"] == pytest.approx(8 * 25 / (1 / q[:5]).sum())
+    assert got["impossible_draws"] == 0
+    assert 0.02 < got["chi_square"] < 18.5 / 4  # 4 degrees of freedom
+    assert got["classes"] == 5
+    assert got["entropy"] == pytest.approx(-(q[:5] * np.log(q[:5])).sum())
+
+
+def test_weights_of_a_sampler():
+    """Shared draws of ids 0, 0, 1 with q = 2/3, 1/3: weights 1, 1, 2 times 3/2."""
+    got = numbers(
+        audit_sampler(
+            lambda rng: np.array([0, 0, 1]), np.array([2, 1]), np.array([0, 1]), num_rounds=1
+        )
+    )
+    assert got["effective_negatives"] == pytest.approx(16 / 6)
+    assert got["weight_entropy"] == pytest.approx(-(2 * 0.25 * np.log(0.25) + 0.5 * np.log(0.5)))
+    assert got["duplicates"] == pytest.approx(1 / 3)
+    assert got["accidental_hits"] == 1.0
+    assert got["negatives_mean"] == 3
+
+
+def test_wrong_probabilities_are_seen():
+    drawn = np.array([0.5, 0.25, 0.25])
+    draw = softmax_draw(drawn, (20, 10))
+    right, wrong = (
+        numbers(audit_sampler(draw, q, np.zeros(20, int), num_rounds=20))["chi_square"]
+        for q in (drawn, np.array([0.25, 0.25, 0.5]))
+    )
+    assert right < 13.8 / 2
+    assert wrong > 100
+    got = numbers(audit_sampler(draw, np.array([1, 0, 1]), np.zeros(20, int), num_rounds=20))
+    assert got["impossible_draws"] == pytest.approx(1000, abs=150)
+
+
+def test_table_of_probabilities():
+    got = numbers(audit_table(np.array([2, 1, 1, 0])))
+    assert got["classes"] == 3
+    assert got["entropy"] == pytest.approx(1.5 * np.log(2))
+    assert got["effective_classes"] == pytest.approx(2**1.5)
+    assert got["most_probable"] == 0.5
+
+
+def test_age_of_a_queue():
+    here = Position(*(jnp.arange(2),) * 4)
+    queue = push(push(make_queue(5, 1), jnp.ones((2, 1)), here, 3), jnp.ones((2, 1)), here, 10)
+    assert [row.value for row in audit_queue(queue, 12)] == [5, 0.8, 2.0, 5.5, 9.0]
+
+
+def test_audit_knows_what_it_is_given():
+    place = windows(2, 3)
+    assert audit(negatives.batch, place, [1]) == audit_rule(negatives.batch, place, [1])
+    assert audit(negatives.batch, [place], [1]) == audit_rule(negatives.batch, place, [1])
+    assert audit(np.array([1, 3])) == audit_table(np.array([1, 3]))
+    assert audit(make_queue(2, 2), 5) == audit_queue(make_queue(2, 2), 5)
+
+    def draw(rng):
+        return jax.random.randint(rng, (4,), 0, 3)
+
+    assert audit(draw, np.ones(3), np.arange(2)) == audit_sampler(draw, np.ones(3), np.arange(2))
+    with pytest.raises(UserError, match="needs the positions or the probabilities"):
+        audit(draw)
+
+
+def test_rows_go_into_json_and_onto_the_console():
+    rows = audit_rule(
+        negatives.batch,
+        windows(1, 3),
+        [1],
+        labels=np.full((1, 3), -1),
+        choose=uniform_subset(1),
+    )
+    again = json.loads(json.dumps([row._asdict() for row in rows], allow_nan=False))
+    assert tuple(AuditRow(**row) for row in again) == rows
+    lines = format_audit(rows).split("\n")
+    assert len(lines) == len(rows)
+    starts = {line.index(f"  {row.meaning}") for line, row in zip(lines, rows, strict=True)}
+    assert len(starts) == 1
+    assert any("unknown" in line for line in lines)
+    assert format_audit(()) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"offsets": []}, "name one or more"),
+        ({"offsets": [0, 1]}, "each 1 or more"),
+        ({"offsets": [9]}, "no latent has another 9 steps ahead"),
+        ({"num_anchors": 0}, "num_anchors is 0"),
+        ({"labels": np.zeros((2, 5), int)}, "labels of shape"),
+        ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels are of 2 batches"),
+        ({"positions": windows(0, 4)}, "positions are empty"),
+        ({"positions": Position(*(np.zeros(2, int),) * 4)}, "two latents at one place"),
+        ({"choose": hardest(9)}, "hardest needs 9 negatives, but there are 8"),
+    ],
+)
+def test_what_an_audit_of_a_rule_cannot_use(change, message):
+    options = {"positions": windows(2, 4), "offsets": [1], **change}
+    with pytest.raises(UserError, match=message):
+        audit_rule(negatives.batch, options.pop("positions"), options.pop("offsets"), **options)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": np.array([0.5, -0.5])}, "finite, 0 or more"),
+        ({"q": np.zeros(3)}, "all weights are 0"),
+        ({"q": np.ones(2)}, "a table of 2 classes has ids 0 to 1"),
+        ({"targets": np.array([7])}, "targets go from 7 to 7"),
+        ({"targets": np.array([], int)}, "targets have shape"),
+        ({"draw": lambda rng: jnp.zeros(3)}, "drawn ids have shape"),
+        ({"draw": lambda rng: jnp.zeros((5, 3), int)}, "do not fit"),
+        ({"num_rounds": 0}, "draw at least once"),
+    ],
+)
+def test_what_an_audit_of_a_sampler_cannot_use(change, message):
+    options = {
+        "draw": lambda rng: jnp.arange(3),
+        "q": np.ones(3),
+        "targets": np.array([0]),
+        "num_rounds": 1,
+        **change,
+    }
+    with pytest.raises(UserError, match=message):
+        audit_sampler(**options)

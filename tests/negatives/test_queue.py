@@ -1,0 +1,151 @@
+"""The queue against a deque, under jit, on devices, and under the rules."""
+
+import collections
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpc import negatives
+from cpc.losses import Memory, cpc_loss
+from cpc.negatives.queue import Queue, ages, make_queue, push
+from cpc.types import CPCOutputs, Position, UserError
+
+SIZE = 5
+compiled_push = jax.jit(push, donate_argnums=0)
+
+
+def batch(m, seed):
+    rng = np.random.default_rng(seed)
+    keys = jnp.asarray(rng.normal(size=(m, 2)), jnp.float32)
+    places = Position(*(jnp.asarray(rng.integers(0, 9, m), jnp.int32) for _ in range(4)))
+    return keys, places, jnp.asarray(rng.random(m) < 0.7)
+
+
+def in_order(queue: Queue):
+    """What the queue holds, oldest first."""
+    order = (np.arange(SIZE) + int(queue.cursor)) % SIZE
+    return [
+        (*np.asarray(queue.keys[i]).tolist(), *(int(p[i]) for p in queue.positions), int(at))
+        for i, at in zip(order, np.asarray(queue.pushed)[order], strict=True)
+        if queue.exists[i]
+    ]
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(st.sampled_from([1, 2, 4, 5, 7, 11]), max_size=6), st.integers(0, 99))
+def test_equals_a_deque(batches, seed):
+    queue, twin = make_queue(SIZE, 2), collections.deque(maxlen=SIZE)
+    for step, m in enumerate(batches):
+        keys, places, where = batch(m, seed + step)
+        queue = compiled_push(queue, keys, places, step, where)
+        for i in range(m):
+            sequence, *others = (int(p[i]) for p in places)
+            row = (*np.asarray(keys[i]).tolist(), -1 - sequence, *others, step)
+            twin.append(row if where[i] else None)
+    assert in_order(queue) == [row for row in twin if row is not None]
+    now = np.sort(np.asarray(ages(queue, len(batches))))
+    want = [len(batches) - row[-1] if row else -1 for row in twin]
+    np.testing.assert_array_equal(now, np.sort(want + [-1] * (SIZE - len(want))))
+
+
+def test_keys_have_no_gradient_and_keep_the_queues_type():
+    keys, places, _ = batch(2, 0)
+
+    def total(keys):
+        return push(make_queue(3, 2), keys, places, 0).keys.sum()
+
+    np.testing.assert_array_equal(jax.grad(total)(keys), 0.0)
+    half = push(make_queue(3, 2, jnp.bfloat16), keys, places, 0)
+    assert half.keys.dtype == jnp.bfloat16
+    assert {x.dtype for x in half.positions} == {jnp.dtype("int32")}
+
+
+def test_shapes_stay_what_they_were():
+    """What goes into a compiled step comes out alike: no second compilation."""
+    queue = make_queue(3, 2)
+    again = push(queue, *batch(7, 1)[:2], 4)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), queue) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), again
+    )
+
+
+def test_a_batch_on_eight_devices():
+    keys, places, where = batch(8, 2)
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    sharded = jax.device_put((keys, places, where), spread)
+    queue = jax.device_put(make_queue(SIZE, 2), jax.sharding.NamedSharding(mesh, jax.P()))
+    got = compiled_push(queue, sharded[0], sharded[1], 3, sharded[2])
+    want = push(make_queue(SIZE, 2), keys, places, 3, where)
+    jax.tree.map(np.testing.assert_array_equal, got, want)
+
+
+@pytest.mark.parametrize(
+    ("rule", "allowed"),
+    [
+        (negatives.batch, 4),
+        (negatives.excluding_sequence, 4),
+        (negatives.outside_window(3), 4),
+        (negatives.own_sequence, 0),
+        (negatives.within_shards(2, 4), 0),
+        (negatives.same_group, 2),
+        (negatives.one_per_sequence, 1),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_rules_see_other_sequences(rule, allowed):
+    """Four queued latents of sequence 0, times 0 to 3, of two groups, and anchor 0 at time 0."""
+    zeros = jnp.zeros(4, jnp.int32)
+    places = Position(zeros, jnp.arange(4), zeros, jnp.array([0, 1, 0, 1]))
+    queue = push(make_queue(4, 2), jnp.zeros((4, 2)), places, 0)
+    anchor = Position(*(jnp.zeros((1, 1), jnp.int32),) * 4)
+    there = jax.tree.map(lambda p: p[None], queue.positions)
+    assert int(rule(anchor, there, 1).sum()) == allowed
+
+
+def test_pushed_again_sequences_stay_below_zero():
+    keys, places, _ = batch(4, 3)
+    once = push(make_queue(4, 2), keys, places, 0)
+    twice = push(make_queue(4, 2), once.keys, once.positions, 1)
+    np.testing.assert_array_equal(once.positions.sequence, twice.positions.sequence)
+
+
+def test_queue_as_memory_of_the_loss():
+    """One more candidate for each queued latent; an empty queue changes nothing."""
+    rng = np.random.default_rng(4)
+    z = jnp.asarray(rng.normal(size=(2, 3, 2)), jnp.float32)
+    outputs = CPCOutputs(z, z, z[:, :, None])
+    here = Position(jnp.arange(2)[:, None], jnp.arange(3)[None], *(jnp.zeros((1, 1), int),) * 2)
+    loss = jax.jit(functools.partial(cpc_loss, rule=negatives.excluding_sequence))
+
+    def run(queue):
+        memory = Memory(queue.keys, queue.positions, queue.exists)
+        value, sums = loss(outputs, here, memory=memory)
+        return float(value), float(sums.n[0] / sums.anchors[0])
+
+    empty = make_queue(SIZE, 2)
+    without, n = run(empty)
+    assert n == 1 + 3
+    assert without == pytest.approx(float(loss(outputs, here)[0]), rel=1e-6)
+    value, n = run(push(empty, *batch(3, 5)[:2], 0))
+    assert n == 1 + 3 + 3
+    assert value > without
+
+
+@pytest.mark.parametrize(("size", "width"), [(0, 4), (4, 0), (-1, 4)])
+def test_size_of_a_queue(size, width):
+    with pytest.raises(UserError, match="both must be 1 or more"):
+        make_queue(size, width)
+
+
+def test_what_does_not_fit_a_queue():
+    keys, places, _ = batch(3, 0)
+    with pytest.raises(UserError, match="keys of width 2 do not fit a queue of width 4"):
+        push(make_queue(3, 4), keys, places, 0)
+    with pytest.raises(UserError, match=r"give \(3,\)"):
+        push(make_queue(3, 2), keys, places._replace(lane=jnp.zeros((1, 1), jnp.int32)), 0)

@@ -1,0 +1,145 @@
+"""Choosers: what all of them promise, and the uniform ones against their law."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.losses import info_nce
+from cpc.negatives.mining import hardest, mixed, percentile_ring, semi_hard
+from cpc.negatives.proposal import proposed
+from cpc.negatives.samplers import draw_by_units, sample_uniform, uniform_draws, uniform_subset
+from cpc.types import UserError
+
+CHOOSERS = {
+    "uniform_subset": uniform_subset(4),
+    "uniform_draws": uniform_draws(4),
+    "hardest": hardest(4),
+    "semi_hard": semi_hard(0.7),
+    "percentile_ring": percentile_ring(30, 80),
+    "mixed": mixed(3, 5),
+    "proposed, stopped": proposed(4, "stopped"),
+    "proposed, through": proposed(4, "through", sharpness=0.5),
+}
+every_chooser = pytest.mark.parametrize("choose", CHOOSERS.values(), ids=CHOOSERS)
+RNG = jax.random.key(1)
+
+
+def rows(dtype=jnp.float32, scale=1.0):
+    """Six rows: 0, 1 and more allowed of 9; what is masked is NaN."""
+    rng = np.random.default_rng(0)
+    where = rng.random((6, 9)) < 0.6
+    where[0], where[1] = False, np.arange(9) == 5
+    scores = np.where(where, scale * rng.normal(size=(6, 9)), np.nan)
+    return jnp.asarray(rng.normal(size=6), dtype), jnp.asarray(scores, dtype), jnp.asarray(where)
+
+
+def loss_of(choose):
+    def loss(positive, negatives, where):
+        return info_nce(positive, *choose(RNG, positive, negatives, where)).sum()
+
+    return jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+
+@every_chooser
+def test_masked_entries_never_matter(choose):
+    positive, poisoned, where = rows()
+    clean = jnp.where(where, poisoned, 1e4)
+    scores, chosen = jax.jit(choose)(RNG, positive, poisoned, where)
+    picked = np.asarray(scores)[np.asarray(chosen)]
+    assert np.isfinite(picked).all()
+    np.testing.assert_array_equal(np.asarray(chosen).any(-1), np.asarray(where).any(-1))
+
+    loss = loss_of(choose)
+    value, (to_positive, to_negatives) = loss(positive, poisoned, where)
+    np.testing.assert_array_equal(np.asarray(to_negatives)[~np.asarray(where)], 0.0)
+    assert np.isfinite(to_negatives).all()
+    assert float(to_positive[0]) == 0.0
+    assert float(loss(positive, clean, where)[0]) == float(value)
+
+
+@every_chooser
+def test_compiled_is_the_same(choose):
+    for got, want in zip(jax.jit(choose)(RNG, *rows()), choose(RNG, *rows()), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@every_chooser
+def test_rows_depend_on_themselves_alone(choose):
+    """Other rows' scores may change anything: the same key gives this row the same choice."""
+    positive, negatives, where = rows()
+    other = positive.at[:3].set(7.0), negatives.at[:3].mul(-3.0), where.at[:3].set(True)
+    choose = jax.jit(choose)
+    for got, want in zip(choose(RNG, *other), choose(RNG, positive, negatives, where), strict=True):
+        np.testing.assert_array_equal(got[3:], want[3:])
+
+
+@every_chooser
+@pytest.mark.parametrize(("dtype", "scale"), [(jnp.bfloat16, 1.0), (jnp.float32, 1e4)])
+def test_finite_in_half_precision_and_with_huge_scores(choose, dtype, scale):
+    value, gradients = loss_of(choose)(*rows(dtype, scale))
+    assert value.dtype == jnp.float32
+    assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (value, *gradients))
+
+
+@every_chooser
+def test_an_anchor_without_candidates(choose):
+    """A batch of one latent: what needs a candidate says so, what does not returns none."""
+    nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)
+    with pytest.raises(UserError, match="there are 0 candidates"):
+        choose(RNG, *nothing)
+
+
+@pytest.mark.parametrize(
+    "make", [uniform_subset, uniform_draws, hardest, lambda num: mixed(2, num)]
+)
+@pytest.mark.parametrize("num", [0, -3])
+def test_at_least_one_negative(make, num):
+    with pytest.raises(UserError, match=f"{num} negatives: ask for 1 or more"):
+        make(num)
+
+
+@pytest.mark.parametrize("choose", [uniform_subset(10), hardest(10), mixed(10, 1)])
+def test_more_than_there_are_candidates(choose):
+    with pytest.raises(UserError, match="needs 10 negatives, but there are 9"):
+        choose(RNG, *rows())
+
+
+def test_subset_is_the_mask_of_sample_uniform():
+    positive, negatives, where = rows()
+    scores, chosen = uniform_subset(4)(RNG, positive, negatives, where)
+    assert scores is negatives
+    np.testing.assert_array_equal(chosen, sample_uniform(RNG, where, 4))
+    np.testing.assert_array_equal(chosen.sum(-1), np.minimum(where.sum(-1), 4))
+
+
+def test_draws_are_uniform_and_independent():
+    """All 16 pairs of draws from 4 allowed of 6: chi-square with 15 degrees of freedom."""
+    where = jnp.tile(jnp.array([True, False, True, True, False, True]), (16_000, 1))
+    ids = jnp.tile(jnp.arange(6.0), (16_000, 1))
+    drawn, kept = uniform_draws(2)(jax.random.key(5), jnp.zeros(16_000), ids, where)
+    assert kept.all()
+    pairs, counts = np.unique(np.asarray(drawn), axis=0, return_counts=True)
+    assert set(pairs.ravel()) == {0, 2, 3, 5}
+    assert len(counts) == 16
+    assert ((counts - 1000) ** 2 / 1000).sum() < 37.7  # 0.1 % of samples lie above
+
+
+def test_draws_count_in_the_gradient():
+    positive, negatives, where = rows()
+    counts = jax.grad(
+        lambda x: jnp.where(*(uniform_draws(7)(RNG, positive, x, where)[::-1]), 0.0).sum()
+    )(negatives)
+    np.testing.assert_array_equal(counts.sum(-1), [0, 7, 7, 7, 7, 7])
+    assert (np.asarray(counts) == np.round(counts)).all()
+
+
+def test_units_weigh_the_draws_and_zero_is_never_drawn():
+    """Chi-square with 2 degrees of freedom; the zeros lie first, in between and last."""
+    units = jnp.array([[0, 1, 0, 2, 7, 0], [0, 0, 0, 0, 0, 0]], jnp.int32)
+    ids, drawn = draw_by_units(jax.random.key(2), units, 10_000)
+    np.testing.assert_array_equal(drawn.all(-1), [True, False])
+    counts = np.bincount(np.asarray(ids[0]), minlength=6)
+    np.testing.assert_array_equal(counts[[0, 2, 5]], 0)
+    want = 1000 * np.array([1, 2, 7])
+    assert ((counts[[1, 3, 4]] - want) ** 2 / want).sum() < 13.8
