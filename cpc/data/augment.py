@@ -173,25 +173,21 @@ def augment_patches(
     _check_switch("contrast", contrast, 1)
 
     def augment(rng: Array, patch: Array) -> Array:
-        names = ["rotation", "shear", "elastic", "contrast", "brightness", "drop", "channel"]
-        key = dict(zip(names, jax.random.split(rng, len(names)), strict=True))
-
-        def symmetric(name: str, strength: Number) -> Array:
-            return jax.random.uniform(key[name], minval=-strength, maxval=strength)
-
+        # One draw for all switches, each at its place: turning one off changes no other.
+        rng_switches, rng_elastic = jax.random.split(rng)
+        turn, slant, factor, shift, drop, channel = jax.random.uniform(rng_switches, (6,))
         if rotation_degrees or shear or elastic_pixels:
+            angle = jnp.deg2rad(rotation_degrees * (2 * turn - 1))
             grid = (ELASTIC_GRID, ELASTIC_GRID, 2)
-            displacement = elastic_pixels * jax.random.normal(key["elastic"], grid)
-            angle = jnp.deg2rad(symmetric("rotation", rotation_degrees))
-            patch = warp(patch, angle, symmetric("shear", shear), displacement)
+            displacement = elastic_pixels * jax.random.normal(rng_elastic, grid)
+            patch = warp(patch, angle, shear * (2 * slant - 1), displacement)
         if contrast or brightness:
             mean = patch.mean()
-            scaled = (patch - mean) * (1 + symmetric("contrast", contrast)) + mean
-            patch = jnp.clip(scaled + symmetric("brightness", brightness), -1, 1)
+            scaled = (patch - mean) * (1 + contrast * (2 * factor - 1)) + mean
+            patch = jnp.clip(scaled + brightness * (2 * shift - 1), -1, 1)
         if colour_drop and ch > 1:
-            is_kept = jnp.arange(ch) == jax.random.randint(key["channel"], (), 0, ch)
-            is_dropped = jax.random.bernoulli(key["drop"], colour_drop)
-            patch = jnp.where(is_kept | ~is_dropped, patch, 0)
+            is_kept = jnp.arange(ch) == jnp.floor(ch * channel)
+            patch = jnp.where(is_kept | (drop >= colour_drop), patch, 0)
         return patch
 
     return _each_patch(augment, rng, patches.astype(jnp.float32)).astype(patches.dtype)
@@ -252,7 +248,7 @@ def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
         )
 
 
-def _check_switch(name: str, value: Number, largest: float | None) -> None:
+def _check_switch(name: str, value: Number, largest: Number | None) -> None:
     if value < 0 or (largest is not None and value > largest):
         allowed = "at least 0" if largest is None else f"0 to {largest}"
         raise UserError(f"{name} is {value}: choose {allowed}, 0 for off")

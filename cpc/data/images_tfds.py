@@ -154,9 +154,10 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
         k for k, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)
     ]
     if len(pictures) != 1:
+        there = ", ".join(sorted(features))
         raise UserError(
-            f"{name} has {len(pictures)} 8-bit pictures an example (of {', '.join(sorted(features))}), not "
-            "one: it is no image classification set"
+            f"{name} has {len(pictures)} 8-bit pictures an example (of {there}), not one: "
+            "it is no image classification set"
         )
     label = "label" if "label" in classes else classes[0] if len(classes) == 1 else None
     return pictures[0], label

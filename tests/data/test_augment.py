@@ -1,0 +1,299 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.ndimage
+
+from cpc.data import augment
+from cpc.types import UserError
+
+SWITCHES = {
+    "colour_drop": 1.0,
+    "rotation_degrees": 30,
+    "shear": 0.3,
+    "elastic_pixels": 1.0,
+    "brightness": 0.5,
+    "contrast": 0.5,
+}
+augment_patches = jax.jit(augment.augment_patches, static_argnames=tuple(SWITCHES))
+crop_and_flip = jax.jit(augment.crop_and_flip, static_argnames="size")
+
+
+def raw(b=3, y=12, x=10, ch=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (b, y, x, ch), np.uint8)
+
+
+def patches(b=4, i=2, j=3, p=8, ch=3):
+    """Smooth, well inside [-1, 1], every patch another."""
+    coarse = np.random.default_rng(1).uniform(-0.4, 0.4, (b * i * j, 3, 3, ch))
+    fine = [scipy.ndimage.zoom(patch, (p / 3, p / 3, 1), order=1) for patch in coarse]
+    return jnp.asarray(np.stack(fine).reshape(b, i, j, p, p, ch), jnp.float32)
+
+
+def test_scale_and_grey():
+    scaled = augment.scale_pixels(jnp.asarray(raw()))
+    assert scaled.dtype == jnp.float32
+    np.testing.assert_allclose((np.asarray(scaled) + 1) * 127.5, raw(), atol=1e-4)
+    grey = np.asarray(augment.to_grey(scaled))
+    expected = np.asarray(scaled, np.float64) @ [0.299, 0.587, 0.114]
+    np.testing.assert_allclose(grey[..., 0], expected, atol=1e-6)
+    np.testing.assert_array_equal(augment.to_grey(jnp.asarray(grey)), grey)
+
+
+@pytest.mark.parametrize(("patch", "stride", "ch"), [(4, 2, 3), (5, 3, 1), (10, 1, 1), (3, 4, 3)])
+def test_patches_are_windows(patch, stride, ch):
+    pixels = raw(ch=ch)
+    cut = np.asarray(jax.jit(augment.cut_patches, static_argnums=(1, 2))(pixels, patch, stride))
+    rows, columns = (12 - patch) // stride + 1, (10 - patch) // stride + 1
+    assert cut.shape == (3, rows, columns, patch, patch, ch)
+    assert cut.dtype == np.uint8
+    for i in range(rows):
+        for j in range(columns):
+            top, left = i * stride, j * stride
+            window = pixels[:, top : top + patch, left : left + patch]
+            np.testing.assert_array_equal(cut[:, i, j], window)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "patch", "stride", "grid"), [(256, 64, 32, 7), (260, 80, 36, 6), (28, 8, 4, 6)]
+)
+def test_the_papers_grids(pixels, patch, stride, grid):
+    shape = jax.ShapeDtypeStruct((2, pixels, pixels, 1), jnp.uint8)
+    cut = jax.eval_shape(partial(augment.cut_patches, patch=patch, stride=stride), shape)
+    assert cut.shape == (2, grid, grid, patch, patch, 1)
+
+
+def find(crop, image):
+    """Where in `image` the crop is, and whether mirrored."""
+    y, x, size = *image.shape[:2], len(crop)
+    return [
+        (top, left, mirrored)
+        for top in range(y - size + 1)
+        for left in range(x - size + 1)
+        for mirrored in (False, True)
+        if np.array_equal(
+            crop, image[top : top + size, left : left + size][:, :: -1 if mirrored else 1]
+        )
+    ]
+
+
+def test_crops_and_flips_are_uniform():
+    image = raw(b=1, y=6, x=5)
+    pixels = jnp.asarray(np.repeat(image, 2400, 0))
+    cropped = np.asarray(crop_and_flip(jax.random.key(0), pixels, 4))
+    assert cropped.dtype == np.uint8
+    kinds, counts = np.unique(cropped.reshape(2400, -1), axis=0, return_counts=True)
+    places = [find(kind.reshape(4, 4, 3), image[0]) for kind in kinds]
+    assert sorted(places) == sorted(
+        [(top, left, m)] for top in range(3) for left in range(2) for m in (False, True)
+    )
+    # Twelve kinds of 200 on average, standard deviation 13.5.
+    assert np.abs(counts - 200).max() < 5 * 13.5
+
+
+def test_each_picture_by_itself():
+    """What a picture becomes depends on key and row, not on the batch it is in."""
+    pixels = jnp.asarray(raw(b=5))
+    whole = crop_and_flip(jax.random.key(1), pixels, 8)
+    np.testing.assert_array_equal(crop_and_flip(jax.random.key(1), pixels[:2], 8), whole[:2])
+    some = augment_patches(jax.random.key(1), patches()[:2], **SWITCHES)
+    every = augment_patches(jax.random.key(1), patches(), **SWITCHES)
+    np.testing.assert_allclose(some, every[:2], atol=1e-6)
+
+
+def test_centre_crop():
+    np.testing.assert_array_equal(augment.centre_crop(jnp.asarray(raw()), 6), raw()[:, 3:9, 2:8])
+
+
+def test_jitter_keeps_a_crop_in_a_grey_frame():
+    many = patches(b=40, i=2, j=2, p=6, ch=1)
+    jittered = np.asarray(augment.jitter_patches(jax.random.key(0), many, 3))
+    assert jittered.shape == many.shape
+    inside = np.zeros((6, 6), bool)
+    inside[1:4, 1:4] = True  # three pixels of frame: one before, two behind
+    assert (jittered[..., ~inside, :] == 0).all()
+    flat = jittered[..., 1:4, 1:4, :].reshape(-1, 3, 3, 1)
+    before = np.asarray(many).reshape(-1, 6, 6, 1)
+    places = [
+        next(place for place in find(crop, old) if not place[2])[:2]
+        for crop, old in zip(flat, before, strict=True)
+    ]
+    assert set(places) == {(top, left) for top in range(4) for left in range(4)}
+    np.testing.assert_array_equal(augment.jitter_patches(jax.random.key(0), many, 6), many)
+
+
+def test_all_off_is_the_identity():
+    np.testing.assert_array_equal(augment_patches(jax.random.key(0), patches()), patches())
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_each_switch_changes_every_patch_and_stays_in_range(name):
+    before = patches()
+    after = augment_patches(jax.random.key(0), before, **{name: SWITCHES[name]})
+    assert np.abs(after).max() <= 1
+    change = np.abs(after - before).reshape(24, -1).max(-1)
+    assert (change > 1e-4).all()
+    again = augment_patches(jax.random.key(0), before, **{name: SWITCHES[name]})
+    np.testing.assert_array_equal(again, after)
+    other = augment_patches(jax.random.key(1), before, **{name: SWITCHES[name]})
+    assert not np.array_equal(other, after)
+
+
+def test_colour_drop_keeps_one_channel():
+    before = patches(b=50)
+    dropped = np.asarray(augment_patches(jax.random.key(0), before, colour_drop=0.75)).reshape(
+        300, -1, 3
+    )
+    is_zero = (dropped == 0).all(1)
+    number = is_zero.sum(-1)
+    assert set(number) == {0, 2}
+    assert abs((number == 2).mean() - 0.75) < 0.1  # four standard deviations
+    kept = np.argmin(is_zero[number == 2], -1)
+    assert np.bincount(kept, minlength=3).min() > 50  # of about 75
+    np.testing.assert_array_equal(
+        dropped[~is_zero.any(-1)], np.asarray(before).reshape(300, -1, 3)[~is_zero.any(-1)]
+    )
+    grey = patches(ch=1)
+    np.testing.assert_array_equal(augment_patches(jax.random.key(0), grey, colour_drop=1), grey)
+
+
+@pytest.mark.parametrize("name", ["brightness", "contrast"])
+def test_brightness_and_contrast_are_affine(name):
+    """Over 12 keys, that is, 288 patches."""
+    before = np.asarray(patches()).reshape(24, -1)
+    after = np.stack(
+        [
+            np.asarray(augment_patches(jax.random.key(key), patches(), **{name: 0.5}))
+            for key in range(12)
+        ]
+    ).reshape(12, 24, -1)
+    mean = before.mean(-1)
+    if name == "brightness":
+        added = after - before
+        assert np.ptp(added, -1).max() < 1e-6
+        assert np.abs(added).max() <= 0.5
+        assert 0.25 < added[..., 0].std() < 0.33  # U(-0.5, 0.5) has 0.289
+    else:
+        np.testing.assert_allclose(after.mean(-1), np.tile(mean, (12, 1)), atol=1e-6)
+        factor = (after.std(-1) / before.std(-1))[..., None]
+        expected = mean[:, None] + factor * (before - mean[:, None])
+        np.testing.assert_allclose(after, expected, atol=1e-5)
+        assert 0.5 <= factor.min() < 0.55
+        assert 1.45 < factor.max() <= 1.5
+
+
+def warped(patch, angle=0.0, shear=0.0, displacement=None):
+    displacement = jnp.zeros((3, 3, 2)) if displacement is None else displacement
+    return np.asarray(augment.warp(patch, jnp.float32(angle), jnp.float32(shear), displacement))
+
+
+@pytest.mark.parametrize("degrees", [0, 13, -40, 90])
+def test_rotation_is_scipys(degrees):
+    patch = patches(p=9)[0, 0, 1]
+    expected = scipy.ndimage.rotate(
+        np.asarray(patch, np.float64), degrees, reshape=False, order=1, mode="nearest"
+    )
+    np.testing.assert_allclose(warped(patch, np.deg2rad(degrees)), expected, atol=2e-6)
+    if degrees == 90:
+        np.testing.assert_allclose(expected, np.rot90(patch), atol=1e-6)
+
+
+def test_shear_moves_rows():
+    patch = patches(p=7, ch=1)[0, 0, 1]
+    expected = [
+        np.interp(np.arange(7) + 0.4 * (row - 3), np.arange(7), np.asarray(patch[row, :, 0]))
+        for row in range(7)
+    ]
+    np.testing.assert_allclose(warped(patch, shear=0.4)[..., 0], expected, atol=1e-6)
+
+
+def test_displacement_moves_pixels():
+    patch = patches(p=7)[0, 0, 1]
+    moved = warped(patch, displacement=jnp.broadcast_to(jnp.array([1.0, 2.0]), (3, 3, 2)))
+    np.testing.assert_allclose(moved[:-1, :-2], patch[1:, 2:], atol=1e-6)
+    np.testing.assert_allclose(moved[-1, -1], patch[-1, -1], atol=1e-6)
+    corner = jnp.zeros((3, 3, 2)).at[0, 0].set(2.0)
+    local = np.abs(warped(patch, displacement=corner) - patch).max(-1)
+    assert local[0, 0] > 1e-3
+    assert local[-2:].max() < local[:2, :2].max() / 4
+
+
+def version_1(rng, images):
+    rng_crop, rng_jitter = jax.random.split(rng)
+    cropped = augment.scale_pixels(augment.crop_and_flip(rng_crop, images, 9))
+    return augment.jitter_patches(
+        rng_jitter, augment.cut_patches(augment.to_grey(cropped), 4, 2), 3
+    )
+
+
+def version_2(rng, images):
+    rng_crop, rng_patch = jax.random.split(rng)
+    cropped = augment.scale_pixels(augment.crop_and_flip(rng_crop, images, 9))
+    return augment.augment_patches(rng_patch, augment.cut_patches(cropped, 4, 2), **SWITCHES)
+
+
+@pytest.mark.parametrize("version", [version_1, version_2])
+def test_compiled_once_and_a_function_of_seed_and_step(version):
+    traces = []
+
+    @jax.jit
+    def step(seed, number, images):
+        traces.append(number)
+        return version(jax.random.fold_in(jax.random.key(seed), number), images)
+
+    images = jnp.asarray(raw())
+    first = step(0, 1, images)
+    assert not np.array_equal(step(0, 2, images), first)
+    assert not np.array_equal(step(1, 1, images), first)
+    np.testing.assert_array_equal(step(0, 1, images), first)
+    assert len(traces) == 1
+    assert np.isfinite(first).all()
+    assert np.abs(first).max() <= 1
+
+
+def test_half_precision_stays():
+    half = patches().astype(jnp.bfloat16)
+    out = augment_patches(jax.random.key(0), half, **SWITCHES)
+    assert out.dtype == jnp.bfloat16
+    full = augment_patches(jax.random.key(0), half.astype(jnp.float32), **SWITCHES)
+    np.testing.assert_allclose(out.astype(jnp.float32), full, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: augment.cut_patches(jnp.asarray(raw()), 11, 2),
+            "12x10 pixels are smaller than a p",
+        ),
+        (lambda: augment.cut_patches(jnp.asarray(raw()), 0, 2), "a patch of 0 pixels"),
+        (lambda: augment.cut_patches(jnp.asarray(raw()), 4, 0), "stride of patches is 0"),
+        (
+            lambda: augment.crop_and_flip(jax.random.key(0), jnp.asarray(raw()), 11),
+            "smaller than a crop of 11x11",
+        ),
+        (lambda: augment.centre_crop(jnp.asarray(raw()), 11), "smaller than a crop of 11x11"),
+        (
+            lambda: augment.jitter_patches(jax.random.key(0), patches(), 9),
+            "inner is 9: choose 1 to 8",
+        ),
+        (lambda: augment.to_grey(jnp.zeros((2, 4))), "4 channels"),
+        (
+            lambda: augment.augment_patches(jax.random.key(0), patches(ch=2), shear=0.1),
+            "2 channels",
+        ),
+        (
+            lambda: augment.augment_patches(jax.random.key(0), patches(), colour_drop=1.5),
+            "colour_drop is 1.5: choose 0 to 1",
+        ),
+        (
+            lambda: augment.augment_patches(jax.random.key(0), patches(), elastic_pixels=-1),
+            "elastic_pixels is -1: choose at least 0",
+        ),
+    ],
+)
+def test_impossible_arguments(call, message):
+    with pytest.raises(UserError, match=message):
+        call()
