@@ -1,0 +1,99 @@
+"""Descriptions: every loss has one, partials are looked into, two critics are no bound."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import losses
+from cpc.losses import describe
+
+LOG_Q = jnp.log(jnp.array([0.2, 0.8]))
+bind = functools.partial
+
+CONTRASTED = (
+    *("info_nce", "ranking_nce", "nce", "negative_sampling", "sampled_softmax", "sampled_logistic"),
+    *("full_softmax", "full_logistic", "nt_xent", "sup_con", "decoupled", "debiased"),
+    *("hard_weighted", "sigmoid", "triplet"),
+)
+BOUNDS = {"info_nce", "ranking_nce", "sampled_softmax"}
+
+
+@pytest.mark.parametrize("name", CONTRASTED)
+def test_every_loss_is_in_the_table(name):
+    description = describe(getattr(losses, name))
+    assert description.estimates != "unknown"
+    others = [describe(getattr(losses, other)).name for other in CONTRASTED if other != name]
+    assert description.name not in others
+    assert description.bounds == ("I(x; c)" if name in BOUNDS else None)
+    assert description.is_bound(independent_negatives=True) == (name in BOUNDS)
+    assert not description.is_bound(independent_negatives=False)
+
+
+def test_partials_are_looked_into():
+    once = bind(losses.triplet, margin=0.2)
+    assert describe(bind(once, mining="all")) == describe(losses.triplet)
+    assert describe(bind(losses.info_nce, temperature=0.1)).bounds == "I(x; c)"
+
+
+@pytest.mark.parametrize(
+    ("loss", "prefix"), [(losses.ranking_nce, "log_noise"), (losses.sampled_softmax, "log_q")]
+)
+def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, prefix):
+    positive, negatives = f"{prefix}_positive", f"{prefix}_negatives"
+    for keywords in (
+        {},
+        {positive: -3.0, negatives: -3.0},
+        {positive: LOG_Q, negatives: LOG_Q},
+        {positive: 0, negatives: 0.0},
+    ):
+        assert describe(bind(loss, **keywords)).bounds == "I(x; c)", keywords
+    for keywords in (
+        {negatives: LOG_Q},
+        {positive: LOG_Q},
+        {negatives: -3.0},
+        {positive: -1.0, negatives: -3.0},
+        {positive: -1.0, negatives: LOG_Q},
+    ):
+        description = describe(bind(loss, **keywords))
+        assert description.bounds is None, keywords
+        assert description.optimum is None
+        assert not description.is_bound(independent_negatives=True)
+    within = bind(bind(loss, **{positive: LOG_Q}), **{negatives: LOG_Q})
+    assert describe(within).bounds == "I(x; c)"
+
+
+def test_noise_corrections_leave_other_losses_as_they_are():
+    bound = bind(losses.nce, log_noise_positive=-1.0, log_noise_negatives=LOG_Q)
+    assert describe(bound) == describe(losses.nce)
+
+
+def test_two_critics_can_pass_the_information():
+    """Nothing is shared, I = 0, and yet log N - L is above it if only negatives are corrected."""
+    positive, negatives = jnp.zeros(1), jnp.zeros((1, 9))
+    loss = losses.sampled_softmax(positive, negatives, log_q_negatives=2.0)
+    assert np.log(10) - float(loss[0]) > 1.0
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, positive, negatives, where=None):
+        return positive
+
+
+def test_unknown_functions_are_scores():
+    def my_loss(positive, negatives, where=None):
+        return positive
+
+    for loss, name in (
+        (my_loss, "my_loss"),
+        (bind(my_loss), "my_loss"),
+        (Unhashable(), "Unhashable"),
+        (lambda *x: x[0], "<lambda>"),
+    ):
+        description = describe(loss)
+        assert description.name == name
+        assert description.bounds is None
+        assert not description.is_bound(independent_negatives=True)
