@@ -1,0 +1,149 @@
+"""The certificate passes what keeps its promises, and fails labels that are wrong."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.estimators import (
+    Estimate,
+    certify,
+    club,
+    donsker_varadhan,
+    flo,
+    info_nce,
+    interpolated,
+    js,
+    mine,
+    ml_cpc,
+    nwj,
+    smile,
+    tuba,
+)
+from cpc.types import UserError
+
+OURS = {
+    "info_nce": (info_nce, 0.0),
+    "donsker_varadhan": (donsker_varadhan, 0.0),
+    "mine": (lambda scores: mine(scores, 0.0)[0], 0.0),
+    "tuba": (functools.partial(tuba, log_baseline=0.5), 0.5),
+    "nwj": (nwj, 1.0),
+    "js": (js, 0.0),
+    "interpolated": (functools.partial(interpolated, log_baseline=0.0, alpha=0.1), 0.0),
+    "smile": (functools.partial(smile, clip=5.0), 0.0),
+    "ml_cpc": (ml_cpc, 0.0),
+    "flo": (lambda scores: flo(scores, -jnp.diagonal(scores)), 0.0),
+    "club": (club, 0.0),
+}
+
+
+def relabelled(estimator, side="lower", ceiling=math.inf):
+    return lambda scores: Estimate(estimator(scores).value, True, ceiling, side)
+
+
+def nwj_with_the_diagonal(scores):
+    """Joint pairs in the partition as well: still below I, but no longer above log n."""
+    partition = jnp.exp(jnp.minimum(scores, 75.0) - 1).mean()
+    return Estimate(jnp.diagonal(scores).mean() - partition, True, math.inf, "lower")
+
+
+def decoupled(scores):
+    """The positive left out of its sum, with the label of InfoNCE."""
+    n = len(scores)
+    negatives = jnp.where(jnp.eye(n, dtype=bool), -jnp.inf, scores)
+    loss = jax.nn.logsumexp(negatives, axis=1) - jnp.diagonal(scores)
+    return Estimate(math.log(n - 1) - loss.mean(), True, math.log(n), "lower")
+
+
+def with_quoted_ceiling(scores):
+    """log(n / alpha), as often quoted."""
+    estimate = interpolated(scores, 0.0, 0.1)
+    return Estimate(estimate.value, True, math.log(len(scores) / 0.1), "lower")
+
+
+def overflowing(scores):
+    """NWJ in plain exponentials."""
+    joint, n = jnp.diagonal(scores), len(scores)
+    partition = (jnp.exp(scores - 1).sum() - jnp.exp(joint - 1).sum()) / (n * (n - 1))
+    return Estimate(joint.mean() - partition, True, math.inf, "lower")
+
+
+MUTANTS = {
+    "donsker_varadhan as a bound": (relabelled(donsker_varadhan), "exact critic"),
+    "smile as a bound": (relabelled(functools.partial(smile, clip=1.0)), "Gaussian"),
+    "club as an upper bound for every critic": (relabelled(club, "upper"), "worst of"),
+    "transposed": (lambda scores: info_nce(scores.T), "change by h(y), of columns"),
+    "the diagonal in the partition": (nwj_with_the_diagonal, "highest of any 8 pairs"),
+    "the positive out of its sum": (decoupled, "exact critic"),
+    "a ceiling too low": (with_quoted_ceiling, "highest of any 8 pairs"),
+    "overflow": (overflowing, "not finite"),
+}
+
+
+@functools.cache
+def certificate(name):
+    return certify(*OURS[name])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_keep_their_promises(name):
+    table = certificate(name)
+    assert table.passed, str(table)
+    assert any(row.passed for row in table.rows)
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_wrong_labels_fail(name):
+    estimator, where = MUTANTS[name]
+    table = certify(estimator)
+    assert not table.passed
+    assert any(row.check.startswith(where) for row in table.rows if row.passed is False), str(table)
+    assert "FAIL" in str(table)
+
+
+def test_rows_of_info_nce():
+    """Known numbers: the identity, the oracle table, the freedom in rows, the ceiling."""
+    rows = {row.check: row for row in certificate("info_nce").rows}
+    exact = next(row for check, row in rows.items() if check.startswith("exact critic (log N - L"))
+    assert f"{exact.measured:.4g}" in exact.check  # I - KL, by another enumeration
+    assert exact.expected == "at most 0.1941"
+    assert rows["Gaussian, I = 2, N = 64"].measured == pytest.approx(1.8145, abs=4 * 0.02)
+    assert rows["Gaussian, I = 2, N = 64"].spread == pytest.approx(0.198, rel=0.3)
+    assert rows["Gaussian, I = 10, N = 128, median"].measured == pytest.approx(4.79, abs=0.02)
+    assert rows["change by h(x), of rows"].measured == pytest.approx(0.0, abs=1e-5)
+    assert rows["change by h(y), of columns"].measured > 0.1
+    assert rows["highest of any 8 pairs"].measured == pytest.approx(math.log(8))
+    lines = str(certificate("info_nce")).splitlines()
+    assert lines[0] == "lower bound, ceiling 1.386 of 4 pairs"
+    assert len({line.index("pass") for line in lines if line.endswith("pass")}) == 1  # aligned
+
+
+def test_biased_upwards_without_a_promise_is_told_and_not_judged():
+    rows = {row.check: row for row in certificate("donsker_varadhan").rows}
+    row = rows["Gaussian, I = 10, N = 64, median"]
+    assert row.measured > 10.5
+    assert row.passed is None
+
+
+def test_a_bare_number_promises_nothing():
+    """A user's own, without a label: only what every estimator must do is judged."""
+    table = certify(lambda scores: jnp.diagonal(scores).mean() - scores.mean())
+    assert table.promise == "a bare number"
+    assert table.passed
+    judged = [row.check for row in table.rows if row.passed is not None]
+    assert judged == ["change by h(y), of columns", "not finite at +-1e4"]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "words"),
+    [
+        (lambda scores: float(np.mean(scores)), "JAX cannot trace the estimator"),
+        (lambda scores: Estimate(scores.mean(), is_bound=True), "a bound to no side: ''"),
+    ],
+)
+def test_estimators_that_cannot_be_certified(estimator, words):
+    with pytest.raises(UserError, match=words):
+        certify(estimator)

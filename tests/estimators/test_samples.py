@@ -1,0 +1,117 @@
+"""Nearest neighbours and canonical correlations: naive twins, known information, bad input."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import digamma
+
+from cpc.estimators import cca, ksg
+from cpc.types import UserError
+
+
+def naive_ksg(x, y, k):
+    n = len(x)
+    dx = np.array([[np.abs(a - b).max() for b in x] for a in x])
+    dy = np.array([[np.abs(a - b).max() for b in y] for a in y])
+    total = 0.0
+    for i in range(n):
+        others = [j for j in range(n) if j != i]
+        radius = sorted(max(dx[i, j], dy[i, j]) for j in others)[k - 1]
+        total += digamma(1 + sum(dx[i, j] < radius for j in others))
+        total += digamma(1 + sum(dy[i, j] < radius for j in others))
+    return digamma(k) + digamma(n) - total / n
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.integers(5, 25),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.integers(0, 9999),
+)
+def test_ksg_equals_naive_twin(n, dx, dy, k, seed):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(n, dx)), rng.normal(size=(n, dy))
+    y[:, 0] += x[:, 0]
+    estimate = ksg(x, y, k)
+    assert estimate.value == pytest.approx(naive_ksg(x, y, k), abs=1e-12)
+    assert estimate.value <= estimate.ceiling == pytest.approx(digamma(n) - digamma(k))
+
+
+def correlated(rho, n, dim=1, seed=0):
+    x, e = np.random.default_rng(seed).normal(size=(2, n, dim))
+    return x, rho * x + math.sqrt(1 - rho**2) * e
+
+
+def test_gaussian_truth():
+    """rho = 0.75: 0.4133 nats; the spread of 8 seeds is that of the estimates."""
+    values = np.array(
+        [[ksg(*correlated(0.75, 2000, seed=s)).value, cca(*correlated(0.75, 2000, seed=s)).value]
+         for s in range(8)]
+    )  # fmt: skip
+    error = values.std(0, ddof=1) / math.sqrt(8)
+    assert (np.abs(values.mean(0) - 0.4133) < 4 * error + 0.005).all()
+    assert (error < 0.02).all()
+
+
+def test_invertible_maps():
+    """KSG looks at ranks of neighbours of each side, CCA at linear maps."""
+    x, y = correlated(0.75, 1000, dim=2)
+    mix = np.array([[2.0, 1.0], [-1.0, 0.5]])
+    assert cca(x @ mix + 3, y).value == pytest.approx(cca(x, y).value, abs=1e-10)
+    assert ksg(2 * x, 2 * y).value == pytest.approx(ksg(x, y).value, abs=1e-10)
+    assert abs(ksg(x, y**3).value - 2 * 0.4133) < 0.25
+    assert cca(x, y**3).value < cca(x, y).value - 0.2
+
+
+def test_cca_sees_lines_only():
+    x = np.random.default_rng(0).normal(size=(5000, 1))
+    assert cca(x, x**2).value < 0.02
+    assert ksg(x, x**2).value > 2.0
+
+
+def test_cca_of_the_sample_covariance():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(50, 2))
+    y = np.concatenate([x[:, :1] + rng.normal(size=(50, 1)), rng.normal(size=(50, 2))], axis=1)
+    covariance = np.cov(np.concatenate([x, y], axis=1).T)
+    logdet = [np.linalg.slogdet(c)[1] for c in (covariance[:2, :2], covariance[2:, 2:], covariance)]
+    expected = 0.5 * (logdet[0] + logdet[1] - logdet[2])
+    assert cca(x, y).value == pytest.approx(expected, abs=1e-10)
+    doubled = np.concatenate([y, y[:, :1] * 2], axis=1)  # a column that says nothing new
+    assert cca(x, doubled).value == pytest.approx(expected, abs=1e-8)
+    assert cca(x, np.ones((50, 1))).value == 0.0
+    assert cca(x, x @ np.ones((2, 1))).value == math.inf
+
+
+def test_labels():
+    for estimate in (ksg(*correlated(0.5, 50)), cca(*correlated(0.5, 50))):
+        assert (estimate.is_bound, estimate.side) == (False, "")
+    assert cca(*correlated(0.5, 50)).ceiling == math.inf
+
+
+X = np.random.default_rng(0).normal(size=(6, 1))
+BAD = np.where(np.arange(6)[:, None] == 2, np.nan, X)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "x", "y", "words"),
+    [
+        (lambda x, y: ksg(x, y, 6), X, X, "k is 6: with 6 pairs it must be from 1 to 5"),
+        (lambda x, y: ksg(x, y, 0), X, X, "k is 0"),
+        (ksg, np.zeros((6, 1)), np.zeros((6, 1)), "more than k = 3 pairs are equal"),
+        (ksg, X, BAD, "not finite"),
+        (cca, BAD, X, "not finite"),
+        (inspect.unwrap(ksg), X, X[:5], r"x is \(6, 1\) and y is \(5, 1\)"),
+        (inspect.unwrap(cca), X[:, 0], X, r"x is \(6,\)"),
+        (cca, X[:2], X[:2], "more pairs than"),
+    ],
+)
+def test_bad_input(estimator, x, y, words):
+    with pytest.raises(UserError, match=words):
+        estimator(x, y)
