@@ -100,7 +100,7 @@ def two_pairs_task(dim: int) -> Task:
 def student_task(dim_x: int, dim_y: int, df: int) -> Task:
     """Student's law without correlation: x and y share their scale alone.
 
-    (x, y) = z sqrt(df / chi^2_df). I = `student_information`; CCA sees about nothing.
+    (x, y) = z sqrt(df / chi^2_df). I = `student_information`, none of it linear.
 
     Raises:
       UserError: degrees of freedom or dimensions below 1.

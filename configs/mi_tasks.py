@@ -1,0 +1,37 @@
+"""The forty tasks of "Beyond Normal" (Czyz et al. 2023): neural estimates, KSG and CCA.
+
+    python -m experiments.mutual_information --config configs/mi_tasks.py --workdir runs/tasks
+
+The suite's protocol, for a GPU or a patient CPU:
+
+    ... --config.num_samples=5000 --config.num_seeds=10 --config.num_steps=10000 \
+        --config.batch_size=256 --config.read_every=250
+"""
+
+from typing import Any
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> Any:
+    """Every key of the benchmark; a form that fits a CPU."""
+    c: Any = ConfigDict()
+    c.protocol = "tasks"
+    c.seed = 0
+    c.tasks = ()  # beginnings of names, such as "student"; none: all forty
+    c.num_samples = 3000  # pairs a task and seed: half train, half are held out; the suite: 5,000
+    c.num_seeds = 2  # the suite: 10
+    c.num_neighbours = 10  # of KSG
+    c.batch_size = 128  # the suite: 256
+    c.num_steps = 1000  # the suite: at most 10,000
+    c.read_every = 100  # steps
+    c.learning_rate = 5e-3
+
+    c.critics = ("joint",)  # separable, joint or both
+    c.widths = (16, 8)  # of separable critics, baselines and CLUB's model
+    c.embedding = 8
+    c.joint_widths = (16, 8)  # the suite's
+    c.estimators = ("info_nce", "nwj", "donsker_varadhan", "js")
+    c.interpolation_weight = 0.01
+    c.smile_clip = 5.0
+    return c

@@ -1,0 +1,144 @@
+"""Song and Ermon's laws of information on real pictures, where no truth is known (2020, 5.2)."""
+
+import functools
+import json
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.data.fashion_mnist import load_fashion_mnist
+from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
+from cpc.types import UserError
+from experiments import launch
+from experiments.launch import Config
+from experiments.mi_methods import claims, fit_and_read, make_methods
+from experiments.mi_tasks import count_lines
+
+SIDE = 28
+#: What each law shows of two pictures: which picture each part of x and y is, and how many
+#: rows each part of y keeps.
+LAWS = {
+    "rows": lambda rows, less: ((0,), (rows,)),
+    "processing": lambda rows, less: ((0, 0), (rows, rows - less)),
+    "independence": lambda rows, less: ((0, 1), (rows, rows)),
+}
+
+
+def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
+    """Measure setting after setting, then write the table; False if a signal stopped it."""
+    check(config)
+    settings = [(law, rows) for law in LAWS for rows in config.rows]
+    recorded = folder / "metrics.jsonl"
+    done = count_lines(recorded)
+    pictures = load_pictures(config)
+    console = ProgressWriter(len(settings), ("law", "rows"), seconds_between=0.0)
+    if done:
+        console.say(f"resuming after {done} of {len(settings)} settings")
+    writers = [JsonlWriter(recorded, done), console]
+    fit = jax.jit(functools.partial(fit_pictures, config))
+    begin = time.perf_counter()
+    with stop_on_signals() as stop:
+        for number, (law, rows) in enumerate(settings[done:], start=1):
+            if reason := stop():
+                print(f"stopped by {reason}; to resume: {launch.command_line()}")
+                return False
+            which, kept = LAWS[law](rows, config.processing_rows)
+            found = fit(*pictures, jnp.array(which), jnp.array(kept), jax.random.key(config.seed))
+            record = {
+                "step": done + number,
+                "split": "train",
+                "law": law,
+                "rows": rows,
+                "estimates": {name: float(value) for name, value in found.items()},
+                "steps_per_second": number / (time.perf_counter() - begin),
+            }
+            for writer in writers:
+                writer.write(record)
+    for writer in writers:
+        writer.close()
+    launch.write_json(folder / "table.json", make_table(config, recorded))
+    return True
+
+
+def check(config: Config) -> None:
+    """Rows that a picture has; the last of them is what the others are compared with."""
+    rows = tuple(config.rows)
+    if not rows or list(rows) != sorted(set(rows)) or rows[-1] > SIDE:
+        raise UserError(f"rows is {rows}: give numbers up to {SIDE} that rise")
+    if not 0 < config.processing_rows < rows[0]:
+        raise UserError(
+            f"processing_rows is {config.processing_rows}: it must be from 1 to {rows[0] - 1}, so "
+            "that the processed copy keeps a row"
+        )
+
+
+def load_pictures(config: Config) -> tuple[Any, Any, Any]:
+    """Pictures (n, 784) within 0 to 1: to train on, to choose the step by, and to read."""
+    splits = load_fashion_mnist()
+    train, test = (
+        splits[name].pixels[: config.num_pictures].reshape(-1, SIDE * SIDE).astype(np.float32) / 255
+        for name in ("train", "test")
+    )
+    if len(test) < 4 * config.batch_size:
+        raise UserError(
+            f"num_pictures is {config.num_pictures}: half of the test pictures must fill two "
+            f"batches of {config.batch_size}"
+        )
+    half = len(test) // 2
+    return jnp.asarray(train), jnp.asarray(test[:half]), jnp.asarray(test[half:])
+
+
+def fit_pictures(
+    config: Config, train: Any, choose: Any, read: Any, which: Any, kept: Any, rng: Any
+) -> dict[str, Any]:
+    """Train and read all methods on one setting; nats by name."""
+
+    def views(pictures, pairs):  # pairs (n, 2): two independent pictures
+        parts = pictures[pairs[:, which]]  # (n, parts, pixels)
+        row = jnp.arange(SIDE * SIDE) // SIDE
+        shown = jnp.where(row < kept[:, None], parts, 0.0)
+        return parts.reshape(len(pairs), -1), shown.reshape(len(pairs), -1)
+
+    def draw(rng):
+        return views(train, jax.random.randint(rng, (config.batch_size, 2), 0, len(train)))
+
+    def held_out(pictures):
+        half = len(pictures) // 2
+        return views(pictures, jnp.arange(2 * half).reshape(2, half).T)
+
+    return fit_and_read(
+        make_methods(config),
+        draw,
+        [held_out(choose), held_out(read)],
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        num_steps=config.num_steps,
+        read_every=config.read_every,
+        rng=rng,
+    )
+
+
+def make_table(config: Config, recorded: pathlib.Path) -> list[dict[str, Any]]:
+    """Estimates and what each law is about: their ratio to the estimate that it names."""
+    records = [json.loads(line) for line in recorded.read_text().splitlines()]
+    found = {(r["law"], r["rows"]): r["estimates"] for r in records}
+    claimed, rows = claims(config), []
+    for (law, kept), estimates in found.items():
+        base = found["rows", max(config.rows) if law == "rows" else kept]
+        for name, value in estimates.items():
+            estimator = name.split("/")[1]
+            rows.append(
+                {
+                    "law": law,
+                    "rows": kept,
+                    "estimator": estimator,
+                    "value": value,
+                    "ratio": value / base[name] if value is not None and base[name] else None,
+                    **claimed[estimator],
+                }
+            )
+    return rows

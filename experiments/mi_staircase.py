@@ -1,0 +1,199 @@
+"""The staircase: the information of correlated Gaussians rises while estimators train on them."""
+
+import json
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
+from cpc.train import (
+    JsonlWriter,
+    ProgressWriter,
+    TensorBoardWriter,
+    fit,
+    init_state,
+    jit_step,
+    make_optimizer,
+    make_train_step,
+    open_checkpoints,
+    replicate,
+    stop_on_signals,
+)
+from cpc.types import UserError
+from experiments import launch
+from experiments.launch import Config
+from experiments.mi_methods import (
+    Estimator,
+    claims,
+    init_methods,
+    make_estimators,
+    make_methods,
+    total_loss,
+    values_of,
+)
+
+MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
+
+
+def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
+    """Climb, then write the table; False if a signal stopped the climb."""
+    check(config)
+    methods = {
+        f"{name}/{key}": method
+        for name in config.maps
+        for key, method in make_methods(config).items()
+    }
+    num_steps = len(config.levels) * config.steps_per_level
+    tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
+    loss_fn = make_loss(config, methods)
+    state = replicate(first_state(config, methods, loss_fn, tx), mesh)
+    step = jit_step(make_train_step(loss_fn, tx), state)
+    checkpoint = open_checkpoints(folder / "checkpoints", print)
+    with checkpoint, stop_on_signals() as stop:
+        restored = checkpoint.restore(state)
+        state = restored[0] if restored else state
+        start = int(state.step)
+        console = ProgressWriter(num_steps, ("truth", "info_nce"))
+        if start:
+            console.say(f"resuming from step {start:,}")
+        writers = [
+            JsonlWriter(folder / "metrics.jsonl", start),
+            TensorBoardWriter(folder / "tensorboard", start),
+            console,
+        ]
+        _, reason = fit(
+            state,
+            step,
+            lambda first: (level(config, i) for i in range(first, num_steps)),
+            num_steps=num_steps,
+            summarize=make_summary(config),
+            log_every=config.log_every,
+            checkpoint=checkpoint,
+            save_every=config.save_every,
+            writers=writers,
+            stop=stop,
+        )
+        for writer in writers:
+            writer.close()
+    if reason:
+        print(f"stopped by {reason}; to resume: {launch.command_line()}")
+        return False
+    launch.write_json(folder / "table.json", make_table(config, folder))
+    return True
+
+
+def check(config: Config) -> None:
+    """Levels, maps and windows that can be meant."""
+    for name in config.maps:
+        if name not in MAPS:
+            raise UserError(f"maps has {name!r}: choose of {', '.join(MAPS)}")
+    if not config.levels or not config.maps:
+        raise UserError("levels or maps is empty: name one or more")
+    for nats in config.levels:
+        if not 0 <= nats <= 9 * config.dim:
+            raise UserError(f"levels has {nats}: with dim {config.dim} it is 0 to {9 * config.dim}")
+    if config.steps_per_level % config.log_every:
+        raise UserError(
+            f"log_every is {config.log_every}: it must divide steps_per_level, "
+            f"{config.steps_per_level}, so that no window spans two levels"
+        )
+
+
+def level(config: Config, step: int) -> np.float32:
+    """The information at a step, nats."""
+    return np.float32(config.levels[step // config.steps_per_level])
+
+
+def make_loss(config: Config, methods: dict) -> Callable:
+    """loss_fn(params, extra, batch, rng): draws its own pairs; `batch` is the information."""
+    exact = {name: make_estimators(config)[name] for name in config.estimators}
+
+    def loss_fn(params, extra, batch, rng):
+        x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
+        data = {name: (x, MAPS[name.split("/")[0]](y)) for name in methods}
+        loss, (readings, extra) = total_loss(methods, params, extra, data)
+        readings |= read_exactly(exact, gaussian_log_ratio(x, y, batch))
+        values = values_of(readings)
+        squares = {name: jnp.square(value) for name, value in values.items()}
+        return loss, (extra, {"values": values, "squares": squares})
+
+    return loss_fn
+
+
+def read_exactly(estimators: dict[str, Estimator], log_ratio: Any) -> dict[str, Any]:
+    """What each estimator reads with the critic that no training beats. A map changes nothing."""
+    return {
+        f"any/exact/{name}": estimator.apply(*estimator.exact(log_ratio), 0.0)[1]
+        for name, estimator in estimators.items()
+    }
+
+
+def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
+    """The state before the first step."""
+    root = jax.random.key(config.seed)
+    pair = jnp.zeros((2, config.batch_size, config.dim))
+    # The shapes alone matter, and making networks one by one would compile for minutes.
+    initialise = jax.jit(
+        lambda rng: init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
+    )
+    params, extra = initialise(root)
+    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
+    return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
+
+
+def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
+    """The mean of each reading over a window of steps, and its spread from batch to batch."""
+
+    def summarize(sums, step):
+        record = {"truth": float(level(config, step - 1))}
+        for name, total in sums["values"].items():
+            mean, square = (float(s) / float(sums["steps"]) for s in (total, sums["squares"][name]))
+            record[name] = mean
+            # The squares of a runaway estimate pass what float32 holds.
+            record[f"{name}/std"] = math.sqrt(max(square - mean * mean, 0.0))
+            if name.endswith("/info_nce"):
+                record.setdefault("info_nce", mean)
+        return record
+
+    return summarize
+
+
+def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Value, bias and spread of each reading at the end of each level: its last half."""
+    claimed = claims(config)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = []
+    for place, truth in enumerate(config.levels):
+        end = (place + 1) * config.steps_per_level
+        last = [r for r in records if end - config.steps_per_level / 2 < r["step"] <= end]
+        for name in last[-1]:
+            if f"{name}/std" not in last[-1]:
+                continue
+            task, critic, reading = name.split("/")
+            means, stds = (
+                np.array([np.nan if r[key] is None else r[key] for r in last], float)
+                for key in (name, f"{name}/std")
+            )
+            value = float(means.mean())
+            rows.append(
+                {
+                    "task": task,
+                    "critic": critic,
+                    "estimator": reading,
+                    "truth": float(truth),
+                    "value": value if np.isfinite(value) else None,
+                    "bias": value - truth if np.isfinite(value) else None,
+                    "spread": _finite(np.sqrt(np.mean(stds**2) + np.var(means))),
+                    **claimed[reading],
+                }
+            )
+    return rows
+
+
+def _finite(value):
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,133 @@
+"""The benchmark of forty tasks: neural estimates beside KSG and CCA, each from one sample."""
+
+import functools
+import json
+import pathlib
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.estimators import Task, beyond_normal, cca, ksg
+from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
+from cpc.types import UserError
+from experiments import launch
+from experiments.launch import Config
+from experiments.mi_methods import claims, fit_and_read, make_methods
+
+#: Of the pairs of a sample: half trains, a quarter chooses the step, a quarter is read.
+PARTS = (0.5, 0.75)
+
+
+def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
+    """Measure task after task, then write the table; False if a signal stopped it."""
+    tasks = choose(config)
+    recorded = folder / "metrics.jsonl"
+    done = count_lines(recorded)
+    console = ProgressWriter(len(tasks), ("task", "truth"), seconds_between=0.0)
+    if done:
+        console.say(f"resuming after {done} of {len(tasks)} tasks")
+    writers = [JsonlWriter(recorded, done), console]
+    fit = jax.jit(functools.partial(fit_seeds, config))
+    begin = time.perf_counter()
+    with stop_on_signals() as stop:
+        for number, task in enumerate(tasks[done:], start=1):
+            if reason := stop():
+                print(f"stopped by {reason}; to resume: {launch.command_line()}")
+                return False
+            record = {"step": done + number, "split": "train", **measure(config, task, fit)}
+            record["steps_per_second"] = number / (time.perf_counter() - begin)
+            for writer in writers:
+                writer.write(record)
+    for writer in writers:
+        writer.close()
+    launch.write_json(folder / "table.json", make_table(config, recorded))
+    return True
+
+
+def count_lines(path: pathlib.Path) -> int:
+    """Whole lines of a file: what was measured before."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def choose(config: Config) -> list[Task]:
+    """The tasks whose names begin as one of the config's words; all, if it has none."""
+    quarter = config.num_samples // 4
+    if quarter < config.batch_size:
+        raise UserError(
+            f"num_samples is {config.num_samples}: a quarter of it is held out and must fill a "
+            f"batch of {config.batch_size}"
+        )
+    tasks = [t for t in beyond_normal() if not config.tasks or t.name.startswith(config.tasks)]
+    if not tasks:
+        names = ", ".join(task.name for task in beyond_normal())
+        raise UserError(f"tasks is {config.tasks}: no task begins so; there are {names}")
+    return tasks
+
+
+def measure(config: Config, task: Task, fit: Any) -> dict[str, Any]:
+    """Every estimate on a sample of each seed, sides scaled to unit variance as in the suite."""
+    rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
+    pairs = [rescale(*task.sample(rng, config.num_samples)) for rng in rngs]
+    x, y = (np.stack(side) for side in zip(*pairs, strict=True))
+    found = {name: np.asarray(value).tolist() for name, value in fit(x, y, rngs).items()}
+    found["any/ksg"] = [ksg(*pair, k=config.num_neighbours).value for pair in pairs]
+    found["any/cca"] = [cca(*pair).value for pair in pairs]
+    return {"task": task.name, "truth": task.mutual_information, "estimates": found}
+
+
+def rescale(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides with mean 0 and variance 1: information stays, and training is easier."""
+    x, y = np.asarray(x), np.asarray(y)
+    return (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
+
+
+def fit_seeds(config: Config, x: Any, y: Any, rngs: Any) -> dict[str, Any]:
+    """Train on the samples of all seeds at once; readings (seeds,) by name."""
+    train, chosen = (int(share * config.num_samples) for share in PARTS)
+    methods = make_methods(config)
+
+    def one(x, y, rng):
+        def draw(rng):
+            rows = jax.random.randint(rng, (config.batch_size,), 0, train)
+            return x[rows], y[rows]
+
+        return fit_and_read(
+            methods,
+            draw,
+            [(x[train:chosen], y[train:chosen]), (x[chosen:], y[chosen:])],
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            num_steps=config.num_steps,
+            read_every=config.read_every,
+            rng=rng,
+        )
+
+    return jax.vmap(one)(jnp.asarray(x), jnp.asarray(y), rngs)
+
+
+def make_table(config: Config, recorded: pathlib.Path) -> list[dict[str, Any]]:
+    """Mean, bias and spread over seeds of each estimate on each task."""
+    rows, claimed = [], claims(config)
+    for line in recorded.read_text().splitlines():
+        record = json.loads(line)
+        for name, values in record["estimates"].items():
+            estimator = name.split("/")[1]
+            known = np.array([np.nan if v is None else v for v in values], float)
+            value, spread = float(known.mean()), float(known.std())
+            finite = np.isfinite(value)
+            rows.append(
+                {
+                    "task": record["task"],
+                    "critic": name.split("/")[0],
+                    "estimator": estimator,
+                    "truth": record["truth"],
+                    "value": value if finite else None,
+                    "bias": value - record["truth"] if finite else None,
+                    "spread": spread if finite else None,
+                    **claimed.get(estimator, {"ceiling": None, "label": "no bound, no critic"}),
+                }
+            )
+    return rows
