@@ -35,15 +35,18 @@ from cpc.models import (
 from cpc.train import check_batch_size
 from cpc.types import Batch, Position, UserError
 from experiments import audio_probes, launch, training
-from experiments.audio_data import AudioData, load_data, synthetic_truth
+from experiments.audio_data import AudioData, label_frames, load_data, synthetic_truth
+from experiments.audit import AUDIT, audit_run
 from experiments.launch import Config
 from experiments.objective import build_objective, build_rule
 
 CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalTransformer}
 
 
-def run(config: Config, workdir: str | None, device: str = "auto") -> None:
-    """Train, probe, report; stopped by a signal, say how to resume."""
+def run(
+    config: Config, workdir: str | None, device: str = "auto", only_audit: bool = False
+) -> None:
+    """Audit, train, probe, report; stopped by a signal, say how to resume."""
     if config is None:
         raise UserError("no --config is given: name one, such as configs/audio_voices.py")
     launch.check_config(config, audio_voices.get_config())
@@ -63,6 +66,9 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
 
     probe = functools.partial(audio_probes.run_tasks, config, folder, data, model)
     problem = make_problem(config, data, probe)
+    audit_run(config, folder, problem)
+    if only_audit:
+        return
     reason, variables = training.train(config, folder, problem, mesh)
     if reason:
         print(f"stopped by {reason}; to resume: {launch.command_line()}")
@@ -88,6 +94,7 @@ def make_problem(config: Config, data: AudioData, probe: Callable) -> training.P
         views=("forward",),
         prepare=lambda batch, rng, train: batch,
         look=lambda outputs, batch: [(outputs, positions(batch, outputs.z.shape[1]))],
+        label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
         draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
         draw_any_test=draw_windows(mixed, data.test, config.seed + 1) if evaluates else None,
@@ -142,6 +149,14 @@ def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch
     )
 
 
+def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
+    """Phones where they are known, and speakers, of a training batch's latents (b, t)."""
+    num_latents = max(1, config.data.window_samples // ConvEncoder().stride)
+    phones = label_frames(data, batch["utterance"], batch["start"], num_latents)
+    known = {"phone": phones} if (phones >= 0).any() else {}
+    return {**known, "speaker": batch["speaker"][:, None]}
+
+
 def positions(batch: Batch, num_latents: int) -> Position:
     """Where the latents of a batch of windows come from."""
     return Position(
@@ -154,4 +169,4 @@ def positions(batch: Batch, num_latents: int) -> Position:
 
 if __name__ == "__main__":
     CONFIG = launch.define_config()
-    launch.run(lambda: run(CONFIG.value, launch.WORKDIR.value, launch.DEVICE.value))
+    launch.run(lambda: run(CONFIG.value, launch.WORKDIR.value, launch.DEVICE.value, AUDIT.value))

@@ -120,6 +120,26 @@ def _read_list(name):
     return data.read_list(pathlib.Path(name).expanduser())
 
 
+def label_frames(
+    audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int
+) -> np.ndarray:
+    """Phones (b, frames) of windows of training utterances, each labelled set with its own numbers.
+
+    A frame is 10 ms, as labels are; -1 where there is no label.
+    """
+    labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
+    for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
+        first = 0
+        for phones in audio.phones.values():
+            found = phones.labels.get(audio.train.names[int(utterance)])
+            if found is not None:
+                begin = int(start) * 100 // data.SAMPLE_RATE_HZ
+                part = found[begin : begin + num_frames]
+                labels[row, : len(part)] = np.where(part >= 0, first + part, data.UNLABELLED)
+            first += len(phones.names)
+    return labels
+
+
 def _describe(train, test, window_samples, log):
     counts = data.count_windows(train, window_samples)
     log(

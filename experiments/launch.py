@@ -41,9 +41,9 @@ LEAST = {
         (
             "augment.jitter",
             "augment.colour_drop",
-            "augment.rotation",
+            "augment.rotation_degrees",
             "augment.shear",
-            "augment.elastic",
+            "augment.elastic_pixels",
             "augment.brightness",
             "augment.contrast",
         ),

@@ -38,6 +38,8 @@ class Objective(NamedTuple):
     rule: negatives.Rule
     name: str
     """Of rule, choice and memory, for records."""
+    choose: Choose | None
+    """Which of the negatives that the rule allows are used; None for all."""
     is_bound: bool
     """Whether log N - L is a lower bound on mutual information."""
     momentum: float
@@ -110,9 +112,9 @@ def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
                 tau, tau * scores, where, options.target_entropy, low, high
             )
         tau = temperature(params, new_state)
-        queues = state["queues"] if train and options.queue else [None] * len(views)
+        queues = state["queues"] if train and options.queue else ()
         total, parts = jnp.zeros(()), []
-        for i, ((outputs, positions), queue) in enumerate(zip(views, queues, strict=True)):
+        for i, (outputs, positions) in enumerate(views):
             value, sums = cpc_loss(
                 outputs,
                 positions,
@@ -123,12 +125,12 @@ def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
                 bias=params.get("bias", config.loss.bias),
                 rng=jax.random.fold_in(rng, i),
                 offsets=offsets,
-                memory=queue and _memory(queue),
+                memory=_memory(queues[i]) if queues else None,
             )
             total += value
             parts.append(sums)
         metrics = {"temperature": tau}
-        if train and options.queue:
+        if queues:
             new_state["step"] = state["step"] + 1
             new_state["queues"] = tuple(
                 negatives.push(queue, *_newest(view), state["step"])
@@ -148,6 +150,7 @@ def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
     return Objective(
         rule=rule,
         name=f"{rule.name}{chosen}{queued}",
+        choose=choose,
         is_bound=describe(loss).is_bound(independent),
         momentum=options.momentum,
         init=init,

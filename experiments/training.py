@@ -51,6 +51,8 @@ class Problem(NamedTuple):
     """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
     look: Callable[[Any, Batch], Sequence[View]]
     """look(outputs, batch) -> outputs and positions of each direction."""
+    label: Callable[[Batch], dict[str, np.ndarray]]
+    """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
     draw: Callable[[int], Batch]
     """Index of a step -> its batch."""
     draw_test: Callable[[int], Batch] | None
@@ -143,11 +145,9 @@ def make_loss(problem: Problem) -> Callable:
         views = problem.look(outputs, batch)
         state = dict(extra["objective"])
         if objective.momentum:
-            slow = optax.incremental_update(
-                params["model"], state.pop("slow"), 1 - objective.momentum
-            )
-            slow = jax.tree.map(jax.lax.stop_gradient, slow)
-            variables = {"params": slow, **extra["model"]}
+            model = jax.lax.stop_gradient(params["model"])
+            state["slow"] = optax.incremental_update(model, state["slow"], 1 - objective.momentum)
+            variables = {"params": state["slow"], **extra["model"]}
             keys = problem.look(problem.model.apply(variables, batch, False)[0], batch)
             views = [
                 (outputs._replace(z=jax.lax.stop_gradient(key.z)), positions)
@@ -156,8 +156,6 @@ def make_loss(problem: Problem) -> Callable:
         loss, sums, state, metrics = objective.score(
             params["objective"], state, views, of_objective, True
         )
-        if objective.momentum:
-            state["slow"] = slow
         return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
 
     return loss_fn

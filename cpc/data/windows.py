@@ -54,6 +54,7 @@ def make_batches(
         sequence: int32 (b,), row in the global batch.
         speaker: int32 (b,), index into the sorted names of the speakers of `recordings`.
         utterance: int32 (b,), index into `recordings`.
+        start: int32 (b,), sample of the utterance at which the window begins.
 
     Raises:
         UserError: no recordings, recordings without `rms`, none as long as a window, a batch or
@@ -96,6 +97,7 @@ def make_batches(
             "sequence": rows.astype(np.int32),
             "speaker": speaker_of[utterance].astype(np.int32),
             "utterance": utterance.astype(np.int32),
+            "start": start.astype(np.int32),
         }
 
     return batch

@@ -1,0 +1,79 @@
+"""From the data section of an image config to pictures."""
+
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cpc import data
+from cpc.data.fashion_mnist import load_fashion_mnist
+from cpc.types import UserError
+from experiments.launch import Config
+
+SOURCES = ("fashion_mnist", "folder", "tfds")
+
+
+class ImageData(NamedTuple):
+    """What an image experiment is run on."""
+
+    train: data.Images
+    """To train on; labels are not used."""
+    probe: data.Images
+    """To fit probes on."""
+    test: data.Images
+    """To measure on."""
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
+    """Read the splits of `config.data`."""
+    options = config.data
+    splits = (options.split, options.probe_split, options.test_split)
+    read = make_reader(config, log)
+    sets = {split: read(split) for split in dict.fromkeys(splits)}
+    loaded = ImageData(*(sets[split] for split in splits))
+    y, x, channels = loaded.train.pixels.shape[1:]
+    log(
+        f"data: {len(loaded.train):,} pictures of {y} by {x} pixels, {channels} channel"
+        f"{'s' * (channels > 1)} to train on, {len(loaded.probe):,} to probe, "
+        f"{len(loaded.test):,} to test; {len(skipped(loaded)):,} skipped"
+    )
+    return loaded
+
+
+def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str], data.Images]:
+    """Split -> its pictures."""
+    options = config.data
+    if options.source not in SOURCES:
+        raise UserError(f"data.source is {options.source!r}: choose one of {', '.join(SOURCES)}")
+    if options.source == "fashion_mnist":
+        if (options.size, options.channels) != (28, 1):
+            raise UserError(
+                f"data.size is {options.size} and data.channels {options.channels}: pictures of "
+                "fashion_mnist have 28 pixels a side and 1 channel"
+            )
+        splits = load_fashion_mnist(log=log)
+
+        def read(split):
+            if split not in splits:
+                raise UserError(f"fashion_mnist has no split {split!r}: choose train or test")
+            return splits[split]
+
+        return read
+    if not options.path:
+        raise UserError(f"data.source is {options.source}: set data.path to its folder")
+    root = pathlib.Path(options.path).expanduser()
+    how = {
+        "size": options.size,
+        "channels": options.channels,
+        "log": log,
+        "max_skipped_fraction": options.max_skipped_fraction,
+    }
+    if options.source == "folder":
+        return lambda split: data.read_image_folder(root, split, **how)
+    if not options.name:
+        raise UserError("data.source is tfds: set data.name to the set, such as cifar10")
+    return lambda split: data.read_images_tfds(root, options.name, split, **how)
+
+
+def skipped(images: ImageData) -> dict[str, str]:
+    """What was left out of all splits -> why."""
+    return dict(entry for part in images for entry in part.skipped)

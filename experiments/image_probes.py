@@ -1,0 +1,402 @@
+"""Probes of image features: classes from z, c, a network never trained, pixels, and few labels."""
+
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.data import Images, make_image_batches, select_images
+from cpc.evaluate import (
+    embed_pictures,
+    few_label_row,
+    fit_lbfgs_probe,
+    fit_probe,
+    fit_ridge_probe,
+    knn_predict,
+    label_subset,
+    most_exciting,
+    nearest,
+    paper_sgd,
+    picture_rows,
+    predict,
+)
+from cpc.models import Model
+from cpc.train import init_state, jit_step, make_optimizer, make_train_step
+from cpc.types import UserError
+from experiments import launch
+from experiments.image_data import ImageData
+from experiments.launch import Config
+from experiments.training import Problem
+
+TASKS = ("linear", "knn", "few_labels", "fine_tuned", "supervised", "neighbours", "units")
+FEATURES = ("z", "c", "random z", "random c", "pixels")
+SOLVERS = ("lbfgs", "ridge", "sgd")
+#: Pictures of the run directory.
+NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12, 8
+
+Predict = Callable[[np.ndarray], np.ndarray]
+
+
+def check_options(config: Config) -> None:
+    """What no data could make work is found before anything is read."""
+    options = config.probe
+    if options.every and (not config.eval_every or options.every % config.eval_every):
+        raise UserError(
+            f"probe.every is {options.every}, but probes are fitted at evaluations, every "
+            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
+        )
+    for name, given, known in (
+        ("probe.tasks", options.tasks, TASKS),
+        ("probe.features", options.features, FEATURES),
+        ("probe.solver", (options.solver,), SOLVERS),
+    ):
+        for word in given:
+            if word not in known:
+                raise UserError(f"{name} has {word!r}: choose from {', '.join(known)}")
+    for fraction in options.fractions:
+        if not 0 < fraction <= 1:
+            raise UserError(f"probe.fractions has {fraction}: it must be above 0 and at most 1")
+
+
+def check_data(config: Config, data: ImageData) -> None:
+    """Probes that these pictures cannot feed are found before the training, not after it."""
+    if not config.probe.tasks:
+        return
+    for which, part in (("probe_split", data.probe), ("test_split", data.test)):
+        if not (part.labels >= 0).any():
+            raise UserError(
+                f"no picture of data.{which} ({config.data[which]}) has a label, but probes are "
+                "asked for: name a labelled split, or set probe.tasks to ()"
+            )
+
+
+def are_done(config: Config, workdir: pathlib.Path) -> bool:
+    """Whether the probes of the last step are recorded already."""
+    stamp = workdir / "probes" / "done.json"
+    return not config.probe.tasks or (
+        stamp.exists() and launch.read_json(stamp)["step"] == config.num_steps
+    )
+
+
+def run_tasks(
+    config: Config,
+    workdir: pathlib.Path,
+    data: ImageData,
+    model: Model,
+    prepare: Callable,
+    variables: Any,
+    step: int,
+) -> dict[str, float]:
+    """Fit the probes, print their tables, record them under probes/; returns accuracies by name."""
+    folder, tasks = workdir / "probes", config.probe.tasks
+    folder.mkdir(exist_ok=True)
+    begin = time.perf_counter()
+    labelled = labelled_pictures(data.probe, config.probe.num_images, config.seed)
+    test = labelled_pictures(data.test, 0, 0)
+    embed = make_features(config, model, prepare, variables, test)
+    features = {name: (embed[name](labelled), embed[name](test)) for name in embed}
+    rows = class_rows(config, labelled, test, features, model, prepare, variables)
+    launch.write_json(folder / "classes.json", {"step": step, "rows": rows})
+    print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
+    print_rows(rows)
+    if "few_labels" in tasks:
+        few = few_label_rows(config, labelled, test, features, model, prepare, variables)
+        launch.write_json(folder / "few_labels.json", {"step": step, "rows": few})
+        print_few(few)
+    if "neighbours" in tasks:
+        save_neighbours(folder, labelled, test, features)
+    if "units" in tasks:
+        save_units(folder, test, model, prepare, variables)
+    launch.write_json(folder / "done.json", {"step": step})
+    return {f"classes/{row['features']}/{row['probe']}": row["accuracy"] for row in rows}
+
+
+def labelled_pictures(images: Images, most: int, seed: int) -> Images:
+    """Pictures that have a label; at most so many, drawn at random, unless it is 0."""
+    rows = np.flatnonzero(images.labels >= 0)
+    if most and most < len(rows):
+        rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+    return images if len(rows) == len(images) else select_images(images, rows)
+
+
+def make_features(
+    config: Config, model: Model, prepare: Callable, variables: Any, like: Images
+) -> dict[str, Callable[[Images], np.ndarray]]:
+    """Name -> the features (n, f) of pictures, pooled over regions of the grid."""
+    rng = jax.random.key(config.seed + 1)
+    batch = prepare({"x": jnp.asarray(like.pixels[:1])}, rng, False)
+    untrained = model.init(rng, batch)
+
+    def of(variables, which):
+        @jax.jit
+        def embed(images):
+            patches = prepare({"x": images}, rng, False)["x"]
+            return pool(model.embed(variables, patches)[which], config.probe.regions)
+
+        return lambda images: embed_pictures(embed, images.pixels)
+
+    functions = {
+        "z": of(variables, 0),
+        "c": of(variables, 1),
+        "random z": of(untrained, 0),
+        "random c": of(untrained, 1),
+        "pixels": lambda images: embed_pictures(
+            lambda x: x.reshape(len(x), -1) / 255.0, images.pixels
+        ),
+    }
+    return {name: functions[name] for name in dict.fromkeys(("z", *config.probe.features))}
+
+
+def pool(grid: jax.Array, regions: int) -> jax.Array:
+    """Means of (b, i, j, d) over regions x regions parts of the grid, side by side: (b, f)."""
+    parts = [
+        part.mean((1, 2))
+        for rows in jnp.array_split(grid, regions, axis=1)
+        for part in jnp.array_split(rows, regions, axis=2)
+    ]
+    return jnp.concatenate(parts, -1)
+
+
+def class_rows(
+    config: Config,
+    labelled: Images,
+    test: Images,
+    features: dict[str, tuple[np.ndarray, np.ndarray]],
+    model: Model,
+    prepare: Callable,
+    variables: Any,
+) -> list[dict[str, Any]]:
+    """Rows of the report's table: each feature under each probe, and the supervised network."""
+    options, correct, settings = config.probe, {}, {}
+    num_classes = len(test.class_names)
+    for name in options.features:
+        train, held = features[name]
+        if "linear" in options.tasks:
+            answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
+            correct[name, "linear"] = answer(held) == test.labels
+            settings[name, "linear"] = setting
+        if "knn" in options.tasks:
+            k = min(options.num_neighbours, len(train))
+            votes = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
+            correct[name, "knn"] = votes.argmax(1) == test.labels
+            settings[name, "knn"] = f"k {k}"
+    if "supervised" in options.tasks:
+        answer = train_classifier(config, labelled, model, prepare, None)
+        correct["supervised", "whole network"] = answer(test.pixels) == test.labels
+    return picture_rows(
+        correct,
+        settings,
+        labelled.labels,
+        test.labels,
+        task="classes",
+        data=config.data.name or config.data.source,
+        num_classes=num_classes,
+    )
+
+
+def fit_linear(
+    solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
+) -> tuple[Predict, str]:
+    """A linear probe's answers, and what was chosen for it."""
+    if solver == "sgd":
+        rows = np.arange(len(labels))
+        probe = fit_probe(
+            train, labels, rows, num_classes=num_classes, learning_rate=0.1, optimizer=paper_sgd
+        )
+    else:
+        fit = fit_lbfgs_probe if solver == "lbfgs" else fit_ridge_probe
+        probe = fit(train, labels, num_classes=num_classes)
+    return lambda x: predict(probe, x).argmax(1), f"{solver}, l2 {probe.weight_decay:g}"
+
+
+def few_label_rows(
+    config: Config,
+    labelled: Images,
+    test: Images,
+    features: dict[str, tuple[np.ndarray, np.ndarray]],
+    model: Model,
+    prepare: Callable,
+    variables: Any,
+) -> list[dict[str, Any]]:
+    """Accuracy against the share of labels: frozen features, and the network fine-tuned."""
+    options, num_classes, rows = config.probe, len(test.class_names), []
+
+    def frozen(name, subset):
+        train, held = features[name]
+        return fit_linear("lbfgs", train[subset], labelled.labels[subset], num_classes)[0](held)
+
+    def tuned(start, subset):
+        part = select_images(labelled, subset)
+        return train_classifier(config, part, model, prepare, start)(test.pixels)
+
+    cases = [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
+    if "fine_tuned" in options.tasks:
+        cases.append(("z", "fine-tuned", functools.partial(tuned, variables)))
+        cases.append(("supervised", "fine-tuned", functools.partial(tuned, None)))
+    for fraction in options.fractions:
+        num_subsets = options.num_subsets if fraction < 1 else 1
+        subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
+        for name, mode, answer in cases:
+            correct = np.stack([answer(subset) == test.labels for subset in subsets])
+            rows.append(
+                few_label_row(
+                    correct,
+                    features=name,
+                    mode=mode,
+                    fraction=fraction,
+                    num_labels=len(subsets[0]),
+                )
+            )
+    return rows
+
+
+def train_classifier(
+    config: Config, labelled: Images, model: Model, prepare: Callable, start: Any
+) -> Predict:
+    """The same network with a softmax on its pooled z, trained whole on labels.
+
+    From the variables `start`, or from the beginning if None; `probe.num_epochs` over the pictures.
+    """
+    num_classes, options = len(labelled.class_names), config.probe
+    batch_size = min(config.data.batch_size, len(labelled))
+    draw = make_image_batches(labelled, batch_size=batch_size, seed=config.seed)
+    num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
+    root = jax.random.key(config.seed + 2)
+    batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
+    variables = dict(start or model.init(root, batch))
+
+    def pooled_z(variables, patches):
+        return pool(model.embed(variables, patches)[0], options.regions)
+
+    width = jax.eval_shape(pooled_z, variables, batch["x"]).shape[-1]
+    params = {
+        "model": variables.pop("params"),
+        "head": (jnp.zeros((width, num_classes)), jnp.zeros(num_classes)),
+    }
+
+    def scores(params, extra, patches):
+        weight, bias = params["head"]
+        return pooled_z({"params": params["model"], **extra}, patches) @ weight + bias
+
+    def loss_fn(params, extra, batch, rng):
+        patches = prepare(batch, rng, True)["x"]
+        log_p = jax.nn.log_softmax(scores(params, extra, patches))
+        nats = -jnp.take_along_axis(log_p, batch["label"][:, None], 1).mean()
+        return nats, (extra, {})
+
+    tx, _ = make_optimizer(
+        learning_rate=config.optim.learning_rate,
+        warmup_steps=min(config.optim.warmup_steps, num_steps),
+        num_steps=num_steps,
+        schedule="cosine",
+    )
+    state = init_state(params, variables, tx, root, {})
+    step = jit_step(make_train_step(loss_fn, tx), state)
+    for i in range(num_steps):
+        state = step(state, draw(i))
+    final = state.params
+
+    @jax.jit
+    def answer(images):
+        patches = prepare({"x": images}, root, False)["x"]
+        return scores(final, variables, patches).argmax(-1)
+
+    return lambda pixels: embed_pictures(answer, pixels).astype(np.int32)
+
+
+def save_neighbours(
+    folder: pathlib.Path,
+    labelled: Images,
+    test: Images,
+    features: dict[str, tuple[np.ndarray, np.ndarray]],
+) -> None:
+    """Some test pictures and the labelled pictures nearest to them in z."""
+    gallery, held = features["z"]
+    queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
+    k = min(NUM_NEIGHBOURS, len(gallery))
+    rows = np.asarray(nearest(gallery, held[queries], k=k).row)
+    neighbours = np.stack([labelled.pixels[row] for row in rows])
+    save_arrays(
+        folder / "neighbours.npz",
+        queries=test.pixels[queries],
+        neighbours=neighbours,
+        query_labels=test.labels[queries],
+        neighbour_labels=labelled.labels[rows],
+        class_names=np.asarray(test.class_names),
+    )
+
+
+def save_units(
+    folder: pathlib.Path, test: Images, model: Model, prepare: Callable, variables: Any
+) -> None:
+    """The patches that excite some units of z most (the paper's Figure 5)."""
+    rng = jax.random.key(0)
+    size = 128
+
+    @jax.jit
+    def embed(images):
+        patches = prepare({"x": images}, rng, False)["x"]
+        z = model.embed(variables, patches)[0]
+        return z.reshape(-1, z.shape[-1])
+
+    starts = range(0, len(test) - size + 1, size) if len(test) >= size else [0]
+    top = most_exciting((embed(test.pixels[s : s + size]) for s in starts), NUM_PATCHES)
+    liveliest = np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS]
+    units = np.sort(liveliest)
+    cut = jax.jit(lambda images: prepare({"x": images}, rng, False)["x"])
+    _, i, j, *_ = cut(test.pixels[:1]).shape
+    picture, place = np.divmod(np.asarray(top.row)[units], i * j)
+    patches = [
+        [np.asarray(cut(test.pixels[[n]]))[0, p // j, p % j] for n, p in zip(*pair, strict=True)]
+        for pair in zip(picture, place, strict=True)
+    ]
+    save_arrays(folder / "units.npz", units=units, patches=to_uint8(np.asarray(patches)))
+
+
+def save_augmented(workdir: pathlib.Path, problem: Problem) -> None:
+    """Some pictures' patches as they are, and as training sees them."""
+    batch = problem.draw(0)
+    batch = {name: value[:NUM_AUGMENTED] for name, value in batch.items()}
+    rng = jax.random.key(0)
+    plain, augmented = (
+        np.asarray(jax.jit(problem.prepare, static_argnums=2)(batch, rng, train)["x"])
+        for train in (False, True)
+    )
+    folder = workdir / "probes"
+    folder.mkdir(exist_ok=True)
+    save_arrays(folder / "augmented.npz", plain=to_uint8(plain), augmented=to_uint8(augmented))
+
+
+def to_uint8(x: np.ndarray) -> np.ndarray:
+    """From [-1, 1] to pixels."""
+    return np.clip(np.round((x + 1) * 127.5), 0, 255).astype(np.uint8)
+
+
+def save_arrays(path: pathlib.Path, **arrays: Any) -> None:
+    """Whole or not at all."""
+    part = path.with_name(path.stem + ".part.npz")
+    np.savez(part, **arrays)
+    part.replace(path)
+
+
+def print_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """The table on the console, accuracies in percent."""
+    for row in rows:
+        print(
+            f"  {row['features']:<10} {row['probe']:<13}{100 * row['accuracy']:6.1f} %  "
+            f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]  {row['setting']}"
+        )
+
+
+def print_few(rows: Sequence[dict[str, Any]]) -> None:
+    """Accuracy by share of labels."""
+    for row in rows:
+        print(
+            f"  {row['features']:<10} {row['mode']:<10} {100 * row['fraction']:5.0f} % of labels"
+            f"{100 * row['accuracy']:6.1f} %  [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+        )
