@@ -1,7 +1,7 @@
 """Softmax regression on frozen features, fitted on the device over all training frames."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -15,7 +15,11 @@ from cpc.types import Array, ArrayLike, UserError
 #: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
 Layers: TypeAlias = tuple[tuple[Array, Array], ...]
 
+#: make(learning rate, number of updates).
+MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
+
 CHUNK_FRAMES = 65_536
+CHUNK_VALUES = 2**27  # half a GiB: pixels of large pictures are wider than any features
 
 
 class Probe(NamedTuple):
@@ -28,6 +32,22 @@ class Probe(NamedTuple):
     """Of the training features (d,); 1 where they are constant."""
     weight_decay: float | int
     """The chosen one."""
+
+
+def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
+    """Adam, its rate falling to zero along half a cosine."""
+    return optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates))
+
+
+def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
+    """Momentum 0.9, the rate divided by 10 after 50/85 and again after 75/85 of the updates.
+
+    The paper's probe of images (section 3.2) is this with learning rate 0.1, 85,000 updates and
+    batches of 2048; one row of features a picture.
+    """
+    steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
+    schedule = optax.piecewise_constant_schedule(learning_rate, steps)
+    return optax.sgd(schedule, momentum=0.9)
 
 
 def fit_probe(
@@ -43,21 +63,24 @@ def fit_probe(
     min_updates: int = 1000,
     batch_size: int = 1024,
     learning_rate: float = 5e-3,
+    optimizer: MakeOptimizer = adam_cosine,
     seed: int = 0,
 ) -> Probe:
     """Fit a probe to training frames; the test set has no way in.
 
     Minimises the mean of -log p(label | features) + (weight_decay / 2) |W|^2 by Adam with cosine
-    decay. All weight decays are fitted at once on the training utterances without a share of
-    `validation_fraction`, the one with the most correct validation frames is taken, and the probe
-    is refitted with it on all training utterances.
+    decay, or another optimizer. All weight decays are fitted at once on the training utterances
+    without a share of `validation_fraction`, the one with the most correct validation frames is
+    taken, and the probe is refitted with it on all training utterances.
 
     Args:
         features: of all training frames; put on the device once.
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
-        utterances: the utterance of each frame; the validation split never divides one.
+        utterances: the utterance of each frame; the validation split never divides one. Of
+            pictures with one row each, `np.arange(n)`.
         hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
         num_epochs: passes over the data; as many more as make `min_updates` updates.
+        optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.
         weight_decays: the grid; with one entry nothing is set aside for validation.
 
     Raises:
@@ -79,6 +102,7 @@ def fit_probe(
         num_epochs=num_epochs,
         min_updates=min_updates,
         batch_size=batch_size,
+        optimizer=optimizer,
     )
 
     key, decays, best = jax.random.key(seed), jnp.array(weight_decays, jnp.float32), 0
@@ -95,9 +119,11 @@ def fit_probe(
 def predict(probe: Probe, features: Float[ArrayLike, "n d"]) -> Float[np.ndarray, "n c"]:
     """Log-probabilities of the classes, on the host, in chunks of one compiled shape."""
     chunks = []
-    for start in range(0, len(features), CHUNK_FRAMES):
-        chunk = jnp.asarray(features[start : start + CHUNK_FRAMES])
-        padding = ((0, CHUNK_FRAMES - len(chunk)), (0, 0))
+    whole = 2 ** max(0, len(features) - 1).bit_length()
+    rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // features.shape[1]))
+    for start in range(0, len(features), rows):
+        chunk = jnp.asarray(features[start : start + rows])
+        padding = ((0, rows - len(chunk)), (0, 0))
         chunks.append(np.asarray(log_probabilities(probe, jnp.pad(chunk, padding)))[: len(chunk)])
     if not chunks:
         return np.zeros((0, probe.params[-1][1].shape[0]), np.float32)
@@ -128,6 +154,7 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
         "num_epochs",
         "min_updates",
         "batch_size",
+        "optimizer",
     ),
 )
 def fit_layers(
@@ -145,6 +172,7 @@ def fit_layers(
     num_epochs: int,
     min_updates: int,
     batch_size: int,
+    optimizer: MakeOptimizer,
 ) -> Layers:
     """Layers fitted to the first `num_rows` shuffled rows, with a leading axis of weight decays.
 
@@ -164,14 +192,13 @@ def fit_layers(
         return nats + weight_decay / 2 * sum(jnp.sum(weight**2) for weight, _ in params)
 
     gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
-    schedule = optax.cosine_decay_schedule(learning_rate, num_epochs * num_batches)
-    optimizer = optax.adam(schedule)
+    transform = optimizer(learning_rate, num_epochs * num_batches)
 
     def step(state, blocks):
         params, moments = state
         batch = (x_blocks[blocks].reshape(-1, x.shape[1]) - mean) / std
         grads = gradients(params, weight_decays, batch, y_blocks[blocks].reshape(-1))
-        updates, moments = optimizer.update(grads, moments)
+        updates, moments = transform.update(grads, moments)
         return (jax.tree.map(jnp.add, params, updates), moments), None
 
     def epoch(state, number):
@@ -181,7 +208,7 @@ def fit_layers(
 
     layers = initial_layers(key, x.shape[1], hidden_width, num_classes)
     params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
-    (params, _), _ = jax.lax.scan(epoch, (params, optimizer.init(params)), jnp.arange(num_epochs))
+    (params, _), _ = jax.lax.scan(epoch, (params, transform.init(params)), jnp.arange(num_epochs))
     return params
 
 
@@ -240,5 +267,6 @@ def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:
     if len(np.unique(labels[labels >= 0])) < 2:
         raise UserError(
             "a probe needs at least two classes among its training labels; "
-            "data of one speaker cannot have a speaker probe, so choose another task or more data"
+            "data of one speaker or one class have nothing to tell apart, so choose another task "
+            "or more data"
         )

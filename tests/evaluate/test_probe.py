@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from cpc.evaluate import fit_lbfgs_probe, paper_sgd, predict
 from cpc.evaluate import fit_probe as fit_probe_fully
-from cpc.evaluate import predict
 from cpc.evaluate.probe import fit_layers, split_utterances
 from cpc.types import UserError
 
@@ -128,6 +128,43 @@ def test_predicts_in_chunks(monkeypatch):
     monkeypatch.setattr("cpc.evaluate.probe.CHUNK_FRAMES", 64)
     np.testing.assert_allclose(predict(probe, x), whole, rtol=1e-5, atol=1e-5)
     assert predict(probe, x[:0]).shape == (0, 4)
+
+
+def test_rows_of_a_chunk_follow_length_and_width(monkeypatch):
+    x, y, utterances = blobs(500)
+    probe = fit_probe(x, y, utterances, num_classes=4)
+    shapes = []
+
+    def spy(probe, features):
+        shapes.append(features.shape)
+        return np.zeros((len(features), 4), np.float32)
+
+    monkeypatch.setattr("cpc.evaluate.probe.log_probabilities", spy)
+    assert predict(probe, x).shape == (500, 4)
+    monkeypatch.setattr("cpc.evaluate.probe.CHUNK_VALUES", 8 * 300)
+    assert predict(probe, x).shape == (500, 4)
+    assert shapes == [(512, 8), (300, 8), (300, 8)]
+
+
+def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
+    x, y, _ = blobs(2000)
+    options = {"weight_decays": [1e-3], "optimizer": paper_sgd, "learning_rate": 0.1}
+    probe = fit_probe(x, y, np.arange(2000), num_classes=4, min_updates=2000, **options)
+    optimum = fit_lbfgs_probe(x, y, num_classes=4, l2s=[1e-3])
+    np.testing.assert_allclose(probe.params[0][0], optimum.params[0][0], atol=0.01)
+
+
+def test_the_papers_rates():
+    """0.1, 0.01 and 0.001 for 50, 25 and 10 thousand updates, momentum 0.9: scaled down."""
+    transform = paper_sgd(0.1, 85)
+    state = transform.init(1.0)
+    updates, previous = [], 0.0
+    for number in range(85):
+        update, state = transform.update(1.0, state)
+        previous = 0.9 * previous + 1.0
+        updates.append(-float(update) / previous)
+        assert np.isfinite(updates[number])
+    np.testing.assert_allclose(updates, [0.1] * 50 + [0.01] * 25 + [0.001] * 10, rtol=1e-4)
 
 
 def test_user_mistakes():

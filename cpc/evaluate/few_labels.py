@@ -1,0 +1,108 @@
+"""How accuracy grows with the number of labels: nested subsets, and intervals over their draws."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+from scipy import stats
+
+from cpc.types import UserError
+
+#: Shares of the labels in Figure 1 of CPC v2 (Henaff et al., 2019).
+FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+def label_subset(
+    labels: Int[np.ndarray, " n"], fraction: float | int, seed: int
+) -> Int[np.ndarray, " kept"]:
+    """Rows of a stratified subset: round(fraction n_c) of each class, and at least one.
+
+    Subsets of one seed are nested: each holds every smaller one. Rows with -1 are unlabelled and
+    are never taken.
+
+    Args:
+        labels: classes, 0 upwards.
+        fraction: in (0, 1], of the labelled rows of each class.
+
+    Returns:
+        Indices, ascending.
+
+    Raises:
+        UserError: the fraction is out of range, or there is no label.
+
+    >>> labels = np.array([0, 1, 0, 1, 0, 1, 0, 1, -1])
+    >>> kept = label_subset(labels, 0.5, seed=0)
+    >>> len(kept), np.bincount(labels[kept]), set(label_subset(labels, 0.25, seed=0)) <= set(kept)
+    (4, array([2, 2]), True)
+    """
+    if not 0 < fraction <= 1:
+        raise UserError(f"the fraction of labels is {fraction}: give one above 0 and at most 1")
+    labelled = np.flatnonzero(labels >= 0)
+    if not len(labelled):
+        raise UserError("no row has a label (all are -1): give labels to take a subset of")
+    order = np.random.default_rng(seed).permutation(labelled)
+    kept = []
+    for name in np.unique(labels[labelled]):
+        members = order[labels[order] == name]
+        kept.append(members[: max(1, round(fraction * len(members)))])
+    return np.sort(np.concatenate(kept))
+
+
+def few_label_row(
+    correct: Bool[np.ndarray, "seeds m"],
+    *,
+    features: str,
+    mode: str,
+    fraction: float | int,
+    num_labels: int,
+) -> dict[str, Any]:
+    """One point of the curve of accuracy against labels, ready for probes/few_labels.json.
+
+    Args:
+        correct: whether each test picture is right, after training on the subset of each seed.
+        features: "z", "c", "random z", "pixels" or "supervised".
+        mode: "frozen" or "fine-tuned".
+        num_labels: in a subset.
+
+    >>> correct = np.array([[True, False], [True, True]])
+    >>> row = few_label_row(correct, features="z", mode="frozen", fraction=0.1, num_labels=6)
+    >>> row["accuracy"], row["by_seed"]
+    (0.75, [0.5, 1.0])
+    """
+    low, high = seeds_interval(correct)
+    return {
+        "features": features,
+        "mode": mode,
+        "fraction": float(fraction),
+        "num_labels": num_labels,
+        "accuracy": float(correct.mean()),
+        "low": low,
+        "high": high,
+        "by_seed": correct.mean(axis=1).tolist(),
+        "num_test": correct.shape[1],
+    }
+
+
+def seeds_interval(
+    correct: Bool[np.ndarray, "seeds m"], level: float = 0.95
+) -> tuple[float, float]:
+    """Interval of the mean accuracy when both subsets and test pictures are chance.
+
+    mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
+    pictures, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
+    B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out.
+
+    >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
+    >>> round(low, 2), round(high, 2)
+    (0.4, 0.6)
+    """
+    num_seeds, num_pictures = correct.shape
+    by_seed, by_picture = correct.mean(axis=1), correct.mean(axis=0)
+    a = by_seed.var(ddof=1) / num_seeds if num_seeds > 1 else 0.0
+    b = by_picture.var(ddof=1) / num_pictures if num_pictures > 1 else 0.0
+    if a + b == 0:
+        return float(correct.mean()), float(correct.mean())
+    freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_pictures - 1))
+    reach = float(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(a + b))
+    accuracy = float(correct.mean())
+    return max(0.0, accuracy - reach), min(1.0, accuracy + reach)

@@ -1,0 +1,168 @@
+"""The nearest training pictures, the classes they vote for, and the patches that excite a unit."""
+
+import functools
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from cpc.types import Array, ArrayLike, UserError
+
+QUERY_BLOCK = 512
+GALLERY_BLOCK = 16_384
+
+
+class Top(NamedTuple):
+    """The k highest scores of each row, descending, and where they were found."""
+
+    score: Float[ArrayLike, "r k"]
+    row: Int[ArrayLike, "r k"]
+
+
+def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"], *, k: int) -> Top:
+    """The k rows of the gallery with the highest cosine to each row of the features.
+
+    In blocks on the device: the (m, n) matrix is never whole. Of equal rows the earlier one wins;
+    a row of zeros has cosine 0 with everything.
+
+    Raises:
+        UserError: k is below one or above n, or the widths differ.
+
+    >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), k=2).row
+    array([[1, 2]], dtype=int32)
+    """
+    if not 1 <= k <= len(gallery):
+        raise UserError(
+            f"k is {k}, but there are {len(gallery)} training rows: take 1 to that many"
+        )
+    if gallery.shape[1] != features.shape[1]:
+        raise UserError(
+            f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
+            "take both from the same network"
+        )
+    gallery_block = max(k, min(GALLERY_BLOCK, len(gallery)))
+    blocks = pad_rows(normalise(gallery), gallery_block).reshape(
+        -1, gallery_block, gallery.shape[1]
+    )
+    query_block = min(QUERY_BLOCK, max(1, len(features)))
+    parts = []
+    for start in range(0, len(features), query_block):
+        queries = normalise(features[start : start + query_block])
+        top = search(blocks, pad_rows(queries, query_block), jnp.int32(len(gallery)), k=k)
+        parts.append(jax.tree.map(lambda one, n=len(queries): np.asarray(one)[:n], top))
+    if not parts:
+        return Top(np.zeros((0, k), np.float32), np.zeros((0, k), np.int32))
+    return Top(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+
+def knn_predict(
+    train_features: Float[ArrayLike, "n _"],
+    train_labels: Int[np.ndarray, " _"],
+    features: Float[ArrayLike, "m _"],
+    *,
+    num_classes: int,
+    k: int = 20,
+    temperature: float = 0.07,
+) -> Float[np.ndarray, "m c"]:
+    """Share of the votes of each class among the k nearest training rows.
+
+    share_c = sum over neighbours of class c of exp(cosine / temperature), divided by the sum over
+    all k neighbours (Wu et al., 2018, section 3.4; k = 20 as in DINO, Caron et al., 2021).
+
+    Raises:
+        UserError: k, the widths, or a label out of 0 .. num_classes - 1.
+
+    >>> knn_predict(np.eye(2), np.array([0, 1]), np.array([[2.0, 2.0]]), num_classes=2, k=2)
+    array([[0.5, 0.5]], dtype=float32)
+    """
+    if len(train_labels) != len(train_features):
+        raise UserError(
+            f"{len(train_features)} training rows have {len(train_labels)} labels: give each one"
+        )
+    if len(train_labels) and not 0 <= train_labels.min() <= train_labels.max() < num_classes:
+        raise UserError(
+            f"labels of neighbours must lie in 0..{num_classes - 1}, but reach from "
+            f"{train_labels.min()} to {train_labels.max()}: leave unlabelled rows out"
+        )
+    top = nearest(train_features, features, k=k)
+    weight = np.exp((top.score - top.score[:, :1]) / np.float32(temperature))
+    share = np.zeros((len(top.row), num_classes), np.float32)
+    np.add.at(share, (np.arange(len(share))[:, None], train_labels[top.row]), weight)
+    return share / share.sum(axis=1, keepdims=True)
+
+
+def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top:
+    """The k patches with the highest activation of each unit, over batches of patches.
+
+    Keeps k patches a unit, so that any number of batches can stream through.
+
+    Args:
+        activations: batches of patches; a patch is counted from the first of the first batch.
+
+    Returns:
+        (u, k): activations, descending, and the numbers of the patches. Of equal ones the
+        earlier patch wins.
+
+    Raises:
+        UserError: k is below one, or there are fewer than k patches.
+
+    >>> most_exciting([np.array([[1.0, 0.0], [3.0, 5.0]]), np.array([[2.0, 9.0]])], k=2).row
+    array([[1, 2],
+           [2, 1]], dtype=int32)
+    """
+    top, count = None, 0
+    for batch in activations:
+        rows = jnp.asarray(batch, jnp.float32).T
+        if top is None:
+            shape = (rows.shape[0], max(0, k))
+            top = Top(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
+        top = merge(top, rows, jnp.int32(count))
+        count += rows.shape[1]
+    if top is None or not 1 <= k <= count:
+        raise UserError(f"k is {k}, but there are {count} patches: take 1 to that many")
+    return Top(*(np.asarray(one) for one in top))
+
+
+@functools.partial(jax.jit, static_argnames="k")
+def search(
+    blocks: Float[Array, "g n d"], queries: Float[Array, "r d"], num_rows: Int[Array, ""], *, k: int
+) -> Top:
+    """The k nearest of all blocks; rows from `num_rows` on are padding."""
+
+    def step(top: Top, numbered: tuple[Array, Array]) -> tuple[Top, None]:
+        first, block = numbered
+        with jax.default_matmul_precision("highest"):
+            scores = queries @ block.T
+        is_row = first + jnp.arange(len(block)) < num_rows
+        return merge(top, jnp.where(is_row, scores, -jnp.inf), first), None
+
+    shape = (len(queries), k)
+    start = Top(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
+    firsts = jnp.arange(len(blocks), dtype=jnp.int32) * blocks.shape[1]
+    return jax.lax.scan(step, start, (firsts, blocks))[0]
+
+
+@jax.jit
+def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
+    """The k highest of those so far and of new columns, which count from `first`."""
+    k = top.score.shape[1]
+    new_score, new_row = jax.lax.top_k(scores, min(k, scores.shape[1]))
+    score = jnp.concatenate([top.score, new_score], axis=1)
+    row = jnp.concatenate([top.row, first + new_row.astype(jnp.int32)], axis=1)
+    score, chosen = jax.lax.top_k(score, k)
+    return Top(score, jnp.take_along_axis(row, chosen, axis=1))
+
+
+def normalise(rows: Float[ArrayLike, "n d"]) -> Float[Array, "n d"]:
+    """Rows of length one in float32; rows of zeros stay."""
+    rows = jnp.asarray(rows, jnp.float32)
+    length = jnp.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / jnp.where(length > 0, length, 1.0)
+
+
+def pad_rows(rows: Float[Array, "n d"], multiple: int) -> Float[Array, "padded d"]:
+    """Zeros below, up to a multiple of so many rows."""
+    return jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))

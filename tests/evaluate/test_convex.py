@@ -1,0 +1,128 @@
+import jax
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, RidgeCV
+
+from cpc.evaluate import fit_lbfgs_probe, fit_ridge_probe, label_subset, predict
+from cpc.types import UserError
+
+
+def unequal_axes(n, d, num_classes=3, seed=0):
+    """Features off the origin whose axes differ a thousandfold in length, all of them of use."""
+    rng = np.random.default_rng(seed)
+    rotation, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    z = rng.standard_normal((n, d))
+    labels = (z @ rng.standard_normal((d, num_classes)) + 2 * rng.gumbel(size=(n, 3))).argmax(1)
+    return (5 + z * np.logspace(0, -3, d) @ rotation.T).astype(np.float32), labels
+
+
+def standardise(x):
+    x = x.astype(np.float64)
+    return (x - x.mean(axis=0)) / x.std(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "l2", "tolerance"),
+    [
+        (800, 12, 1e-1, 1e-4),
+        (800, 12, 1e-4, 1e-4),
+        (40, 60, 1e-1, 1e-4),
+        (40, 60, 1e-4, 2e-3),  # separable: the optimum is flat, and its log-probabilities tens
+    ],
+)
+def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
+    x, y = unequal_axes(n, d)
+    probe = fit_lbfgs_probe(x, y, num_classes=3, l2s=[l2])
+    twin = LogisticRegression(C=1 / (n * l2), tol=1e-9, max_iter=20_000)
+    twin.fit(standardise(x), y)
+    ((weight, bias),) = probe.params
+    largest = np.abs(twin.coef_).max()
+    np.testing.assert_allclose(weight, twin.coef_.T, atol=tolerance * largest)
+    centred = twin.intercept_ - twin.intercept_.mean()
+    np.testing.assert_allclose(bias - bias.mean(), centred, atol=tolerance * largest)
+    expected = twin.predict_log_proba(standardise(x))
+    np.testing.assert_allclose(
+        predict(probe, x), expected, atol=tolerance * max(1, np.abs(expected).max())
+    )
+    assert probe.weight_decay == l2
+
+
+def test_few_steps_where_axes_are_unequal(monkeypatch):
+    """Without scaled axes 40 steps leave a gradient a thousand times as long."""
+    monkeypatch.setattr("cpc.evaluate.convex.MAX_ITERATIONS", 40)
+    x, y = unequal_axes(600, 20, seed=1)
+    jax.clear_caches()
+    ((weight, bias),) = fit_lbfgs_probe(x, y, num_classes=3, l2s=[1e-5]).params
+    jax.clear_caches()
+    x, weight = standardise(x), np.asarray(weight, np.float64)
+    scores = x @ weight + np.asarray(bias)
+    share = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    gradient = x.T @ (share - np.eye(3)[y]) / len(x) + 1e-5 * weight
+    assert np.abs(gradient).max() < 2e-5
+
+
+def test_l2_is_chosen_on_rows_set_aside_and_all_rows_are_used_then():
+    x, y = unequal_axes(100, 5)
+    grid = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+    held = label_subset(y, 0.1, seed=0)
+    kept = np.setdiff1d(np.arange(len(y)), held)
+    probes = [fit_lbfgs_probe(x[kept], y[kept], num_classes=3, l2s=[l2]) for l2 in grid]
+    nats = [-predict(probe, x[held])[np.arange(len(held)), y[held]].mean() for probe in probes]
+
+    chosen = fit_lbfgs_probe(x, y, num_classes=3)
+    assert chosen.weight_decay == grid[int(np.argmin(nats))]
+    again = fit_lbfgs_probe(x, y, num_classes=3, l2s=[chosen.weight_decay])
+    np.testing.assert_allclose(chosen.params[0][0], again.params[0][0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(chosen.mean, again.mean)
+
+    noise = np.random.default_rng(0).standard_normal((100, 5)).astype(np.float32)
+    assert fit_lbfgs_probe(noise, y, num_classes=3).weight_decay == 0.1
+
+
+@pytest.mark.parametrize(("n", "d"), [(200, 10), (30, 50)])
+def test_ridge_is_scikit_learns_with_rows_left_out(n, d):
+    x, y = unequal_axes(n, d)
+    rng = np.random.default_rng(1)
+    y = np.where(rng.uniform(size=n) < 0.7, rng.integers(0, 3, n), y)
+    l2s = [1e-6, 1e-3, 1e-2, 1e-1, 1.0, 10.0]
+    probe = fit_ridge_probe(x, y, num_classes=3, l2s=l2s)
+    twin = RidgeCV(alphas=[n * l2 for l2 in l2s]).fit(standardise(x), np.eye(3)[y])
+    assert probe.weight_decay == pytest.approx(twin.alpha_ / n)
+    assert probe.weight_decay > l2s[0]  # a choice that is always the first would be seen
+    ((weight, bias),) = probe.params
+    # The float32 covariance holds axes a thousandth as long to about a thousandth.
+    np.testing.assert_allclose(weight, twin.coef_.T, atol=1e-3)
+    np.testing.assert_allclose(bias, twin.intercept_, atol=1e-5)
+
+
+@pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
+def test_unlabelled_rows_may_hold_anything(fit):
+    x, y = unequal_axes(100, 5)
+    more = np.concatenate([x, np.full((7, 5), np.nan, np.float32)])
+    one = fit(x, y, num_classes=3, l2s=[0.1])
+    two = fit(more, np.append(y, [-1] * 7), num_classes=3, l2s=[0.1])
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+@pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
+def test_constant_features_are_harmless(fit):
+    x, y = unequal_axes(100, 5)
+    x[:, 2] = 77.7
+    assert np.isfinite(predict(fit(x, y, num_classes=3), x)).all()
+
+
+def test_user_mistakes():
+    x, y = unequal_axes(100, 5)
+    for fit in (fit_lbfgs_probe, fit_ridge_probe):
+        with pytest.raises(UserError, match="two classes"):
+            fit(x, 0 * y, num_classes=3)
+        with pytest.raises(UserError, match=r"0\.\.1"):
+            fit(x, y, num_classes=2)
+        with pytest.raises(UserError, match="above zero"):
+            fit(x, y, num_classes=3, l2s=[0.0, 0.1])
+    three = np.array([0, 1, 2])
+    with pytest.raises(UserError, match="single row"):
+        fit_lbfgs_probe(x[:3], three, num_classes=3)
+    # The only picture of a class is never the one set aside.
+    probe = fit_lbfgs_probe(x[:9], np.array([0, 1, 1, 1, 1, 2, 2, 2, 2]), num_classes=3)
+    assert probe.params[0][1].argmin() == 0

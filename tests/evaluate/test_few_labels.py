@@ -1,0 +1,73 @@
+import json
+
+import numpy as np
+import pytest
+
+from cpc.evaluate import FRACTIONS, few_label_row, label_subset, seeds_interval
+from cpc.types import UserError
+
+LABELS = np.random.default_rng(0).choice([-1, 0, 1, 2], 2000, p=[0.2, 0.5, 0.29, 0.01])
+
+
+def test_subsets_are_nested_stratified_and_sorted():
+    counts = np.bincount(LABELS[LABELS >= 0])
+    previous = set()
+    for fraction in FRACTIONS:
+        kept = label_subset(LABELS, fraction, seed=3)
+        assert (np.diff(kept) > 0).all()
+        assert previous <= set(kept)
+        expected = [max(1, round(fraction * count)) for count in counts]
+        np.testing.assert_array_equal(np.bincount(LABELS[kept]), expected)
+        previous = set(kept)
+    assert previous == set(np.flatnonzero(LABELS >= 0))
+
+
+def test_subsets_follow_the_seed():
+    one, two, other = (label_subset(LABELS, 0.1, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, two)
+    shared = len(set(one) & set(other)) / len(one)
+    assert 0.03 < shared < 0.2  # independent draws of a tenth share a tenth
+    assert not (np.diff(one) == 1).all()
+
+
+@pytest.mark.parametrize("fraction", [0, -0.1, 1.5])
+def test_fraction_out_of_range(fraction):
+    with pytest.raises(UserError, match="above 0 and at most 1"):
+        label_subset(LABELS, fraction, 0)
+
+
+def test_no_labels():
+    with pytest.raises(UserError, match="no row has a label"):
+        label_subset(np.full(4, -1), 0.5, 0)
+
+
+@pytest.mark.parametrize("seeds_differ", [0.0, 0.08])
+def test_interval_covers_the_truth(seeds_differ):
+    """Whether the chance lies in the pictures alone or in the subsets as well."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for _ in range(400):
+        difficulty = rng.uniform(0.4, 0.8, 150)  # mean 0.6
+        shift = seeds_differ * rng.standard_normal((5, 1))
+        correct = rng.uniform(size=(5, 150)) < difficulty + shift
+        low, high = seeds_interval(correct)
+        covered.append(low <= 0.6 <= high)
+    assert 0.92 <= np.mean(covered) <= 0.99
+
+
+def test_interval_at_the_edges():
+    assert seeds_interval(np.ones((3, 10), bool)) == (1.0, 1.0)
+    low, high = seeds_interval(np.array([[True] * 95 + [False] * 5]))
+    assert high == pytest.approx(0.95 + 1.984 * np.sqrt(0.95 * 0.05 / 99), abs=1e-3)
+    assert seeds_interval(np.array([[True] * 9 + [False]]))[1] == 1.0
+    assert low < 0.95 < high
+
+
+def test_row_is_ready_for_json():
+    correct = np.array([[True, True, False, False], [True, True, True, False]])
+    row = few_label_row(correct, features="z", mode="frozen", fraction=1, num_labels=60)
+    assert json.loads(json.dumps(row)) == row
+    assert row["accuracy"] == 0.625
+    assert row["by_seed"] == [0.5, 0.75]
+    assert (row["num_labels"], row["num_test"], row["fraction"]) == (60, 4, 1.0)
+    assert row["low"] < 0.625 < row["high"]

@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+
+from cpc.evaluate import knn_predict, most_exciting, nearest
+from cpc.types import UserError
+
+
+def features(n, d=6, seed=0):
+    return np.random.default_rng(seed).standard_normal((n, d)).astype(np.float32)
+
+
+def cosines(gallery, queries):
+    """(queries, gallery), in float64."""
+    gallery, queries = gallery.astype(np.float64), queries.astype(np.float64)
+    gallery /= np.linalg.norm(gallery, axis=1, keepdims=True)
+    return (queries / np.linalg.norm(queries, axis=1, keepdims=True)) @ gallery.T
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Neither queries nor gallery are a whole number of blocks."""
+    monkeypatch.setattr("cpc.evaluate.neighbours.QUERY_BLOCK", 8)
+    monkeypatch.setattr("cpc.evaluate.neighbours.GALLERY_BLOCK", 16)
+
+
+@pytest.mark.parametrize("k", [1, 5, 20, 50])
+def test_nearest_is_a_sort_of_all_cosines(small_blocks, k):
+    gallery, queries = features(50), 100 * features(19, seed=1)
+    top = nearest(gallery, queries, k=k)
+    expected = cosines(gallery, queries)
+    order = np.argsort(-expected, axis=1)[:, :k]
+    np.testing.assert_array_equal(top.row, order)
+    np.testing.assert_allclose(top.score, np.take_along_axis(expected, order, 1), atol=1e-6)
+
+
+def test_padding_is_no_neighbour(small_blocks):
+    """All cosines are negative, those of padding would be zero."""
+    gallery = -np.abs(features(17))
+    top = nearest(gallery, np.abs(features(3, seed=1)), k=17)
+    assert sorted(top.row[0]) == list(range(17))
+    assert (top.score < 0).all()
+
+
+def test_of_equals_the_first(small_blocks):
+    top = nearest(np.tile(features(1), (40, 1)), features(1), k=3)
+    np.testing.assert_array_equal(top.row, [[0, 1, 2]])
+    zeros = nearest(np.zeros((3, 6), np.float32), features(2), k=2)
+    np.testing.assert_array_equal(zeros.score, 0)
+
+
+def test_votes_are_weighted_by_cosine(small_blocks):
+    gallery, queries = features(50), features(19, seed=1)
+    labels = np.random.default_rng(2).integers(0, 4, 50)
+    expected = np.zeros((19, 5))
+    for query, row in enumerate(cosines(gallery, queries)):
+        for neighbour in np.argsort(-row)[:7]:
+            expected[query, labels[neighbour]] += np.exp(row[neighbour] / 0.1)
+    expected /= expected.sum(axis=1, keepdims=True)
+    share = knn_predict(gallery, labels, queries, num_classes=5, k=7, temperature=0.1)
+    np.testing.assert_allclose(share, expected, rtol=1e-4, atol=1e-6)
+    sharp = knn_predict(gallery, labels, queries, num_classes=5, k=7, temperature=1e-4)
+    np.testing.assert_allclose(sharp.max(axis=1), 1, atol=1e-3)
+
+
+def test_no_queries():
+    assert knn_predict(features(9), np.zeros(9, int), features(0), num_classes=2, k=3).shape == (
+        0,
+        2,
+    )
+
+
+def test_most_exciting_streams():
+    activations = features(100, d=4)
+    parts = most_exciting(np.split(activations, [3, 40, 90]), k=5)
+    order = np.argsort(-activations, axis=0)[:5].T
+    np.testing.assert_array_equal(parts.row, order)
+    np.testing.assert_array_equal(parts.score, np.take_along_axis(activations.T, order, 1))
+    same = most_exciting([np.ones((3, 2)), np.ones((3, 2))], k=4)
+    np.testing.assert_array_equal(same.row, [[0, 1, 2, 3]] * 2)
+
+
+def test_user_mistakes():
+    x, y = features(9), np.zeros(9, int)
+    for k in (0, 10):
+        with pytest.raises(UserError, match="there are 9 training rows"):
+            nearest(x, x, k=k)
+        with pytest.raises(UserError, match="there are 9 patches"):
+            most_exciting([x], k)
+    with pytest.raises(UserError, match="6 wide and the others 4"):
+        nearest(x, x[:, :4], k=1)
+    with pytest.raises(UserError, match=r"0\.\.1"):
+        knn_predict(x, y - 1, x, num_classes=2, k=3)
+    with pytest.raises(UserError, match="have 8 labels"):
+        knn_predict(x, y[:8], x, num_classes=2, k=3)
+    with pytest.raises(UserError, match="0 patches"):
+        most_exciting([], 3)
