@@ -1,10 +1,12 @@
 """The strict bound: each other sequence of the batch gives one negative."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses import AnchorScores, OffsetSums, info_nce, sum_anchors
+from cpc.losses import OffsetSums, info_nce, same_place_losses, sum_anchors
 
 
 def bound_over_sequences(
@@ -21,26 +23,16 @@ def bound_over_sequences(
     loss under the rule `one_per_sequence`, at b / t of the work. Entry i of the predictions is of
     offsets[i]; 1 to k by default.
     """
-    b, length = z.shape[:2]
-    num_offsets, width = predictions.shape[-2:]
-    diagonal = jnp.eye(b, dtype=bool)
-
-    def at_place(z, predictions):  # (b, d) each: one time and lane, all sequences
-        scores = jnp.matmul(predictions, z.T, preferred_element_type=jnp.float32)
-        positive = jnp.diagonal(scores)
-        loss = info_nce(positive, scores, ~diagonal)
-        wins = jnp.where(diagonal, 0.0, jnp.sign(positive[:, None] - scores)).sum(-1)
-        return AnchorScores(
-            loss=loss,
-            num_negatives=jnp.full(b, b - 1.0),
-            top1=(wins == b - 1).astype(jnp.float32),
-            pairwise=0.5 + 0.5 * wins / max(b - 1, 1),
-            counted=jnp.ones(b),
-        )
-
-    rows = []
-    for i, k in enumerate(offsets or range(1, num_offsets + 1)):
-        ahead = z[:, k:].reshape(b, -1, width)
-        predicted = predictions[:, : length - k, ..., i, :].reshape(b, -1, width)
-        rows.append(sum_anchors(jax.vmap(at_place, in_axes=1, out_axes=1)(ahead, predicted)))
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+    b, length, *lanes, width = z.shape
+    num_offsets = predictions.shape[-2]
+    _, scores = same_place_losses(
+        jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width),
+        z.reshape(b, -1, width),
+        jnp.ones((b, length * math.prod(lanes)), bool),
+        jax.random.key(0),
+        info_nce,
+        None,
+        offsets or tuple(range(1, num_offsets + 1)),
+        math.prod(lanes),
+    )
+    return sum_anchors(scores)

@@ -7,6 +7,7 @@ from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
 from cpc.losses.pairwise import sigmoid, triplet
+from cpc.losses.places import same_place_losses
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
 from cpc.losses.views import nt_xent, sup_con, view_scores
@@ -32,6 +33,7 @@ __all__ = [
     "negative_sampling",
     "nt_xent",
     "ranking_nce",
+    "same_place_losses",
     "sampled_logistic",
     "sampled_softmax",
     "sigmoid",

@@ -31,13 +31,13 @@ Choose: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 class AnchorScores(NamedTuple):
     """What is known of each anchor at each offset, shape (k, b, a); zero where not counted."""
 
-    loss: Float[Array, "*k b a"]
-    num_negatives: Float[Array, "*k b a"]
-    top1: Float[Array, "*k b a"]
+    loss: Float[Array, "..."]
+    num_negatives: Float[Array, "..."]
+    top1: Float[Array, "..."]
     """1 where the positive beats every negative."""
-    pairwise: Float[Array, "*k b a"]
+    pairwise: Float[Array, "..."]
     """Share of negatives that the positive beats, a tie counting one half."""
-    counted: Float[Array, "*k b a"]
+    counted: Float[Array, "..."]
     """1 where the anchor has a positive and at least one negative."""
 
 
@@ -153,23 +153,32 @@ def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
     negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
 
+    value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)
+    dpositive, dscores = through_choice(dpositive, dnegatives)
+    weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
+    counted = where.any(-1, keepdims=True)
+    return anchor_scores(value, positive, negatives, where), jnp.where(counted, weights, 0.0)
+
+
+def anchor_scores(
+    loss: Float[Array, " m"],
+    positive: Float[Array, " m"],
+    negatives: Float[Array, "m n"],
+    where: Bool[Array, "m n"],
+) -> AnchorScores:
+    """What is recorded of anchors (m,); those without a negative are not counted."""
     num_negatives = where.sum(-1)
     counted = num_negatives > 0
-    value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)
     hardest = jnp.where(where, negatives, -jnp.inf).max(-1)
     beaten = jnp.where(where, jnp.sign(positive[:, None] - negatives), 0.0).sum(-1)
-
     one = counted.astype(jnp.float32)
-    stats = AnchorScores(
-        loss=jnp.where(counted, value, 0.0),
+    return AnchorScores(
+        loss=jnp.where(counted, loss, 0.0),
         num_negatives=one * num_negatives,
         top1=one * (positive > hardest),
         pairwise=one * (0.5 + 0.5 * beaten / jnp.maximum(num_negatives, 1)),
         counted=one,
     )
-    dpositive, dscores = through_choice(dpositive, dnegatives)
-    weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
-    return stats, jnp.where(counted[:, None], weights, 0.0)
 
 
 def _chosen(rng, positive, scores, allowed, choose):

@@ -1,5 +1,6 @@
 """The loss of contrastive predictive coding at each offset, over the global batch."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import AnchorLoss, AnchorScores, Choose, Places, summed_losses
 from cpc.losses.info_nce import info_nce
+from cpc.losses.places import same_place_losses
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -71,7 +73,8 @@ def cpc_loss(
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: of the latents; arrays that broadcast to (b, t, ...).
-      rule: rule(anchor, candidate, offset) -> bool; it never allows the positive.
+      rule: rule(anchor, candidate, offset) -> bool; it never allows the positive. One that is
+        marked `same_place` is not called: times and lanes are then taken to count upwards.
       loss: of each anchor, such as those of this package, with their options bound.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
@@ -123,8 +126,21 @@ def cpc_loss(
         queries = _append(queries, bias)
         keys = _append(keys, 1.0)
     rng = jax.random.key(0) if rng is None else rng
-    result: Any = summed_losses(
-        queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block
+    result: Any = (
+        same_place_losses(
+            queries,
+            keys.reshape(b, -1, keys.shape[-1]),
+            anchors.exists,
+            rng,
+            loss,
+            choose,
+            offsets,
+            math.prod(places[1:]),
+        )
+        if getattr(rule, "same_place", False) and memory is None
+        else summed_losses(
+            queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block
+        )
     )
     losses, scores = result
     sums = sum_anchors(scores)

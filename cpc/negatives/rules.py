@@ -30,6 +30,10 @@ class Rule:
     independently. False: they depend on the anchor's content. None: as independent as whatever
     other rules leave."""
 
+    same_place: bool = False
+    """Only, and all, latents of other sequences at the positive's time and lane: what is allowed
+    needs no look at positions, and `cpc_loss` scores nothing else."""
+
     @property
     def is_bound(self) -> bool:
         """Whether log N - L is a lower bound on mutual information under this rule.
@@ -95,6 +99,7 @@ one_per_sequence = Rule(
         & (anchor.time + offset == candidate.time)
     ),
     independent=True,
+    same_place=True,
 )
 
 

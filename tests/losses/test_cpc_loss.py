@@ -1,5 +1,6 @@
 """The CPC loss against goldens, a naive float64 twin, closed forms and invariances."""
 
+import dataclasses
 import functools
 import pathlib
 import sys
@@ -267,13 +268,6 @@ def test_devices_change_nothing(num_devices, shards):
     np.testing.assert_array_equal(one[0][1].n, many[0][1].n)
 
 
-def test_strict_bound_equals_the_rule():
-    outputs = random_outputs(6, 9, 5, 4)
-    _, sums = cpc_loss(outputs, positions_of(6, 9), negatives.one_per_sequence)
-    strict = bound_over_sequences(outputs.z, outputs.predictions)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), strict, sums)
-
-
 def thin(num_negatives):
     def choose(rng, positive, scores, where):
         return scores, negatives.sample_uniform(rng, where, num_negatives)
@@ -339,6 +333,50 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(loss, choose):
     expected = jax.jit(jax.value_and_grad(whole, (0, 1)))(*args)
     got = jax.jit(jax.value_and_grad(blocks, (0, 1)))(*args)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
+
+
+GENERAL = dataclasses.replace(negatives.one_per_sequence, same_place=False)
+
+
+def test_strict_bound_equals_the_rule():
+    outputs = random_outputs(6, 9, 5, 4)
+    _, sums = cpc_loss(outputs, positions_of(6, 9), GENERAL)
+    strict = bound_over_sequences(outputs.z, outputs.predictions)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), strict, sums)
+
+
+@pytest.mark.parametrize("choose", [None, shrink])
+@pytest.mark.parametrize("loss", [info_nce, margin_loss])
+def test_same_place_equals_the_blocks(loss, choose):
+    """Rows and columns, padding, offsets that skip: values and gradients."""
+    outputs = random_outputs(4, 15, 5, 2)
+    grid = jax.tree.map(lambda x: x.reshape(4, 5, 3, *x.shape[2:]), outputs)
+    positions = Position(
+        np.arange(4)[:, None, None],
+        np.arange(5)[None, :, None],
+        np.arange(3)[None, None],
+        np.zeros((1, 1, 1), int),
+    )
+    exists = jnp.arange(60).reshape(4, 5, 3) % 7 > 0
+
+    def value(z, predictions, rule):
+        return cpc_loss(
+            CPCOutputs(z, z, predictions),
+            positions,
+            rule,
+            loss=loss,
+            choose=choose,
+            offsets=(2, 3),
+            where=exists,
+        )
+
+    results = [
+        jax.jit(jax.value_and_grad(value, (0, 1), has_aux=True), static_argnums=2)(
+            grid.z, grid.predictions, rule
+        )
+        for rule in (GENERAL, negatives.one_per_sequence)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), *results)
 
 
 def test_memory_is_further_candidates_without_a_gradient():
