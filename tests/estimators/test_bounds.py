@@ -295,6 +295,11 @@ def test_sure_critic_ends_at_the_ceiling_of_the_interpolation():
     np.testing.assert_allclose(estimate.ceiling, expected, atol=1e-4)
 
 
+def test_mine_average_has_a_floor():
+    _, log_average = mine(jnp.full((3, 3), -50.0), -50.0, floor=1e-3)
+    assert float(log_average) == pytest.approx(math.log(1e-3))
+
+
 def test_nwj_of_ones_is_0_in_both_forms():
     ones = jnp.ones((6, 6))
     assert float(nwj(ones).value) == pytest.approx(0.0, abs=1e-6)
