@@ -1,0 +1,221 @@
+"""Encoders of pictures: published sizes, receptive fields, scale without norm, one long batch."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_variables import random_variables
+
+from cpc.models import ResNet, SmallConvEncoder, Stage, resnet_stages
+from cpc.types import UserError
+
+#: All parameters of torchvision's networks, with batch norm after every convolution and a
+#: classifier of 1000; the convolutions of v2 are the same.
+PUBLISHED = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160, 152: 60_192_808}
+TINY = (Stage(2, 4), Stage(2, 8, 4))
+ENCODERS = {
+    "small": SmallConvEncoder((4, 8)),
+    "resnet": ResNet(TINY, pooled_stem=False, stem_width=4),
+    "pooled": ResNet(TINY, pooled_stem=True, stem_width=4),
+}
+
+
+def pictures(n, size, channels=3, seed=0):
+    shape = (n, size, size, channels)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def shapes(encoder, x):
+    return jax.eval_shape(encoder.init, jax.random.key(0), x)
+
+
+@pytest.mark.parametrize("depth", PUBLISHED)
+def test_convolutions_are_the_published_ones(depth):
+    encoder = ResNet(resnet_stages(depth), norm="batch")
+    leaves = jax.tree.leaves(shapes(encoder, jnp.zeros((1, 64, 64, 3)))["params"])
+    kernels = [leaf for leaf in leaves if leaf.ndim == 4]
+    norms_after = 2 * sum(kernel.shape[-1] for kernel in kernels)
+    classifier = 1000 * (encoder.stages[-1].width + 1)
+    total = sum(kernel.size for kernel in kernels) + norms_after + classifier
+    assert total == PUBLISHED[depth]
+
+
+def test_the_widened_network_has_161_layers_and_300_million_parameters():
+    encoder = ResNet(resnet_stages(161), norm="layer")
+    params = shapes(encoder, jnp.zeros((1, 80, 80, 3)))["params"]
+    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 4]
+    shortcuts = len(encoder.stages)
+    assert len(kernels) - shortcuts + 1 == 161  # the classifier is counted in a network's depth
+    # Henaff et al. 2019: 305 million, context and predictors included.
+    assert 300e6 < sum(leaf.size for leaf in jax.tree.leaves(params)) < 305e6
+
+
+@pytest.mark.parametrize(("depth", "field"), [
+    (18, 435), (34, 899), (50, 427), (101, 971), (152, 1451)
+])  # fmt: skip
+def test_resnets_state_their_geometry(depth, field):
+    """Receptive fields as published for networks that stride in their 3x3 convolutions."""
+    encoder = ResNet(resnet_stages(depth))
+    assert (encoder.stride, encoder.receptive_field) == (32, field)
+
+
+@pytest.mark.parametrize(("depth", "num_stages", "width"), [
+    (18, None, 512), (50, None, 2048), (101, 3, 1024), (152, None, 2048), (161, None, 4096)
+])  # fmt: skip
+def test_latents_are_as_wide_as_the_last_stage(depth, num_stages, width):
+    encoder, x = ResNet(resnet_stages(depth, num_stages)), jnp.zeros((5, 64, 64, 3))
+    z = jax.eval_shape(lambda x: encoder.init_with_output(jax.random.key(0), x)[0], x)
+    assert z.shape == (5, width)
+
+
+def test_work_of_the_first_version_of_cpc():
+    """49 patches of 64x64 to the third stage of ResNet-101: 48.5 GFLOP forward."""
+    encoder, x = ResNet(resnet_stages(101, 3)), jnp.zeros((49, 64, 64, 3))
+    cost = jax.jit(encoder.apply).lower(shapes(encoder, x), x).cost_analysis()
+    np.testing.assert_allclose(cost["flops"], 48.5e9, rtol=0.02)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_places_see_the_stated_field(name):
+    """Gradient of a place in the middle before the mean, by 8 pictures since ReLU is sparse."""
+    encoder, x = ENCODERS[name], pictures(8, 48)
+    if name != "small":
+        encoder = encoder.clone(stages=(Stage(1, 4), Stage(1, 8, 4)))
+    variables = random_variables(encoder, x)
+    last = "conv1" if name == "small" else "stage1_block0"
+
+    def place(x):
+        _, state = encoder.apply(variables, x, capture_intermediates=True)
+        y = state["intermediates"][last]["__call__"][0]
+        return y[:, y.shape[1] // 2, y.shape[2] // 2].sum()
+
+    seen = np.abs(np.asarray(jax.jit(jax.grad(place))(x))).max((0, 3))
+    for axis in (0, 1):
+        pixels = np.flatnonzero(seen.max(axis))
+        assert pixels.max() - pixels.min() + 1 == encoder.receptive_field
+
+
+@pytest.mark.parametrize(("name", "norm"), [
+    ("small", "none"), ("resnet", "layer"), ("pooled", "group")
+])  # fmt: skip
+def test_a_batch_of_patches_equals_a_loop_over_them(name, norm):
+    encoder, x = ENCODERS[name].clone(norm=norm), pictures(3, 12)
+    variables = random_variables(encoder, x)
+    apply = jax.jit(lambda x: encoder.apply(variables, x, True))
+    together, alone = apply(x), jnp.concatenate([apply(x[n : n + 1]) for n in range(3)])
+    np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_only_batch_norm_tells_a_patch_of_the_others():
+    for norm, leaks in [("none", False), ("layer", False), ("group", False), ("batch", True)]:
+        encoder, x = SmallConvEncoder((4, 8), norm), pictures(3, 8)
+        variables = random_variables(encoder, x)
+
+        def first(x, encoder=encoder, variables=variables):
+            mutable = ["batch_stats"]
+            return jnp.sin(encoder.apply(variables, x, True, mutable=mutable)[0][0]).sum()
+
+        gradient = jax.jit(jax.grad(first))(x)
+        assert jnp.abs(gradient[0]).max() > 0
+        assert bool((gradient[1:] != 0).any()) == leaks
+
+
+def test_norms_see_a_whole_patch_or_groups_of_32_channels():
+    x = pictures(2, 8)
+    for norm in ("layer", "group"):
+        encoder = SmallConvEncoder((64,), norm)
+        variables = random_variables(encoder, x)
+        _, state = encoder.apply(variables, x, capture_intermediates=True)
+        y, normed = (
+            np.asarray(state["intermediates"][part]["__call__"][0], np.float64)
+            for part in ("conv0", "norm0")
+        )
+        groups = y.reshape(2, 64, -1, 64 if norm == "layer" else 32)
+        centred = groups - groups.mean((1, 3), keepdims=True)
+        expected = centred / np.sqrt(groups.var((1, 3), keepdims=True) + 1e-6)
+        scale, bias = (variables["params"]["norm0"][name] for name in ("scale", "bias"))
+        expected = expected.reshape(y.shape) * scale + bias
+        np.testing.assert_allclose(normed, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("inner", [None, 8])
+def test_without_norm_the_signal_keeps_its_scale(inner):
+    """24 blocks deep; each block starts as the identity, its other convolutions scaled (Fixup)."""
+    encoder = ResNet((Stage(12, 32, inner), Stage(12, 64, inner)), pooled_stem=False, stem_width=32)
+    x = pictures(4, 8)
+    z, variables = jax.jit(encoder.init_with_output)(jax.random.key(0), x)
+    assert 0.1 < float(jnp.sqrt(jnp.mean(z**2))) < 10
+    block = variables["params"]["stage1_block5"]
+    last = max(name for name in block if name.startswith("conv"))
+    np.testing.assert_array_equal(block[last]["kernel"], 0.0)
+    first = block["conv0"]["kernel"]
+    fan_in = math.prod(first.shape[:-1])
+    scale = 24 ** (-1 / 2) if inner is None else 24 ** (-1 / 4)
+    np.testing.assert_allclose(first.std(), math.sqrt(2 / fan_in) * scale, rtol=0.1)
+
+
+def test_with_norm_every_convolution_starts_random():
+    encoder = ENCODERS["resnet"].clone(norm="layer")
+    params = jax.jit(encoder.init)(jax.random.key(0), pictures(1, 8))["params"]
+    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 4]
+    assert all(jnp.abs(kernel).max() > 0 for kernel in kernels)
+
+
+def test_rematerialisation_changes_no_gradient():
+    plain, x = ENCODERS["resnet"].clone(norm="layer"), pictures(2, 8)
+    remat = plain.clone(remat=True)
+    variables = random_variables(plain, x)
+    assert jax.tree.structure(shapes(remat, x)) == jax.tree.structure(variables)
+
+    def loss(variables, encoder):
+        return jnp.sin(encoder.apply(variables, x, True)).sum()
+
+    gradients = [
+        jax.jit(jax.grad(lambda v, e=encoder: loss(v, e)))(variables) for encoder in (plain, remat)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *gradients)
+    traces = [str(jax.make_jaxpr(lambda v, e=e: loss(v, e))(variables)) for e in (plain, remat)]
+    assert ["checkpoint" in trace or "remat" in trace for trace in traces] == [False, True]
+
+
+@pytest.mark.parametrize(("name", "norm"), [
+    ("small", "group"), ("resnet", "none"), ("pooled", "layer"), ("small", "batch")
+])  # fmt: skip
+def test_bfloat16_computes_what_float32_does(name, norm):
+    encoder, x = ENCODERS[name].clone(norm=norm), pictures(4, 12)
+    variables = random_variables(encoder, x)
+    z = jax.jit(encoder.apply)(variables, x)
+    half = encoder.clone(dtype=jnp.bfloat16)
+    z_half = jax.jit(half.apply)(variables, x)
+    assert z_half.dtype == jnp.bfloat16
+    error = jnp.linalg.norm(z_half.astype(jnp.float32) - z) / jnp.linalg.norm(z)
+    assert float(error) < 0.03
+    assert {leaf.dtype for leaf in jax.tree.leaves(shapes(half, x))} == {jnp.dtype("float32")}
+
+
+def test_pictures_of_other_sizes_share_the_weights():
+    """The same network takes a patch, a whole picture, and one that is not square."""
+    encoder = ENCODERS["pooled"]
+    variables = random_variables(encoder, pictures(1, 16))
+    for x in (pictures(2, 40), pictures(2, 1), pictures(2, 16)[:, :9]):
+        z = jax.jit(encoder.apply)(variables, x)
+        assert z.shape == (2, 8)
+        assert jnp.isfinite(z).all()
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: resnet_stages(51), "depth 51 is unknown: choose one of"),
+    (lambda: resnet_stages(161, 4), "ResNet-161 has 3 stages: it cannot end after 4"),
+    (lambda: resnet_stages(50, 0), "cannot end after 0"),
+    (lambda: ResNet(()), "no stage"),
+    (lambda: ResNet(TINY, "laier"), "choose one of none, layer, group, batch"),
+    (lambda: ResNet((Stage(1, 48),), "group"), "32 channels, which 48 channels do not fill"),
+    (lambda: SmallConvEncoder(()), "no layer"),
+    (lambda: SmallConvEncoder((8,), "channel"), "'channel' is unknown"),
+    (lambda: SmallConvEncoder((8, 40), "group"), "which 40 channels do not fill"),
+])  # fmt: skip
+def test_mistakes_are_sentences(make, words):
+    with pytest.raises(UserError, match=words):
+        make()
