@@ -169,3 +169,10 @@ def test_bad_numbers_are_a_sentence():
         negatives.expected_count(1.5, 3, unique=False)
     with pytest.raises(UserError, match="num_draws is -1"):
         negatives.expected_count(0.5, -1, unique=True)
+
+
+def test_the_ends_of_the_interval_are_attained_but_for_rounding():
+    counts, rare = np.array([70, 11, 5, 3]), np.array([2, 3])
+    least, most = (negatives.unigram(counts, alpha)[rare].sum() for alpha in (1, 0))
+    assert negatives.solve_alpha(counts, rare, np.nextafter(least, 0)) == pytest.approx(1.0)
+    assert negatives.solve_alpha(counts, rare, np.nextafter(most, 1)) == pytest.approx(0, abs=1e-9)

@@ -178,7 +178,19 @@ def test_held_temperature_stays_within_bounds():
             tau = hold_entropy(tau, scores, None, fraction, 0.5, 2.0)
             assert 0.5 <= float(tau) <= 2.0
         assert float(tau) == pytest.approx(end, rel=1e-3)
-    assert float(hold_entropy(1e9, scores, None, 0.5, 0.5, 2.0)) <= 2.0
+    for low in np.float32([0.05, 0.07, 0.1, 0.3]).tolist():  # not even by rounding
+        assert float(hold_entropy(low, scores, None, 1e-9, low, 2.0)) >= low
+    inside = hold_entropy(2.0, scores, None, 0.5, 0.5, 2.0)
+    assert 0.5 < float(inside) < 2.0
+    assert float(hold_entropy(1e9, scores, None, 0.5, 0.5, 2.0)) == float(inside)
+
+
+@pytest.mark.parametrize("start", [1e4, 1e-4])
+def test_held_temperature_does_not_jump(start):
+    """Four steps by a factor of 2: a start far from the target, or a freak sample, costs little."""
+    scores, where = map(jnp.asarray, random_scores(0, 1.0, False))
+    factor = float(hold(start, scores, where, 0.5)) / start
+    assert max(factor, 1 / factor) == pytest.approx(16, rel=1e-3)
 
 
 def test_nothing_to_hold_changes_nothing():
@@ -204,8 +216,9 @@ def test_target_out_of_reach():
         assert float(solve(scores, target)) == pytest.approx(end, rel=1e-5)
     with pytest.raises(UserError, match=r"from 0\.1 to 0\.2 gives these scores"):
         solve_temperature(scores, 1.0, low=0.1, high=0.2)
-    with pytest.raises(UserError, match="no temperature"):  # equal scores: log 4 at any
-        solve_temperature(jnp.zeros((1, 4)), math.log(4))
+    equal = jnp.zeros((1, 4))  # log 4 at any temperature
+    with pytest.raises(UserError, match="no temperature"):
+        solve_temperature(equal, float(entropy(equal)[0]))
 
 
 @pytest.mark.parametrize("measure", [
@@ -233,6 +246,14 @@ def test_huge_scores_are_finite(dtype):
     np.testing.assert_allclose(share, [[1, 0, 0], [1 / 3] * 3], rtol=1e-6)
     assert float(solve(scores[:1], 0.5)) > 100.0
     assert jnp.isfinite(hold(1.0, scores, jnp.ones((2, 3), bool), 0.5))
+
+
+def test_half_precision_is_not_used():
+    scores = jnp.asarray(random_scores(1, 5.0, False)[0], jnp.bfloat16)
+    where = jnp.isfinite(scores)
+    np.testing.assert_array_equal(
+        entropies(scores, 0.3, where), entropies(scores.astype(jnp.float32), 0.3, where)
+    )
 
 
 @pytest.mark.parametrize("tau", [0.0101, 0.07, 0.1, 0.9, 0.999])
