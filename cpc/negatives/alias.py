@@ -21,7 +21,7 @@ class AliasTable(NamedTuple):
 
 
 def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
-    """The table of q = weights / sum, made on the host in O(n), a tenth of a second a million.
+    """The table of q = weights / sum, made on the host: a tenth of a second a million classes.
 
     Classes with n q >= 1 fill up the columns of the others, both in their given order. Sums of what
     the light columns lack and of what the heavy ones can spare say who fills which, as in the sweep
