@@ -1,9 +1,7 @@
 """Song and Ermon's laws of information on real pictures, where no truth is known (2020, 5.2)."""
 
 import functools
-import json
 import pathlib
-import time
 from typing import Any
 
 import jax
@@ -11,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.data.fashion_mnist import load_fashion_mnist
-from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
 from cpc.types import UserError
 from experiments import launch
 from experiments.launch import Config
 from experiments.mi_methods import claims, fit_and_read, make_methods
-from experiments.mi_tasks import count_lines
+from experiments.mi_units import measure_each, read_recorded
 
 SIDE = 28
 #: What each law shows of two pictures: which picture each part of x and y is, and how many
@@ -31,36 +28,20 @@ LAWS = {
 def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     """Measure setting after setting, then write the table; False if a signal stopped it."""
     check(config)
-    settings = [(law, rows) for law in LAWS for rows in config.rows]
-    recorded = folder / "metrics.jsonl"
-    done = count_lines(recorded)
-    pictures = load_pictures(config)
-    console = ProgressWriter(len(settings), ("law", "rows"), seconds_between=0.0)
-    if done:
-        console.say(f"resuming after {done} of {len(settings)} settings")
-    writers = [JsonlWriter(recorded, done), console]
+    pictures, recorded = load_pictures(config), folder / "metrics.jsonl"
     fit = jax.jit(functools.partial(fit_pictures, config))
-    begin = time.perf_counter()
-    with stop_on_signals() as stop:
-        for number, (law, rows) in enumerate(settings[done:], start=1):
-            if reason := stop():
-                print(f"stopped by {reason}; to resume: {launch.command_line()}")
-                return False
-            which, kept = LAWS[law](rows, config.processing_rows)
-            found = fit(*pictures, jnp.array(which), jnp.array(kept), jax.random.key(config.seed))
-            record = {
-                "step": done + number,
-                "split": "train",
-                "law": law,
-                "rows": rows,
-                "estimates": {name: float(value) for name, value in found.items()},
-                "steps_per_second": number / (time.perf_counter() - begin),
-            }
-            for writer in writers:
-                writer.write(record)
-    for writer in writers:
-        writer.close()
-    launch.write_json(folder / "table.json", make_table(config, recorded))
+
+    def measure(setting):
+        law, rows = setting
+        which, kept = LAWS[law](rows, config.processing_rows)
+        found = fit(*pictures, jnp.array(which), jnp.array(kept), jax.random.key(config.seed))
+        estimates = {name: float(value) for name, value in found.items()}
+        return {"law": law, "rows": rows, "estimates": estimates}
+
+    settings = [(law, rows) for law in LAWS for rows in config.rows]
+    if not measure_each(recorded, settings, measure, ("law", "rows")):
+        return False
+    launch.write_json(folder / "table.json", make_table(config, read_recorded(recorded)))
     return True
 
 
@@ -122,9 +103,8 @@ def fit_pictures(
     )
 
 
-def make_table(config: Config, recorded: pathlib.Path) -> list[dict[str, Any]]:
+def make_table(config: Config, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Estimates and what each law is about: their ratio to the estimate that it names."""
-    records = [json.loads(line) for line in recorded.read_text().splitlines()]
     found = {(r["law"], r["rows"]): r["estimates"] for r in records}
     claimed, rows = claims(config), []
     for (law, kept), estimates in found.items():

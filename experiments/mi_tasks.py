@@ -1,9 +1,7 @@
 """The benchmark of forty tasks: neural estimates beside KSG and CCA, each from one sample."""
 
 import functools
-import json
 import pathlib
-import time
 from typing import Any
 
 import jax
@@ -11,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.estimators import Task, beyond_normal, cca, ksg
-from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
 from cpc.types import UserError
 from experiments import launch
 from experiments.launch import Config
 from experiments.mi_methods import claims, fit_and_read, make_methods
+from experiments.mi_units import measure_each, read_recorded
 
 #: Of the pairs of a sample: half trains, a quarter chooses the step, a quarter is read.
 PARTS = (0.5, 0.75)
@@ -23,33 +21,14 @@ PARTS = (0.5, 0.75)
 
 def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     """Measure task after task, then write the table; False if a signal stopped it."""
-    tasks = choose(config)
-    recorded = folder / "metrics.jsonl"
-    done = count_lines(recorded)
-    console = ProgressWriter(len(tasks), ("task", "truth"), seconds_between=0.0)
-    if done:
-        console.say(f"resuming after {done} of {len(tasks)} tasks")
-    writers = [JsonlWriter(recorded, done), console]
+    tasks, recorded = choose(config), folder / "metrics.jsonl"
     fit = jax.jit(functools.partial(fit_seeds, config))
-    begin = time.perf_counter()
-    with stop_on_signals() as stop:
-        for number, task in enumerate(tasks[done:], start=1):
-            if reason := stop():
-                print(f"stopped by {reason}; to resume: {launch.command_line()}")
-                return False
-            record = {"step": done + number, "split": "train", **measure(config, task, fit)}
-            record["steps_per_second"] = number / (time.perf_counter() - begin)
-            for writer in writers:
-                writer.write(record)
-    for writer in writers:
-        writer.close()
-    launch.write_json(folder / "table.json", make_table(config, recorded))
+    if not measure_each(
+        recorded, tasks, functools.partial(measure, config, fit), ("task", "truth")
+    ):
+        return False
+    launch.write_json(folder / "table.json", make_table(config, read_recorded(recorded)))
     return True
-
-
-def count_lines(path: pathlib.Path) -> int:
-    """Whole lines of a file: what was measured before."""
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def choose(config: Config) -> list[Task]:
@@ -67,7 +46,7 @@ def choose(config: Config) -> list[Task]:
     return tasks
 
 
-def measure(config: Config, task: Task, fit: Any) -> dict[str, Any]:
+def measure(config: Config, fit: Any, task: Task) -> dict[str, Any]:
     """Every estimate on a sample of each seed, sides scaled to unit variance as in the suite."""
     rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
     pairs = [rescale(*task.sample(rng, config.num_samples)) for rng in rngs]
@@ -108,11 +87,10 @@ def fit_seeds(config: Config, x: Any, y: Any, rngs: Any) -> dict[str, Any]:
     return jax.vmap(one)(jnp.asarray(x), jnp.asarray(y), rngs)
 
 
-def make_table(config: Config, recorded: pathlib.Path) -> list[dict[str, Any]]:
+def make_table(config: Config, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean, bias and spread over seeds of each estimate on each task."""
     rows, claimed = [], claims(config)
-    for line in recorded.read_text().splitlines():
-        record = json.loads(line)
+    for record in records:
         for name, values in record["estimates"].items():
             estimator = name.split("/")[1]
             known = np.array([np.nan if v is None else v for v in values], float)

@@ -54,8 +54,8 @@ def staircase_figure(records: list[Record], table: list[Row], task: str) -> Figu
 
     Shaded: one standard deviation from batch to batch. Truth in ink, ceiling dashed.
     """
-    claims = {row["estimator"]: row for row in table if row["task"] in (task, "any")}
-    rows = {name: claims[name] for name in NAMES if name in claims}
+    here = [row for row in table if row["task"] in (task, "any")]
+    rows = {name: next(r for r in here if r["estimator"] == name) for name in present(here)}
     if not records or not rows:
         return None
     figure, panels = make_figure(len(rows), num_columns=4, width=11.0, row_height=2.5)
@@ -84,6 +84,12 @@ def staircase_figure(records: list[Record], table: list[Row], task: str) -> Figu
     return figure
 
 
+def present(table: list[Row]) -> list[str]:
+    """The estimators of a table, in the order of `NAMES`."""
+    found = {row["estimator"] for row in table}
+    return [name for name in NAMES if name in found]
+
+
 def draw_reading(axes: Axes, records: list[Record], name: str, colour: str, words: str) -> None:
     """One line with its shade, if it was recorded."""
     half = records[0]["step"] / 2  # a record is the mean of the window that it closes
@@ -95,8 +101,8 @@ def draw_reading(axes: Axes, records: list[Record], name: str, colour: str, word
     if not points:
         return
     steps, mean, std = np.clip(np.array(points, float).T, -1e6, 1e6)  # far outside the axes
-    std = np.nan_to_num(std, nan=1e6)
-    axes.fill_between(steps, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
+    near = std < 1e2  # the shade of an estimate that diverged would hide all else
+    axes.fill_between(steps, mean - std, mean + std, where=near, color=colour, alpha=0.18, lw=0)
     axes.plot(steps, mean, color=colour, linewidth=1.2, label=words)
 
 
@@ -105,7 +111,7 @@ def tasks_figure(table: list[Row]) -> Figure | None:
     if not table:
         return None
     tasks = list(dict.fromkeys(row["task"] for row in table))
-    names = list(dict.fromkeys(row["estimator"] for row in table))
+    names = present(table)
     cells = {(row["task"], row["estimator"]): row for row in table}
     truths = [next(r["truth"] for r in table if r["task"] == task) for task in tasks]
     bias = np.array([[cells[task, name]["bias"] for name in names] for task in tasks], float)
@@ -128,7 +134,7 @@ def tasks_figure(table: list[Row]) -> Figure | None:
                 color="white" if dark else INK,
             )  # fmt: skip
     axes.set_yticks(range(len(tasks)), tasks, fontsize=7.5, color=INK)
-    heads = ["truth", *(NAMES.get(name, name) for name in names)]
+    heads = ["truth", *(NAMES[name] for name in names)]
     axes.set_xticks(range(len(heads)), heads, fontsize=8, color=INK, rotation=30, ha="left")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
@@ -154,7 +160,7 @@ def consistency_figure(table: list[Row]) -> Figure | None:
     if not table:
         return None
     figure, panels = make_figure(3, width=11.0, row_height=3.4)
-    names = list(dict.fromkeys(row["estimator"] for row in table))
+    names = present(table)
     for axes, (law, title, ideal) in zip(panels, LAWS, strict=True):
         for number, name in enumerate(names):
             rows = [row for row in table if row["law"] == law and row["estimator"] == name]
@@ -166,12 +172,12 @@ def consistency_figure(table: list[Row]) -> Figure | None:
                 marker=MARKERS[number % len(MARKERS)],
                 markersize=4,
                 linewidth=1.2,
-                label=NAMES.get(name, name),
+                label=NAMES[name],
             )
         if ideal is not None:
             axes.axhline(ideal, color=INK, linestyle=":", linewidth=1.3, label="the law")
         axes.set_ylim(0, 1.25 if ideal is None else 1.5 * ideal)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xticks(sorted({row["rows"] for row in table}))
         label(axes, "rows of the picture that y keeps", "ratio of estimates", title)
     add_shared_legend(figure, panels)
     return figure

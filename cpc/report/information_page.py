@@ -13,6 +13,7 @@ from cpc.report.information_figures import (
     NAMES,
     Row,
     consistency_figure,
+    present,
     staircase_figure,
     tasks_figure,
 )
@@ -34,8 +35,8 @@ HOW_TO_READ = {
     ),
     "tasks": (
         "Each cell is an estimate, the mean over seeds; blue lies below the truth, red above. "
-        "KSG and CCA train nothing. Student's tasks have no correlation: CCA misses what is there, or "
-        "chases a few far points; no task here is near the ceiling of InfoNCE."
+        "KSG and CCA train nothing. Student's tasks have no correlation: CCA misses what is "
+        "there, or chases a few far points. No task here is near the ceiling of InfoNCE."
     ),
     "consistency": (
         "The truth is not known, but laws are. Left: y keeps the top rows of the picture x; the "
@@ -118,14 +119,14 @@ def level_table(title: str, rows: list[Row]) -> str:
     lines: dict[tuple[str, str], dict[float, Row]] = {}
     for row in rows:
         lines.setdefault((row["estimator"], row["critic"]), {})[row["truth"]] = row
-    order = {name: place for place, name in enumerate(NAMES)}
-    lines = dict(sorted(lines.items(), key=lambda item: order.get(item[0][0], 99)))
+    order = list(NAMES)
+    lines = dict(sorted(lines.items(), key=lambda item: order.index(item[0][0])))
     body = []
     for (estimator, critic), cells in lines.items():
         one = next(iter(cells.values()))
         ceiling = "none" if one["ceiling"] is None else f"{one['ceiling']:.2f}"
         numbers = [level_cell(cells[truth]) for truth in levels]
-        body.append([NAMES.get(estimator, estimator), critic, one["label"], ceiling, *numbers])
+        body.append([NAMES[estimator], critic, one["label"], ceiling, *numbers])
     head = ["estimator", "critic", "claim", "ceiling", *(f"{truth:g} nats" for truth in levels)]
     return markup.table(
         head,
@@ -150,7 +151,7 @@ def level_cell(row: Row) -> str:
 
 def tasks_parts(records: list[Record], table: list[Row]) -> tuple[Pictures, list[str]]:
     """The chart of all tasks, and its numbers."""
-    names: list[str] = list(dict.fromkeys(row["estimator"] for row in table))
+    names = present(table)
     lines: dict[str, dict[str, Row]] = {}
     for row in table:
         lines.setdefault(row["task"], {})[row["estimator"]] = row
@@ -158,7 +159,7 @@ def tasks_parts(records: list[Record], table: list[Row]) -> tuple[Pictures, list
         [task, f"{cells[names[0]]['truth']:.3f}", *(level_cell(cells[name]) for name in names)]
         for task, cells in lines.items()
     ]
-    claims = {NAMES.get(name, name): next(iter(lines.values()))[name]["label"] for name in names}
+    claims = {NAMES[name]: next(iter(lines.values()))[name]["label"] for name in names}
     numbers = markup.table(
         ["task", "truth", *claims],
         body,
@@ -176,12 +177,12 @@ def consistency_parts(records: list[Record], table: list[Row]) -> tuple[Pictures
     for law, title, _ in LAWS:
         rows = [row for row in table if row["law"] == law]
         kept = list(dict.fromkeys(row["rows"] for row in rows))
-        names = list(dict.fromkeys(row["estimator"] for row in rows))
+        names = present(rows)
         cells = {(row["estimator"], row["rows"]): row for row in rows}
         claims = {row["estimator"]: row["label"] for row in rows}
         body = [
             [
-                NAMES.get(name, name),
+                NAMES[name],
                 claims[name],
                 *(f"{cells[name, k]['ratio']:.2f} ({cells[name, k]['value']:.2f})" for k in kept),
             ]

@@ -1,0 +1,326 @@
+"""Estimators in training: small forms of the three configs, and what they must find."""
+
+import contextlib
+import functools
+import io
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import configs.mi_consistency
+import configs.mi_staircase
+import configs.mi_tasks
+from cpc.data import fashion_mnist
+from cpc.data.images import Images
+from cpc.estimators import gaussian_task
+from cpc.types import UserError
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def experiment():
+    """The experiment as a module; its flags are parsed, as absl wants."""
+    from absl import flags
+
+    from experiments import mutual_information
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["test"])
+    return mutual_information
+
+
+def small_staircase():
+    c = configs.mi_staircase.get_config()
+    c.levels, c.dim, c.batch_size = (1.0, 2.0), 3, 16
+    c.steps_per_level, c.log_every, c.save_every = 8, 4, 4
+    c.maps, c.critics, c.widths, c.embedding = ("cubic",), ("separable",), (8,), 4
+    c.estimators = ("info_nce", "tuba", "flo", "js", "mine", "club")
+    return c
+
+
+def small_tasks():
+    c = configs.mi_tasks.get_config()
+    c.tasks, c.num_samples, c.batch_size = ("1v1-normal", "student-identity-1-1-1"), 256, 32
+    c.num_steps, c.read_every, c.estimators = 20, 10, ("info_nce",)
+    return c
+
+
+def small_consistency():
+    c = configs.mi_consistency.get_config()
+    c.rows, c.num_pictures, c.batch_size = (14, 28), 256, 16
+    c.num_steps, c.read_every, c.widths, c.estimators = 4, 2, (8,), ("info_nce", "js")
+    return c
+
+
+@pytest.fixture
+def pictures(monkeypatch, experiment):
+    """Noise for pictures: the laws hold of it too, and no network is needed."""
+    from experiments import mi_consistency
+
+    pixels = np.random.default_rng(0).integers(0, 256, (256, 28, 28, 1), np.uint8)
+    images = Images(pixels, np.zeros(256, np.int32), ("none",))
+    monkeypatch.setattr(
+        mi_consistency, "load_fashion_mnist", lambda: {"train": images, "test": images}
+    )
+
+
+def run(experiment, config, workdir):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        experiment.run(config, str(workdir))
+    return said.getvalue()
+
+
+def records(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(r).items() if k != "steps_per_second"} for r in lines]
+
+
+def stop_after(monkeypatch, module, calls):
+    """A signal that comes before one of the loop's questions."""
+    left = [calls]
+
+    @contextlib.contextmanager
+    def stop_on_signals():
+        def stop():
+            left[0] -= 1
+            return "SIGTERM" if left[0] < 0 else ""
+
+        yield stop
+
+    monkeypatch.setattr(module, "stop_on_signals", stop_on_signals)
+
+
+@pytest.fixture(scope="module")
+def staircase(experiment, tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("runs") / "stairs"
+    return workdir, run(experiment, small_staircase(), workdir)
+
+
+def test_the_staircase_leaves_a_whole_run(staircase):
+    workdir, said = staircase
+    assert said.splitlines()[-1] == f"report: {workdir / 'report.html'}"
+    assert "left" in said
+    for name in ("config.json", "environment.json", "figures/staircase_cubic.png"):
+        assert (workdir / name).exists(), name
+    assert [r["truth"] for r in records(workdir)] == [1.0, 1.0, 2.0, 2.0]
+    table = json.loads((workdir / "table.json").read_text())
+    readings = {(row["critic"], row["estimator"]) for row in table}
+    names = {*small_staircase().estimators, "smile"} - {"club"}
+    expected = {("exact", "club"), ("conditional", "club")}
+    assert readings == expected | {(c, n) for c in ("exact", "separable") for n in names}
+    page = (workdir / "report.html").read_text()
+    assert all(row["label"] in page for row in table)
+
+
+def test_what_may_be_claimed(experiment):
+    from experiments.mi_methods import claims
+
+    claimed = claims(configs.mi_staircase.get_config())
+    label = {name: claim["label"] for name, claim in claimed.items()}
+    bounds = ("info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js")
+    assert {label.pop(name) for name in bounds} == {"lower bound"}
+    assert label == {
+        "smile": "no bound, on either side",
+        "donsker_varadhan": "no bound, biased upwards on a batch",
+        "mine": "no bound, biased upwards on a batch",
+        "club": "upper bound only if its model holds",
+    }
+    assert claimed["info_nce"]["ceiling"] == pytest.approx(np.log(64))
+    assert claimed["nwj"]["ceiling"] is None
+
+
+def test_the_staircase_stops_resumes_and_ends_the_same(
+    experiment, staircase, tmp_path, monkeypatch
+):
+    from experiments import mi_staircase
+
+    with monkeypatch.context() as patch:
+        stop_after(patch, mi_staircase, 7)
+        said = run(experiment, small_staircase(), tmp_path / "parts")
+    assert "stopped by SIGTERM; to resume: " in said
+    assert not (tmp_path / "parts" / "table.json").exists()
+    assert "resuming from step 7" in run(experiment, small_staircase(), tmp_path / "parts")
+    assert records(tmp_path / "parts") == records(staircase[0])
+
+
+def test_another_config_in_the_same_directory_is_refused(experiment, staircase):
+    config = small_staircase()
+    config.dim = 4
+    with pytest.raises(UserError, match="dim is 3 there and 4 here"):
+        run(experiment, config, staircase[0])
+
+
+def test_the_tasks_stop_resume_and_end_the_same(experiment, tmp_path, monkeypatch):
+    from experiments import mi_units
+
+    run(experiment, small_tasks(), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, mi_units, 1)
+        assert "stopped by SIGTERM" in run(experiment, small_tasks(), tmp_path / "parts")
+    assert "resuming after 1 of 2" in run(experiment, small_tasks(), tmp_path / "parts")
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    table = json.loads((tmp_path / "whole" / "table.json").read_text())
+    assert [row["task"] for row in table[::3]] == ["1v1-normal-0.75", "student-identity-1-1-1"]
+    normal = {row["estimator"]: row for row in table if row["task"].startswith("1v1")}
+    for name in ("ksg", "cca"):
+        assert normal[name]["value"] == pytest.approx(normal[name]["truth"], abs=0.15)
+    assert (tmp_path / "whole" / "figures" / "tasks.png").exists()
+
+
+def test_the_laws_leave_a_whole_run(experiment, pictures, tmp_path):
+    run(experiment, small_consistency(), tmp_path)
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert {(row["law"], row["rows"]) for row in table} == {
+        (law, rows) for law in ("rows", "processing", "independence") for rows in (14, 28)
+    }
+    assert {row["estimator"] for row in table} == {"info_nce", "js", "smile"}
+    for row in table:
+        base = next(
+            r["value"]
+            for r in table
+            if r["law"] == "rows" and r["estimator"] == row["estimator"]
+            and r["rows"] == (28 if row["law"] == "rows" else row["rows"])
+        )  # fmt: skip
+        assert row["ratio"] == pytest.approx(row["value"] / base)
+    assert (tmp_path / "figures" / "consistency.png").exists()
+    assert "resuming after 6 of 6" in run(experiment, small_consistency(), tmp_path)
+
+
+def test_views_show_the_rows_that_a_law_names(experiment):
+    """Left alone, x is the pictures and y their top rows, each part from its own picture."""
+    from experiments import mi_consistency
+
+    seen = {}
+
+    def keep(methods, draw, held_out, **options):
+        seen["x"], seen["y"] = held_out[0]
+        return {}
+
+    config = small_consistency()
+    config.lock()
+    pixels = jnp.arange(1.0, 1.0 + 4 * 784).reshape(4, 784)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mi_consistency, "fit_and_read", keep)
+        which, kept = mi_consistency.LAWS["independence"](7, 3)
+        mi_consistency.fit_pictures(
+            config, pixels, pixels, pixels, jnp.array(which), jnp.array(kept), jax.random.key(0)
+        )
+    x, y = (np.asarray(part).reshape(2, 2, 28, 28) for part in (seen["x"], seen["y"]))
+    np.testing.assert_array_equal(x[0, 0].ravel(), pixels[0])
+    np.testing.assert_array_equal(x[0, 1].ravel(), pixels[2])
+    np.testing.assert_array_equal(y[:, :, :7], x[:, :, :7])
+    assert (y[:, :, 7:] == 0).all()
+
+
+@pytest.mark.slow
+def test_training_finds_a_known_information(experiment):
+    """All estimators in one program on 1 nat in 2 dimensions; none but CLUB reads above it."""
+    from experiments.mi_methods import fit_and_read, make_methods
+
+    config, task = configs.mi_staircase.get_config(), gaussian_task(2, 1.0)
+    config.critics, config.widths = ("separable",), (32,)
+    held_out = [task.sample(jax.random.key(seed), 64 * 40) for seed in (1, 2)]
+    fit = functools.partial(
+        fit_and_read, make_methods(config), lambda rng: task.sample(rng, 64), held_out,
+        batch_size=64, learning_rate=5e-3, num_steps=400, read_every=100,
+    )  # fmt: skip
+    found = jax.jit(lambda rng: fit(rng=rng))(jax.random.key(0))
+    for name, value in found.items():
+        # CLUB with the exact conditional reads d rho^2 / (1 - rho^2) = 2 (e - 1).
+        low, high = (2.9, 4.0) if "club" in name else (0.75, 1.12)
+        assert low < float(value) < high, f"{name} reads {value}"
+
+
+def test_the_exact_critic_reads_the_truth(experiment):
+    """NWJ, TUBA, FLO and JS have no bias at their best critics."""
+    from experiments.mi_methods import make_estimators
+    from experiments.mi_staircase import read_exactly
+
+    task = gaussian_task(20, 2.0)
+    estimators = make_estimators(configs.mi_staircase.get_config())
+
+    @jax.jit
+    @jax.vmap
+    def values(rng):
+        readings = read_exactly(estimators, task.log_ratio(*task.sample(rng, 64)))
+        return {name: group for name, group in readings.items() if name.count("/") == 2}
+
+    found = values(jax.random.split(jax.random.key(0), 400))
+    for name in ("nwj", "tuba", "flo", "js"):
+        value = np.asarray(found[f"any/exact/{name}"][name].value)
+        assert value.mean() == pytest.approx(2.0, abs=4 * float(value.std()) / 20), name
+
+
+def test_no_entry_pulls_with_more_than_its_weight(experiment):
+    from experiments.mi_methods import rein
+
+    scores = jnp.array([0.5, jnp.inf, -jnp.inf, jnp.nan])
+    value, pull = jax.vjp(rein, scores)
+    np.testing.assert_array_equal(value, [0.5, 1e6, -1e6, 0.0])
+    np.testing.assert_array_equal(
+        pull(jnp.array([0.25, 1e30, jnp.nan, -jnp.inf]))[0], [0.25, 1.0, 0.0, -1.0]
+    )
+
+
+@pytest.mark.parametrize(("make", "key", "value", "words"), [
+    (small_staircase, "protocol", "stairs", "choose one of staircase, tasks, consistency"),
+    (small_staircase, "maps", ("square",), "maps has 'square': choose of gaussian, cubic"),
+    (small_staircase, "maps", (), "levels or maps is empty"),
+    (small_staircase, "levels", (2.0, 99.0), "levels has 99.0"),
+    (small_staircase, "log_every", 5, "log_every is 5: it must divide steps_per_level, 8"),
+    (small_staircase, "critics", ("bilinear",), "critics has 'bilinear': choose of separable"),
+    (small_staircase, "estimators", ("infonce",), "estimators has 'infonce': choose of info_nce"),
+    (small_staircase, "widths", (), "widths is ()"),
+    (small_staircase, "batch_size", 1, "batch_size is 1"),
+    (small_staircase, "interpolation_weight", 1.5, "interpolation_weight is 1.5"),
+    (small_staircase, "smile_clip", 0.0, "smile_clip is 0.0: it must be above 0"),
+    (small_staircase, "seed", -1, "seed is -1"),
+    (small_tasks, "num_samples", 60, "a quarter of it is held out"),
+    (small_tasks, "tasks", ("spherical",), "no task begins so"),
+    (small_tasks, "read_every", 7, "read_every is 7: it must divide num_steps, 20"),
+    (small_consistency, "rows", (14, 29), "rows is .14, 29.: give numbers up to 28"),
+    (small_consistency, "processing_rows", 14, "processing_rows is 14: it must be from 1 to 13"),
+    (small_consistency, "num_pictures", 40, "num_pictures is 40"),
+])  # fmt: skip
+def test_a_value_that_cannot_be_meant(experiment, pictures, tmp_path, make, key, value, words):
+    config = make()
+    config[key] = value
+    with pytest.raises(UserError, match=words) as caught:
+        run(experiment, config, tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_report_of_an_unfinished_run_is_a_sentence(tmp_path):
+    from cpc.report.information_page import write_information_report
+
+    with pytest.raises(UserError, match=r"has no table\.json"):
+        write_information_report(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_command_explains_itself():
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.mutual_information", "--help"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "configs/mi_staircase.py" in done.stdout
+    assert "--config" in done.stdout
+    assert "--workdir" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_laws_on_real_pictures(experiment, tmp_path):
+    """A few steps on Fashion-MNIST, fetched by the project's own command."""
+    fashion_mnist.prepare_fashion_mnist(log=lambda line: None)
+    run(experiment, small_consistency(), tmp_path)
+    assert len(records(tmp_path)) == 6
