@@ -221,7 +221,7 @@ def test_several_positives_are_the_mean_of_each_alone():
     positive, negatives = (
         jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((4, 3), (4, 6))
     )
-    where_positive = jnp.asarray(rng.random((4, 3)) < 0.7).at[0].set(True).at[1].set(False)
+    where_positive = jnp.array([[True] * 3, [False] * 3, [True] * 3, [True, False, True]])
     where = jnp.asarray(rng.random((4, 6)) < 0.7).at[2].set(False).at[0].set(True)
     poisoned = jnp.where(where_positive, positive, jnp.nan)
 
