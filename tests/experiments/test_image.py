@@ -1,0 +1,238 @@
+"""The image experiment end to end, as its users run it, on crops of two real photographs."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from configs import image_fashion_mnist
+from cpc.types import UserError
+from experiments import image, image_probes
+
+ROOT = pathlib.Path(__file__).parents[2]
+SMALL = (
+    "--config.data.source=folder",
+    "--config.num_steps=2",
+    "--config.eval_every=2",
+    "--config.save_every=2",
+    "--config.log_every=1",
+    "--config.optim.warmup_steps=1",
+    "--config.data.batch_size=4",
+    "--config.data.split=train",
+    "--config.data.test_split=test",
+    "--config.model.context_width=16",
+    "--config.model.context_layers=1",
+    "--config.negatives.groups=1",
+    "--config.evaluate.num_images=4",
+    "--config.probe.fractions=(0.5,1.0)",
+    "--config.probe.num_subsets=1",
+    "--config.probe.num_epochs=1",
+    "--config.probe.num_neighbours=3",
+)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Crops of a temple and of a flower, as JPEG and PNG, one of them damaged."""
+    root = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for name, photograph in zip(("temple", "flower"), load_sample_images().images, strict=True):
+        for split, count in (("train", 9), ("test", 7)):
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for i in range(count):
+                top, left = rng.integers(0, 420 - 128), rng.integers(0, 640 - 128)
+                crop = Image.fromarray(photograph[top : top + 128, left : left + 128])
+                crop.save(folder / f"{i}.{'png' if i % 3 else 'jpeg'}")
+    (root / "train" / "flower" / "cut.jpeg").write_bytes(
+        (root / "train" / "flower" / "0.jpeg").read_bytes()[:700]
+    )
+    return root
+
+
+def run(*flags, status=0):
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.image", *flags],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        (
+            "image_fashion_mnist",
+            (
+                "--config.augment.grey=True",
+                "--config.data.channels=3",
+                "--config.model.directions=('down','left')",
+                "--config.probe.tasks=('linear','knn','few_labels','fine_tuned','supervised',"
+                "'neighbours','units')",
+            ),
+        ),
+        ("image_cifar10", ("--config.probe.tasks=('linear',)",)),
+        (
+            "image_stl10",
+            ("--config.probe.tasks=('knn',)", "--config.model.encoder=resnet18"),
+        ),
+        (
+            "image_imagenet",
+            (
+                "--config.data.size=140",
+                "--config.augment.crop=128",
+                "--config.augment.jitter=30",
+                "--config.model.patch=32",
+                "--config.model.stride=16",
+                "--config.model.encoder=resnet50",
+                "--config.model.stages=1",
+                "--config.probe.tasks=('linear',)",
+                "--config.probe.solver=ridge",
+            ),
+        ),
+        (
+            "image_imagenet_v2",
+            (
+                "--config.data.size=132",
+                "--config.augment.crop=130",
+                "--config.model.patch=40",
+                "--config.model.stride=18",
+                "--config.model.encoder=resnet18",
+                "--config.model.stages=2",
+                "--config.probe.tasks=()",
+            ),
+        ),
+    ],
+)
+def test_every_config_runs_whole(name, flags, pictures, tmp_path):
+    workdir = tmp_path / "run"
+    command = (
+        f"--config=configs/{name}.py",
+        f"--workdir={workdir}",
+        f"--config.data.path={pictures}",
+        *SMALL,
+        *flags,
+    )
+    done = run(*command)
+    assert (workdir / "report.html").exists()
+    assert "cut.jpeg" in (workdir / "skipped.txt").read_text()
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {record["step"] for record in records} >= {1, 2}
+    assert all(np.isfinite(record["loss"]) for record in records if "loss" in record)
+    strict = [record for record in records if record.get("series") == "strict"][-1]
+    assert strict["is_bound"]
+    np.testing.assert_allclose(strict["n"], 4)
+    audit = json.loads((workdir / "audit.json").read_text())
+    assert "accidental_hits" in [row["name"] for row in audit["rows"]]
+    assert "report:" in done.stdout
+    if name != "image_fashion_mnist":
+        return
+    assert strict["directions"] == ["down"] * 3 + ["left"] * 3
+    assert strict["offsets"] == [2, 3, 4] * 2
+    rows = json.loads((workdir / "probes" / "classes.json").read_text())["rows"]
+    found = {(row["features"], row["probe"]) for row in rows}
+    features = ("z", "c", "random z", "random c", "pixels")
+    assert found == {(f, p) for f in features for p in ("linear", "knn")} | {
+        ("supervised", "whole network")
+    }
+    modes = json.loads((workdir / "probes" / "few_labels.json").read_text())["rows"]
+    assert {row["mode"] for row in modes} == {"frozen", "fine-tuned"}
+    for picture in ("neighbours", "units", "augmented", "probes", "bound"):
+        assert (workdir / "figures" / f"{picture}.png").stat().st_size > 1000
+    again = run(*command)
+    assert "step 2/2" not in again.stdout, "the run was done already"
+
+
+def make_config(**options):
+    config = image_fashion_mnist.get_config()
+    for key, value in options.items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"model__patch": 30}, "patch of 30 pixels is larger than the picture"),
+        ({"model__patch": 28}, "offset 9 needs more than 9 patches going down"),
+        ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
+        ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
+        ({"model__encoder": "resnet20"}, "a ResNet of depth 20 is unknown"),
+        ({"model__context": "lstm"}, "model.context is 'lstm'"),
+        ({"model__directions": ("down", "in")}, "the directions are"),
+        ({"model__dtype": "float16"}, "model.dtype is 'float16'"),
+    ],
+)
+def test_models_that_cannot_be(options, sentence):
+    config = make_config(**options)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        image.build_model(config, image.choose_offsets(config))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"probe__every": 100}, "make it a multiple of eval_every"),
+        ({"probe__tasks": ("logistic",)}, "probe.tasks has 'logistic'"),
+        ({"probe__features": ("w",)}, "probe.features has 'w'"),
+        ({"probe__solver": "adam"}, "probe.solver has 'adam'"),
+        ({"probe__fractions": (0.0,)}, "probe.fractions has 0.0"),
+    ],
+)
+def test_probes_that_cannot_be(options, sentence):
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        image_probes.check_options(make_config(**options))
+
+
+def test_offsets_begin_where_no_pixel_is_shared():
+    assert image.choose_offsets(make_config()) == (2, 3, 4)
+    assert image.choose_offsets(make_config(model__first_offset=1)) == (1, 2, 3)
+    assert image.choose_offsets(make_config(model__stride=8, model__num_offsets=1)) == (1,)
+
+
+def test_regions_are_pooled_side_by_side():
+    grid = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
+    assert image_probes.pool(grid, 1).tolist() == [[7.5]]
+    assert image_probes.pool(grid, 2).tolist() == [[2.5, 4.5, 10.5, 12.5]]
+
+
+@pytest.mark.slow
+def test_mistakes_are_sentences(pictures, tmp_path):
+    config = ("--config=configs/image_fashion_mnist.py", f"--workdir={tmp_path / 'run'}")
+    tfds = run(
+        *config,
+        "--config.data.source=tfds",
+        f"--config.data.path={tmp_path}",
+        "--config.data.name=cifar10",
+        status=2,
+    )
+    assert "tfds build cifar10" in tfds.stderr
+    unlabelled = tmp_path / "flat" / "train"
+    unlabelled.mkdir(parents=True)
+    picture = Image.open(pictures / "train" / "temple" / "0.jpeg")
+    for i in range(4):
+        picture.save(unlabelled / f"{i}.png")
+    done = run(
+        *config,
+        *SMALL,
+        f"--config.data.path={tmp_path / 'flat'}",
+        "--config.data.test_split=train",
+        status=2,
+    )
+    assert "has a label, but probes are asked for" in done.stderr
+    assert "Traceback" not in tfds.stderr + done.stderr
