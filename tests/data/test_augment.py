@@ -14,7 +14,7 @@ SWITCHES = {
     "rotation_degrees": 30,
     "shear": 0.3,
     "elastic_pixels": 1.0,
-    "brightness": 0.5,
+    "brightness": 1.0,  # beyond white, if it were not clipped
     "contrast": 0.5,
 }
 augment_patches = jax.jit(augment.augment_patches, static_argnames=tuple(SWITCHES))

@@ -129,6 +129,7 @@ def test_the_newest_version_and_configs(prepared):
         return {"image": png(picture(100 + i))}
 
     write(prepared / "stl10/10.0.0", features, example, {"train": (1,)})
+    write(prepared / "stl10/9.0.0", features, example, {"train": (2,)})
     np.testing.assert_array_equal(read(prepared, "stl10", "train").pixels, [picture(100)])
     write(prepared / "resized/8x8/1.0.0", features, example, {"train": (1,)})
     with pytest.raises(UserError, match=r"has configs in .*: name one, such as resized/8x8"):
