@@ -15,8 +15,8 @@ def sigmoid(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"] | None = None,
     *,
-    temperature: Number,
-    bias: Number,
+    temperature: Number = 1.0,
+    bias: Number = 0.0,
 ) -> Float[Array, " m"]:
     """Sigmoid loss of each anchor, in nats: each pair a yes or no, summed over candidates.
 

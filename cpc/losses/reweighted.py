@@ -16,7 +16,7 @@ def decoupled(
     negatives: Float[Array, "m n"],
     where: Bool[Array, "m n"] | None = None,
     *,
-    temperature: Number,
+    temperature: Number = 1.0,
     positive_weight: Number | Float[Array, " m"] = 1.0,
 ) -> Float[Array, " m"]:
     """Decoupled contrastive loss of each anchor, in nats: no positive in the denominator.
@@ -74,7 +74,7 @@ def debiased(
     where: Bool[Array, "m n"] | None = None,
     *,
     prior: float | int,
-    temperature: Number,
+    temperature: Number = 1.0,
     extra_positives: Float[Array, "m p"] | None = None,
 ) -> Float[Array, " m"]:
     """Debiased contrastive loss of each anchor, in nats: takes out the negatives of its own class.
@@ -121,7 +121,7 @@ def hard_weighted(
     *,
     prior: float | int,
     concentration: Number,
-    temperature: Number,
+    temperature: Number = 1.0,
     extra_positives: Float[Array, "m p"] | None = None,
 ) -> Float[Array, " m"]:
     """Debiased loss of each anchor, in nats, with the negatives tilted towards the anchor.

@@ -76,7 +76,7 @@ def sup_con(
     where: Bool[Array, "m n"] | None = None,
     *,
     where_positive: Bool[Array, "m p"] | None = None,
-    temperature: Number,
+    temperature: Number = 1.0,
     inside: bool = False,
 ) -> Float[Array, " m"]:
     """Supervised contrastive loss of each anchor, in nats (Khosla et al. 2020, eq. 2 and 3).
