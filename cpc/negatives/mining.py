@@ -42,13 +42,13 @@ def hardest(num: int) -> Chooser:
 
 
 def _hardest(negatives, where, num):
-    """The highest scores in falling order; zero where there are no more."""
+    """The highest scores in falling order, and which of them are allowed."""
     scores = jnp.where(where, negatives, -jnp.inf)
     _, ids = jax.lax.top_k(jax.lax.stop_gradient(scores), num)
     chosen = jnp.arange(num) < where.sum(-1, keepdims=True)
     # A score of -inf ties with what is not allowed: only `where` says which is which.
     chosen = chosen & jnp.take_along_axis(where, ids, -1)
-    return jnp.where(chosen, jnp.take_along_axis(negatives, ids, -1), 0.0), chosen
+    return jnp.take_along_axis(negatives, ids, -1), chosen
 
 
 def semi_hard(margin: float | int) -> Chooser:
