@@ -28,7 +28,7 @@ def fit_lbfgs_probe(
     *,
     num_classes: int,
     l2s: Sequence[float | int] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
-    validation_fraction: float = 0.1,
+    validation_fraction: float | int = 0.1,
     seed: int = 0,
 ) -> Probe:
     """Multinomial logistic regression to convergence, by L-BFGS; there is nothing to tune.

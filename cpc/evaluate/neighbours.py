@@ -65,7 +65,7 @@ def knn_predict(
     *,
     num_classes: int,
     k: int = 20,
-    temperature: float = 0.07,
+    temperature: float | int = 0.07,
 ) -> Float[np.ndarray, "m c"]:
     """Share of the votes of each class among the k nearest training rows.
 

@@ -129,7 +129,7 @@ def paired_difference(
     theirs: Bool[np.ndarray, " _"],
     *,
     num_resamples: int = 10_000,
-    level: float = 0.95,
+    level: float | int = 0.95,
     seed: int = 0,
 ) -> Difference:
     """Difference of two accuracies on the same test pictures, ours minus theirs.

@@ -7,6 +7,12 @@ from matplotlib.figure import Figure
 
 from cpc.report import markup
 from cpc.report.draw import to_png
+from cpc.report.image_figures import (
+    augmented_figure,
+    few_labels_figure,
+    neighbours_figure,
+    units_figure,
+)
 from cpc.report.paper import SOURCE
 from cpc.report.probe_figures import (
     grouped_rows,
@@ -14,8 +20,26 @@ from cpc.report.probe_figures import (
     probe_progress_figure,
     speakers_figure,
 )
-from cpc.report.records import Run, final_bound, final_test, known, mean_known, read_run
-from cpc.report.tables import file_table, flat_table, offset_table, probe_tables
+from cpc.report.records import (
+    ARRAYS,
+    Run,
+    by_direction,
+    final_bound,
+    final_test,
+    known,
+    mean_by_offset,
+    mean_known,
+    read_run,
+)
+from cpc.report.tables import (
+    audit_table,
+    few_labels_table,
+    file_table,
+    flat_table,
+    imagenet_table,
+    offset_table,
+    probe_tables,
+)
 from cpc.report.training_figures import (
     accuracy_figure,
     bound_figure,
@@ -24,6 +48,7 @@ from cpc.report.training_figures import (
     speed_figure,
 )
 from cpc.report.verdict import duration, verdict
+from cpc.report.words import PICTURES, words_of
 
 CAPTIONS = {
     "curves": (
@@ -36,30 +61,30 @@ CAPTIONS = {
     ),
     "bound": (
         "log N − L at each offset, last evaluation",
-        "Points are test recordings with 95 % intervals over blocks of sequences; dashed: the "
-        "ceiling log N. It should fall with the offset: the near future is easier to predict. A "
+        "Points are test {examples} with 95 % intervals over blocks of {sequence}s; dashed: the "
+        "ceiling log N. It should fall with the offset: {near} is easier to predict. A "
         "point at the ceiling is saturated: it says that the information is at least about log N. "
-        "Two panels compare the training rule with one candidate from each sequence, whose "
+        "Two panels compare the training rule with one candidate from each {sequence}, whose "
         "independence makes log N − L a bound.",
     ),
     "accuracy": (
         "Accuracy of predicting the positive, by offset (the paper's Figure 3)",
-        "How often the true future frame wins, on test recordings. Left: against all negatives at "
+        "How often the true {target} wins, on test {examples}. Left: against all negatives at "
         "once; right: against one negative at a time. The paper does not say which it plots, so "
         "both readings are here; dotted: chance. Expect a high start and a fall with the offset. "
         "Top-1 depends on N and compares only between runs with the same N.",
     ),
     "probes": (
         "Probe accuracy on frozen features",
-        "Bars: accuracy on test utterances; black lines: 95 % intervals over utterances; dotted: "
+        "Bars: accuracy on test {tested}; black lines: 95 % intervals over {tested}; dotted: "
         "always answering the most frequent class. CPC is worth its training where its bar "
         "exceeds that of the same network at random initialisation, and useful where it exceeds "
-        "MFCC.",
+        "{baseline}.",
     ),
     "probe_progress": (
         "Probes during training",
-        "Accuracy of the probes fitted at evaluations along the way, on test utterances; dashed: "
-        "one hidden layer. A curve that still rises asks for a longer training; one that falls "
+        "Accuracy of the probes fitted at evaluations along the way, on test {tested}; dashed: "
+        "{dashed}. A curve that still rises asks for a longer training; one that falls "
         "while the bound rises tells of features that serve the prediction and not the task.",
     ),
     "speakers": (
@@ -68,10 +93,34 @@ CAPTIONS = {
         "Separate islands mean that the context knows who speaks. Only neighbourhoods carry "
         "meaning: distances between islands and their sizes do not.",
     ),
+    "few_labels": (
+        "Accuracy against labels",
+        "Accuracy on test pictures when a probe of frozen features, or the whole network, sees "
+        "only so many of the labels; the subsets are stratified and nested. Lines: 95 % intervals "
+        "over test pictures and subsets. Features are worth their training where their curve "
+        "reaches an accuracy further left than that of the supervised network or of raw pixels.",
+    ),
+    "neighbours": (
+        "Nearest neighbours",
+        "Left: test pictures; then the labelled pictures whose z, averaged over the grid, has the "
+        "highest cosine to theirs, nearest first. Green: of the same class; red: of the class "
+        "that is named.",
+    ),
+    "units": (
+        "Patches that excite a unit most (the paper's Figure 5)",
+        "Each row is one dimension of z and the patches of test pictures at which it is largest, "
+        "strongest first. A unit that has learned something answers to one kind of thing.",
+    ),
+    "augmented": (
+        "Patches as the training sees them",
+        "The overlapping patches of some training pictures, laid side by side: above without, "
+        "below with the augmentation of the training. What a person cannot recognise any more is "
+        "too much.",
+    ),
     "collapse": (
         "Spread of the representation",
         "Standard deviation (mean over dimensions) and effective rank, the exponential of the "
-        "entropy of the covariance's eigenvalue shares, on test recordings. Either one falling "
+        "entropy of the covariance's eigenvalue shares, on test {examples}. Either one falling "
         "towards zero means collapse: all inputs get nearly the same features.",
     ),
     "speed": (
@@ -88,7 +137,11 @@ FIGURES = {
     "accuracy": accuracy_figure,
     "probes": probe_figure,
     "probe_progress": probe_progress_figure,
+    "few_labels": few_labels_figure,
     "speakers": speakers_figure,
+    "neighbours": neighbours_figure,
+    "units": units_figure,
+    "augmented": augmented_figure,
     "collapse": collapse_figure,
     "speed": speed_figure,
 }
@@ -123,7 +176,8 @@ def save_picture(run: Run, name: str, figure: Figure) -> str:
     folder = run.workdir / "figures"
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.png").write_bytes(png)
-    return markup.picture(png, *CAPTIONS[name])
+    title, caption = CAPTIONS[name]
+    return markup.picture(png, title, caption.format(**words_of(run)._asdict()))
 
 
 def page_body(run: Run, pictures: dict[str, str]) -> str:
@@ -132,16 +186,15 @@ def page_body(run: Run, pictures: dict[str, str]) -> str:
     def part(name: str) -> str:
         return pictures.get(name, "")
 
+    words = words_of(run)
     finals = [records[-1] for records in run.tests.values() if records[-1].get("offsets")]
     tables = markup.details(
-        "All numbers of each offset", "\n".join(offset_table(record) for record in finals)
+        "All numbers of each offset",
+        "\n".join(
+            offset_table(part, words.examples) for record in finals for part in by_direction(record)
+        ),
     )
     missing = "No probe is recorded yet; run the probe command on this directory to add them."
-    comparison = (
-        f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
-        "those used here, so absolute values do not compare; the order of the rows does: random "
-        "initialisation, MFCC, CPC, supervised."
-    )
     return "\n".join(
         [
             f"<h1>{markup.escape(run_name(run))}</h1>",
@@ -152,18 +205,60 @@ def page_body(run: Run, pictures: dict[str, str]) -> str:
                 "Loss and bound", part("curves"), part("bound"), tables if finals else ""
             ),
             markup.section("Accuracy by offset", part("accuracy")),
+            markup.section("Negatives", audit_table(run.audit) if run.audit else ""),
             markup.section(
                 "What the representation knows",
                 part("probes") or markup.paragraph(missing),
                 *probe_tables(run),
                 part("probe_progress"),
-                markup.paragraph(comparison, "note") if run.probes else "",
+                *comparison(run),
             ),
+            markup.section("Few labels", part("few_labels"), few_labels_table(run.few_labels)),
             markup.section("Speakers", part("speakers"), picture_note(run)),
+            markup.section(
+                "Pictures", part("neighbours"), part("units"), part("augmented"), array_notes(run)
+            ),
             markup.section("Health of the run", part("collapse"), part("speed")),
             markup.section("How it was made", *provenance(run)),
         ]
     )
+
+
+def comparison(run: Run) -> list[str]:
+    """What the paper's numbers are, and what of them can be compared."""
+    if not run.probes:
+        return []
+    if words_of(run) is PICTURES:
+        note = (
+            "The paper probes features of ImageNet, so absolute values do not compare with those "
+            "of other pictures; what compares is the order: above the untrained network and above "
+            "raw pixels, and more so with few labels. CPC v2 reports the accuracy of a network "
+            "trained from pixels with 2 to 5 times fewer labels."
+        )
+        return [markup.paragraph(note, "note"), markup.details("The paper", imagenet_table())]
+    note = (
+        f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
+        "those used here, so absolute values do not compare; the order of the rows does: random "
+        "initialisation, MFCC, CPC, supervised."
+    )
+    return [markup.paragraph(note, "note")]
+
+
+def array_notes(run: Run) -> str:
+    """Which pictures are missing, and why."""
+    if words_of(run) is not PICTURES:
+        return ""
+    notes = [f"A picture is left out: {problem}." for problem in run.array_problems]
+    damaged = " ".join(run.array_problems)
+    absent = [
+        f"{name}.npz" for name in ARRAYS if name not in run.arrays and f"{name}.npz" not in damaged
+    ]
+    if absent:
+        notes.append(
+            f"Not recorded yet: probes/{', probes/'.join(absent)}; the probe command on this "
+            "directory adds what its config asks for."
+        )
+    return "\n".join(markup.paragraph(note, "note") for note in notes)
 
 
 def picture_note(run: Run) -> str:
@@ -202,15 +297,15 @@ def headline_numbers(run: Run) -> list[tuple[str, str]]:
         numbers.append(
             (
                 f"{np.mean(values):.2f} nats",
-                f"{kind}, mean of {len(values)} offsets (ceiling {ceiling})",
+                f"{kind}, mean of {len(mean_by_offset(record)[0])} offsets (ceiling {ceiling})",
             )
         )
+    features = words_of(run).features
     for (task, data, unit), rows in grouped_rows(run).items():
         for row in rows:
-            if row["features"] == "c" and row["probe"] == "linear":
-                numbers.append(
-                    (f"{100 * row['accuracy']:.1f} %", f"{task} by {unit}, linear on c, {data}")
-                )
+            if row["features"] == features and row["probe"] == "linear":
+                meaning = f"{task} by {unit}, linear on {features}, {data}"
+                numbers.append((f"{100 * row['accuracy']:.1f} %", meaning))
     if run.train:
         last = run.train[-1]
         seconds = known(last.get("seconds", []))
@@ -233,5 +328,5 @@ def provenance(run: Run) -> list[str]:
         )
         if run.skipped
         else "",
-        markup.details("Files of the run", file_table(run)),
+        markup.details("Files of the run", file_table(run, words_of(run).probes_folder)),
     ]

@@ -1,7 +1,8 @@
 """The numbers of the paper that a run is laid beside.
 
 van den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding", 2018,
-arXiv 1807.03748. All accuracies in percent, per frame, on LibriSpeech-100h.
+arXiv 1807.03748. All accuracies in percent: of audio per frame, on LibriSpeech-100h; of images on
+ImageNet.
 """
 
 from typing import NamedTuple
@@ -35,6 +36,31 @@ TABLE_1 = {
         Entry("supervised", "linear", "supervised, same architecture", 98.5),
     ),
 }
+
+
+class ImageEntry(NamedTuple):
+    """A linear probe of ImageNet."""
+
+    method: str
+    network: str
+    top_1: float | None
+    top_5: float | None
+
+
+IMAGENET_SOURCE = (
+    "van den Oord, Li, Vinyals 2018, Tables 3 and 4 (ImageNet); CPC v2: Hénaff et al. 2019"
+)
+
+IMAGENET = (
+    ImageEntry("Motion segmentation", "ResNet-v2-101", 27.6, 48.3),
+    ImageEntry("Exemplar", "ResNet-v2-101", 31.5, 53.1),
+    ImageEntry("Relative position", "ResNet-v2-101", 36.2, 59.2),
+    ImageEntry("Colorization", "ResNet-v2-101", 39.6, 62.5),
+    ImageEntry("The four combined", "ResNet-v2-101", None, 69.3),
+    ImageEntry("CPC", "ResNet-v2-101", 48.7, 73.6),
+    ImageEntry("CPC v2", "ResNet-50", 63.8, 85.3),
+    ImageEntry("CPC v2", "ResNet-161", 71.5, 90.1),
+)
 
 
 def paper_accuracy(task: str, features: str, probe: str, unit: str) -> float | None:

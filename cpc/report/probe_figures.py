@@ -32,7 +32,7 @@ def feature_title(name: str) -> str:
     >>> feature_title("random c")
     'random initialisation, c'
     """
-    words = {"c": "CPC, c", "z": "CPC, z", "mfcc": "MFCC"}
+    words = {"c": "CPC, c", "z": "CPC, z", "mfcc": "MFCC", "pixels": "raw pixels"}
     if name.startswith("random"):
         return f"random initialisation{name.removeprefix('random').replace(' ', ', ', 1)}"
     return words.get(name, name)
@@ -40,8 +40,32 @@ def feature_title(name: str) -> str:
 
 def feature_order(name: str) -> tuple[int, str]:
     """Baselines first, then what CPC learned, as in the paper's Table 1."""
-    kind = 0 if name.startswith("random") else {"mfcc": 1, "z": 2, "c": 3}.get(name, 4)
-    return kind, name
+    kinds = {"mfcc": 1, "pixels": 1, "z": 2, "c": 3}
+    return 0 if name.startswith("random") else kinds.get(name, 4), name
+
+
+#: Probes in the order of the tables, with their words.
+PROBES = {
+    "linear": "linear",
+    "hidden": "one hidden layer",
+    "sgd": "linear, SGD",
+    "ridge": "ridge regression",
+    "knn": "nearest neighbours",
+    "whole network": "whole network",
+}
+
+
+def probe_order(name: str) -> int:
+    """Place among the probes, the unknown ones last."""
+    return list(PROBES).index(name) if name in PROBES else len(PROBES)
+
+
+def row_title(row: dict[str, Any]) -> str:
+    """Features and probe in words; a linear probe goes without saying."""
+    probe = {"linear": "", "hidden": ", hidden", "knn": ", kNN"}.get(
+        row["probe"], f", {row['probe']}"
+    )
+    return feature_title(row["features"]) + probe
 
 
 def grouped_rows(run: Run) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
@@ -51,7 +75,7 @@ def grouped_rows(run: Run) -> dict[tuple[str, str, str], list[dict[str, Any]]]:
         for row in probe["rows"]:
             groups.setdefault((row["task"], row["data"], row["unit"]), []).append(row)
     for rows in groups.values():
-        rows.sort(key=lambda row: (row["probe"] == "hidden", feature_order(row["features"])))
+        rows.sort(key=lambda row: (probe_order(row["probe"]), feature_order(row["features"])))
     return dict(sorted(groups.items()))
 
 
@@ -59,7 +83,7 @@ def feature_color(name: str) -> str:
     """The same colour for the same features everywhere."""
     if name.startswith("random"):
         return GRAY
-    return {"mfcc": ORANGE, "z": GREEN, "c": BLUE}.get(name, INK)
+    return {"mfcc": ORANGE, "pixels": ORANGE, "z": GREEN, "c": BLUE}.get(name, INK)
 
 
 def probe_figure(run: Run) -> Figure | None:
@@ -88,11 +112,7 @@ def probe_figure(run: Run) -> Figure | None:
             )
         majority = 100 * rows[0]["majority"]
         axes.axvline(majority, color=RED, linestyle=":", linewidth=1.3, label="majority class")
-        names = [
-            feature_title(row["features"]) + (", hidden" if row["probe"] == "hidden" else "")
-            for row in rows
-        ]
-        axes.set_yticks(range(len(rows)), names)
+        axes.set_yticks(range(len(rows)), [row_title(row) for row in rows])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 100)
         axes.grid(axis="y", visible=False)
@@ -104,32 +124,45 @@ def probe_figure(run: Run) -> Figure | None:
 
 def probe_progress_figure(run: Run) -> Figure | None:
     """Accuracies of the probes that were fitted during the training, over the steps."""
-    names = {name for record in run.probe_records for name in record if name.count("/") == 4}
-    panels_of: dict[tuple[str, str, str], list[str]] = {}
+    names = {name for record in run.probe_records for name in record if name.count("/") in (2, 4)}
+    panels_of: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(names):
-        task, data, _, _, unit = name.split("/")
-        panels_of.setdefault((task, data, unit), []).append(name)
+        panels_of.setdefault(progress_parts(name)[0], []).append(name)
     if not names:
         return None
     figure, panels = make_figure(len(panels_of), num_columns=2, row_height=2.7)
     for axes, ((task, data, unit), lines) in zip(panels, panels_of.items(), strict=True):
         for name in lines:
             steps, values = series(run.probe_records, name)
-            features, probe = name.split("/")[2:4]
-            hidden = probe == "hidden"
+            features, probe = progress_parts(name)[1]
             axes.plot(
                 steps,
                 100 * values,
                 color=feature_color(features),
-                linestyle="--" if hidden else "-",
+                linestyle="-" if probe == "linear" else "--",
                 marker="o",
                 markersize=3.5,
-                label=feature_title(features) + (", hidden" if hidden else ""),
+                label=row_title({"features": features, "probe": probe}),
             )
         label(axes, "step", "accuracy, percent", f"{task} by {unit}\n{data}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_shared_legend(figure, panels)
     return figure
+
+
+def progress_parts(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(task, data, unit) and (features, probe) of the name of an accuracy in the metrics.
+
+    >>> progress_parts("phones/voices/c/linear/frame")
+    (('phones', 'voices', 'frame'), ('c', 'linear'))
+    >>> progress_parts("classes/z/knn")
+    (('classes', '', 'picture'), ('z', 'knn'))
+    """
+    if name.count("/") == 2:
+        task, features, probe = name.split("/")
+        return (task, "", "picture"), (features, probe)
+    task, data, features, probe, unit = name.split("/")
+    return (task, data, unit), (features, probe)
 
 
 def speakers_figure(run: Run) -> Figure | None:

@@ -22,6 +22,21 @@ class Picture(NamedTuple):
     names: tuple[str, ...]
 
 
+#: Files of pictures under probes/ with the number of axes of each of their arrays.
+ARRAYS = {
+    "neighbours": {
+        "queries": 4,
+        "neighbours": 5,
+        "query_labels": 1,
+        "neighbour_labels": 2,
+        "class_names": 1,
+    },
+    "units": {"units": 1, "patches": 5},
+    "augmented": {"plain": 6, "augmented": 6},
+}
+PIXELS = ("queries", "neighbours", "patches", "plain", "augmented")
+
+
 class Run(NamedTuple):
     """A run directory, read. Parts that are missing are empty or None."""
 
@@ -38,6 +53,14 @@ class Run(NamedTuple):
     picture: Picture | None
     picture_problem: str
     """Why there is no picture although there is a file of it."""
+    few_labels: list[Record]
+    """Accuracy by share of labels: one row for each of the features, mode and share."""
+    arrays: dict[str, dict[str, np.ndarray]]
+    """Of the pictures: "neighbours", "units" and "augmented", where they are recorded."""
+    array_problems: list[str]
+    """Why some of them are left out although there is a file."""
+    audit: dict[str, Any] | None
+    """Who is contrasted with whom: {"rule", "title", "rows": [{"name", "value", ...}]}."""
     skipped: list[str]
     truth: dict[str, list[float]] | None
 
@@ -59,6 +82,9 @@ def read_run(workdir: Path) -> Run:
     trained = str(train[-1].get("rule")) if train else None
     skipped = workdir / "skipped.txt"
     picture, picture_problem = read_picture(workdir / "probes" / "picture.npz")
+    arrays = {
+        name: read_arrays(workdir / "probes" / f"{name}.npz", ARRAYS[name]) for name in ARRAYS
+    }
     return Run(
         workdir=workdir,
         config=read_json(workdir / "config.json") or {},
@@ -69,10 +95,14 @@ def read_run(workdir: Path) -> Run:
         probes={
             path.stem: content
             for path in sorted(workdir.glob("probes/*.json"))
-            if (content := read_json(path)) and content.get("rows")
+            if path.stem != "few_labels" and (content := read_json(path)) and content.get("rows")
         },
         picture=picture,
         picture_problem=picture_problem,
+        few_labels=(read_json(workdir / "probes" / "few_labels.json") or {}).get("rows", []),
+        arrays={name: found for name, (found, _) in arrays.items() if found is not None},
+        array_problems=[problem for _, problem in arrays.values() if problem],
+        audit=read_json(workdir / "audit.json"),
         skipped=skipped.read_text(errors="replace").splitlines() if skipped.exists() else [],
         truth=read_json(workdir / "truth.json"),
     )
@@ -151,9 +181,75 @@ def read_picture(path: Path) -> tuple[Picture | None, str]:
     return (Picture(features, speaker, names), "") if whole else (None, damaged)
 
 
+def read_arrays(path: Path, axes: dict[str, int]) -> tuple[dict[str, np.ndarray] | None, str]:
+    """Arrays of pictures, or None and, if there is a file, why it is of no use."""
+    if not path.exists():
+        return None, ""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in axes}
+        whole = all(arrays[name].ndim == axes[name] and arrays[name].size for name in axes)
+        whole = whole and all(
+            array.dtype == np.uint8 and array.shape[-1] in (1, 3)
+            for name, array in arrays.items()
+            if name in PIXELS
+        )
+        if whole and "neighbours" in arrays:
+            labels = arrays["query_labels"], arrays["neighbour_labels"]
+            lengths = {len(arrays[name]) for name in axes if name != "class_names"}
+            whole = len(lengths) == 1 and labels[1].shape == arrays["neighbours"].shape[:2]
+            numbers = np.concatenate([one.ravel() for one in labels])
+            whole = whole and 0 <= numbers.min() <= numbers.max() < len(arrays["class_names"])
+        whole = whole and len(arrays.get("units", [])) == len(arrays.get("patches", []))
+    except Exception:  # numpy and zip raise many kinds for damaged and foreign files
+        whole, arrays = False, {}
+    damaged = f"{path} cannot be used (it is damaged); fit the probes again to write it anew"
+    return (arrays, "") if whole else (None, damaged)
+
+
 def rule_name(record: Record) -> str:
-    """The rule of the negatives as a person reads it."""
-    return str(record.get("rule", "unnamed")).replace("_", " ")
+    """The rule of the negatives as a person reads it, with the direction of a single one.
+
+    >>> rule_name({"rule": "same_group", "direction": "down"})
+    'same group, down'
+    """
+    rule = str(record.get("rule", "unnamed")).replace("_", " ")
+    return f"{rule}, {record['direction']}" if "direction" in record else rule
+
+
+def by_direction(record: Record) -> list[Record]:
+    """A record of each direction of prediction; the record itself where there is only one.
+
+    >>> record = {"offsets": [2, 2], "bound": [1.0, 3.0], "directions": ["down", "up"]}
+    >>> by_direction(record)[1]
+    {'offsets': [2], 'bound': [3.0], 'direction': 'up'}
+    """
+    directions = record.get("directions")
+    if not directions:
+        return [record]
+    parts = []
+    for direction in dict.fromkeys(directions):
+        chosen = [number for number, one in enumerate(directions) if one == direction]
+        part = {
+            key: [value[number] for number in chosen]
+            if isinstance(value, list) and len(value) == len(directions)
+            else value
+            for key, value in record.items()
+            if key != "directions"
+        }
+        parts.append(part | {"direction": direction})
+    return parts
+
+
+def mean_by_offset(record: Record) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets at which log N - L has a value, and its mean there over directions.
+
+    >>> mean_by_offset({"offsets": [2, 3, 2, 3], "bound": [1.0, 5.0, 3.0, float("nan")]})
+    (array([2, 3]), array([2., 5.]))
+    """
+    offsets, bound = np.array(record["offsets"], int), np.array(record["bound"], float)
+    found = np.unique(offsets[np.isfinite(bound)])
+    return found, np.array([mean_known(bound[offsets == offset]) for offset in found])
 
 
 def known(numbers: Any) -> np.ndarray:

@@ -5,14 +5,22 @@ from pathlib import Path
 from typing import Any
 
 from cpc.report import markup
+from cpc.report.image_figures import curve, curve_names, curve_title
 from cpc.report.markup import interval_text, number_text
-from cpc.report.paper import NUM_CLASSES, SOURCE, TABLE_1, paper_accuracy
-from cpc.report.probe_figures import feature_title, grouped_rows
+from cpc.report.paper import (
+    IMAGENET,
+    IMAGENET_SOURCE,
+    NUM_CLASSES,
+    SOURCE,
+    TABLE_1,
+    paper_accuracy,
+)
+from cpc.report.probe_figures import PROBES, feature_title, grouped_rows
 from cpc.report.records import Record, Run, rule_name
 
 
-def offset_table(record: Record) -> str:
-    """All numbers of each offset of one test record."""
+def offset_table(record: Record, examples: str) -> str:
+    """All numbers of each offset of one test record; `examples` are recordings or pictures."""
     columns = zip(
         record["offsets"],
         record["n"],
@@ -57,7 +65,7 @@ def offset_table(record: Record) -> str:
         ],
         rows,
         title=f"Rule “{rule_name(record)}”, step {record['step']:,}",
-        caption=f"Test recordings; nats; log N − L is {kind}. Chance of pairwise is 50 %.",
+        caption=f"Test {examples}; nats; log N − L is {kind}. Chance of pairwise is 50 %.",
     )
 
 
@@ -65,7 +73,9 @@ def probe_tables(run: Run) -> list[str]:
     """One table for each task, data and unit, with the paper's Table 1 as a column."""
     steps = {task: probe.get("step") for task, probe in run.probes.items()}
     return [
-        probe_table(task, data, unit, rows, steps.get(task))
+        (picture_table if unit == "picture" else probe_table)(
+            task, data, unit, rows, steps.get(task)
+        )
         for (task, data, unit), rows in grouped_rows(run).items()
     ]
 
@@ -116,6 +126,117 @@ def probe_table(
     )
 
 
+def picture_table(
+    task: str, data: str, unit: str, rows: list[dict[str, Any]], step: int | None
+) -> str:
+    """Accuracies of one task on pictures, each with its paired lead over the untrained network."""
+    first = rows[0]
+    majority = f"{100 * first['majority']:.1f}"
+    body = [["always the most frequent class", "", majority, "", "", ""]]
+    for row in rows:
+        lead: list[float] | None = row.get("versus", {}).get(f"random {row['features']}")
+        body.append(
+            [
+                feature_title(row["features"]),
+                PROBES.get(row["probe"], str(row["probe"])),
+                f"{100 * row['accuracy']:.1f}",
+                f"{100 * row['low']:.1f} to {100 * row['high']:.1f}",
+                lead_phrase(lead) if lead else "",
+                str(row.get("setting", "")),
+            ]
+        )
+    caption = (
+        f"{first['num_classes']} classes, {first['num_train']:,} labelled training pictures; "
+        f"tested on {first['num_test']:,} pictures"
+        + (f", at step {step:,}" if step is not None else "")
+        + ". Intervals: bootstrap over test pictures. Over random: points above the untrained "
+        "network with the same probe, an interval of the difference on the same pictures."
+    )
+    return markup.table(
+        ["features", "probe", "accuracy %", "95 % interval", "over random", "setting"],
+        body,
+        title=f"{task.capitalize()} by {unit}, {data}",
+        caption=caption,
+        kinds=["", *("strong" if row["features"] in ("z", "c") else "" for row in rows)],
+        style="named",
+    )
+
+
+def lead_phrase(versus: list[float]) -> str:
+    """A paired difference [value, low, high, ...] in points.
+
+    >>> lead_phrase([0.0123, -0.004, 0.03, 0.2])
+    '+1.2 (−0.4 to +3.0)'
+    """
+    value, low, high = (f"{100 * one:+.1f}".replace("-", "−") for one in versus[:3])
+    return f"{value} ({low} to {high})"
+
+
+def few_labels_table(rows: list[dict[str, Any]]) -> str:
+    """Accuracy of each of the features and modes at each share of the labels."""
+    if not rows:
+        return ""
+    shares = sorted({row["fraction"] for row in rows})
+    body = []
+    for features, mode in curve_names(rows):
+        points = {row["fraction"]: row for row in curve(rows, features, mode)}
+        cells = [few_labels_cell(points[share]) if share in points else "" for share in shares]
+        body.append([curve_title(features, mode), *cells])
+    return markup.table(
+        ["features", *(f"{100 * share:g} %" for share in shares)],
+        body,
+        title="Accuracy in percent by share of the labels",
+        caption="Half-widths of 95 % intervals over test pictures and, where several were drawn, "
+        "subsets of the labels.",
+    )
+
+
+def few_labels_cell(row: dict[str, Any]) -> str:
+    """Accuracy and half the width of its interval, in percent.
+
+    >>> few_labels_cell({"accuracy": 0.512, "low": 0.5, "high": 0.53})
+    '51.2 ± 1.5'
+    """
+    return f"{100 * row['accuracy']:.1f} ± {50 * (row['high'] - row['low']):.1f}"
+
+
+def imagenet_table() -> str:
+    """The paper's probes of pictures."""
+    return markup.table(
+        ["method", "network", "top-1 %", "top-5 %"],
+        [[e.method, e.network, percent(e.top_1), percent(e.top_5)] for e in IMAGENET],
+        title="The paper's linear probes of ImageNet",
+        caption=f"{IMAGENET_SOURCE}. An empty cell is not given.",
+        kinds=["strong" if entry.method.startswith("CPC") else "" for entry in IMAGENET],
+        style="named",
+    )
+
+
+def percent(value: float | None) -> str:
+    """Or nothing."""
+    return "" if value is None else f"{value:.1f}"
+
+
+def audit_table(audit: dict[str, Any]) -> str:
+    """What the negatives of a run are, counted before its first step."""
+    rows = [
+        [
+            row["name"].replace("_", " "),
+            "–" if row["value"] is None else number_text(row["value"], ",.4g"),
+            row["unit"],
+            row["meaning"],
+        ]
+        for row in audit["rows"]
+    ]
+    return markup.table(
+        ["what", "value", "unit", "which is what"],
+        rows,
+        title="Audit of the negatives",
+        caption=f"Of {audit['title']}, before the first step.",
+        style="plain",
+    )
+
+
 def flat_table(tree: dict[str, Any]) -> str:
     """A nested dict as two columns of dotted names and values."""
     rows = [[name, value] for name, value in flatten(tree)]
@@ -139,15 +260,16 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     return pairs
 
 
-def file_table(run: Run) -> str:
-    """What lies in the run directory, with sizes."""
+def file_table(run: Run, probes_folder: str) -> str:
+    """What lies in the run directory, with sizes; `probes_folder` says what is in probes/."""
     meaning = {
         "config.json": "the configuration of the run",
         "environment.json": "versions, devices, revision, command",
         "metrics.jsonl": "every number of the curves, one object a line",
         "checkpoints": "states of the model, newest and best",
         "tensorboard": "the same curves for TensorBoard",
-        "probes": "probe scores and the frames of the speaker picture",
+        "probes": probes_folder,
+        "audit.json": "what the negatives are, counted before the first step",
         "figures": "the figures of this page as PNG",
         "skipped.txt": "files that could not be used, with reasons",
         "truth.json": "exact mutual information of the source",

@@ -23,7 +23,17 @@ from cpc.report.draw import (
     make_figure,
 )
 from cpc.report.markup import number_text
-from cpc.report.records import Record, Run, final_bound, final_test, mean_known, rule_name, series
+from cpc.report.records import (
+    Record,
+    Run,
+    by_direction,
+    final_bound,
+    final_test,
+    mean_known,
+    rule_name,
+    series,
+)
+from cpc.report.words import words_of
 
 
 def curves_figure(run: Run) -> Figure | None:
@@ -68,12 +78,14 @@ def ceilings(run: Run) -> dict[str, list[Record]]:
 def bound_figure(run: Run) -> Figure | None:
     """Final log N - L of each offset with its interval, its ceiling and its state."""
     records = [records[-1] for records in run.tests.values()] or run.train[-1:]
-    records = [record for record in records if record.get("offsets")]
+    records = [part for record in records if record.get("offsets") for part in by_direction(record)]
     if not records:
         return None
-    figure, panels = make_figure(len(records), row_height=3.7)
+    num_columns = 2 if "direction" in records[0] else 3
+    figure, panels = make_figure(len(records), num_columns=num_columns, row_height=3.7)
+    ahead = words_of(run).ahead
     for axes, record in zip(panels, records, strict=True):
-        draw_bound(axes, record)
+        draw_bound(axes, record, ahead)
         if run.truth:
             axes.plot(
                 run.truth["offsets"],
@@ -89,7 +101,7 @@ def bound_figure(run: Run) -> Figure | None:
     return figure
 
 
-def draw_bound(axes: Axes, record: Record) -> None:
+def draw_bound(axes: Axes, record: Record, ahead: str) -> None:
     """One panel: offsets against nats."""
     offsets, bound = np.array(record["offsets"]), np.array(record["bound"], float)
     low = np.array(record.get("bound_low", bound), float)
@@ -113,7 +125,7 @@ def draw_bound(axes: Axes, record: Record) -> None:
                 label=words,
             )
     kind = "a lower bound" if record.get("is_bound") else "a score, no bound"
-    label(axes, "offset k (frames ahead)", "log N − L, nats", f"{rule_name(record)}: {kind}")
+    label(axes, f"offset k ({ahead})", "log N − L, nats", f"{rule_name(record)}: {kind}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
@@ -129,27 +141,45 @@ def accuracy_figure(run: Run) -> Figure | None:
         ("acc_top1", "beats every negative (top-1)", chance_of_winning),
         ("acc_pairwise", "share of negatives beaten (pairwise)", lambda r: [50] * len(r["n"])),
     )
+    ahead = words_of(run).ahead
     for axes, (key, title, chance) in zip(panels, readings, strict=True):
-        for color, one in zip((BLUE, GREEN), shown, strict=False):
-            percent = 100 * np.array(one[key])
+        for number, one in enumerate(shown):
             count = number_text(mean_known(one["n"]), ",.0f")
-            name = f"{rule_name(one)}, N = {count}"
-            axes.plot(one["offsets"], percent, color=color, marker="o", markersize=4, label=name)
+            parts = by_direction(one)
+            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=False):
+                axes.plot(
+                    part["offsets"],
+                    100 * np.array(part[key]),
+                    color=color,
+                    linestyle="--" if number and len(parts) > 1 else "-",
+                    markerfacecolor="white" if number and len(parts) > 1 else color,
+                    marker="o",
+                    markersize=4,
+                    label=f"{rule_name(part)}, N = {count}",
+                )
             same = key == "acc_pairwise" and one is not record
             if not same:
                 axes.plot(
-                    one["offsets"],
-                    chance(one),
-                    color=MUTED if key == "acc_pairwise" else color,
+                    parts[0]["offsets"],
+                    chance(parts[0]),
+                    color=MUTED if key == "acc_pairwise" else accuracy_colors(number, 1)[0],
                     linestyle=":",
                     linewidth=1.2,
                     label="chance, 1/2" if key == "acc_pairwise" else f"chance, 1/{count}",
                 )
-        label(axes, "offset k (frames ahead)", "percent", title)
+        label(axes, f"offset k ({ahead})", "percent", title)
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        add_legend(axes)
+        if "directions" not in record:
+            add_legend(axes)
+    if "directions" in record:  # too many lines for a legend inside
+        add_shared_legend(figure, panels)
     return figure
+
+
+def accuracy_colors(number: int, num_directions: int) -> tuple[str, ...]:
+    """A colour for each direction; for a single one, each rule has its own."""
+    return (BLUE, ORANGE, GREEN, RED) if num_directions > 1 else ((BLUE, GREEN)[number],)
 
 
 def chance_of_winning(record: Record) -> list[float]:

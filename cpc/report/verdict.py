@@ -4,9 +4,20 @@ from typing import Any
 
 import numpy as np
 
+from cpc.report.image_figures import curve
 from cpc.report.markup import number_text
 from cpc.report.probe_figures import feature_title, grouped_rows
-from cpc.report.records import Run, final_bound, final_test, known, mean_known, rule_name
+from cpc.report.records import (
+    Run,
+    final_bound,
+    final_test,
+    known,
+    mean_by_offset,
+    mean_known,
+    rule_name,
+)
+from cpc.report.tables import lead_phrase
+from cpc.report.words import words_of
 
 
 def verdict(run: Run) -> list[str]:
@@ -16,6 +27,7 @@ def verdict(run: Run) -> list[str]:
         *bound_sentences(run),
         *truth_sentences(run),
         *probe_sentences(run),
+        *few_label_sentences(run),
         *collapse_sentences(run),
         *skipped_sentences(run),
     ]
@@ -52,19 +64,20 @@ def device_phrase(run: Run) -> str:
 
 def bound_sentences(run: Run) -> list[str]:
     """The bound, whether it is one, and which offsets are at chance or at the ceiling."""
-    record = final_test(run)
+    record, examples = final_test(run), words_of(run).examples
     if record is None or not record.get("bound"):
-        return ["No evaluation on test recordings is recorded yet."]
+        return [f"No evaluation on test {examples} is recorded yet."]
     strict = final_bound(run)
     if not len(known((strict or record)["bound"])):
-        return ["The last evaluation on test recordings gave no number at any offset."]
+        return [f"The last evaluation on test {examples} gave no number at any offset."]
     sentences = []
     if strict is not None:
-        has_value = np.isfinite(strict["bound"])
-        offsets, bound = np.array(strict["offsets"])[has_value], known(strict["bound"])
+        offsets, bound = mean_by_offset(strict)
+        directions = len(set(strict.get("directions", [])))
+        over = f"{len(offsets)} offsets" + (f" and {directions} directions" if directions else "")
         sentences.append(
             "Mutual information between context and future latent, lower bound on test "
-            f"recordings: {bound.mean():.2f} nats averaged over {len(offsets)} offsets, "
+            f"{examples}: {bound.mean():.2f} nats averaged over {over}, "
             f"{bound[0]:.2f} at offset {offsets[0]} and {bound[-1]:.2f} at offset {offsets[-1]} "
             f"(rule “{rule_name(strict)}”, ceiling log N = "
             f"{number_text(mean_known(strict['log_n']), '.2f')})."
@@ -82,31 +95,46 @@ def bound_sentences(run: Run) -> list[str]:
 def state_sentences(record: dict[str, Any]) -> list[str]:
     """Offsets that cannot be trusted, and why."""
     has_value = np.isfinite(record["bound"])
-    offsets = np.array(record["offsets"])[has_value]
-    states = np.array(record["state"])[has_value] if "state" in record else np.array([])
+    states = np.array(record.get("state", [""] * len(has_value)))
+    states = np.where(has_value, states, "")
     rule = f"rule “{rule_name(record)}”"
     sentences = []
     if not has_value.all():
-        missing = offset_phrase(np.array(record["offsets"])[~has_value])
+        missing = places_phrase(record, ~has_value)
         sentences.append(f"No number at {missing} ({rule}): nothing was measured there.")
     if "saturated" in states:
         sentences.append(
-            f"Saturated at {offset_phrase(offsets[states == 'saturated'])} ({rule}): the "
+            f"Saturated at {places_phrase(record, states == 'saturated')} ({rule}): the "
             "number is the ceiling log N, not the information; only more negatives can show more."
         )
     if "warn" in states:
         sentences.append(
-            f"Close to its ceiling at {offset_phrase(offsets[states == 'warn'])} ({rule}): "
+            f"Close to its ceiling at {places_phrase(record, states == 'warn')} ({rule}): "
             "there it probably understates the information."
         )
     if "chance" in states:
         sentences.append(
-            f"Not above chance at {offset_phrase(offsets[states == 'chance'])} ({rule}): "
+            f"Not above chance at {places_phrase(record, states == 'chance')} ({rule}): "
             "nothing is predicted that far ahead."
         )
-    if len(states) and not sentences:
+    if states.any() and not sentences:
         sentences.append(f"No offset is saturated and none is at chance ({rule}).")
     return sentences
+
+
+def places_phrase(record: dict[str, Any], chosen: np.ndarray) -> str:
+    """Offsets in words, by direction where there are several.
+
+    >>> record = {"offsets": [2, 3, 2, 3], "directions": ["down", "down", "up", "up"]}
+    >>> places_phrase(record, np.array([True, True, False, True]))
+    'offsets 2–3 (down), offset 3 (up)'
+    """
+    offsets = np.array(record["offsets"])
+    if "directions" not in record:
+        return offset_phrase(offsets[chosen])
+    directions = np.array(record["directions"])
+    parts = {name: offsets[chosen & (directions == name)] for name in dict.fromkeys(directions)}
+    return ", ".join(f"{offset_phrase(part)} ({name})" for name, part in parts.items() if len(part))
 
 
 def truth_sentences(run: Run) -> list[str]:
@@ -138,16 +166,17 @@ def truth_sentences(run: Run) -> list[str]:
 
 
 def probe_sentences(run: Run) -> list[str]:
-    """Whether the context beats the untrained network and MFCC in a linear probe."""
+    """Whether the features beat the untrained network and the baseline in a linear probe."""
+    first, second = ("c", "z") if words_of(run).features == "c" else ("z", "c")
     sentences = []
     for (task, data, unit), rows in grouped_rows(run).items():
         linear = {row["features"]: row for row in rows if row["probe"] == "linear"}
-        ours = linear.get("c") or linear.get("z")
+        ours = linear.get(first) or linear.get(second)
         if ours is None:
             continue
         against = [
             compare(ours, linear[name])
-            for name in (f"random {ours['features']}", "mfcc")
+            for name in (f"random {ours['features']}", "mfcc", "pixels")
             if name in linear
         ]
         sentences.append(
@@ -161,16 +190,45 @@ def probe_sentences(run: Run) -> list[str]:
 
 
 def compare(ours: dict[str, Any], other: dict[str, Any]) -> str:
-    """In words; intervals that overlap are called a tie."""
-    name = feature_title(other["features"])
-    name = (
-        f"{name if name == 'MFCC' else 'the untrained network'} ({100 * other['accuracy']:.1f} %)"
+    """In words: by the difference on the same pictures, or else by the intervals.
+
+    Intervals that overlap, and a difference whose interval holds zero, are called a tie.
+    """
+    is_random = other["features"].startswith("random")
+    name = "the untrained network" if is_random else feature_title(other["features"])
+    name = f"{name} ({100 * other['accuracy']:.1f} %)"
+    versus = ours.get("versus", {}).get(other["features"])
+    low, high = (
+        versus[1:3] if versus else (ours["low"] - other["high"], ours["high"] - other["low"])
     )
-    if ours["low"] > other["high"]:
-        return f"above {name}"
-    if ours["high"] < other["low"]:
-        return f"below {name}"
-    return f"not distinguishable from {name}"
+    lead = f" by {lead_phrase(versus)} points" if versus else ""
+    if low > 0:
+        return f"above {name}{lead}"
+    if high < 0:
+        return f"below {name}{lead}"
+    return f"not distinguishable from {name}{lead}"
+
+
+def few_label_sentences(run: Run) -> list[str]:
+    """What the features are worth where labels are fewest."""
+    sentences = []
+    theirs = {row["fraction"]: row for row in curve(run.few_labels, "supervised", "fine-tuned")}
+    for mode in ("frozen", "fine-tuned"):
+        points = curve(run.few_labels, "z", mode)
+        if not points:
+            continue
+        row = points[0]
+        sentence = (
+            f"With {100 * row['fraction']:g} % of the labels ({row['num_labels']:,}), z {mode} "
+            f"reaches {100 * row['accuracy']:.1f} % "
+            f"({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+        )
+        if row["fraction"] in theirs:
+            other = theirs[row["fraction"]]
+            sentence += f"; the same network on these labels alone {100 * other['accuracy']:.1f} %"
+            sentence += f" ({100 * other['low']:.1f} to {100 * other['high']:.1f})"
+        sentences.append(f"{sentence}.")
+    return sentences
 
 
 def collapse_sentences(run: Run) -> list[str]:
