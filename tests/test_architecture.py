@@ -25,6 +25,7 @@ ONLY = {
     "flax": "cpc/models/",
     "orbax": "cpc/train/checkpoint.py",
     "soundfile": "cpc/data/",
+    "PIL": "cpc/data/",
     "matplotlib": "cpc/report/",
     "sklearn": "cpc/report/",
     "ml_collections": "experiments/",

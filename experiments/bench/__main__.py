@@ -25,7 +25,7 @@ from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments import launch
 from experiments.audio_data import load_data
-from experiments.bench import draws, rows, table
+from experiments.bench import draws, images, rows, table
 from experiments.launch import Config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
@@ -44,6 +44,7 @@ def main(given: Config) -> None:
     measured = [
         *rows.measure(config, data, mesh, launch.DEVICE.value, effort),
         draws.draw_row(effort.num_rounds),
+        *images.image_rows(effort.num_batches, effort.num_rounds),
     ]
     conditions = {
         "environment": launch.describe_environment(mesh),
