@@ -1,0 +1,227 @@
+"""Figures of theory as experiments: what was measured as points, what was expected as lines."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from cpc.report.draw import (
+    BLUE,
+    GRAY,
+    GREEN,
+    INK,
+    ORANGE,
+    RED,
+    add_legend,
+    label,
+    make_figure,
+)
+
+Curves = dict[str, Any]
+COLOURS = (BLUE, ORANGE, GREEN, RED, "#7a4fc9", "#0e8fa3")
+MODES = {
+    "fixed": (BLUE, "o", "fixed noise"),
+    "stopped": (GREEN, "s", "noise = model, frozen"),
+    "through": (RED, "D", "noise = model, gradient through it"),
+}
+POINTS = {"marker": "o", "markersize": 4.5, "linestyle": "none"}
+
+
+def log_log(axes: Axes) -> None:
+    """Both axes by decades."""
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+
+
+def likelihood_limit_figure(curves: Curves) -> Figure:
+    """Relative distance of the NCE gradient from the likelihood's, over k."""
+    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    k = np.array(curves["k"])
+    for (name, one), colour in zip(curves["noises"].items(), COLOURS, strict=False):
+        axes.plot(k, one["error"], color=colour, label=f"{name} noise", **POINTS)
+        tail = k >= k[-1] / 300
+        axes.plot(k[tail], one["constant"] / k[tail], color=colour, linewidth=1.1, label="_")
+    axes.plot([], [], color=INK, linewidth=1.1, label="C / k, C from p, q, data")
+    log_log(axes)
+    label(axes, "k, noise samples for each datum", "distance / |likelihood's gradient|", "")
+    add_legend(axes)
+    return figure
+
+
+def noise_modes_figure(curves: Curves) -> Figure:
+    """Share of the likelihood's gradient over k; error of a fitted mean over n."""
+    figure, (left, right) = make_figure(2, num_columns=2, width=10.0, row_height=3.7)
+    k = np.array(curves["k"], float)
+    smooth = np.geomspace(k[0], k[-1], 50)
+    for mode, law in (("stopped", smooth / (smooth + 1)), ("through", 0 * smooth)):
+        colour, marker, words = MODES[mode]
+        left.plot(smooth, law, color=colour, linewidth=1.1)
+        points = {**POINTS, "marker": marker}
+        left.plot(k, curves["ratio"][mode], color=colour, label=words, **points)
+    left.set_xscale("log")
+    left.set_ylim(-0.06, 1.06)
+    label(left, "k, noise samples for each datum", "share of it", "The likelihood's gradient")
+    for mode, (colour, marker, words) in MODES.items():
+        right.plot(curves["n"], curves["expected"][mode], color=colour, linewidth=1.1)
+        points = {**POINTS, "marker": marker}
+        right.plot(curves["n"], curves["error"][mode], color=colour, label=words, **points)
+    log_log(right)
+    label(right, "n, data", "root mean square error", "A fitted mean")
+    add_legend(right, loc="lower left")
+    return figure
+
+
+def sampled_softmax_figure(curves: Curves) -> Figure:
+    """Largest entry of the expected gradient where the full softmax has none, over K."""
+    figure, (axes,) = make_figure(1, width=7.4, row_height=4.2)
+    k, floor = np.array(curves["k"]), 1e-8
+    for (name, bias), colour in zip(curves["bias"].items(), COLOURS, strict=False):
+        axes.plot(k, np.maximum(bias, floor), color=colour, marker="o", markersize=4, linewidth=1.2,
+                  label=name)  # fmt: skip
+    axes.axhline(curves["limit"], color=INK, linestyle=":", linewidth=1.2,
+                 label="limit without correction")  # fmt: skip
+    log_log(axes)
+    axes.set_ylim(floor / 2, 1)
+    axes.set_xticks(k, [str(one) for one in k])
+    axes.minorticks_off()
+    label(axes, "K, negatives", "largest bias of the gradient", "")
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="center right",
+                bbox_to_anchor=(1, 0.45))  # fmt: skip
+    return figure
+
+
+def identity_figure(curves: Curves) -> Figure:
+    """The best critic's log N - L, I - KL, and the looser number of the usual derivation."""
+    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    n = curves["n"]
+    axes.axhline(curves["information"], color=INK, linewidth=1.2, label="I")
+    axes.plot(n, curves["identity"], color=BLUE, linewidth=1.2, label="I − KL")
+    axes.plot(n, curves["bound"], color=BLUE, label="log N − L, best critic", **POINTS)
+    axes.plot(n, curves["usual"], color=GRAY, linestyle="--", linewidth=1.2,
+              label="what the usual derivation keeps")  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xticks(n, [str(one) for one in n])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.12 * curves["information"])
+    label(axes, "N, candidates", "nats", "")
+    add_legend(axes, loc="lower right")
+    return figure
+
+
+def dependent_negatives_figure(curves: Curves) -> Figure:
+    """Greatest log N - L over the number of negatives that are independent."""
+    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    truth = curves["information"]
+    axes.axhspan(truth, 1, color=RED, alpha=0.06, linewidth=0)
+    axes.axhline(truth, color=INK, linewidth=1.2, label="I")
+    axes.plot(curves["independent"], curves["value"], color=RED, marker="o", markersize=4.5,
+              linewidth=1.2, label="log N − L, best critic of its kind")  # fmt: skip
+    log_log(axes)
+    axes.set_ylim(0.5 * truth, 1)
+    label(axes, f"independent ones among {curves['num']} negatives", "nats", "")
+    add_legend(axes)
+    return figure
+
+
+def bias_against_n_figure(curves: Curves) -> Figure:
+    """What the exact critic reads over N; its bias over the share of the ceiling."""
+    figure, (left, right) = make_figure(2, num_columns=2, width=10.0, row_height=4.0)
+    n = np.array(curves["n"])
+    left.plot(n, np.log(n), color=RED, linestyle="--", linewidth=1.2, label="ceiling log N")
+    series = zip(curves["information"], curves["value"], curves["share"], curves["relative_bias"],
+                 COLOURS, strict=False)  # fmt: skip
+    for nats, value, share, bias, colour in series:
+        left.axhline(nats, color=colour, linestyle=":", linewidth=1)
+        words = f"I = {nats:g}"
+        left.plot(n, value, color=colour, marker="o", markersize=4, linewidth=1.2, label=words)
+        right.plot(share, 100 * np.array(bias), color=colour, label=words, **POINTS)
+    left.set_xscale("log")
+    left.set_xticks(n, [str(one) for one in n])
+    left.minorticks_off()
+    label(left, "N, candidates", "log N − L, nats", "Dotted: the truth")
+    for edge, words in ((0.6, "warn"), (0.9, "saturated")):
+        right.axvline(edge, color=GRAY, linewidth=1)
+        right.annotate(words, (edge, 1), xytext=(4, -2), xycoords=("data", "axes fraction"),
+                       textcoords="offset points", va="top", fontsize=8, color=INK)  # fmt: skip
+    right.set_xlim(0, 1.12)
+    label(right, "(log N − L) / log N", "bias, % of I", "Low long before the ceiling")
+    add_legend(right, loc="upper left")
+    add_legend(left, loc="upper left", ncols=2)
+    return figure
+
+
+def threshold_figure(curves: Curves) -> Figure:
+    """The two losses over the positive's score; where they differ most, over K."""
+    figure, (left, right) = make_figure(2, num_columns=2, width=10.0, row_height=3.8)
+    left.plot(curves["a"], curves["hinge"], color=ORANGE, linewidth=1.4,
+              label="triplet, margin τ log K, over τ")  # fmt: skip
+    left.plot(curves["a"], curves["soft"], color=BLUE, linewidth=1.4, label="InfoNCE")
+    left.axvline(curves["predicted"][-1], color=INK, linestyle=":", linewidth=1.2,
+                 label="β + τ log K")  # fmt: skip
+    label(left, "score of the positive", "nats", f"K = {curves['k'][-1]}")
+    add_legend(left)
+    top = max(1.1, *curves["predicted"]) + 0.05
+    right.axhspan(1, top, color=RED, alpha=0.07, linewidth=0)
+    right.annotate("no cosine is so high", (0.03, 1.01), xycoords=("axes fraction", "data"),
+                   fontsize=8.5, color=RED)  # fmt: skip
+    right.plot(curves["k"], curves["predicted"], color=INK, linewidth=1.1, label="β + τ log K")
+    right.plot(curves["k"], curves["found"], color=BLUE, label="greatest gap found at", **POINTS)
+    right.set_xscale("log", base=2)
+    right.set_xticks(curves["k"], [str(one) for one in curves["k"]])
+    right.set_ylim(min(curves["predicted"]) - 0.1, top)
+    label(right, "K, negatives", "threshold on the positive", f"τ = {curves['tau']:g}")
+    add_legend(right, loc="lower right")
+    return figure
+
+
+def negatives_needed_figure(curves: Curves) -> Figure:
+    """Share of anchors with a hard negative over their number: closed form and counted."""
+    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    for (density, needed), colour in zip(curves["needed"].items(), COLOURS, strict=False):
+        k = np.geomspace(1, 1.3 * needed[-1], 200)
+        axes.plot(k, -np.expm1(k * np.log1p(-float(density))), color=colour, linewidth=1.1)
+        axes.plot(needed, curves["share"][density], color=colour,
+                  label=f"a share of {density} is hard", **POINTS)  # fmt: skip
+    for rate in curves["rate"]:
+        axes.axhline(rate, color=GRAY, linestyle=":", linewidth=0.9)
+    axes.set_xscale("log")
+    axes.set_ylim(0, 1.03)
+    label(axes, "k, negatives", "anchors that have a hard one", "")
+    add_legend(axes, loc="upper left")
+    return figure
+
+
+def temperature_figure(curves: Curves) -> Figure:
+    """Entropy, its slope, and the hardest negatives' share, over the temperature."""
+    figure, panels = make_figure(3, width=11.0, row_height=3.5)
+    tau, log_n = curves["tau"], np.log(curves["n"])
+    panels[0].plot(tau, curves["entropy"], color=BLUE, linewidth=1.3, label="H")
+    panels[0].plot(curves["solved"], curves["wanted"], color=ORANGE, label="solved for", **POINTS)
+    panels[0].axhline(log_n, color=INK, linestyle=":", linewidth=1.2, label="log n")
+    label(panels[0], "τ", "nats", "Entropy")
+    panels[1].plot(tau, curves["variance"], color=INK, linewidth=1.1, label="Var_p(s) / τ³")
+    panels[1].plot(tau, curves["slope"], color=BLUE, label="dH / dτ, differentiated", **POINTS)
+    label(panels[1], "τ", "nats", "Its slope")
+    panels[2].plot(tau, curves["hardest"], color=RED, linewidth=1.3, label="hardest one")
+    panels[2].plot(tau, curves["harder_half"], color=ORANGE, linewidth=1.3, label="harder half")
+    panels[2].set_ylim(0, 1.04)
+    label(panels[2], "τ", "share of the push", "Who is pushed")
+    for axes in panels:
+        axes.set_xscale("log")
+        add_legend(axes)
+    return figure
+
+
+FIGURES: dict[str, Callable[[Curves], Figure]] = {
+    "likelihood_limit": likelihood_limit_figure,
+    "noise_modes": noise_modes_figure,
+    "sampled_softmax": sampled_softmax_figure,
+    "identity": identity_figure,
+    "dependent_negatives": dependent_negatives_figure,
+    "bias_against_n": bias_against_n_figure,
+    "threshold": threshold_figure,
+    "negatives_needed": negatives_needed_figure,
+    "temperature": temperature_figure,
+}

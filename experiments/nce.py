@@ -1,0 +1,122 @@
+r"""Theory as experiments: each claim of the noise-contrastive family with what comes out.
+
+    python -m experiments.nce --workdir runs/nce
+    python -m experiments.nce --workdir runs/nce-quick --quick
+
+Nothing is trained on data and nothing is fetched: small problems, most of them summed exactly. The
+run directory gets nce.json, figures and a page that says under each figure what was expected, what
+was measured, and whether they agree. The same command again resumes.
+"""
+
+import pathlib
+import time
+from collections.abc import Callable
+
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+
+from experiments import launch, nce_bound, nce_hardness, nce_noise, nce_sampled
+from experiments.nce_rows import Finding
+
+QUICK = flags.DEFINE_bool("quick", False, "Small sizes, for a look: a fraction of the time.")
+
+
+def experiments(quick: bool, seed: int) -> dict[str, Callable[[], Finding]]:
+    """Each experiment with its numbers, in the order of the page."""
+
+    def size(full, small):
+        return small if quick else full
+
+    cosines = np.random.default_rng(seed).normal(0, 0.2, 128).clip(-1, 1)
+    return {
+        "likelihood_limit": lambda: nce_noise.likelihood_limit(
+            10, size((1, 3, 10, 30, 100, 300, 1000, 3000), (1, 10, 100, 1000)), seed
+        ),
+        "noise_modes": lambda: nce_noise.noise_modes(
+            size((100, 1000, 10_000, 100_000), (100, 1000, 10_000)),
+            4,
+            size(100, 40),
+            (1, 5, 50),
+            seed,
+        ),
+        "sampled_softmax": lambda: nce_sampled.sampled_softmax_bias(
+            size((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32))
+        ),
+        "identity": lambda: nce_bound.identity(0.8, (2, 3, 5, 10, 30, 100)),
+        "dependent_negatives": lambda: nce_bound.dependent_negatives(
+            0.6, 999, (1, 3, 9, 27, 111, 333, 999)
+        ),
+        "bias_against_n": lambda: nce_bound.bias_against_n(
+            (1.0, 2.0, 4.0, 6.0, 8.0, 10.0),
+            size((64, 128, 256, 512, 1024, 2048), (64, 256)),
+            size(2**15, 2**12),
+            seed,
+        ),
+        "threshold": lambda: nce_hardness.threshold(
+            0.2, 0.1, size((4, 16, 64, 256, 1024, 4096), (4, 64)), 601
+        ),
+        "negatives_needed": lambda: nce_hardness.negatives_needed(
+            size((0.1, 0.05, 0.01, 0.001), (0.1, 0.05)),
+            (0.5, 0.9, 0.95, 0.99),
+            size(4000, 1000),
+            seed,
+        ),
+        "temperature": lambda: nce_hardness.temperature(
+            cosines, np.geomspace(0.001, 10, size(61, 21)), (0.25, 0.5, 0.75)
+        ),
+    }
+
+
+def run(workdir: str | None, quick: bool = False, device: str = "auto", seed: int = 0) -> None:
+    """Measure what is not measured yet, and write the page."""
+    mesh = launch.start(device)
+    config = ConfigDict({"protocol": "nce", "quick": quick, "seed": seed})
+    folder = launch.open_run(workdir, config, mesh)
+    path = folder / "nce.json"
+    findings = launch.read_json(path) if path.exists() else {}
+    todo = experiments(quick, seed)
+    began = time.monotonic()
+    for number, (name, measure) in enumerate(todo.items(), 1):
+        if name not in findings:
+            findings[name] = measure()
+            launch.write_json(path, findings)
+        seconds = time.monotonic() - began
+        left = "" if number == len(todo) else f", {len(todo) - number} left"
+        print(f"{number}/{len(todo)}  {name:20}  {verdict(findings[name])}  {seconds:.0f} s{left}")
+    print(f"\n{format_table(findings)}\n")
+    report(folder)
+
+
+def report(folder: pathlib.Path) -> None:
+    """The page, and where everything is."""
+    from cpc.report.theory_page import write_theory_report  # matplotlib takes seconds
+
+    page = write_theory_report(folder)
+    print(f"table: {folder / 'nce.json'}")
+    print(f"figures: {folder / 'figures'}")
+    print(f"report: {page}")
+
+
+def verdict(finding: Finding) -> str:
+    """One word, or which rows do not agree."""
+    wrong = [row["what"] for row in finding["rows"] if not row["agrees"]]
+    return "agrees" if not wrong else f"DISAGREES ({'; '.join(wrong)})"
+
+
+def format_table(findings: dict[str, Finding]) -> str:
+    """Every row, aligned."""
+    lines = [("", "", "expected", "measured", "tolerance", "agrees")]
+    for name, one in findings.items():
+        for row in one["rows"]:
+            numbers = (f"{row[key]:.5g}" for key in ("expected", "measured", "tolerance"))
+            expected, measured, tolerance = numbers
+            sign = "" if row["relation"] == "=" else f"{row['relation']} "
+            word = "yes" if row["agrees"] else "NO"
+            lines.append((name, row["what"], sign + expected, measured, tolerance, word))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+if __name__ == "__main__":
+    launch.run(lambda: run(launch.WORKDIR.value, QUICK.value, launch.DEVICE.value))

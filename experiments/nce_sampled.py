@@ -1,0 +1,104 @@
+"""Sampled softmax: what its corrections leave of the full softmax's gradient."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.losses import info_nce, ranking_nce, sampled_softmax
+from experiments.nce_enumerate import count_draws
+from experiments.nce_rows import Finding, finding, row
+
+DATA, NOISE = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
+
+#: Convention -> loss(positive, negatives, kept, kept but for hits, log q of both, log K).
+CONVENTIONS: dict[str, Callable[..., Any]] = {
+    "log q off all, hits kept": lambda s, n, kept, but, qs, qn, log_k: ranking_nce(
+        s, n, kept, log_noise_positive=qs, log_noise_negatives=qn
+    ),
+    "log q off all, hits removed": lambda s, n, kept, but, qs, qn, log_k: sampled_softmax(
+        s, n, but, log_q_positive=qs, log_q_negatives=qn
+    ),
+    "log Kq off negatives, hits kept": lambda s, n, kept, but, qs, qn, log_k: sampled_softmax(
+        s, n, kept, log_q_negatives=log_k + qn
+    ),
+    "log Kq off negatives, hits removed": lambda s, n, kept, but, qs, qn, log_k: sampled_softmax(
+        s, n, but, log_q_negatives=log_k + qn
+    ),
+    "no correction": lambda s, n, kept, but, qs, qn, log_k: info_nce(s, n, kept),
+}
+EXACT, _, KEPT, REMOVED, NONE = CONVENTIONS
+
+
+@functools.partial(jax.jit, static_argnames="convention")
+def expected_gradient(
+    scores: Any, weight: Any, counts: Any, log_q: Any, num: Any, convention: str
+) -> Any:
+    """Of the loss on scores (v,), over labels and samples; weight (v, r), counts (r, v)."""
+
+    def loss(scores):
+        v, r = weight.shape
+        label = jnp.repeat(jnp.arange(v), r)
+        copies = jnp.tile(counts, (v, 1))
+        kept = copies > 0
+        negatives = scores + jnp.log(jnp.where(kept, copies, 1))
+        but_hits = kept & (label[:, None] != jnp.arange(v))
+        losses = CONVENTIONS[convention](
+            scores[label], negatives, kept, but_hits, log_q[label], log_q, jnp.log(num)
+        )
+        return weight.reshape(-1) @ losses
+
+    return jax.grad(loss)(scores)
+
+
+def softmax_bias(data: np.ndarray, noise: np.ndarray, num: int, convention: str) -> np.ndarray:
+    """Gradient at s = log p, where the full softmax has none: bias, by enumeration. (v,)"""
+    counts, probability = count_draws(num, noise)
+    weight = jnp.asarray(np.outer(data, probability), jnp.float32)
+    scores, log_q = (jnp.asarray(np.log(p), jnp.float32) for p in (data, noise))
+    gradient = expected_gradient(
+        scores, weight, jnp.asarray(counts, jnp.float32), log_q, float(num), convention
+    )
+    return np.asarray(gradient, np.float64)
+
+
+def sampled_softmax_bias(
+    counts: Sequence[int], data: np.ndarray = DATA, noise: np.ndarray = NOISE
+) -> Finding:
+    """With log q off every candidate there is no bias; off the negatives alone it falls as 1 / K.
+
+    That needs accidental hits removed: kept, they stand beside the positive even in the limit,
+    whose gradient is E_y [ (p_y e_y + p) / (1 + p_y) ] - p. Without correction the bias stays:
+    InfoNCE learns the ratio p / q, and its gradient at log p goes to p q / sum(p q) - p.
+    """
+    largest = {
+        name: np.array([np.abs(softmax_bias(data, noise, k, name)).max() for k in counts])
+        for name in CONVENTIONS
+    }
+    last, before = counts[-1], counts[-2]
+    slope = np.log(largest[REMOVED][-1] / largest[REMOVED][-2]) / np.log(last / before)
+    limit = np.abs(data - data * noise / (data @ noise)).max()
+    twice = np.abs(data * (data / (1 + data) + (data / (1 + data)).sum() - 1)).max()
+    far = float((data / noise).max() / before)
+    rows = [
+        row(f"largest bias of any K, {EXACT}", largest[EXACT].max(), 0, 2e-6, "float32"),
+        row(f"slope over K, {REMOVED}", slope, -1, far, "the next order, max(p/q) / K"),
+        row(f"bias at K = {last}, {KEPT}", largest[KEPT][-1], twice, 2 / last, "about 1 / K to go"),
+        row(f"bias at K = {last}, {NONE}", largest[NONE][-1], limit, 2 / last, "about 1 / K to go"),
+    ]
+    return finding(
+        "Sampled softmax against the number of negatives",
+        "log q taken off every candidate leaves no bias at any K, off the negatives alone a bias "
+        "that falls as 1 / K if accidental hits are removed, and no correction one that tends to "
+        f"{limit:.3f}",
+        f"{largest[EXACT].max():.1g} at most, a slope of {slope:.2f}, and "
+        f"{largest[NONE][-1]:.3f} at K = {last} after {largest[NONE][0]:.3f} at K = {counts[0]}",
+        rows,
+        {"k": counts, "bias": largest, "limit": limit},
+        claim="“More negatives give a better softmax” fails without a correction for q: "
+        f"the bias went from {largest[NONE][0]:.3f} to {largest[NONE][-1]:.3f} as K grew from "
+        f"{counts[0]} to {last}.",
+    )
