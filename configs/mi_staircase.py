@@ -2,6 +2,11 @@
 
     python -m experiments.mutual_information --config configs/mi_staircase.py --workdir runs/stairs
 
+Ten estimators, two critics, with y and with y^3: one compiled program. 300 CPU seconds; measured
+17 minutes on 2 cores that ten other jobs used too. Found there, at 10 nats: InfoNCE 4.10 below its
+ceiling 4.16; SMILE 10.20 with the joint critic; NWJ breaks down above 6 nats; Donsker-Varadhan
+passes the truth, 11.3; on y^3 joint critics read more than separable ones, and all read low.
+
 The papers' protocol, for a GPU or a patient CPU:
 
     ... --config.steps_per_level=4000 --config.learning_rate=5e-4 --config.joint_widths="(256, 256)"

@@ -184,7 +184,7 @@ def consistency_parts(records: list[Record], table: list[Row]) -> tuple[Pictures
             [
                 NAMES[name],
                 claims[name],
-                *(f"{cells[name, k]['ratio']:.2f} ({cells[name, k]['value']:.2f})" for k in kept),
+                *(ratio_cell(cells[name, k]) for k in kept),
             ]
             for name in names
         ]
@@ -199,6 +199,17 @@ def consistency_parts(records: list[Record], table: list[Row]) -> tuple[Pictures
         )
     figure = consistency_figure(table)
     return {"consistency": ("Three laws that information obeys", figure)}, tables
+
+
+def ratio_cell(row: Row) -> str:
+    """The ratio, and the estimate that it was taken of.
+
+    >>> ratio_cell({"ratio": 1.02, "value": 4.0}), ratio_cell({"ratio": None, "value": None})
+    ('1.02 (4.00)', 'diverged')
+    """
+    if row["ratio"] is None:
+        return "diverged"
+    return f"{row['ratio']:.2f} ({row['value']:.2f})".replace("-", "−")
 
 
 PARTS: dict[str, Callable[[list[Record], list[Row]], tuple[Pictures, list[str]]]] = {
