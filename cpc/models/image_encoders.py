@@ -4,6 +4,7 @@ A patch is a picture: the patches of a batch go through as one long batch of sma
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -47,6 +48,32 @@ def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> 
         return nn.BatchNorm(use_running_average=not train, momentum=0.9, dtype=dtype, name=name)(y)
     groups = max(1, y.shape[-1] // 32) if norm == "group" else 1
     return nn.GroupNorm(groups, dtype=dtype, name=name)(y)
+
+
+def convolve(
+    x: Float[Array, "n y x c"],
+    w: Float[Array, "u v c d"],
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    **options: Any,
+) -> Float[Array, "n p q d"]:
+    """Cross-correlation, as jax.lax.conv_general_dilated, which it is but for the tiniest pictures.
+
+    With a stride and at most 4 pixels a side it is one matrix product: there XLA's gradient to the
+    input takes ten times the forward pass on a CPU, a third of a small encoder's step at 8 pixels.
+    """
+    if max(strides) == 1 or max(x.shape[1:3]) > 4:
+        return jax.lax.conv_general_dilated(x, w, strides, padding, **options)
+    x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+    height, width, c, d = w.shape
+    p = (x.shape[1] - height) // strides[0] + 1
+    q = (x.shape[2] - width) // strides[1] + 1
+    columns = [
+        x[:, u :: strides[0], v :: strides[1]][:, :p, :q]
+        for u in range(height)
+        for v in range(width)
+    ]
+    return jnp.concatenate(columns, axis=-1) @ w.reshape(height * width * c, d)
 
 
 def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
@@ -102,6 +129,7 @@ class SmallConvEncoder(nn.Module):
                 use_bias=self.norm == "none",
                 kernel_init=nn.initializers.he_normal(),
                 dtype=self.dtype,
+                conv_general_dilated=convolve,
                 name=f"conv{n}",
             )(y)
             y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))

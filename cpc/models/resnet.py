@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.image_encoders import check_norm, mean_pool, normalise
+from cpc.models.image_encoders import check_norm, convolve, mean_pool, normalise
 from cpc.types import UserError
 
 
@@ -188,5 +188,6 @@ def _convolution(module, width, kernel, stride, scale, name):
             else nn.initializers.zeros
         ),
         dtype=module.dtype,
+        conv_general_dilated=convolve,
         name=name,
     )

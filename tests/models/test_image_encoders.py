@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from random_variables import random_variables
 
-from cpc.models import ResNet, SmallConvEncoder, Stage, resnet_stages
+from cpc.models import ResNet, SmallConvEncoder, Stage, image_encoders, resnet_stages
 from cpc.types import UserError
 
 #: All parameters of torchvision's networks, with batch norm after every convolution and a
@@ -150,6 +150,26 @@ def plain_small(params, x):
     for n in range(len([name for name in params if name.startswith("conv")])):
         x = activate(convolve(x, params[f"conv{n}"], 2 if n else 1), params.get(f"norm{n}"))
     return x.mean((1, 2))
+
+
+@pytest.mark.parametrize(("kernel", "stride", "side"), [(3, 2, 4), (3, 2, 3), (1, 2, 4), (3, 2, 1)])
+def test_tiny_pictures_are_convolved_as_others(kernel, stride, side):
+    """Values and gradients of the matrix product are those of XLA's convolution."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(2, side, side - side // 4, 3)), jnp.float32)
+    w = jnp.asarray(rng.normal(size=(kernel, kernel, 3, 5)), jnp.float32)
+    padding = [(kernel // 2, kernel // 2)] * 2
+    options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+
+    def both(conv):
+        value, pull = jax.vjp(lambda x, w: conv(x, w, (stride, stride), padding, **options), x, w)
+        return value, pull(jnp.cos(value))
+
+    own, expected = (
+        jax.jit(lambda: both(image_encoders.convolve))(),
+        both(jax.lax.conv_general_dilated),
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, expected)
 
 
 @pytest.mark.parametrize(("name", "norm"), [
