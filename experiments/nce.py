@@ -34,9 +34,9 @@ def experiments(quick: bool, seed: int) -> dict[str, Callable[[], Finding]]:
             10, size((1, 3, 10, 30, 100, 300, 1000, 3000), (1, 10, 100, 1000)), seed
         ),
         "noise_modes": lambda: nce_noise.noise_modes(
-            size((100, 1000, 10_000, 100_000), (100, 1000, 10_000)),
+            size((100, 1000, 10_000, 100_000), (100, 1000)),
             4,
-            size(100, 40),
+            size(40, 200),
             (1, 5, 50),
             seed,
         ),

@@ -101,7 +101,7 @@ def likelihood_limit(num_classes: int, counts: Sequence[int], seed: int) -> Find
 
 @functools.partial(jax.jit, static_argnames=("mode", "n", "k", "num_runs", "num_steps"))
 def fit_means(
-    rng: Any, mode: GradientMode, n: int, k: int, num_runs: int, mean: float, num_steps: int = 12
+    rng: Any, mode: GradientMode, n: int, k: int, num_runs: int, mean: float, num_steps: int = 8
 ) -> Any:
     """Fit the mean of a unit normal by NCE from n data and k n noise samples, from 0, many times.
 

@@ -15,6 +15,7 @@ from cpc.report.draw import (
     ORANGE,
     RED,
     add_legend,
+    add_shared_legend,
     label,
     make_figure,
 )
@@ -37,7 +38,7 @@ def log_log(axes: Axes) -> None:
 
 def likelihood_limit_figure(curves: Curves) -> Figure:
     """Relative distance of the NCE gradient from the likelihood's, over k."""
-    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    figure, (axes,) = make_figure(1, row_height=3.7)
     k = np.array(curves["k"])
     for (name, one), colour in zip(curves["noises"].items(), COLOURS, strict=False):
         axes.plot(k, one["error"], color=colour, label=f"{name} noise", **POINTS)
@@ -52,7 +53,7 @@ def likelihood_limit_figure(curves: Curves) -> Figure:
 
 def noise_modes_figure(curves: Curves) -> Figure:
     """Share of the likelihood's gradient over k; error of a fitted mean over n."""
-    figure, (left, right) = make_figure(2, num_columns=2, width=10.0, row_height=3.7)
+    figure, (left, right) = make_figure(2, num_columns=2, width=9.6, row_height=3.7)
     k = np.array(curves["k"], float)
     smooth = np.geomspace(k[0], k[-1], 50)
     for mode, law in (("stopped", smooth / (smooth + 1)), ("through", 0 * smooth)):
@@ -62,39 +63,43 @@ def noise_modes_figure(curves: Curves) -> Figure:
         left.plot(k, curves["ratio"][mode], color=colour, label=words, **points)
     left.set_xscale("log")
     left.set_ylim(-0.06, 1.06)
-    label(left, "k, noise samples for each datum", "share of it", "The likelihood's gradient")
+    label(
+        left,
+        "k, noise samples for each datum",
+        "share",
+        "How much of the likelihood's gradient",
+    )
     for mode, (colour, marker, words) in MODES.items():
         right.plot(curves["n"], curves["expected"][mode], color=colour, linewidth=1.1)
         points = {**POINTS, "marker": marker}
+        if mode == "fixed":  # a ring, as the next lies on it
+            points |= {"markersize": 9, "markerfacecolor": "none"}
         right.plot(curves["n"], curves["error"][mode], color=colour, label=words, **points)
     log_log(right)
-    label(right, "n, data", "root mean square error", "A fitted mean")
+    label(right, "n, data", "root mean square error", "How far a fitted mean is from the truth")
     add_legend(right, loc="lower left")
     return figure
 
 
 def sampled_softmax_figure(curves: Curves) -> Figure:
     """Largest entry of the expected gradient where the full softmax has none, over K."""
-    figure, (axes,) = make_figure(1, width=7.4, row_height=4.2)
-    k, floor = np.array(curves["k"]), 1e-8
+    figure, (axes,) = make_figure(1, row_height=4.4)
+    k = np.array(curves["k"])
     for (name, bias), colour in zip(curves["bias"].items(), COLOURS, strict=False):
-        axes.plot(k, np.maximum(bias, floor), color=colour, marker="o", markersize=4, linewidth=1.2,
-                  label=name)  # fmt: skip
+        axes.plot(k, bias, color=colour, marker="o", markersize=4, linewidth=1.2, label=name)
     axes.axhline(curves["limit"], color=INK, linestyle=":", linewidth=1.2,
                  label="limit without correction")  # fmt: skip
-    log_log(axes)
-    axes.set_ylim(floor / 2, 1)
+    axes.set_xscale("log")
     axes.set_xticks(k, [str(one) for one in k])
     axes.minorticks_off()
     label(axes, "K, negatives", "largest bias of the gradient", "")
-    axes.legend(frameon=False, fontsize=8, labelcolor=INK, loc="center right",
-                bbox_to_anchor=(1, 0.45))  # fmt: skip
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8.5, labelcolor=INK)
     return figure
 
 
 def identity_figure(curves: Curves) -> Figure:
     """The best critic's log N - L, I - KL, and the looser number of the usual derivation."""
-    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    figure, (axes,) = make_figure(1, row_height=3.7)
     n = curves["n"]
     axes.axhline(curves["information"], color=INK, linewidth=1.2, label="I")
     axes.plot(n, curves["identity"], color=BLUE, linewidth=1.2, label="I − KL")
@@ -112,7 +117,7 @@ def identity_figure(curves: Curves) -> Figure:
 
 def dependent_negatives_figure(curves: Curves) -> Figure:
     """Greatest log N - L over the number of negatives that are independent."""
-    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    figure, (axes,) = make_figure(1, row_height=3.7)
     truth = curves["information"]
     axes.axhspan(truth, 1, color=RED, alpha=0.06, linewidth=0)
     axes.axhline(truth, color=INK, linewidth=1.2, label="I")
@@ -127,16 +132,16 @@ def dependent_negatives_figure(curves: Curves) -> Figure:
 
 def bias_against_n_figure(curves: Curves) -> Figure:
     """What the exact critic reads over N; its bias over the share of the ceiling."""
-    figure, (left, right) = make_figure(2, num_columns=2, width=10.0, row_height=4.0)
+    figure, (left, right) = make_figure(2, num_columns=2, width=9.6, row_height=4.0)
     n = np.array(curves["n"])
-    left.plot(n, np.log(n), color=RED, linestyle="--", linewidth=1.2, label="ceiling log N")
+    left.plot(n, np.log(n), color=INK, linestyle="--", linewidth=1.2, label="ceiling log N")
     series = zip(curves["information"], curves["value"], curves["share"], curves["relative_bias"],
                  COLOURS, strict=False)  # fmt: skip
     for nats, value, share, bias, colour in series:
         left.axhline(nats, color=colour, linestyle=":", linewidth=1)
         words = f"I = {nats:g}"
         left.plot(n, value, color=colour, marker="o", markersize=4, linewidth=1.2, label=words)
-        right.plot(share, 100 * np.array(bias), color=colour, label=words, **POINTS)
+        right.plot(share, 100 * np.array(bias), color=colour, **POINTS)
     left.set_xscale("log")
     left.set_xticks(n, [str(one) for one in n])
     left.minorticks_off()
@@ -147,14 +152,14 @@ def bias_against_n_figure(curves: Curves) -> Figure:
                        textcoords="offset points", va="top", fontsize=8, color=INK)  # fmt: skip
     right.set_xlim(0, 1.12)
     label(right, "(log N − L) / log N", "bias, % of I", "Low long before the ceiling")
-    add_legend(right, loc="upper left")
-    add_legend(left, loc="upper left", ncols=2)
+    right.set_ylim(-3, 70)
+    add_shared_legend(figure, [left])
     return figure
 
 
 def threshold_figure(curves: Curves) -> Figure:
     """The two losses over the positive's score; where they differ most, over K."""
-    figure, (left, right) = make_figure(2, num_columns=2, width=10.0, row_height=3.8)
+    figure, (left, right) = make_figure(2, num_columns=2, width=9.6, row_height=3.8)
     left.plot(curves["a"], curves["hinge"], color=ORANGE, linewidth=1.4,
               label="triplet, margin τ log K, over τ")  # fmt: skip
     left.plot(curves["a"], curves["soft"], color=BLUE, linewidth=1.4, label="InfoNCE")
@@ -178,7 +183,7 @@ def threshold_figure(curves: Curves) -> Figure:
 
 def negatives_needed_figure(curves: Curves) -> Figure:
     """Share of anchors with a hard negative over their number: closed form and counted."""
-    figure, (axes,) = make_figure(1, width=6.6, row_height=3.9)
+    figure, (axes,) = make_figure(1, row_height=3.7)
     for (density, needed), colour in zip(curves["needed"].items(), COLOURS, strict=False):
         k = np.geomspace(1, 1.3 * needed[-1], 200)
         axes.plot(k, -np.expm1(k * np.log1p(-float(density))), color=colour, linewidth=1.1)
@@ -189,13 +194,13 @@ def negatives_needed_figure(curves: Curves) -> Figure:
     axes.set_xscale("log")
     axes.set_ylim(0, 1.03)
     label(axes, "k, negatives", "anchors that have a hard one", "")
-    add_legend(axes, loc="upper left")
+    add_shared_legend(figure, [axes])
     return figure
 
 
 def temperature_figure(curves: Curves) -> Figure:
     """Entropy, its slope, and the hardest negatives' share, over the temperature."""
-    figure, panels = make_figure(3, width=11.0, row_height=3.5)
+    figure, panels = make_figure(3, width=10.6, row_height=3.5)
     tau, log_n = curves["tau"], np.log(curves["n"])
     panels[0].plot(tau, curves["entropy"], color=BLUE, linewidth=1.3, label="H")
     panels[0].plot(curves["solved"], curves["wanted"], color=ORANGE, label="solved for", **POINTS)
@@ -203,7 +208,7 @@ def temperature_figure(curves: Curves) -> Figure:
     label(panels[0], "τ", "nats", "Entropy")
     panels[1].plot(tau, curves["variance"], color=INK, linewidth=1.1, label="Var_p(s) / τ³")
     panels[1].plot(tau, curves["slope"], color=BLUE, label="dH / dτ, differentiated", **POINTS)
-    label(panels[1], "τ", "nats", "Its slope")
+    label(panels[1], "τ", "nats for each unit of τ", "Its slope")
     panels[2].plot(tau, curves["hardest"], color=RED, linewidth=1.3, label="hardest one")
     panels[2].plot(tau, curves["harder_half"], color=ORANGE, linewidth=1.3, label="harder half")
     panels[2].set_ylim(0, 1.04)

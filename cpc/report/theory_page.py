@@ -65,7 +65,8 @@ def sentence(finding: dict[str, Any]) -> str:
     """
     wrong = [row["what"] for row in finding["rows"] if not row["agrees"]]
     end = "They agree." if finding["agrees"] else f"They do not agree in: {'; '.join(wrong)}."
-    return f"Expected: {finding['expected']}. Measured: {finding['measured']}. {end}"
+    text = f"Expected: {finding['expected']}. Measured: {finding['measured']}. {end}"
+    return text.replace(" -", " −")
 
 
 def rows_table(finding: dict[str, Any]) -> str:
