@@ -48,7 +48,7 @@ def experiments(quick: bool, seed: int) -> dict[str, Callable[[], Finding]]:
             0.6, 999, (1, 3, 9, 27, 111, 333, 999)
         ),
         "bias_against_n": lambda: nce_bound.bias_against_n(
-            (1.0, 2.0, 4.0, 6.0, 8.0, 10.0),
+            (2.0, 4.0, 6.0, 8.0, 10.0),
             size((64, 128, 256, 512, 1024, 2048), (64, 256)),
             size(2**15, 2**12),
             seed,
