@@ -128,7 +128,7 @@ def tasks_figure(table: list[Row]) -> Figure | None:
         for j, name in enumerate(names):
             value = cells[task, name]["value"]
             dark = abs(bias[i, j]) > 0.4
-            text = "–" if value is None else f"{value:.2f}".replace("-", "−")
+            text = "–" if value is None else f"{value:z.2f}".replace("-", "−")
             axes.text(
                 j + 1, i, text, ha="center", va="center", fontsize=7.5,
                 color="white" if dark else INK,

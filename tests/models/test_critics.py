@@ -35,8 +35,9 @@ def test_rows_are_x_and_columns_are_y(critic, data):
 def test_the_joint_critic_reads_the_two_side_by_side(data):
     x, y = data
     critic = JointCritic((16, 8))
-    scores, variables = critic.init_with_output(jax.random.key(2), x, y)
-    p = variables["params"]
+    start = critic.init(jax.random.key(2), x, y)
+    variables = jax.tree.map(lambda leaf: leaf + 0.1, start)  # biases begin at 0
+    scores, p = critic.apply(variables, x, y), variables["params"]
     pair = jnp.concatenate([x[3], y[2]])
     hidden = jax.nn.relu(pair @ p["kernel"] + p["bias"])
     hidden = jax.nn.relu(hidden @ p["pair0"]["kernel"] + p["pair0"]["bias"])
@@ -47,8 +48,8 @@ def test_the_joint_critic_reads_the_two_side_by_side(data):
 def test_the_conditional_is_a_density(data):
     x, y = data
     model = GaussianConditional((16,))
-    scores, variables = model.init_with_output(jax.random.key(2), x, y)
-    p = variables["params"]
+    variables = jax.tree.map(lambda leaf: leaf + 0.1, model.init(jax.random.key(2), x, y))
+    scores, p = model.apply(variables, x, y), variables["params"]
     hidden = {
         name: jax.nn.relu(x @ p[f"{name}0"]["kernel"] + p[f"{name}0"]["bias"])
         @ p[f"{name}_out"]["kernel"] + p[f"{name}_out"]["bias"]
