@@ -1,10 +1,10 @@
-"""Linear probes with one optimum, which is reached: logistic regression and ridge regression.
+"""Linear probes with one optimum and nothing to tune: logistic regression, ridge regression.
 
 Both work along the principal axes of the standardised features, where ridge regression is a
-division and logistic regression takes a dozen steps instead of hundreds.
+division and logistic regression takes few steps.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,7 +17,8 @@ from cpc.evaluate.few_labels import label_subset
 from cpc.evaluate.probe import Probe, check_labels, predict, standardisation
 from cpc.types import Array, ArrayLike, UserError
 
-MAX_ITERATIONS = 500
+#: For each l2. From about 50 on, the accuracy of probes of real pictures stands still.
+MAX_ITERATIONS = 200
 #: Of the gradient along the scaled axes, in nats.
 TOLERANCE = 1e-5
 
@@ -27,20 +28,22 @@ def fit_lbfgs_probe(
     labels: Int[np.ndarray, " n"],
     *,
     num_classes: int,
-    l2s: Sequence[float | int] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
+    l2s: Sequence[float | int] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0),
     validation_fraction: float | int = 0.1,
     seed: int = 0,
 ) -> Probe:
-    """Multinomial logistic regression to convergence, by L-BFGS; there is nothing to tune.
+    """Multinomial logistic regression by L-BFGS; there is nothing to tune.
 
     Minimises the mean of -log p(label | features) + (l2 / 2) |W|^2 over standardised features, the
-    bias free. Each l2 is fitted without a stratified share of the rows, the one with the fewest
-    nats on that share is taken, and the probe is refitted with it on all rows.
+    bias free. Without a stratified share of the rows, one l2 after the other is fitted, from the
+    strongest down, until the nats on that share rise; with the best of them the probe is refitted
+    on all rows.
 
     The unknowns are scaled by the root of their mean curvature: along the principal axes, of
-    variances v, it is mean(p (1 - p)) v + l2, and the number of steps no longer depends on how
-    unequal the axes are. A single small l2 on separable classes may stop at 500 steps, short of
-    the optimum; a grid goes down to it in stages.
+    variances v, it is mean(p (1 - p)) v + l2, so that steps are few however unequal the axes are.
+    Each l2 has at most 200 steps, from the optimum of the one before: enough for the optimum to
+    float32, except where rows differ much in p (1 - p) and l2 is small, as with separable classes
+    or raw pixels; there the last 1e-3 nats are left, which change no accuracy.
 
     Args:
         features: one row a picture; all are put on the device.
@@ -63,7 +66,7 @@ def fit_lbfgs_probe(
     labelled = np.flatnonzero(labels >= 0)
     x, y = np.asarray(features)[labelled], labels[labelled]
     if len(l2s) == 1:
-        return fit_grid(x, y, num_classes, l2s)[0]
+        return next(fit_path(x, y, num_classes, l2s))
 
     held = label_subset(y, validation_fraction, seed)
     held = held[np.bincount(y)[y[held]] > 1]  # a class of one row stays with the training
@@ -73,10 +76,14 @@ def fit_lbfgs_probe(
             "single row: give it more labels or a single l2"
         )
     kept = np.setdiff1d(np.arange(len(y)), held)
-    probes = fit_grid(x[kept], y[kept], num_classes, l2s)
-    nats = [-predict(probe, x[held])[np.arange(len(held)), y[held]].mean() for probe in probes]
-    chosen = probes[int(np.argmin(nats))].weight_decay
-    return fit_grid(x, y, num_classes, [l2 for l2 in l2s if l2 >= chosen])[-1]
+    chosen, fewest = 0.0, np.inf
+    for probe in fit_path(x[kept], y[kept], num_classes, l2s):
+        nats = -predict(probe, x[held])[np.arange(len(held)), y[held]].mean()
+        if nats >= fewest:
+            break
+        chosen, fewest = probe.weight_decay, nats
+    *_, probe = fit_path(x, y, num_classes, [l2 for l2 in l2s if l2 >= chosen])
+    return probe
 
 
 def fit_ridge_probe(
@@ -138,23 +145,21 @@ def ridge_path(
         return jax.lax.map(one, l2s)
 
 
-def fit_grid(
+def fit_path(
     features: Float[ArrayLike, "n d"],
     labels: Int[np.ndarray, " n"],
     num_classes: int,
     l2s: Sequence[float | int],
-) -> list[Probe]:
+) -> Iterator[Probe]:
     """A logistic probe for each l2, strongest first, each fit starting at the one before."""
     x, y = jnp.asarray(features, jnp.float32), jnp.asarray(labels)
     mean, std = standardisation(x)
     variances, axes, along = rotate(x, mean, std)
     del x
     solution = jnp.zeros((along.shape[1], num_classes)), jnp.zeros(num_classes)
-    probes = []
     for l2 in sorted(l2s, reverse=True):
         solution = solve_logistic(solution, along, y, variances, l2)
-        probes.append(Probe(((axes @ solution[0], solution[1]),), mean, std, float(l2)))
-    return probes
+        yield Probe(((axes @ solution[0], solution[1]),), mean, std, float(l2))
 
 
 @jax.jit

@@ -94,6 +94,7 @@ def test_page_before_any_probe(pictures):
     ("name", "change"),
     [
         ("neighbours", {"query_labels": np.full(8, 4)}),
+        ("neighbours", {"query_labels": np.full(8, -1)}),
         ("neighbours", {"neighbour_labels": np.zeros((8, 3), int)}),
         ("neighbours", {"queries": np.zeros((3, 28, 28, 1), np.uint8)}),
         ("units", {"patches": np.zeros((8, 2, 8, 8, 1), np.float32)}),
