@@ -50,7 +50,7 @@ def get_config() -> Any:
     c.model.stages = 0  # of a ResNet, 0: all; the paper: 3 of 101
     c.model.pooled_stem = False  # of a ResNet: 7x7 and pooling first, for patches of 32 and more
     c.model.width = 128  # of the small encoder's z
-    c.model.norm = "none"  # none, layer, channel, batch or group
+    c.model.norm = "none"  # none, layer, batch or group
     c.model.context = "conv"  # masked convolutions over rows, or gru
     c.model.context_width = 128
     c.model.context_layers = 3

@@ -3,6 +3,7 @@
 import pathlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
@@ -40,9 +41,7 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
         return problem.look(outputs, prepared)[0][1]
 
     prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
-    empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), prepared)
-    variables = jax.eval_shape(problem.model.init, root, empty)
-    variables = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), variables)
+    variables = _zeros(jax.eval_shape(problem.model.init, root, _zeros(prepared)))
     positions = [jax.device_get(jax.jit(place)(batch)) for batch in batches]
     labels = [problem.label(batch) for batch in batches]
     utterances = [_utterances(batch, p) for batch, p in zip(batches, positions, strict=True)]
@@ -65,6 +64,10 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
     for other in others:
         rows += _named(*other, only_false=True)
     return tuple(rows) + _predictions(config, positions[0].sequence.size)
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
 def _utterances(batch, positions):

@@ -66,6 +66,8 @@ def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
             f"negatives.temperature_rule is {options.temperature_rule!r}: choose one of "
             f"{', '.join(TEMPERATURES)}"
         )
+    if options.temperature <= 0:
+        raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
     low, high = options.temperature_low, options.temperature_high
     if not 0 < low < high:
         raise UserError(
