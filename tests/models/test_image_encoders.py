@@ -157,7 +157,7 @@ def plain_small(params, x):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "stride", "side"), [(3, 2, 4), (3, 2, 3), (1, 2, 4), (3, 1, 16), (7, 2, 30)]
+    ("kernel", "stride", "side"), [(3, 2, 4), (3, 2, 3), (1, 2, 4), (3, 1, 16), (5, 2, 16)]
 )
 def test_products_are_convolutions(kernel, stride, side):
     """Values and gradients of the matrix product are those of XLA's convolution."""
