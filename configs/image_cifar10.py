@@ -36,5 +36,6 @@ def get_config() -> Any:
     c.model.context_width = 256
     c.model.num_offsets = 4
     c.model.directions = ("down", "up")
+    c.negatives.rule = "batch"
     c.optim.learning_rate = 4e-4
     return c

@@ -63,6 +63,8 @@ def get_config() -> Any:
 
     c.loss = defaults.loss()
     c.negatives = defaults.negatives()
+    # The same place of other pictures: with the whole batch, features tell places, not classes.
+    c.negatives.rule = "one_per_sequence"
     c.optim = defaults.optim()
     c.optim.learning_rate = 1e-3
 
@@ -73,7 +75,7 @@ def get_config() -> Any:
     # linear, knn, few_labels, fine_tuned, supervised, neighbours, units
     c.probe.tasks = ("linear", "knn", "few_labels", "neighbours", "units")
     c.probe.features = ("z", "c", "random z", "random c", "pixels")
-    c.probe.regions = 1  # a side, into which the grid's features are pooled: 1 is the mean of all
+    c.probe.regions = 3  # a side, into which the grid's features are pooled: 1 is the mean of all
     c.probe.solver = "lbfgs"  # lbfgs, ridge or the paper's sgd
     c.probe.num_images = 0  # labelled pictures that probes are fitted on; 0: all
     c.probe.num_neighbours = 20

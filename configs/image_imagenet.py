@@ -41,11 +41,13 @@ def get_config() -> Any:
     c.model.num_offsets = 5  # up to five rows: 2 to 6, as offset 1 shares pixels
     c.model.remat = True
     c.model.dtype = "bfloat16"
+    c.negatives.rule = "batch"
     c.negatives.groups = 32
     c.optim.learning_rate = 2e-4
     c.optim.schedule = "constant"  # open
     c.optim.warmup_steps = 1000  # open
     c.evaluate.num_images = 2048
+    c.probe.regions = 1
     c.probe.solver = "sgd"
     c.probe.features = ("z", "random z")
     return c
