@@ -175,8 +175,8 @@ def bias_against_n(
         )  # fmt: skip
     return finding(
         "Bound and bias against N, with the exact critic",
-        "never above I nor log N; a bias of (e^2I - 1) / 2N where I is small; within 10 % up to "
-        "0.6 log N, and 28 % or more above 0.9 log N",
+        "never above I nor log N; a bias of (e^(2I) - 1) / (2N) where I is small; within 10 % of I "
+        "up to 0.6 log N, and 28 % or more above 0.9 log N",
         f"N times the bias is {found:.3f} for {law:.3f} at I = 0.5; "
         + said,
         rows,

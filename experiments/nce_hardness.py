@@ -131,7 +131,7 @@ def temperature(scores: np.ndarray, taus: np.ndarray, fractions: Sequence[float]
         "Entropy against temperature",
         "H rises from 0 to log n with the slope Var_p(s) / tau^3, so that a temperature can be "
         "solved for any entropy between",
-        f"the slope is within {rows[0]['measured']:.1g} of its greatest, and solved temperatures "
+        f"the slope is off by {rows[0]['measured']:.1g} of its greatest, and solved temperatures "
         f"give the wanted entropies within {np.abs(np.array(reached) - wanted).max():.1g} nats",
         rows,
         {"tau": taus, "entropy": heights, "slope": slopes, "variance": variance / taus**3,

@@ -80,18 +80,24 @@ def sampled_softmax_bias(
     whose gradient is E_y [ (p_y e_y + p) / (1 + p_y) ] - p. Without correction the bias stays:
     InfoNCE learns the ratio p / q, and its gradient at log p goes to p q / sum(p q) - p.
     """
-    largest = {name: np.abs(softmax_bias(data, noise, counts, name)).max(1) for name in CONVENTIONS}
+    bias = {name: softmax_bias(data, noise, counts, name) for name in CONVENTIONS}
+    largest = {name: np.abs(gradients).max(1) for name, gradients in bias.items()}
     last, before = counts[-1], counts[-2]
     slope = np.log(largest[REMOVED][-1] / largest[REMOVED][-2]) / np.log(last / before)
     limit = np.abs(data - data * noise / (data @ noise)).max()
     twice = np.abs(data * (data / (1 + data) + (data / (1 + data)).sum() - 1)).max()
-    far = float((data / noise).max() / before)
+    # The gradient at 1 / K = 0, on the line through the last two.
+    line = {name: (last * g[-1] - before * g[-2]) / (last - before) for name, g in bias.items()}
+    far = float((data / noise).max())
     rows = [
         row(f"largest bias of any K, {EXACT}", largest[EXACT].max(), 0, 1e-5, "float32 sums"),
-        row(f"slope over K, {REMOVED}", slope, -1, far, "the next order, max(p/q) / K"),
-        row(f"bias at K = {last}, {KEPT}", largest[KEPT][-1], twice, 2 / last, "about 1 / K to go"),
-        row(f"bias at K = {last}, {NONE}", largest[NONE][-1], limit, 2 / last, "about 1 / K to go"),
-    ]
+        row(f"slope over K, {REMOVED}", slope, -1, far / before, "the next order, max(p/q) / K"),
+        *(
+            row(f"bias on a line to 1/K = 0, {name}", np.abs(line[name]).max(), expected,
+                (far / last) ** 2, "the next order, (max(p/q) / K)^2")
+            for name, expected in ((KEPT, twice), (NONE, limit))
+        ),
+    ]  # fmt: skip
     return finding(
         "Sampled softmax against the number of negatives",
         "log q taken off every candidate leaves no bias at any K, off the negatives alone a bias "

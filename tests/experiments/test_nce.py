@@ -1,6 +1,8 @@
 """Theory as experiments: the quick form end to end, and its numbers against other sources."""
 
 import contextlib
+import doctest
+import importlib
 import io
 import json
 import pathlib
@@ -69,9 +71,9 @@ def test_the_same_command_again_measures_only_what_is_missing(experiment, quick,
     workdir, _ = quick
     findings = json.loads((workdir / "nce.json").read_text())
     calls = []
-    names = experiment.experiments(True, 0)
+    names = experiment.experiments(True)
     measured = {name: lambda name=name: calls.append(name) or findings[name] for name in names}
-    monkeypatch.setattr(experiment, "experiments", lambda quick, seed: measured)
+    monkeypatch.setattr(experiment, "experiments", lambda quick: measured)
     left_out = {name: one for name, one in findings.items() if name != "identity"}
     (workdir / "nce.json").write_text(json.dumps(left_out))
     run(experiment, workdir)
@@ -217,6 +219,12 @@ def test_losses_at_the_threshold(name):
     atol = 3e-7 / tau * np.abs(inputs["alpha"]).max()
     np.testing.assert_allclose(soft, expected["loss"], rtol=2e-6, atol=atol)
     np.testing.assert_allclose(hinge, expected["hinge"], rtol=2e-6, atol=atol)
+
+
+@pytest.mark.parametrize("name", ["nce_rows", "nce_enumerate"])
+def test_examples(name):
+    failed, tried = doctest.testmod(importlib.import_module(f"experiments.{name}"))
+    assert (failed, tried > 0) == (0, True)
 
 
 def test_quick_and_full_do_not_share_a_directory(experiment, quick):
