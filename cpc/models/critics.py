@@ -13,6 +13,9 @@ from jaxtyping import Array, Float
 class SeparableCritic(nn.Module):
     """f(x, y) = g(x) . h(y): n networks' worth of work for n^2 scores.
 
+    Scores begin with a variance of about 1, whatever the embedding: exponentials of larger ones
+    can run away with MINE's average and fill Adam's memory in the first steps.
+
     >>> import jax
     >>> critic = SeparableCritic(widths=(8,), embedding=4)
     >>> scores, _ = critic.init_with_output(jax.random.key(0), jnp.ones((5, 2)), jnp.ones((5, 3)))
@@ -26,8 +29,9 @@ class SeparableCritic(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "m dx"], y: Float[Array, "n dy"]) -> Float[Array, "m n"]:
         """Score every x with every y."""
-        g = _mlp(x, self.widths, self.embedding, "x")
-        h = _mlp(y, self.widths, self.embedding, "y")
+        small = self.embedding**-0.5  # the variance of each of the embedding's numbers
+        g = _mlp(x, self.widths, self.embedding, "x", small)
+        h = _mlp(y, self.widths, self.embedding, "y", small)
         return jnp.einsum("md,nd->mn", g, h)
 
 
@@ -44,7 +48,7 @@ class JointCritic(nn.Module):
         """Score every x with every y."""
         first, *rest = self.widths
         shape = (x.shape[1] + y.shape[1], first)
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        kernel = self.param("kernel", nn.initializers.he_normal(), shape)
         bias = self.param("bias", nn.initializers.zeros, (first,))
         of_x, of_y = x @ kernel[: x.shape[1]] + bias, y @ kernel[x.shape[1] :]
         hidden = nn.relu(of_x[:, None] + of_y)  # (m, n, h)
@@ -80,7 +84,10 @@ class GaussianConditional(nn.Module):
         return -0.5 * (residual.sum(-1) + constant[:, None])
 
 
-def _mlp(x, widths, out, name):
+def _mlp(x, widths, out, name, variance=1.0):
+    """ReLU layers that keep the mean square of x, and a linear one that scales it to `variance`."""
+    keep = nn.initializers.he_normal()
     for i, width in enumerate(widths):
-        x = nn.relu(nn.Dense(width, name=f"{name}{i}")(x))
-    return nn.Dense(out, name=f"{name}_out")(x)
+        x = nn.relu(nn.Dense(width, kernel_init=keep, name=f"{name}{i}")(x))
+    last = nn.initializers.variance_scaling(variance, "fan_in", "truncated_normal")
+    return nn.Dense(out, kernel_init=last, name=f"{name}_out")(x)

@@ -61,6 +61,14 @@ def test_the_conditional_is_a_density(data):
     np.testing.assert_allclose(scores[1], law.logpdf(np.asarray(y)), rtol=1e-4)
 
 
+@pytest.mark.parametrize("embedding", [4, 256])
+def test_separable_scores_begin_with_unit_variance(embedding):
+    x, y = jax.random.normal(jax.random.key(0), (2, 200, 20))
+    critic = SeparableCritic((64, 64), embedding)
+    stds = [float(critic.init_with_output(jax.random.key(i), x, y)[0].std()) for i in range(5)]
+    assert 0.5 < np.mean(stds) < 2.0
+
+
 def test_a_baseline_is_one_number_a_row(data):
     x, _ = data
     values, variables = Baseline((8,)).init_with_output(jax.random.key(3), x)
