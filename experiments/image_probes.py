@@ -39,7 +39,11 @@ SOLVERS = ("lbfgs", "ridge", "sgd")
 #: Pictures of the run directory.
 NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12, 8
 
-Predict = Callable[[np.ndarray], np.ndarray]
+#: Labels from which on few-label probes are fitted by least squares.
+MANY_LABELS = 5000
+
+#: Features or pictures to classes.
+Predict = Callable[[Any], np.ndarray]
 
 
 def check_options(config: Config) -> None:
@@ -203,10 +207,16 @@ def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Predict, str]:
     """A linear probe's answers, and what was chosen for it."""
-    if solver == "sgd":
-        rows = np.arange(len(labels))
+    if solver == "sgd":  # of the paper: 85,000 updates of 2048 pictures
         probe = fit_probe(
-            train, labels, rows, num_classes=num_classes, learning_rate=0.1, optimizer=paper_sgd
+            train,
+            labels,
+            np.arange(len(labels)),
+            num_classes=num_classes,
+            learning_rate=0.1,
+            optimizer=paper_sgd,
+            batch_size=2048,
+            min_updates=85_000,
         )
     else:
         fit = fit_lbfgs_probe if solver == "lbfgs" else fit_ridge_probe
@@ -228,7 +238,9 @@ def few_label_rows(
 
     def frozen(name, subset):
         train, held = features[name]
-        return fit_linear("lbfgs", train[subset], labelled.labels[subset], num_classes)[0](held)
+        # Many fits: the closed form where labels are plenty.
+        solver = "lbfgs" if len(subset) < MANY_LABELS else "ridge"
+        return fit_linear(solver, train[subset], labelled.labels[subset], num_classes)[0](held)
 
     def tuned(start, subset):
         part = select_images(labelled, subset)

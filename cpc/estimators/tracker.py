@@ -39,9 +39,10 @@ class Tracker:
     sums of log N - L and of anchors of sequence b, R = sum v_b / sum a_b has the standard error
     sqrt(B / (B - 1) sum (v_b - R a_b)^2) / sum a_b.
 
-    States by R / log N, calibrated on correlated Gaussians with a perfect critic: up to 0.6 the
-    estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above that more
-    (saturated). Chance: the interval reaches down to 0, or the value is under 1 % of log N.
+    States by R / log N, calibrated on correlated Gaussians with a perfect critic, for N of 64 and
+    more: up to 0.6 the estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above
+    that more (saturated); with N = 16 it is 25 % low at 0.6 already. Chance: the interval reaches
+    down to 0, or the value is under 1 % of log N.
     """
 
     is_bound: bool

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
@@ -75,7 +76,8 @@ def sampled_logistic(
     Args:
       positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
       negatives: scores of the sampled classes.
-      where: which of them count: leave accidental hits out here. An anchor without any has loss 0.
+      where: which of them count: leave accidental hits out here. An anchor without any has loss 0,
+        which at small samples pulls the optimum away from the log odds.
       log_q_positive: log Q of the positives: one number, (m,) or (m, p).
       log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
 
@@ -151,7 +153,8 @@ def _one_hot(scores: Any, labels: Any) -> Any:
             f"labels has shape {labels.shape}: with {m} rows of scores it must be ({m},)"
         )
     if not isinstance(labels, Tracer):
-        outside = labels[(labels < 0) | (labels >= v)]
+        known = np.asarray(labels)  # also under a trace that has closed over them
+        outside = known[(known < 0) | (known >= v)]
         if outside.size:
             raise UserError(f"labels holds {outside[0]}: with {v} classes it must be 0 to {v - 1}")
     return labels[:, None] == jnp.arange(v)

@@ -376,6 +376,8 @@ def test_full_losses():
     softmax = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(3), labels]
     logistic = np.logaddexp(0.0, np.where(mask, -scores, scores)).sum(1)
     np.testing.assert_allclose(full_softmax(*as_arrays), softmax, rtol=1e-5)
+    closed_over = jax.jit(lambda scores: full_softmax(scores, as_arrays[1]))(as_arrays[0])
+    np.testing.assert_allclose(closed_over, softmax, rtol=1e-5)
     np.testing.assert_allclose(full_logistic(*as_arrays), logistic, rtol=1e-5)
     np.testing.assert_allclose(full_logistic(as_arrays[0], jnp.asarray(mask)), logistic, rtol=1e-5)
     two = mask | (np.arange(5) == 1)
