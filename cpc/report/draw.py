@@ -64,7 +64,7 @@ def add_shared_legend(figure: Figure, panels: list[Axes]) -> None:
         named.values(),
         named.keys(),
         loc="outside lower center",
-        ncols=min(len(named), 5),
+        ncols=min(len(named), max(1, 120 // max(map(len, named), default=1)), 5),
         frameon=False,
         fontsize=8.5,
         labelcolor=INK,
