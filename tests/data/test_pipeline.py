@@ -44,15 +44,16 @@ def test_work_runs_ahead_but_not_further_than_the_buffer():
 
 
 def test_closing_ends_the_threads():
-    before = threading.active_count()
+    before = set(threading.enumerate())  # some of them of earlier tests, about to end
     stream = data.prefetch(batches, 0, 10_000)
     next(stream)
-    assert threading.active_count() > before
+    started = set(threading.enumerate()) - before
+    assert started
     stream.close()
     deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while any(thread.is_alive() for thread in started) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert threading.active_count() <= before
+    assert not any(thread.is_alive() for thread in started)
 
 
 def test_a_mistake_in_a_thread_comes_out():
