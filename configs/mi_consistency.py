@@ -5,7 +5,7 @@
 x is a picture, y its top rows: information must grow with the rows; a processed copy of y beside
 it must add nothing (ratio 1); two independent pictures must hold twice as much (ratio 2).
 
-Measured: 2 minutes on 2 CPU cores beside other jobs. InfoNCE keeps the first two laws (0.87 to 1.00,
+Measured: 2 minutes on 2 CPU cores beside other jobs. InfoNCE keeps two laws (0.87 to 1.00,
 0.97 to 1.00) and, at its ceiling, breaks the third (1.03 to 1.13 for 2). NWJ wavers by a third, JS
 diverges, SMILE reads 1.1 to 1.8 for 2.
 """
