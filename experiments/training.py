@@ -183,7 +183,8 @@ def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
     """The model's variables as they are evaluated: the running average, if there is one."""
-    return {"params": (ema or params)["model"], **extra["model"]}
+    # A checkpoint read without its state has no entry for what is empty.
+    return {"params": (ema or params)["model"], **extra.get("model", {})}
 
 
 def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str, Any]:

@@ -213,9 +213,10 @@ def test_regions_are_pooled_side_by_side():
 
 @pytest.mark.slow
 def test_mistakes_are_sentences(pictures, tmp_path):
-    config = ("--config=configs/image_fashion_mnist.py", f"--workdir={tmp_path / 'run'}")
+    config = "--config=configs/image_fashion_mnist.py"
     tfds = run(
-        *config,
+        config,
+        f"--workdir={tmp_path / 'unprepared'}",
         "--config.data.source=tfds",
         f"--config.data.path={tmp_path}",
         "--config.data.name=cifar10",
@@ -228,7 +229,8 @@ def test_mistakes_are_sentences(pictures, tmp_path):
     for i in range(4):
         picture.save(unlabelled / f"{i}.png")
     done = run(
-        *config,
+        config,
+        f"--workdir={tmp_path / 'unlabelled'}",
         *SMALL,
         f"--config.data.path={tmp_path / 'flat'}",
         "--config.data.test_split=train",
