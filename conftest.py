@@ -9,6 +9,8 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
         os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     )
 
+import jaxtyping
+import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook("cpc", "beartype.beartype")
@@ -18,3 +20,11 @@ import jax  # noqa: E402 (after the flags and the hook)
 CACHE = pathlib.Path(__file__).parent / ".cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.fixture
+def unchecked():
+    """As users run it: without the tests' own check of annotations, which would come first."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
