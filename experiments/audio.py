@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import audio_voices
-from cpc import report
 from cpc.data import SAMPLE_RATE_HZ, make_batches
 from cpc.models import (
     CPC,
@@ -36,9 +35,10 @@ from cpc.train import check_batch_size
 from cpc.types import Batch, Position, UserError
 from experiments import audio_probes, launch, training
 from experiments.audio_data import AudioData, label_frames, load_data, synthetic_truth
-from experiments.audit import AUDIT, audit_run
+from experiments.audit import AUDIT
 from experiments.launch import Config
 from experiments.objective import build_objective, build_rule
+from experiments.run_problem import run_problem
 
 CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalTransformer}
 
@@ -46,7 +46,7 @@ CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalT
 def run(
     config: Config, workdir: str | None, device: str = "auto", only_audit: bool = False
 ) -> None:
-    """Audit, train, probe, report; stopped by a signal, say how to resume."""
+    """Check the config, read the data, and run the problem that they make."""
     if config is None:
         raise UserError("no --config is given: name one, such as configs/audio_voices.py")
     launch.check_config(config, audio_voices.get_config())
@@ -66,18 +66,7 @@ def run(
 
     probe = functools.partial(audio_probes.run_tasks, config, folder, data, model)
     problem = make_problem(config, data, probe)
-    audit_run(config, folder, problem)
-    if only_audit:
-        return
-    reason, variables = training.train(config, folder, problem, mesh)
-    if reason:
-        print(f"stopped by {reason}; to resume: {launch.command_line()}")
-        return
-    try:
-        if not audio_probes.are_done(config, folder):
-            probe(variables, config.num_steps)
-    finally:  # a probe that fails does not hide the training
-        print(f"report: {report.write_report(folder)}")
+    run_problem(config, folder, problem, mesh, only_audit)
 
 
 def make_problem(config: Config, data: AudioData, probe: Callable) -> training.Problem:

@@ -73,14 +73,6 @@ def check_data(config: Config, data: AudioData, tasks: Sequence[str] | None = No
                 align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
 
 
-def are_done(config: Config, workdir: pathlib.Path) -> bool:
-    """Whether the probes of the last step are recorded already."""
-    files = [workdir / "probes" / f"{task}.json" for task in config.probe.tasks]
-    return all(
-        file.exists() and launch.read_json(file)["step"] == config.num_steps for file in files
-    )
-
-
 def run_tasks(
     config: Config,
     workdir: pathlib.Path,

@@ -21,7 +21,7 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 def audit_run(config: Config, workdir: pathlib.Path, problem: Problem) -> None:
     """Audit the negatives of a run once, print the table, leave it in the run directory."""
     path = workdir / "audit.json"
-    if path.exists():
+    if path.exists() and (workdir / "metrics.jsonl").exists():  # the training has begun
         return
     rows = audit_problem(config, problem)
     title = f"{problem.objective.name}, {NUM_BATCHES} batches"

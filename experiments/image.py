@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 
 from configs import image_fashion_mnist
-from cpc import report
 from cpc.data import augment, make_image_batches
 from cpc.models import (
     ImageCPC,
@@ -38,10 +37,11 @@ from cpc.models import (
 from cpc.train import check_batch_size
 from cpc.types import Batch, UserError
 from experiments import image_probes, launch, training
-from experiments.audit import AUDIT, audit_run
+from experiments.audit import AUDIT
 from experiments.image_data import ImageData, load_data, skipped
 from experiments.launch import Config
 from experiments.objective import View, build_objective
+from experiments.run_problem import run_problem
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 
@@ -49,7 +49,7 @@ CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 def run(
     config: Config, workdir: str | None, device: str = "auto", only_audit: bool = False
 ) -> None:
-    """Audit, train, probe, report; stopped by a signal, say how to resume."""
+    """Check the config, read the data, and run the problem that they make."""
     if config is None:
         raise UserError("no --config is given: name one, such as configs/image_fashion_mnist.py")
     launch.check_config(config, image_fashion_mnist.get_config())
@@ -67,18 +67,7 @@ def run(
     probe = functools.partial(image_probes.run_tasks, config, folder, data, model, of_config)
     problem = make_problem(config, data, probe)
     image_probes.save_augmented(folder, problem)
-    audit_run(config, folder, problem)
-    if only_audit:
-        return
-    reason, variables = training.train(config, folder, problem, mesh)
-    if reason:
-        print(f"stopped by {reason}; to resume: {launch.command_line()}")
-        return
-    try:
-        if not image_probes.are_done(config, folder):
-            probe(variables, config.num_steps)
-    finally:  # a probe that fails does not hide the training
-        print(f"report: {report.write_report(folder)}")
+    run_problem(config, folder, problem, mesh, only_audit)
 
 
 def make_problem(config: Config, data: ImageData, probe: Callable) -> training.Problem:

@@ -1,7 +1,8 @@
 """From the data section of an image config to pictures."""
 
 import pathlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from cpc import data
@@ -51,13 +52,7 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str],
                 "fashion_mnist have 28 pixels a side and 1 channel"
             )
         splits = load_fashion_mnist(log=log)
-
-        def read(split):
-            if split not in splits:
-                raise UserError(f"fashion_mnist has no split {split!r}: choose train or test")
-            return splits[split]
-
-        return read
+        return lambda split: cut_split(splits, split)
     if not options.path:
         raise UserError(f"data.source is {options.source}: set data.path to its folder")
     root = pathlib.Path(options.path).expanduser()
@@ -72,6 +67,29 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str],
     if not options.name:
         raise UserError("data.source is tfds: set data.name to the set, such as cifar10")
     return lambda split: data.read_images_tfds(root, options.name, split, **how)
+
+
+def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
+    """A split, or a part of it as tfds writes it: "train", "train[:50000]", "train[90%:]"."""
+    match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
+    if not match or match[1] not in splits:
+        raise UserError(
+            f"fashion_mnist has no split {text!r}: choose {' or '.join(splits)}, or a part such as "
+            "train[:50000] or train[90%:]"
+        )
+    images = splits[match[1]]
+    if match[2] is None and match[3] is None:
+        return images
+    first, end = (
+        int(bound[:-1]) * len(images) // 100
+        if bound and bound.endswith("%")
+        else bound and int(bound)
+        for bound in match.groups()[1:]
+    )
+    rows = range(len(images))[slice(first, end)]
+    if not rows:
+        raise UserError(f"the split {text!r} of fashion_mnist holds no picture")
+    return data.select_images(images, rows)
 
 
 def skipped(images: ImageData) -> dict[str, str]:

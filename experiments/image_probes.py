@@ -79,14 +79,6 @@ def check_data(config: Config, data: ImageData) -> None:
             )
 
 
-def are_done(config: Config, workdir: pathlib.Path) -> bool:
-    """Whether the probes of the last step are recorded already."""
-    stamp = workdir / "probes" / "done.json"
-    return not config.probe.tasks or (
-        stamp.exists() and launch.read_json(stamp)["step"] == config.num_steps
-    )
-
-
 def run_tasks(
     config: Config,
     workdir: pathlib.Path,
@@ -116,7 +108,6 @@ def run_tasks(
         save_neighbours(folder, labelled, test, features)
     if "units" in tasks:
         save_units(folder, test, model, prepare, variables)
-    launch.write_json(folder / "done.json", {"step": step})
     return {f"classes/{row['features']}/{row['probe']}": row["accuracy"] for row in rows}
 
 

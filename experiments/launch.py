@@ -224,7 +224,7 @@ def check_numbers(config: Config) -> None:
 
 
 def open_run(workdir: str | None, config: Config, mesh: jax.sharding.Mesh) -> pathlib.Path:
-    """Make the run directory, or find that it holds a run of the same config."""
+    """Make the run directory, or find that it has begun a run of the same config."""
     if not workdir:
         raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
     path = pathlib.Path(workdir).expanduser()
@@ -232,7 +232,8 @@ def open_run(workdir: str | None, config: Config, mesh: jax.sharding.Mesh) -> pa
     wanted = json.loads(config.to_json())
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if (path / "config.json").exists():
+        # Where nothing was trained, as after a mistake in the data section, nothing can be mixed.
+        if (path / "config.json").exists() and (path / "metrics.jsonl").exists():
             check_same_config(read_json(path / "config.json"), wanted, path)
         write_json(path / "config.json", wanted)
         write_json(path / "environment.json", environment)
