@@ -1,0 +1,41 @@
+"""What an experiment's command does with its problem: audit, train, probe, report."""
+
+import pathlib
+
+import jax
+
+from cpc import report
+from experiments import launch, training
+from experiments.audit import audit_run
+from experiments.launch import Config
+from experiments.training import Problem
+
+
+def run_problem(
+    config: Config,
+    workdir: pathlib.Path,
+    problem: Problem,
+    mesh: jax.sharding.Mesh,
+    only_audit: bool = False,
+) -> None:
+    """From an open run directory to its report; stopped by a signal, say how to resume."""
+    audit_run(config, workdir, problem)
+    if only_audit:
+        return
+    reason, variables = training.train(config, workdir, problem, mesh)
+    if reason:
+        print(f"stopped by {reason}; to resume: {launch.command_line()}")
+        return
+    try:
+        probe_once(config, workdir, problem, variables)
+    finally:  # a probe that fails does not hide the training
+        print(f"report: {report.write_report(workdir)}")
+
+
+def probe_once(config: Config, workdir: pathlib.Path, problem: Problem, variables) -> None:
+    """Fit the probes of the last step, unless a run before this one has."""
+    wanted = {"step": config.num_steps, "tasks": list(config.probe.tasks)}
+    stamp = workdir / "probes" / "done.json"
+    if wanted["tasks"] and not (stamp.exists() and launch.read_json(stamp) == wanted):
+        problem.probe(variables, config.num_steps)
+        launch.write_json(stamp, wanted)
