@@ -1,51 +1,49 @@
-"""Batches ahead of the device, through Grain."""
+"""Batches ahead of the device: made by threads, taken in order."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
 
-import grain
-
-from cpc.types import Batch
-
-
-class _Steps:
-    """One element is one whole batch, so that the state of the stream is one integer, the step."""
-
-    def __init__(self, batches: Callable[[int], Batch], stop: int):
-        self.batches = batches
-        self.stop = stop
-
-    def __len__(self) -> int:
-        return self.stop
-
-    def __getitem__(self, index: int) -> Batch:
-        return self.batches(int(index))
+B = TypeVar("B")
 
 
 def prefetch(
-    batches: Callable[[int], Batch],
+    batches: Callable[[int], B],
     start: int,
     stop: int,
     *,
     num_threads: int = 2,
     buffer: int = 4,
-) -> Iterator[Batch]:
+) -> Iterator[B]:
     """`batches(start)`, ..., `batches(stop - 1)` in order, made by threads while the device works.
 
-    The number of threads changes nothing but the speed. Closing the iterator, or leaving it to be
-    collected, ends the threads.
+    `batches` is a function of the step alone, so that the state of the stream is one integer, and
+    the number of threads (0: the caller's own) changes nothing but the speed. At most `buffer`
+    batches are made ahead. Closing the iterator, or leaving it to be collected, ends the threads.
 
     >>> list(prefetch(lambda step: {"x": step}, 3, 5))
     [{'x': 3}, {'x': 4}]
     """
-    if start >= stop:
+    if num_threads == 0:
+        yield from map(batches, range(start, stop))
         return
-    # Grain's defaults are 16 threads and 500 batches.
-    options = grain.ReadOptions(num_threads=num_threads, prefetch_buffer_size=buffer)
-    iterator = iter(
-        grain.MapDataset.source(_Steps(batches, stop)).to_iter_dataset(read_options=options)
-    )
+    steps = iter(range(start, stop))
+    with _pool(num_threads) as pool:
+        ahead = deque(pool.submit(batches, step) for step in islice(steps, buffer))
+        while ahead:
+            batch = ahead.popleft().result()
+            ahead.extend(pool.submit(batches, step) for step in islice(steps, 1))
+            yield batch
+
+
+@contextmanager
+def _pool(num_threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that are not waited for at the end: the batch in hand may take long."""
+    pool = ThreadPoolExecutor(num_threads)
     try:
-        iterator.set_state({"next_index": start})
-        yield from iterator
+        yield pool
     finally:
-        iterator.close()
+        pool.shutdown(wait=False, cancel_futures=True)

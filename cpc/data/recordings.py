@@ -33,6 +33,8 @@ class Recordings:
     """Samples of each utterance at 16 kHz, int64."""
     read: Callable[[int, int, int], np.ndarray]
     """(index, start, stop) -> int16 (stop - start,)."""
+    gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
+    """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
     rms: Float[np.ndarray, " n"] | None = None
     """Root mean square of samples / 32768 of each utterance; None until packed or measured."""
     transcripts: Mapping[str, str] = field(default_factory=dict)
@@ -54,12 +56,16 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
     def read(index: int, start: int, stop: int) -> np.ndarray:
         return recordings.read(int(indices[index]), start, stop)
 
+    def gather(rows: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
+        return read_windows(recordings, indices[rows], starts, length)
+
     return replace(
         recordings,
         names=names,
         speakers=tuple(recordings.speakers[i] for i in indices),
         lengths=recordings.lengths[indices],
         read=read,
+        gather=gather,
         rms=None if recordings.rms is None else recordings.rms[indices],
         transcripts={n: recordings.transcripts[n] for n in names if n in recordings.transcripts},
     )
@@ -135,6 +141,19 @@ def split_by_lists(
         for ids in (train_ids, test_ids)
     )
     return train, test
+
+
+def read_windows(
+    recordings: Recordings,
+    indices: Int[np.ndarray, " b"],
+    starts: Int[np.ndarray, " b"],
+    length: int,
+) -> Int[np.ndarray, "b s"]:
+    """Samples `[start, start + length)` of each of some utterances, int16 (b, length)."""
+    if recordings.gather is not None:
+        return recordings.gather(indices, starts, length)
+    pairs = zip(indices.tolist(), starts.tolist(), strict=True)
+    return np.stack([recordings.read(i, start, start + length) for i, start in pairs])
 
 
 def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
