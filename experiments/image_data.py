@@ -78,18 +78,16 @@ def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
             "train[:50000] or train[90%:]"
         )
     images = splits[match[1]]
-    if match[2] is None and match[3] is None:
-        return images
-    first, end = (
-        int(bound[:-1]) * len(images) // 100
-        if bound and bound.endswith("%")
-        else bound and int(bound)
-        for bound in match.groups()[1:]
-    )
-    rows = range(len(images))[slice(first, end)]
+
+    def place(bound: str | None) -> int | None:
+        if bound is None:
+            return None
+        return int(bound[:-1]) * len(images) // 100 if bound.endswith("%") else int(bound)
+
+    rows = range(len(images))[place(match[2]) : place(match[3])]
     if not rows:
         raise UserError(f"the split {text!r} of fashion_mnist holds no picture")
-    return data.select_images(images, rows)
+    return images if len(rows) == len(images) else data.select_images(images, rows)
 
 
 def skipped(images: ImageData) -> dict[str, str]:

@@ -44,6 +44,8 @@ MANY_LABELS = 5000
 
 #: Features or pictures to classes.
 Predict = Callable[[Any], np.ndarray]
+#: Name -> features of the labelled and of the test pictures.
+Features = Callable[[str], tuple[np.ndarray, np.ndarray]]
 
 
 def check_options(config: Config) -> None:
@@ -95,11 +97,17 @@ def run_tasks(
     labelled = labelled_pictures(data.probe, config.probe.num_images, config.seed)
     test = labelled_pictures(data.test, 0, 0)
     embed = make_features(config, model, prepare, variables, test)
-    features = {name: (embed[name](labelled), embed[name](test)) for name in embed}
+
+    @functools.cache
+    def features(name: str) -> tuple[np.ndarray, np.ndarray]:
+        return embed[name](labelled), embed[name](test)
+
     rows = class_rows(config, labelled, test, features, model, prepare, variables)
-    launch.write_json(folder / "classes.json", {"step": step, "rows": rows})
-    print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
-    print_rows(rows)
+    if rows:
+        others = rows_of_other_probes(folder / "classes.json", step, rows)
+        launch.write_json(folder / "classes.json", {"step": step, "rows": [*others, *rows]})
+        print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
+        print_rows(rows)
     if "few_labels" in tasks:
         few = few_label_rows(config, labelled, test, features, model, prepare, variables)
         launch.write_json(folder / "few_labels.json", {"step": step, "rows": few})
@@ -109,6 +117,14 @@ def run_tasks(
     if "units" in tasks:
         save_units(folder, test, model, prepare, variables)
     return {f"classes/{row['features']}/{row['probe']}": row["accuracy"] for row in rows}
+
+
+def rows_of_other_probes(path: pathlib.Path, step: int, rows: list[dict]) -> list[dict]:
+    """What is recorded of the same step under probes that were not fitted this time."""
+    recorded = launch.read_json(path) if path.exists() else {"step": step, "rows": []}
+    fitted = {row["probe"] for row in rows}
+    kept = [row for row in recorded["rows"] if row["probe"] not in fitted]
+    return kept if recorded["step"] == step else []
 
 
 def labelled_pictures(images: Images, most: int, seed: int) -> Images:
@@ -161,7 +177,7 @@ def class_rows(
     config: Config,
     labelled: Images,
     test: Images,
-    features: dict[str, tuple[np.ndarray, np.ndarray]],
+    features: Features,
     model: Model,
     prepare: Callable,
     variables: Any,
@@ -170,7 +186,7 @@ def class_rows(
     options, correct, settings = config.probe, {}, {}
     num_classes = len(test.class_names)
     for name in options.features:
-        train, held = features[name]
+        train, held = features(name)
         if "linear" in options.tasks:
             answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
             correct[name, "linear"] = answer(held) == test.labels
@@ -219,7 +235,7 @@ def few_label_rows(
     config: Config,
     labelled: Images,
     test: Images,
-    features: dict[str, tuple[np.ndarray, np.ndarray]],
+    features: Features,
     model: Model,
     prepare: Callable,
     variables: Any,
@@ -228,7 +244,7 @@ def few_label_rows(
     options, num_classes, rows = config.probe, len(test.class_names), []
 
     def frozen(name, subset):
-        train, held = features[name]
+        train, held = features(name)
         # Many fits: the closed form where labels are plenty.
         solver = "lbfgs" if len(subset) < MANY_LABELS else "ridge"
         return fit_linear(solver, train[subset], labelled.labels[subset], num_classes)[0](held)
@@ -316,10 +332,10 @@ def save_neighbours(
     folder: pathlib.Path,
     labelled: Images,
     test: Images,
-    features: dict[str, tuple[np.ndarray, np.ndarray]],
+    features: Features,
 ) -> None:
     """Some test pictures and the labelled pictures nearest to them in z."""
-    gallery, held = features["z"]
+    gallery, held = features("z")
     queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
     k = min(NUM_NEIGHBOURS, len(gallery))
     rows = np.asarray(nearest(gallery, held[queries], k=k).row)

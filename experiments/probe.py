@@ -1,20 +1,35 @@
 """Probes on the frozen features of a run: what is in z and c, by a linear or one-hidden-layer map.
 
 python -m experiments.probe --workdir runs/voices --task phones
-python -m experiments.probe --workdir runs/voices --task speakers --step 1000
+python -m experiments.probe --workdir runs/fashion --task few_labels --step 1000
 """
 
+import functools
 import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from absl import flags
 
 from cpc import report
 from cpc.train import restore_params
 from cpc.types import UserError
-from experiments import audio, audio_probes, launch, training
-from experiments.audio_data import load_data
+from experiments import (
+    audio,
+    audio_data,
+    audio_probes,
+    image,
+    image_data,
+    image_probes,
+    launch,
+    training,
+)
+from experiments.launch import Config
 
-TASK = flags.DEFINE_enum("task", "all", ["all", *audio_probes.TASKS], "What to probe for.")
+KNOWN = {"audio": audio_probes.TASKS, "images": image_probes.TASKS}
+TASK = flags.DEFINE_enum(
+    "task", "all", ["all", *audio_probes.TASKS, *image_probes.TASKS], "What to probe for."
+)
 STEP = flags.DEFINE_integer("step", None, "Checkpoint to probe; the newest by default.")
 
 
@@ -24,15 +39,42 @@ def main() -> None:
         raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
     workdir = pathlib.Path(launch.WORKDIR.value)
     config = launch.read_config(workdir)
+    kind = "audio" if "window_samples" in config.data else "images"
+    tasks = list(config.probe.tasks) if TASK.value == "all" else [TASK.value]
+    for task in tasks:
+        if task not in KNOWN[kind]:
+            raise UserError(
+                f"{workdir} holds a run on {kind}, which has no task {task}: choose from "
+                f"{', '.join(KNOWN[kind])}"
+            )
     launch.start(launch.DEVICE.value)
     arrays, _, step = restore_params(workdir / "checkpoints", STEP.value)
     variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
-    data = load_data(config, print)
-    model = audio.build_model(config.model)
-    tasks = None if TASK.value == "all" else [TASK.value]
-    audio_probes.check_data(config, data, tasks)
-    audio_probes.run_tasks(config, workdir, data, model, variables, step, tasks)
+    probe = (probe_audio if kind == "audio" else probe_images)(config, workdir, tasks)
+    probe(variables, step)
     print(f"report: {report.write_report(workdir)}")
+
+
+def probe_audio(
+    config: Config, workdir: pathlib.Path, tasks: Sequence[str]
+) -> Callable[[Any, int], Any]:
+    """probe(variables, step), on the recordings of the config."""
+    data = audio_data.load_data(config, print)
+    model = audio.build_model(config.model)
+    audio_probes.check_data(config, data, tasks)
+    return functools.partial(audio_probes.run_tasks, config, workdir, data, model, tasks=tasks)
+
+
+def probe_images(
+    config: Config, workdir: pathlib.Path, tasks: Sequence[str]
+) -> Callable[[Any, int], Any]:
+    """probe(variables, step), on the pictures of the config."""
+    config.probe.tasks = tuple(tasks)
+    data = image_data.load_data(config, print)
+    model = image.build_model(config, image.choose_offsets(config))
+    prepare = functools.partial(image.prepare, config)
+    image_probes.check_data(config, data)
+    return functools.partial(image_probes.run_tasks, config, workdir, data, model, prepare)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,10 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from configs import image_fashion_mnist
+from cpc.data import Images
 from cpc.types import UserError
 from experiments import image, image_probes
+from experiments.image_data import cut_split
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = (
@@ -57,10 +59,10 @@ def pictures(tmp_path_factory):
     return root
 
 
-def run(*flags, status=0):
+def run(*flags, status=0, module="experiments.image"):
     environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.image", *flags],
+        [sys.executable, "-m", module, *flags],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -155,6 +157,14 @@ def test_every_config_runs_whole(name, flags, pictures, tmp_path):
         assert (workdir / "figures" / f"{picture}.png").stat().st_size > 1000
     again = run(*command)
     assert "step 2/2" not in again.stdout, "the run was done already"
+    assert "probes at step" not in again.stdout, "and its probes"
+    before = (workdir / "probes" / "classes.json").read_text()
+    run(f"--workdir={workdir}", "--task=knn", module="experiments.probe")
+    after = json.loads((workdir / "probes" / "classes.json").read_text())["rows"]
+    key = lambda row: (row["features"], row["probe"])  # noqa: E731
+    assert sorted(after, key=key) == sorted(json.loads(before)["rows"], key=key)
+    wrong = run(f"--workdir={workdir}", "--task=phones", module="experiments.probe", status=2)
+    assert "has no task phones" in wrong.stderr
 
 
 def make_config(**options):
@@ -203,6 +213,28 @@ def test_offsets_begin_where_no_pixel_is_shared():
     assert image.choose_offsets(make_config()) == (2, 3, 4)
     assert image.choose_offsets(make_config(model__first_offset=1)) == (1, 2, 3)
     assert image.choose_offsets(make_config(model__stride=8, model__num_offsets=1)) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("train", range(10)),
+        ("train[:7]", range(7)),
+        ("train[90%:]", range(9, 10)),
+        ("train[-2:]", (8, 9)),
+        ("train[20%:5]", (2, 3, 4)),
+    ],
+)
+def test_a_part_of_a_split(text, rows):
+    pixels = np.zeros((10, 2, 2, 1), np.uint8)
+    splits = {"train": Images(pixels, np.arange(10, dtype=np.int32), ("a",) * 10)}
+    assert cut_split(splits, text).labels.tolist() == list(rows)
+
+
+@pytest.mark.parametrize("text", ["valid", "train[", "train[a:b]", "train[3]"])
+def test_a_split_that_is_none(text):
+    with pytest.raises(UserError, match="fashion_mnist has no split"):
+        cut_split({"train": None}, text)
 
 
 def test_regions_are_pooled_side_by_side():
