@@ -74,9 +74,13 @@ def train(
     state, step, schedule = make_step(config, problem, mesh)
 
     def batches(first):
-        threads = config.data.num_threads
-        for batch in prefetch(problem.draw, first, config.num_steps, num_threads=threads):
-            yield put_batch(batch, mesh)
+        # Drawn and copied to the device by threads, while the steps before are computed.
+        return prefetch(
+            lambda step: put_batch(problem.draw(step), mesh),
+            first,
+            config.num_steps,
+            num_threads=config.data.num_threads,
+        )
 
     checkpoint = open_checkpoints(workdir / "checkpoints", print)
     with checkpoint, stop_on_signals() as stop:

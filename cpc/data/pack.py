@@ -1,5 +1,6 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
+import fcntl
 import glob
 import hashlib
 import json
@@ -10,13 +11,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
-from cpc.data.folder import check_skipped
+from cpc.data.folder import check_skipped, read_folder
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, root_mean_square
 from cpc.types import UserError
 
@@ -24,11 +25,16 @@ Log = Callable[[str], object]
 
 INDEX_VERSION = 1
 DATA_NAME = "samples.int16"
+#: What of a half-written pack is whole, a line for each `DECODED_AT_ONCE` utterances.
+JOURNAL_NAME = "journal.jsonl"
+#: What a folder of recordings looked like when its pack was made.
+LISTING_NAME = "listing.txt"
 CHUNK_BYTES = 1 << 24
 #: Bounds the memory that packing takes.
 DECODED_AT_ONCE = 256
 #: A half-written pack that nobody has written to for so long is of a process that was killed.
 LEFTOVER_SECONDS = 3600
+PROGRESS_SECONDS = 5.0
 
 
 def pack(
@@ -42,8 +48,10 @@ def pack(
 
     `samples.int16` holds all utterances in a row, `index.json` the rest. An utterance that
     does not decode is left out and listed in `skipped`. The pack is made anew when the recordings
-    have changed or when its checksum is wrong; it appears whole or not at all. Several
-    processes may ask for the same pack at once: each writes its own, and the first finished stays.
+    have changed or when its checksum is wrong; it appears whole or not at all, and packing that
+    was interrupted goes on where it was. Several processes may ask for the same pack at once: each
+    writes its own, and the first finished stays. The checksum is computed again only where the
+    file is not the one, by size and time of change, that was written with it.
 
     Raises:
         UserError: more than `max_skipped_fraction` of the utterances do not decode; disk full.
@@ -63,6 +71,37 @@ def pack(
     num_damaged = len(recordings) - len(packed)
     damaged = packed.skipped[len(packed.skipped) - num_damaged :]
     check_skipped(damaged, len(recordings), max_skipped_fraction, "the pack")
+    return packed
+
+
+def pack_folder(
+    root: str | Path,
+    path: str | Path,
+    log: Log = print,
+    *,
+    speaker_level: int = 1,
+    max_skipped_fraction: float = 0.1,
+) -> Recordings:
+    """`pack(read_folder(root), path)`; reads no header while the folder is as it was packed.
+
+    As it was: every file below `root` has the same name, size and time of change.
+
+    Raises:
+        UserError: as `read_folder` and `pack`.
+    """
+    path = Path(path)
+    listing = _list_folder(Path(root), f"{speaker_level} {max_skipped_fraction}")
+    index = _read_index(path)
+    if (
+        index is not None
+        and _read_listing(path) == f"{listing} {index['fingerprint']}"
+        and _problem(index, index["fingerprint"], path) is None
+    ):
+        return _open(index, path)
+    recordings = read_folder(root, speaker_level, max_skipped_fraction)
+    packed = pack(recordings, path, log, max_skipped_fraction=max_skipped_fraction)
+    with suppress(OSError):  # of a cache that others share
+        (path / LISTING_NAME).write_text(f"{listing} {packed.fingerprint}", encoding="utf-8")
     return packed
 
 
@@ -117,6 +156,8 @@ def _problem(index: dict, wanted: str, path: Path) -> str | None:
     data = path / DATA_NAME
     if not data.exists() or data.stat().st_size != 2 * sum(index["lengths"]):
         return f"the pack {path} is cut short"
+    if index.get("changed_ns") == data.stat().st_mtime_ns:
+        return None
     if _crc32(data) != index["crc32"]:
         return f"the pack {path} is damaged (its checksum is wrong)"
     return None
@@ -128,8 +169,8 @@ def _make(
     """Write a pack beside `path` and move it there, unless another process was faster."""
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
-    with _part_folder(path) as part:
-        index = _write(recordings, wanted, part, log, max_skipped_fraction)
+    with _part_folder(path, wanted) as (part, journal):
+        index = _write(recordings, wanted, part, journal, log, max_skipped_fraction)
         # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
         made = _open(index, part)
         while True:
@@ -149,54 +190,104 @@ def _make(
 
 
 @contextmanager
-def _part_folder(path: Path) -> Iterator[Path]:
-    """A new folder beside `path` for this call alone; whatever is left of it goes at the end."""
-    for old in path.parent.glob(f"{glob.escape(path.name)}.part-*"):
-        samples = old / DATA_NAME
-        with suppress(OSError):
-            newest = (samples if samples.exists() else old).stat().st_mtime
+def _part_folder(path: Path, fingerprint: str) -> Iterator[tuple[Path, TextIO]]:
+    """A folder beside `path` for this call alone, and its journal, which is locked.
+
+    It is that of a call for the same recordings that was killed, if there is one, else new.
+    Whatever is left of it goes at the end, unless the user interrupts.
+    """
+    with ExitStack() as stack:
+        part = _adopt(path, fingerprint, stack)
+        if part is None:
+            folder = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
+            folder.mkdir(parents=True)
+            journal = stack.enter_context((folder / JOURNAL_NAME).open("x+", encoding="utf-8"))
+            with suppress(OSError):  # no locks on this file system: nobody adopts, then
+                fcntl.flock(journal, fcntl.LOCK_EX)
+            journal.write(json.dumps({"fingerprint": fingerprint}) + "\n")
+            journal.flush()
+            part = folder, journal
+        folder, is_kept = part[0], False
+        try:
+            yield part
+        except KeyboardInterrupt:
+            is_kept = True
+            raise
+        finally:
+            if not is_kept:
+                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder.with_name(f"{folder.name}-replaced"), ignore_errors=True)
+
+
+def _adopt(path: Path, fingerprint: str, stack: ExitStack) -> tuple[Path, TextIO] | None:
+    """What a call that has ended left of these recordings; what is old goes."""
+    for folder in sorted(path.parent.glob(f"{glob.escape(path.name)}.part-*")):
+        with suppress(OSError), ExitStack() as own:
+            if (folder / JOURNAL_NAME).exists():
+                journal = own.enter_context((folder / JOURNAL_NAME).open("r+", encoding="utf-8"))
+                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its maker lives
+                if _journalled_fingerprint(journal) == fingerprint:
+                    stack.push(own.pop_all())
+                    return folder, journal
+            samples = folder / DATA_NAME
+            newest = (samples if samples.exists() else folder).stat().st_mtime
             if time.time() - newest > LEFTOVER_SECONDS:
-                shutil.rmtree(old)
-    part = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
-    part.mkdir(parents=True)
-    try:
-        yield part
-    finally:
-        for old in (part, part.with_name(f"{part.name}-replaced")):
-            shutil.rmtree(old, ignore_errors=True)
+                shutil.rmtree(folder)
+    return None
+
+
+def _journalled_fingerprint(journal: TextIO) -> str | None:
+    with suppress(ValueError, LookupError):
+        return json.loads(journal.readline())["fingerprint"]
+    return None
 
 
 def _write(
-    recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
+    recordings: Recordings,
+    fingerprint: str,
+    part: Path,
+    journal: TextIO,
+    log: Log,
+    max_skipped_fraction: float,
 ) -> dict:
     """Write both files; the index is returned too."""
-    with (part / DATA_NAME).open("wb") as file:
-        kept, rms, damaged, crc32 = _write_samples(recordings, file)
-    for name, reason in damaged:
+    written = _write_samples(recordings, part / DATA_NAME, journal, log)
+    for name, reason in written.damaged:
         log(f"skipped {name}: {reason}")
-    check_skipped(damaged, len(recordings), max_skipped_fraction, "the pack")
-    lengths = recordings.lengths[kept]
-    names = [recordings.names[i] for i in kept]
+    check_skipped(written.damaged, len(recordings), max_skipped_fraction, "the pack")
+    lengths = recordings.lengths[written.kept]
+    names = [recordings.names[i] for i in written.kept]
     index = {
         "version": INDEX_VERSION,
         "fingerprint": fingerprint,
-        "crc32": crc32,
+        "crc32": written.crc32,
+        "changed_ns": (part / DATA_NAME).stat().st_mtime_ns,
         "names": names,
-        "speakers": [recordings.speakers[i] for i in kept],
+        "speakers": [recordings.speakers[i] for i in written.kept],
         "offsets": (np.cumsum(lengths) - lengths).tolist(),
         "lengths": lengths.tolist(),
-        "rms": rms,
+        "rms": written.rms,
         "transcripts": {n: recordings.transcripts[n] for n in names if n in recordings.transcripts},
-        "skipped": [*recordings.skipped, *damaged],
+        "skipped": [*recordings.skipped, *written.damaged],
     }
     (part / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    (part / JOURNAL_NAME).unlink()
     return index
 
 
-def _write_samples(
-    recordings: Recordings, file: BinaryIO
-) -> tuple[list[int], list[float], list[tuple[str, str]], int]:
-    """Decode on all cores, write in order: utterances kept, their RMS, the damaged, the checksum.
+class _Written(NamedTuple):
+    """What the first `stop` utterances left."""
+
+    stop: int
+    num_bytes: int
+    crc32: int
+    kept: list[int]
+    rms: list[float]
+    damaged: list[tuple[str, str]]
+
+
+def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log) -> _Written:
+    """Decode on all cores, write in order, and note in the journal what is whole.
 
     Plain writes, because a full disk is then an error and not a crash, as it is for a mapped file.
     """
@@ -207,13 +298,19 @@ def _write_samples(
         except UserError as error:
             return str(error)
 
-    kept: list[int] = []
-    rms: list[float] = []
-    damaged: list[tuple[str, str]] = []
-    crc32 = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for first in range(0, len(recordings), DECODED_AT_ONCE):
-            some = range(first, min(first + DECODED_AT_ONCE, len(recordings)))
+    path.touch()
+    done = _read_journal(journal, path)
+    if done.stop:
+        log(f"going on after {done.stop:,} utterances that were packed before")
+    before, began = done.num_bytes, time.monotonic()
+    said = began
+    with path.open("r+b") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+        file.truncate(done.num_bytes)
+        file.seek(done.num_bytes)
+        for first in range(done.stop, len(recordings), DECODED_AT_ONCE):
+            stop, crc32 = min(first + DECODED_AT_ONCE, len(recordings)), done.crc32
+            kept, rms, damaged = [], [], []
+            some = range(first, stop)
             for index, result in zip(some, pool.map(decode, some), strict=True):
                 if isinstance(result, str):
                     damaged.append((recordings.names[index], result))
@@ -222,7 +319,59 @@ def _write_samples(
                 crc32 = zlib.crc32(result.data, crc32)
                 kept.append(index)
                 rms.append(root_mean_square(result))
-    return kept, rms, damaged, crc32
+            file.flush()
+            new = _Written(stop, file.tell(), crc32, kept, rms, damaged)
+            journal.write(json.dumps(new) + "\n")
+            journal.flush()
+            done = _after(done, new)
+            if time.monotonic() - said > PROGRESS_SECONDS:
+                said = time.monotonic()
+                seconds = (done.num_bytes - before) / 2 / SAMPLE_RATE_HZ
+                rate = seconds / (said - began)
+                log(f"packed {stop:,} of {len(recordings):,} utterances, {rate:,.0f} x real time")
+    return done
+
+
+def _read_journal(journal: TextIO, samples: Path) -> _Written:
+    """What an earlier call has written, if the samples are still those that it wrote."""
+    nothing = _Written(0, 0, 0, [], [], [])
+    done = nothing
+    journal.seek(0)
+    lines = journal.read().splitlines()[1:]
+    with suppress(ValueError, TypeError):  # a line that was cut short is the last
+        for line in lines:
+            done = _after(done, _Written(*json.loads(line)))
+    if _crc32(samples, done.num_bytes) == done.crc32:
+        return done
+    return nothing
+
+
+def _after(done: _Written, new: _Written) -> _Written:
+    """All utterances up to `new.stop`."""
+    damaged = [(name, reason) for name, reason in new.damaged]  # json has lists for tuples
+    return new._replace(
+        kept=done.kept + new.kept, rms=done.rms + new.rms, damaged=done.damaged + damaged
+    )
+
+
+def _list_folder(root: Path, options: str) -> str:
+    """Digest of the options and of every file below `root`: its name, size and time of change."""
+    digest = hashlib.sha256(options.encode())
+    files = [root.parent / "SPEAKERS.TXT"]  # which names the speakers of a subset
+    for directory, _, names in os.walk(root, followlinks=True):
+        files += [Path(directory, name) for name in names]
+    for path in sorted(files):
+        with suppress(FileNotFoundError):  # also a link to nowhere
+            status = path.stat()
+            digest.update(os.fsencode(path.absolute()))
+            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _read_listing(path: Path) -> str | None:
+    with suppress(OSError):
+        return (path / LISTING_NAME).read_text(encoding="utf-8")
+    return None
 
 
 def _fingerprint(recordings: Recordings) -> str:
@@ -233,9 +382,12 @@ def _fingerprint(recordings: Recordings) -> str:
     return digest.hexdigest()
 
 
-def _crc32(path: Path) -> int:
+def _crc32(path: Path, num_bytes: int | None = None) -> int:
+    """Of the file, or of its first bytes."""
+    left = path.stat().st_size if num_bytes is None else num_bytes
     value = 0
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
+        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
             value = zlib.crc32(chunk, value)
+            left -= len(chunk)
     return value

@@ -195,3 +195,100 @@ def test_a_file_in_the_way_is_one_sentence(folder, tmp_path):
         data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
     assert (tmp_path / "pack").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_interrupted_pack_goes_on_where_it_was(folder, tmp_path, monkeypatch):
+    """Utterances that were written are not decoded again, and the result is the same."""
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    bad = folder / "a" / "u02.flac"
+    bad.write_bytes(bad.read_bytes()[:3000])
+    source = data.read_folder(folder)
+    whole = data.pack(source, tmp_path / "whole", log=lambda _: None)
+    decoded, said = [], []
+
+    def read(index, start, stop):
+        decoded.append(index)
+        if index == 13 and len(decoded) <= 20:
+            raise KeyboardInterrupt
+        return source.read(index, start, stop)
+
+    broken = dataclasses.replace(source, read=read)
+    with pytest.raises(KeyboardInterrupt):
+        data.pack(broken, tmp_path / "pack", log=lambda _: None)
+    assert len(list(tmp_path.glob("pack.part-*"))) == 1
+    decoded.extend([-1] * 20)
+    packed = data.pack(broken, tmp_path / "pack", said.append)
+    assert sorted(decoded[decoded.index(-1) + 20 :]) == list(range(12, 20))
+    assert "12 utterances" in said[1]
+    assert packed.names == whole.names
+    assert packed.skipped == whole.skipped
+    np.testing.assert_array_equal(packed.rms, whole.rms)
+    written = [(tmp_path / name / "samples.int16").read_bytes() for name in ("pack", "whole")]
+    assert written[0] == written[1]
+    assert not list(tmp_path.glob("pack.part-*"))
+    assert sorted(p.name for p in (tmp_path / "pack").iterdir()) == ["index.json", "samples.int16"]
+
+
+def test_what_was_written_before_and_is_damaged_is_written_again(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    source = data.read_folder(folder)
+
+    def read(index, start, stop):
+        if index == 9:
+            raise KeyboardInterrupt
+        return source.read(index, start, stop)
+
+    with pytest.raises(KeyboardInterrupt):
+        data.pack(dataclasses.replace(source, read=read), tmp_path / "pack", log=lambda _: None)
+    samples = next(tmp_path.glob("pack.part-*")) / "samples.int16"
+    content = bytearray(samples.read_bytes())
+    content[99] ^= 1
+    samples.write_bytes(content)
+    packed = data.pack(source, tmp_path / "pack", log=lambda _: None)
+    np.testing.assert_array_equal(packed.read(0, 0, 3000), source.read(0, 0, 3000))
+
+
+def test_windows_gathered_at_once_are_those_read_one_by_one(folder, tmp_path):
+    packed = data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
+    few = data.select(packed, [7, 2, 11])
+    rows, starts = np.array([2, 0, 2, 1]), np.array([5, 0, 1999, 7])
+    pairs = zip(rows.tolist(), starts.tolist(), strict=True)
+    expected = np.stack([few.read(i, s, s + 1000) for i, s in pairs])
+    assert few.gather is not None
+    found = few.gather(rows, starts, 1000)
+    assert found.dtype == np.int16
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_folder_that_is_as_it_was_is_not_read_again(folder, tmp_path, monkeypatch):
+    module = sys.modules["cpc.data.pack"]
+    first = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
+    monkeypatch.setattr(module, "read_folder", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(module, "_crc32", lambda *_: pytest.fail("summed again"))
+    again = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
+    assert (again.names, again.speakers, again.skipped) == (
+        first.names, first.speakers, first.skipped
+    )  # fmt: skip
+    np.testing.assert_array_equal(again.read(3, 0, 999), first.read(3, 0, 999))
+
+
+@pytest.mark.parametrize("change", ["new", "touched", "gone", "options", "pack"])
+def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
+    module = sys.modules["cpc.data.pack"]
+    first = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
+    options = {}
+    if change == "new":
+        soundfile.write(folder / "b" / "new.flac", np.full(4000, 0.1), 16_000)
+    elif change == "touched":
+        soundfile.write(folder / "b" / "u01.flac", np.full(3100, 0.1), 16_000)
+    elif change == "gone":
+        (folder / "b" / "u01.flac").unlink()
+    elif change == "options":
+        options = {"max_skipped_fraction": 0.2}
+    else:  # packed meanwhile from other recordings
+        source = data.read_folder(folder)
+        data.pack(data.select(source, [0]), tmp_path / "pack", lambda _: None)
+    again = module.pack_folder(folder, tmp_path / "pack", lambda _: None, **options)
+    assert len(again) == {"new": 21, "gone": 19}.get(change, 20)
+    same = np.array_equal(again.read(10, 0, 99), first.read(10, 0, 99))
+    assert same == (change not in ("touched", "gone"))
