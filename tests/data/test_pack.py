@@ -278,7 +278,7 @@ def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
     first = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
     options = {}
     if change == "new":
-        soundfile.write(folder / "b" / "new.flac", np.full(4000, 0.1), 16_000)
+        soundfile.write(folder / "b" / "v.flac", np.full(4000, 0.1), 16_000)
     elif change == "touched":
         soundfile.write(folder / "b" / "u01.flac", np.full(3100, 0.1), 16_000)
     elif change == "gone":
