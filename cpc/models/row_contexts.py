@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from cpc.models.image_encoders import convolve
+
 
 class MaskedRowConv(nn.Module):
     """Residual masked convolutions over rows, as PixelCNN's (Henaff et al. 2019, appendix).
@@ -39,7 +41,14 @@ class MaskedRowConv(nn.Module):
         """Zeros above alone, so that no row sees the one below; on both sides for columns."""
         rows, columns = kernel
         padding = ((rows - 1, 0), (columns // 2, columns // 2))
-        return nn.Conv(self.width, kernel, padding=padding, dtype=self.dtype, name=name)(y)
+        return nn.Conv(
+            self.width,
+            kernel,
+            padding=padding,
+            dtype=self.dtype,
+            conv_general_dilated=convolve,
+            name=name,
+        )(y)
 
 
 class RowGRU(nn.Module):
