@@ -182,7 +182,12 @@ def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> 
     params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)
     has_ema = config.optim.ema_decay > 0
-    return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics, has_ema)
+
+    @jax.jit  # one program, where a start would else wait for a hundred small ones
+    def make(params, extra, rng):
+        return init_state(params, extra, tx, rng, metrics, has_ema)
+
+    return make(params, extra, jax.random.fold_in(root, 1))
 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
