@@ -157,14 +157,23 @@ def plain_small(params, x):
 
 
 @pytest.mark.parametrize(
-    ("kernel", "stride", "side"), [(3, 2, 4), (3, 2, 3), (1, 2, 4), (3, 1, 16), (5, 2, 16)]
+    ("kernel", "stride", "side"),
+    [
+        ((3, 3), 2, 4),
+        ((3, 3), 2, 3),
+        ((1, 1), 2, 4),
+        ((3, 3), 1, 16),
+        ((5, 5), 2, 16),
+        ((1, 3), 1, 6),
+        ((2, 1), 1, 6),
+    ],
 )
 def test_products_are_convolutions(kernel, stride, side):
     """Values and gradients of the matrix product are those of XLA's convolution."""
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, side, side - side // 4, 3)), jnp.float32)
-    w = jnp.asarray(rng.normal(size=(kernel, kernel, 3, 5)), jnp.float32)
-    padding = [(kernel // 2, kernel // 2)] * 2
+    w = jnp.asarray(rng.normal(size=(*kernel, 3, 5)), jnp.float32)
+    padding = [(size // 2, (size - 1) // 2) for size in kernel]  # a kernel of 2 looks back
     options = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
 
     def both(conv):
