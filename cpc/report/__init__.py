@@ -1,8 +1,9 @@
-"""The page that lays a run beside the paper, made from the run's recorded files."""
+"""The pages that lay a run beside the paper, and runs beside each other, from recorded files."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["write_report"]
+__all__ = ["write_comparison", "write_report"]
 
 
 def write_report(workdir: str | Path) -> Path:
@@ -11,3 +12,12 @@ def write_report(workdir: str | Path) -> Path:
     from cpc.report import page
 
     return page.write_report(workdir)
+
+
+def write_comparison(
+    runs: Sequence[tuple[str, Path]], folder: Path, paper: Mapping[str, str] | None = None
+) -> Path:
+    """Write comparison.html, .md and .json of named runs; see `cpc.report.comparison_page`."""
+    from cpc.report import comparison_page
+
+    return comparison_page.write_comparison(runs, folder, paper)

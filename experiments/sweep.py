@@ -1,0 +1,305 @@
+r"""Many runs of one config: grids, single cells, seeds; a table and a page of them together.
+
+    python -m experiments.sweep --config configs/audio_voices.py --workdir runs/sweep \
+        --grid negatives.rule=batch,own_sequence --grid model.num_offsets=2,4,8,12,16 --seeds 3
+
+The cells are the product of all --grid, and beside it each --cell; all with every seed. One factor
+at a time:
+
+    python -m experiments.sweep --config configs/image_fashion_mnist.py --workdir runs/factors \
+        --cell "" --cell "near: model.num_offsets=1" \
+        --cell "model.norm=layer optim.learning_rate=1e-3"
+
+--config.key=value sets what all cells share. A value with commas stands in brackets:
+--grid "probe.tasks=('phones',),('phones','speakers')". Configs of audio, images and mutual
+information will do.
+
+Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
+The same command again skips what is done, resumes what is not, and tries again what failed. Ctrl-C
+stops all cells, each of which saves. While it runs: python -m experiments.status runs/sweep. After
+each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, TextIO
+
+from absl import flags
+from ml_collections import config_flags
+
+from configs import audio_voices, image_fashion_mnist
+from cpc import report
+from cpc.types import UserError
+from experiments import compare, launch, status
+from experiments.launch import Config
+from experiments.sweep_cells import Cell, differences, flag_text, make_cells, with_settings
+from experiments.sweep_launchers import (
+    Job,
+    Launch,
+    count_signals,
+    make_local,
+    make_slurm,
+    template,
+)
+
+GRID = flags.DEFINE_multi_string("grid", [], "key=value,value: one axis of the product.")
+CELL = flags.DEFINE_multi_string(
+    "cell", [], "'key=value key=value' or 'name: key=value': one cell; '' is the config as it is."
+)
+SEEDS = flags.DEFINE_integer("seeds", None, "So many seeds of each cell, from the config's on.")
+JOBS = flags.DEFINE_integer("jobs", 1, "Cells at a time, which share the cores of this machine.")
+DRY_RUN = flags.DEFINE_boolean("dry-run", False, "Print every command and end.")
+LAUNCHER = flags.DEFINE_enum(
+    "launcher", "local", ["local", "slurm"], "slurm: an array of jobs, through submitit."
+)
+SLURM = flags.DEFINE_string(
+    "slurm",
+    "timeout_min=240 gpus_per_node=1",
+    "Options of submitit: nodes, tasks_per_node, slurm_partition, ... One task is one process.",
+)
+TEMPLATE = flags.DEFINE_enum(
+    "template", None, ["gke", "skypilot"], "Print a file that runs the cells there, and end."
+)
+PAPER = flags.DEFINE_string(
+    "paper", None, "json file, name of a cell -> text, for a column beside the measured ones."
+)
+
+
+def main(config_flag: flags.FlagHolder) -> None:
+    """Plan, run what is not done, compare."""
+    config = config_flag.value
+    if config is None:
+        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
+    if not launch.WORKDIR.value:
+        raise UserError(
+            "no --workdir is given: name the directory of the sweep, such as runs/sweep"
+        )
+    if JOBS.value < 1:
+        raise UserError(f"--jobs is {JOBS.value}: it is a number of cells at a time, 1 or more")
+    cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
+    for cell in cells:
+        check_cell(config, cell)
+    folder = pathlib.Path(launch.WORKDIR.value).expanduser()
+    jobs = make_jobs(config, cells, folder)
+    if TEMPLATE.value:
+        print(template(TEMPLATE.value, jobs), end="")
+        return
+    if DRY_RUN.value:
+        print("\n".join(shlex.join(job.command) for job in jobs))
+        return
+    paper = read_paper(make_cells(config, GRID.value, CELL.value, None))
+    with open_sweep(folder, config, cells) as lock, count_signals() as num_signals:
+        begin = begin_local(lock, num_signals)
+        if LAUNCHER.value == "slurm":
+            begin = begin_slurm(folder, num_signals)
+        run_jobs(jobs, begin, num_signals, lambda: compare_cells(folder, jobs, paper))
+        stopped = num_signals() > 0
+    end(folder, stopped)
+
+
+def read_paper(cells: Sequence[Cell]) -> dict[str, str]:
+    """The paper's column, by names of cells without their seeds."""
+    paper, names = compare.read_paper(PAPER.value), [cell.name for cell in cells]
+    for name in paper:
+        if name not in names:
+            raise UserError(f"--paper names {name}, which is no cell; cells are {', '.join(names)}")
+    return paper
+
+
+def check_cell(config: Config, cell: Cell) -> None:
+    """A cell's config is checked before any cell runs."""
+    changed = with_settings(config, cell.settings)
+    reference = {"image": image_fashion_mnist, "audio": audio_voices}.get(kind_of(config))
+    try:
+        if reference:
+            launch.check_config(changed, reference.get_config())
+        else:
+            launch.check_numbers(changed)
+    except UserError as error:
+        raise UserError(f"the cell {cell.name}: {error}") from None
+
+
+def kind_of(config: Config) -> str:
+    """The experiment that a config is of, by its keys."""
+    if "protocol" in config:
+        return "mutual_information"
+    if "data" not in config or "model" not in config:
+        raise UserError("this config is of no experiment that can be swept: it lacks data or model")
+    return "image" if "augment" in config else "audio"
+
+
+def make_jobs(config: Config, cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
+    """The command of each cell."""
+    flag = flags.FLAGS["config"]
+    shared = config_flags.get_override_values(flag)
+    python = os.path.relpath(sys.executable)
+    start = [sys.executable if python.startswith("..") else python, "-m"]
+    start += [f"experiments.{kind_of(config)}"]
+    start += ["--config", config_flags.get_config_filename(flag)]
+    device = [] if launch.DEVICE.value == "auto" else ["--device", launch.DEVICE.value]
+    jobs = []
+    for cell in cells:
+        settings = {**shared, **cell.settings}
+        sets = [f"--config.{key}={flag_text(value)}" for key, value in settings.items()]
+        path = folder / cell.name
+        jobs.append(Job(cell.name, path, [*start, *sets, *device, "--workdir", str(path)]))
+    return jobs
+
+
+@contextlib.contextmanager
+def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> Iterator[TextIO]:
+    """Record what is swept, or find that the folder holds the same; only one sweep at a time."""
+    wanted = {
+        "config": json.loads(config.to_json()),
+        "grid": GRID.value,
+        "cell": CELL.value,
+        "seeds": SEEDS.value,
+        "command": launch.command_line(),
+        "cells": json.loads(json.dumps({cell.name: cell.settings for cell in cells})),
+    }
+    path = folder / "sweep.json"
+    if (folder / "config.json").exists():
+        raise UserError(f"{folder} holds a single run: choose another --workdir for the sweep")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "sweep.lock").open("w")
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the folder of the sweep {folder} ({error.strerror}): choose another "
+            "--workdir, or free space there"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another sweep of {folder}, or a cell of it, still runs: wait for its end, or "
+                "stop it"
+            ) from None
+        if path.exists():
+            check_same_sweep(launch.read_json(path), wanted, folder)
+        launch.write_json(path, wanted)
+        yield lock
+
+
+def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:
+    """One sentence about what differs."""
+    try:
+        theirs = [Cell(name, settings) for name, settings in recorded["cells"].items()]
+        base = recorded["config"]
+        a, b = (dict(launch.flatten(one)) for one in (base, wanted["config"]))
+    except (TypeError, KeyError, AttributeError):
+        raise UserError(f"{folder / 'sweep.json'} is damaged: choose another --workdir") from None
+    found = [
+        f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here"
+        for key in sorted(a.keys() | b.keys())
+        if a.get(key) != b.get(key)
+    ]
+    found += differences(theirs, [Cell(*cell) for cell in wanted["cells"].items()])
+    if found:
+        raise UserError(
+            f"{folder} holds another sweep ({'; '.join(found)}): choose another --workdir, or "
+            "give that sweep's command"
+        )
+
+
+def begin_local(lock: TextIO, num_signals: Callable[[], int]) -> Callable:
+    """Processes hold the lock too, so that none is started twice should the sweep be killed."""
+    return lambda jobs: (make_local(JOBS.value, num_signals, [lock.fileno()]), JOBS.value)
+
+
+def begin_slurm(folder: pathlib.Path, num_signals: Callable[[], int]) -> Callable:
+    """All cells are handed in at once."""
+    return lambda jobs: (make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs))
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    begin: Callable[[Sequence[Job]], tuple[Launch, int]],
+    num_signals: Callable[[], int],
+    after: Callable[[], None],
+) -> None:
+    """Run the cells that are not done; a cell that fails is recorded, and the others go on.
+
+    `begin(jobs)` gives the launch function and how many it takes at a time; `after()` is called
+    when a cell has ended.
+    """
+    wanted = [job for job in jobs if not status.is_done(job.folder)]
+    done = len(jobs) - len(wanted)
+    print(f"{len(jobs)} cells{f', of which {done} are done' if done else ''}")
+    if not wanted:
+        after()
+        return
+    for job in wanted:
+        job.folder.mkdir(parents=True, exist_ok=True)
+        (job.folder / "failed.json").unlink(missing_ok=True)
+    launch_one, num_parallel = begin(wanted)
+    with ThreadPoolExecutor(num_parallel) as pool:
+        futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]
+        for number, future in enumerate(as_completed(futures), start=done + 1):
+            if sentence := future.result():
+                print(f"[{number}/{len(jobs)}] {sentence}", flush=True)
+                after()
+
+
+def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str:
+    """Run one cell; returns what became of it, or nothing if the sweep was stopped before."""
+    if num_signals():
+        return ""
+    print(f"starts {job.name}: {job.log}", flush=True)
+    try:
+        code = launch_one(job)
+        error = last_words(job.log)
+    except OSError as problem:
+        code, error = 1, f"cannot start: {problem}"
+    if status.is_done(job.folder):
+        return f"done   {job.name}"
+    if num_signals():
+        return f"stopped {job.name}"
+    failure = {"status": code, "error": error, "command": shlex.join(job.command)}
+    launch.write_json(job.folder / "failed.json", failure)
+    return f"FAILED {job.name}: {error}"
+
+
+def last_words(log: pathlib.Path) -> str:
+    """The error's sentence in a log, or its last line."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-200:]]
+    lines = [line for line in lines if line]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["it said nothing"])[-1]
+
+
+def compare_cells(folder: pathlib.Path, jobs: Sequence[Job], paper: dict[str, str]) -> None:
+    """The page of all cells, as far as they are."""
+    if not any((job.folder / "config.json").exists() for job in jobs):
+        return
+    try:
+        report.write_comparison([(job.name, job.folder) for job in jobs], folder, paper)
+    except (UserError, OSError) as error:
+        print(f"no comparison: {error}")
+
+
+def end(folder: pathlib.Path, stopped: bool) -> None:
+    """The table, where the results are, and the exit status."""
+    rows = status.read_all(folder)
+    print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
+    page = folder / "comparison.html"
+    if page.exists():
+        print(f"comparison: {page}")
+    if stopped:
+        launch.fail(f"interrupted; to resume: {launch.command_line()}", 130)
+    if any(row.state != "done" for row in rows):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    CONFIG = launch.define_config()
+    launch.run(lambda: main(CONFIG))
