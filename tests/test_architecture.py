@@ -14,6 +14,7 @@ ALLOWED = {
     "losses": {"types"},
     "negatives": {"types"},
     "estimators": {"types", "losses"},
+    "parallel": {"types", "losses"},
     "models": {"types"},
     "data": {"types"},
     "train": {"types"},
@@ -101,7 +102,7 @@ def test_importing_does_no_work():
     """No backend is made, and neither TensorFlow nor torch is touched."""
     code = (
         "import sys, cpc, cpc.data, cpc.losses, cpc.negatives, cpc.estimators, cpc.models, "
-        "cpc.train, cpc.evaluate, cpc.report\n"
+        "cpc.train, cpc.evaluate, cpc.report, cpc.parallel\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge._backends, xla_bridge._backends\n"
         "assert 'tensorflow' not in sys.modules and 'torch' not in sys.modules\n"

@@ -4,6 +4,7 @@ from cpc.train.checkpoint import Checkpoints, open_checkpoints, restore_params
 from cpc.train.compilation import enable_compilation_cache
 from cpc.train.loop import FitResult, fit, means_per_step
 from cpc.train.mesh import (
+    BATCH_AXIS,
     batch_sharding,
     check_batch_size,
     choose_devices,
@@ -19,6 +20,7 @@ from cpc.train.state import TrainState, init_state
 from cpc.train.step import jit_step, make_train_step
 
 __all__ = [
+    "BATCH_AXIS",
     "Checkpoints",
     "FitResult",
     "JsonlWriter",

@@ -1,0 +1,116 @@
+"""All keys on every device, or keys that travel: the choice, and the first of the two.
+
+Left to the compiler, the scan over blocks of anchors adds up the gradients of the keys over the
+devices once a block. Here each device scores its own anchors, and they are added up once.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from cpc.losses.blocks import AnchorLoss, Choose, summed_losses
+from cpc.losses.info_nce import info_nce
+from cpc.losses.tiles import AnchorScores, Places
+from cpc.parallel.ring import ring_losses
+from cpc.parallel.shares import check_shares, share
+from cpc.types import NegativeRule
+
+#: What the gradients of gathered keys may take of a device's memory.
+GATHERED_BYTES = 2**28
+
+
+def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Any:
+    """A function like `summed_losses`, of a batch split over the axis of a mesh.
+
+    Losses, scores and gradients are those of one device to float32 rounding, for any rule over
+    positions. Keys begin with the latents of the anchors, in their order; positives are among
+    these. Negatives that are drawn (`choose`) leave the work to the compiler, so that the draws do
+    not depend on the devices.
+
+    Raises (the criterion):
+      UserError: the sequences do not divide by the devices.
+    """
+
+    def criterion(
+        queries: Float[Array, "k b a d"],
+        keys: Float[Array, "n d"],
+        anchors: Places,
+        candidates: Places,
+        rng: Array,
+        rule: NegativeRule,
+        loss: AnchorLoss,
+        choose: Choose | None,
+        offsets: tuple[int, ...],
+        block: int,
+        columns: int | None,
+    ) -> tuple[Float[Array, " k"], AnchorScores]:
+        if mesh.shape[axis] == 1 or choose is not None:
+            plan = rule, loss, choose, offsets, block, columns
+            return summed_losses(queries, keys, anchors, candidates, rng, *plan)
+        args = queries, keys, anchors, candidates, rule
+        if loss is info_nce and takes_ring(len(offsets), *keys.shape):
+            return ring_losses(*args, offsets, block, mesh, axis)
+        return gathered_losses(*args, loss, offsets, block, columns, mesh, axis)
+
+    return criterion
+
+
+def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
+    """Whether keys should travel: where all of them, and their gradients, are too much to hold.
+
+    A device that gathers holds n d floats of keys, and of gradients n d for each offset, because
+    the weights of the offsets come only with the backward pass; it does 3 products. The ring holds
+    its share, n d / p, but computes the scores again for the gradient: 4 products. Between the two
+    lies `GATHERED_BYTES`: at the paper's size, 8 windows of 128 latents a device, 8 devices gather
+    and 16 make a ring.
+
+    >>> [takes_ring(12, devices * 8 * 128, 512) for devices in (8, 16)]
+    [False, True]
+    """
+    return 4 * (num_offsets + 1) * num_candidates * width > GATHERED_BYTES
+
+
+def gathered_losses(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "n d"],
+    anchors: Places,
+    candidates: Places,
+    rule: NegativeRule,
+    loss: AnchorLoss,
+    offsets: tuple[int, ...],
+    block: int,
+    columns: int | None,
+    mesh: jax.sharding.Mesh,
+    axis: str,
+) -> tuple[Float[Array, " k"], AnchorScores]:
+    """`summed_losses` of each device's own anchors against all keys, gathered once.
+
+    What gathers the keys scatters the sum of their gradients, once, in the backward pass. The
+    losses are added up outside: a sum over devices inside would be differentiated into another.
+
+    Raises:
+      UserError: the sequences do not divide by the devices.
+    """
+    check_shares(queries.shape[1], mesh.shape[axis])
+    rows, shares = jax.P(None, axis), jax.P(axis)
+
+    def of_device(queries, keys, anchors, candidates):
+        keys, candidates = jax.tree.map(
+            lambda x: jax.lax.all_gather(x[0], axis, tiled=True), (keys, candidates)
+        )
+        plan = jax.random.key(0), rule, loss, None, offsets, block, columns  # nothing is drawn
+        result: Any = summed_losses(queries, keys, anchors, candidates, *plan)
+        return result[0][None], result[1]
+
+    of_devices: Any = jax.shard_map(
+        of_device,
+        mesh=mesh,
+        in_specs=(rows, shares, shares, shares),
+        out_specs=(shares, rows),
+        check_vma=False,  # the scans of `summed_losses` begin with zeros that are no device's own
+    )
+    shared = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    losses, scores = of_devices(queries, shared[0], anchors, shared[1])
+    return jnp.sum(losses, 0), scores

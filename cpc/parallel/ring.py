@@ -1,0 +1,181 @@
+"""InfoNCE of all offsets with keys that travel from device to device.
+
+Each device keeps its anchors. The shares of the keys go round: at each of p steps a device scores
+its anchors against the share that it holds, while the next one is on its way. Of an anchor's row
+only what `cpc.losses.tiles` collects is kept; the backward pass sends the keys round again and
+computes the scores anew, and the gradients of the keys travel with them until they are home. A
+device holds O(n d / p) of keys, and one tile of scores.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.tiles import (
+    AnchorScores,
+    Negatives,
+    Places,
+    add_tile,
+    derivatives,
+    find_negatives,
+    find_positives,
+    finish,
+    no_negatives,
+)
+from cpc.parallel.shares import check_shares, share
+from cpc.types import NegativeRule
+
+
+class Known(NamedTuple):
+    """Of anchors (..., m), after some of the shares."""
+
+    positive: Float[Array, "..."]
+    has_positive: Bool[Array, "..."]
+    seen: Negatives
+
+
+def ring_losses(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "n d"],
+    anchors: Places,
+    candidates: Places,
+    rule: NegativeRule,
+    offsets: tuple[int, ...],
+    block: int,
+    mesh: jax.sharding.Mesh,
+    axis: str,
+) -> tuple[Float[Array, " k"], AnchorScores]:
+    """`summed_losses` of InfoNCE over a batch that is split over the axis of a mesh.
+
+    Keys begin with the latents of the anchors, in their order; positives are among these, so that
+    each device knows its anchors' positives after its own share, which is the first.
+
+    Raises:
+      UserError: the sequences do not divide by the devices.
+    """
+    check_shares(queries.shape[1], mesh.shape[axis])
+    block = min(block, anchors.exists.size // mesh.shape[axis])
+    keys, candidates = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    return _travel(queries, keys, anchors, candidates, rule, offsets, block, mesh, axis)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
+def _travel(queries, keys, anchors, candidates, *plan):
+    return _forward(queries, keys, anchors, candidates, *plan)[0]
+
+
+def _forward(queries, keys, anchors, candidates, rule, offsets, block, mesh, axis):
+    rows, shares = jax.P(None, axis), jax.P(axis)
+
+    def of_device(queries, keys, anchors, candidates):
+        tasks, join = _cut(queries, anchors, offsets, block)
+        held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
+
+        def step(carry, _):
+            known, held = carry
+            arriving = _hop(held, mesh, axis)  # nothing below waits for it
+            known = jax.lax.map(lambda x: _meet(x[0], x[1], held, rule), (known, tasks))
+            return (known, arriving), None
+
+        nothing = Known(jnp.zeros(block), jnp.zeros(block, bool), no_negatives(block))
+        known = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
+        (known, _), _ = jax.lax.scan(step, (known, held), length=mesh.shape[axis])
+        scores, size = jax.vmap(finish)(known.seen, known.positive, known.has_positive)
+        return jax.tree.map(join, (scores, (known.seen, size)))
+
+    specs = (rows, shares, shares, shares), (rows, rows)
+    scores, kept = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
+    return (scores.loss.sum((1, 2)), scores), (queries, keys, anchors, candidates, *kept)
+
+
+def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
+    rows, shares = jax.P(None, axis), jax.P(axis)
+
+    def of_device(queries, keys, anchors, candidates, seen, size, g):
+        tasks, join = _cut(queries, anchors, offsets, block)
+        size = g[:, None, None] * size
+        kept = jax.tree.map(lambda x: _cut_rows(x.reshape(len(g), -1), block), (seen, size))
+
+        def step(carry, _):
+            dqueries, dkeys, held = carry
+            arriving, dkeys = _hop(held, mesh, axis), _hop(dkeys, mesh, axis)
+
+            def one_task(own, x):
+                dq, (seen, size), task = x
+                scores, where, is_positive = _compare(task, held, rule)
+                where = where & (seen.count > 0)[:, None]  # without a positive, none was collected
+                w = derivatives(scores, where, is_positive, seen, size).astype(held[0].dtype)
+                dq = dq + jnp.matmul(w, held[0], preferred_element_type=jnp.float32)
+                dk = jnp.matmul(w.T, task[0], preferred_element_type=jnp.float32)
+                return own + dk, dq
+
+            own = jnp.zeros(dkeys.shape, jnp.float32)
+            own, dqueries = jax.lax.scan(one_task, own, (dqueries, kept, tasks))
+            return (dqueries, dkeys + own, arriving), None
+
+        held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
+        begin = jnp.zeros(tasks[0].shape, jnp.float32), jnp.zeros(held[0].shape, jnp.float32)
+        (dqueries, dkeys, _), _ = jax.lax.scan(step, (*begin, held), length=mesh.shape[axis])
+        home = _hop(dkeys, mesh, axis)
+        return join(dqueries).astype(queries.dtype), home[None].astype(keys.dtype)
+
+    specs = (rows, shares, shares, shares, rows, rows, jax.P()), (rows, shares)
+    return *_split(of_device, mesh, *specs)(*kept, cotangents[0]), None, None
+
+
+_travel.defvjp(_forward, _backward)
+
+
+def _split(function, mesh, in_specs, out_specs) -> Any:
+    return jax.shard_map(  # the scans begin with zeros that are no device's own
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
+
+
+def _hop(tree, mesh, axis):
+    """To the next device of the ring."""
+    p = mesh.shape[axis]
+    return jax.tree.map(
+        lambda x: jax.lax.ppermute(x, axis, [(i, (i + 1) % p) for i in range(p)]), tree
+    )
+
+
+def _cut(queries, anchors, offsets, block):
+    """Tasks (queries, their places, their offset) of `block` anchors each, and the way back."""
+    k, b, a, d = queries.shape
+    places = jax.tree.map(lambda x: _cut_rows(x.reshape(1, -1), block), anchors)
+    tasks = (
+        _cut_rows(queries.reshape(k, b * a, d), block),
+        jax.tree.map(lambda x: jnp.tile(x, (k, 1)), places),
+        jnp.repeat(jnp.array(offsets), len(places.exists)),
+    )
+
+    def join(x):  # (k blocks, block, ...) -> (k, b, a, ...)
+        return x.reshape(k, -1, *x.shape[2:])[:, : b * a].reshape(k, b, a, *x.shape[2:])
+
+    return tasks, join
+
+
+def _cut_rows(x, block):
+    """(k, rows, ...) -> (k blocks, block, ...); the padding is zeros, and places that are not."""
+    x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2))
+    return x.reshape(-1, block, *x.shape[2:])
+
+
+def _compare(task, held, rule):
+    """Scores (m, n) of anchors and a share's keys; which are negatives, which the positive."""
+    (q, here, k), (keys, there) = task, held
+    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
+    is_positive = find_positives(here, there, k)
+    return scores, find_negatives(here, there, rule, k) & ~is_positive, is_positive
+
+
+def _meet(known, task, held, rule):
+    scores, where, is_positive = _compare(task, held, rule)
+    positive = known.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
+    has_positive = known.has_positive | is_positive.any(-1)
+    seen = add_tile(known.seen, scores, positive, where & has_positive[:, None])
+    return Known(positive, has_positive, seen)

@@ -1,0 +1,180 @@
+"""Ring and gather on 2, 4 and 8 devices against one: losses, scores, gradients upstream."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import negatives
+from cpc.losses import cpc_loss, decoupled, info_nce
+from cpc.losses.blocks import summed_losses
+from cpc.losses.tiles import Places
+from cpc.parallel import gathered_losses, make_criterion, ring_losses, takes_ring
+from cpc.train import BATCH_AXIS, batch_sharding, make_mesh, replicate
+from cpc.types import CPCOutputs, Position, UserError
+
+B, A, LANES, D, OFFSETS = 8, 10, 2, 5, (1, 3)
+RULES = {
+    "batch": negatives.batch,
+    "own": negatives.own_sequence,
+    "group": negatives.same_group & negatives.outside_window(1),
+    "shards": negatives.excluding_sequence & negatives.within_shards(4, B),
+}
+
+
+def ring(queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, _, mesh):
+    args = queries, keys, anchors, candidates, rule, offsets, block
+    return ring_losses(*args, mesh, BATCH_AXIS)
+
+
+def gather(queries, keys, anchors, candidates, rng, rule, loss, choose, *plan, mesh):
+    args = queries, keys, anchors, candidates, rule, loss, *plan
+    return gathered_losses(*args, mesh, BATCH_AXIS)
+
+
+FORMS = {"ring": ring, "gather": gather}
+
+
+def make_problem(further=0, scale=1.0):
+    """Inputs x (b, a, d), parameters upstream of keys and queries, places, and a queue."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(B, A, D)) * scale
+    params = rng.normal(size=(len(OFFSETS) + 1, D, D))
+    time, lane = np.divmod(np.arange(A), LANES)
+    speaker = rng.integers(3, size=(B, 1))
+    places = [np.broadcast_to(p, (B, A)) for p in (np.arange(B)[:, None], time, lane, speaker)]
+    exists = np.arange(A)[None] < np.where(np.arange(B) == 3, 4, A)[:, None]
+    queue = rng.normal(size=(further, D)) * scale
+    of_queue = [100 + np.arange(further), *rng.integers(3, size=(3, further))]
+    anchors = Places(Position(*(jnp.asarray(p, jnp.int32) for p in places)), jnp.asarray(exists))
+    more = Places(
+        Position(*(jnp.asarray(p, jnp.int32) for p in of_queue)), jnp.asarray(queue[:, 0] > -1)
+    )
+    arrays = [jnp.asarray(array, jnp.float32) for array in (x, params, queue)]
+    return *arrays, anchors, more
+
+
+@functools.cache
+def evaluate(form, devices, rule, further=0, scale=1.0, loss=info_nce, dtype=jnp.float32):
+    """Losses, scores, and the gradient by parameters of both keys and queries."""
+    x, params, queue, anchors, more = make_problem(further, scale)
+    mesh = make_mesh(devices)
+    criterion = summed_losses if form == "one" else functools.partial(FORMS[form], mesh=mesh)
+
+    def total(params, x, queue):
+        z, queries = (x @ params[0]).astype(dtype), jnp.einsum("bad,kde->kbae", x, params[1:])
+        keys = jnp.concatenate([z.reshape(-1, D), queue.astype(dtype)])
+        candidates = jax.tree.map(lambda a, m: jnp.concatenate([a.ravel(), m]), anchors, more)
+        plan = jax.random.key(0), RULES[rule], loss, None, OFFSETS, 5, None
+        losses, scores = criterion(queries.astype(dtype), keys, anchors, candidates, *plan)
+        return (losses * jnp.array([0.3, 2.0])).sum(), (losses, scores)  # unequal cotangents
+
+    x, anchors = jax.device_put((x, anchors), batch_sharding(mesh))
+    params, queue = replicate((params, queue), mesh)
+    step = jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))
+    (_, aux), gradients = step(params, x, queue)
+    return jax.device_get((*aux, gradients))
+
+
+def assert_same(got, want, rtol=2e-5):
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max(initial=1e-6))
+
+
+@pytest.mark.parametrize(
+    ("form", "rule"),
+    [("ring", "batch"), ("ring", "group"), ("ring", "shards"), ("gather", "shards")],
+)
+def test_four_devices_are_one_under_every_rule(form, rule):
+    want = evaluate("one", 1, rule)
+    assert want[1].counted.sum() > 0
+    assert_same(evaluate(form, 4, rule), want)
+
+
+@pytest.mark.parametrize(("form", "devices"), [("ring", 2), ("ring", 8), ("gather", 8)])
+def test_number_of_devices_changes_nothing(form, devices):
+    """With a queue whose length does not divide by the devices."""
+    want = evaluate("one", 1, "own", further=5)
+    assert_same(evaluate(form, devices, "own", further=5), want)
+    assert np.abs(want[2][0]).min() > 0
+
+
+def test_gather_takes_any_loss():
+    want = evaluate("one", 1, "batch", loss=decoupled)
+    assert_same(evaluate("gather", 4, "batch", loss=decoupled), want)
+    assert not np.allclose(want[0], evaluate("one", 1, "batch")[0])
+
+
+def test_scores_of_ten_thousand():
+    got = evaluate("ring", 4, "group", scale=100.0)
+    want = evaluate("one", 1, "group", scale=100.0)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(got))
+    # A rounding of the scores is 1e-3 here, and so is that of a probability.
+    assert_same(got, want, rtol=3e-3)
+
+
+def test_bfloat16_is_summed_in_float32():
+    got = evaluate("ring", 4, "batch", dtype=jnp.bfloat16)
+    want = evaluate("one", 1, "batch", dtype=jnp.bfloat16)
+    assert got[0].dtype == np.float32
+    assert_same(got[:2], want[:2])
+    assert_same(got[2], want[2], rtol=2e-2)  # bfloat16 has 8 bits, and parts are rounded
+
+
+def outputs_and_positions():
+    rng = np.random.default_rng(1)
+    z = jnp.asarray(rng.normal(size=(B, A, D)), jnp.float32)
+    predictions = jnp.asarray(rng.normal(size=(B, A, 2, D)), jnp.float32)
+    place = [np.arange(B)[:, None], np.arange(A)[None], np.zeros((1, 1)), np.zeros((1, 1))]
+    return CPCOutputs(z, z, predictions), Position(*(jnp.asarray(p, jnp.int32) for p in place))
+
+
+def test_the_loss_takes_the_criterion_of_a_mesh():
+    """And draws of negatives do not depend on the devices."""
+    outputs, positions = outputs_and_positions()
+    mesh = make_mesh(4)
+    criterion = make_criterion(mesh, BATCH_AXIS)
+    for choose in (None, negatives.uniform_subset(3)):
+        results = [
+            jax.jit(functools.partial(cpc_loss, rule=negatives.batch, choose=choose, **more))(
+                jax.device_put(outputs, batch_sharding(mesh)), positions
+            )
+            for more in ({}, {"criterion": criterion})
+        ]
+        assert_same(*results)
+
+
+def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
+    assert not takes_ring(12, 8 * 1024, 512)
+    assert takes_ring(12, 64 * 1024, 512)
+    outputs, positions = outputs_and_positions()
+    mesh = make_mesh(2)
+
+    def trace():
+        criterion = make_criterion(mesh, BATCH_AXIS)
+        loss = functools.partial(cpc_loss, rule=negatives.batch, criterion=criterion)
+        return str(jax.make_jaxpr(loss)(outputs, positions))
+
+    text = [trace()]
+    monkeypatch.setattr("cpc.parallel.criterion.GATHERED_BYTES", 100)
+    text += [trace()]
+    assert ["all_gather" in t for t in text] == [True, False]
+    assert ["ppermute" in t for t in text] == [False, True]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sequences_that_do_not_divide_are_one_sentence(form):
+    x, params, _, anchors, _ = make_problem()
+    queries = jnp.einsum("bad,kde->kbae", x, params[1:])
+    plan = jax.random.key(0), negatives.batch, info_nce, None, OFFSETS, 5, None
+    with pytest.raises(UserError, match="8 sequences cannot be split over 3 devices"):
+        FORMS[form](
+            queries,
+            x.reshape(-1, D),
+            anchors,
+            jax.tree.map(jnp.ravel, anchors),
+            *plan,
+            mesh=make_mesh(3),
+        )
