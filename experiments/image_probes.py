@@ -45,7 +45,7 @@ MANY_LABELS = 5000
 #: Features or pictures to classes.
 Predict = Callable[[Any], np.ndarray]
 #: Name -> features of the labelled and of the test pictures.
-Features = Callable[[str], tuple[np.ndarray, np.ndarray]]
+Features = Callable[[str], tuple[np.ndarray, ...]]
 
 
 def check_options(config: Config) -> None:
@@ -96,12 +96,7 @@ def run_tasks(
     begin = time.perf_counter()
     labelled = labelled_pictures(data.probe, config.probe.num_images, config.seed)
     test = labelled_pictures(data.test, 0, 0)
-    embed = make_features(config, model, prepare, variables, test)
-
-    @functools.cache
-    def features(name: str) -> tuple[np.ndarray, np.ndarray]:
-        return embed[name](labelled), embed[name](test)
-
+    features = make_features(config, model, prepare, variables, labelled, test)
     rows = class_rows(config, labelled, test, features, model, prepare, variables)
     if rows:
         others = rows_of_other_probes(folder / "classes.json", step, rows)
@@ -136,31 +131,31 @@ def labelled_pictures(images: Images, most: int, seed: int) -> Images:
 
 
 def make_features(
-    config: Config, model: Model, prepare: Callable, variables: Any, like: Images
-) -> dict[str, Callable[[Images], np.ndarray]]:
-    """Name -> the features (n, f) of pictures, pooled over regions of the grid."""
+    config: Config, model: Model, prepare: Callable, variables: Any, *parts: Images
+) -> Features:
+    """Name -> the features (n, f) of each part, pooled over regions of the grid, computed once."""
     rng = jax.random.key(config.seed + 1)
-    batch = prepare({"x": jnp.asarray(like.pixels[:1])}, rng, False)
-    untrained = model.init(rng, batch)
 
-    def of(variables, which):
+    @functools.cache
+    def of_network(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        batch = prepare({"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
+        own = model.init(rng, batch) if is_random else variables
+
         @jax.jit
         def embed(images):
             patches = prepare({"x": images}, rng, False)["x"]
-            return pool(model.embed(variables, patches)[which], config.probe.regions)
+            return [pool(grid, config.probe.regions) for grid in model.embed(own, patches)]
 
-        return lambda images: embed_pictures(embed, images.pixels)
+        return [embed_pictures(embed, part.pixels) for part in parts]
 
-    functions = {
-        "z": of(variables, 0),
-        "c": of(variables, 1),
-        "random z": of(untrained, 0),
-        "random c": of(untrained, 1),
-        "pixels": lambda images: embed_pictures(
-            lambda x: x.reshape(len(x), -1) / 255.0, images.pixels
-        ),
-    }
-    return {name: functions[name] for name in dict.fromkeys(("z", *config.probe.features))}
+    def features(name: str) -> tuple[np.ndarray, ...]:
+        if name == "pixels":
+            flat = [embed_pictures(lambda x: x.reshape(len(x), -1), part.pixels) for part in parts]
+            return tuple(part / 255.0 for part in flat)
+        *random, which = name.split()
+        return tuple(part["zc".index(which)] for part in of_network(bool(random)))
+
+    return features
 
 
 def pool(grid: jax.Array, regions: int) -> jax.Array:
