@@ -1,0 +1,35 @@
+r"""The default's pictures and patches with a wider network and a longer training, for a GPU.
+
+python -m experiments.image --config configs/image_fashion_mnist_long.py --workdir runs/fashion_long
+
+Time and accuracy are not given: no GPU was at hand to measure them.
+"""
+
+from typing import Any
+
+from configs import image_fashion_mnist
+
+
+def get_config() -> Any:
+    """Four directions, 512 pictures a step, 200 epochs, and every probe."""
+    c = image_fashion_mnist.get_config()
+    c.num_steps = 200 * 60_000 // 512
+    c.log_every = 100
+    c.eval_every = c.save_every = 2000
+    c.data.batch_size = 512
+    c.model.width = 256
+    c.model.context_width = 256
+    c.model.context_layers = 5
+    c.model.directions = ("down", "up", "right", "left")
+    c.probe.tasks = (
+        "linear",
+        "knn",
+        "few_labels",
+        "fine_tuned",
+        "supervised",
+        "neighbours",
+        "units",
+    )
+    c.probe.solver = "lbfgs"
+    c.probe.num_epochs = 30
+    return c
