@@ -1,6 +1,6 @@
 """Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays."""
 
-from cpc.losses.blocks import AnchorLoss, AnchorScores, Choose
+from cpc.losses.blocks import AnchorLoss, Choose
 from cpc.losses.cpc_loss import Memory, OffsetSums, cpc_loss, sum_anchors
 from cpc.losses.describe import Description, describe
 from cpc.losses.geometry import alignment, uniformity
@@ -10,6 +10,9 @@ from cpc.losses.pairwise import sigmoid, triplet
 from cpc.losses.places import same_place_losses
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
+from cpc.losses.streaming import Standing, largest_block, streaming_info_nce
+from cpc.losses.symmetric import streaming_symmetric_info_nce
+from cpc.losses.tiles import AnchorScores
 from cpc.losses.views import nt_xent, sup_con, view_scores
 
 __all__ = [
@@ -19,6 +22,7 @@ __all__ = [
     "Description",
     "Memory",
     "OffsetSums",
+    "Standing",
     "alignment",
     "cpc_loss",
     "debiased",
@@ -29,6 +33,7 @@ __all__ = [
     "full_softmax",
     "hard_weighted",
     "info_nce",
+    "largest_block",
     "nce",
     "negative_sampling",
     "nt_xent",
@@ -37,6 +42,8 @@ __all__ = [
     "sampled_logistic",
     "sampled_softmax",
     "sigmoid",
+    "streaming_info_nce",
+    "streaming_symmetric_info_nce",
     "sum_anchors",
     "sup_con",
     "triplet",

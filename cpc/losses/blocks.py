@@ -8,18 +8,28 @@ anchor i and candidate j, the gradients are two more products on the same block,
 
 and a cotangent for each offset's sum only scales them. InfoNCE has w_ij = p_ij - [j is i's
 positive], p_ij the softmax over the positive and the negatives; other losses are differentiated
-within the block.
+within the block. Where a row of scores is too long to keep, InfoNCE cuts the columns too
+(`cpc.losses.tiles`).
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.info_nce import info_nce
+from cpc.losses.tiles import (
+    AnchorScores,
+    Places,
+    cut_places,
+    find_negatives,
+    find_positives,
+    num_columns,
+    score_tiles,
+)
 from cpc.types import NegativeRule, Position
 
 #: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
@@ -28,27 +38,7 @@ AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
 Choose: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
-class AnchorScores(NamedTuple):
-    """What is known of each anchor at each offset, shape (k, b, a); zero where not counted."""
-
-    loss: Float[Array, "..."]
-    num_negatives: Float[Array, "..."]
-    top1: Float[Array, "..."]
-    """1 where the positive beats every negative."""
-    pairwise: Float[Array, "..."]
-    """Share of negatives that the positive beats, a tie counting one half."""
-    counted: Float[Array, "..."]
-    """1 where the anchor has a positive and at least one negative."""
-
-
-class Places(NamedTuple):
-    """Where latents come from, and which of them exist; all of one shape."""
-
-    positions: Position
-    exists: Bool[Array, "..."]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8, 9))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8, 9, 10))
 def summed_losses(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "n d"],
@@ -60,24 +50,27 @@ def summed_losses(
     choose: Choose | None,
     offsets: tuple[int, ...],
     block: int,
+    columns: int | None,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
 
     Anchors have places (b, a): a sequence's latents in any order; candidates have places (n,). The
     score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j]; about `block`
-    anchors are scored at a time.
+    anchors are scored at a time, against `columns` candidates (`tiles.num_columns`).
     """
-    plan = (rule, loss, choose, offsets, block)
-    scores, _, _ = _pass(queries, keys, anchors, candidates, rng, *plan, gradients=False)
+    plan = (rule, loss, choose, offsets, block, columns)
+    scores, _, _ = score_blocks(queries, keys, anchors, candidates, rng, *plan, gradients=False)
     return scores.loss.sum((1, 2)), scores
 
 
 def _forward(queries, keys, anchors, candidates, rng, *plan):
-    scores, *gradients = _pass(queries, keys, anchors, candidates, rng, *plan, gradients=True)
+    scores, *gradients = score_blocks(
+        queries, keys, anchors, candidates, rng, *plan, gradients=True
+    )
     return (scores.loss.sum((1, 2)), scores), gradients
 
 
-def _backward(rule, loss, choose, offsets, block, gradients, cotangents):
+def _backward(rule, loss, choose, offsets, block, columns, gradients, cotangents):
     dqueries, dkeys = gradients
     g = cotangents[0]
     dtype = dqueries.dtype  # of queries and keys
@@ -88,46 +81,74 @@ def _backward(rule, loss, choose, offsets, block, gradients, cotangents):
 summed_losses.defvjp(_forward, _backward)
 
 
-def _pass(
-    queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, *, gradients
-):
+def score_blocks(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "n d"],
+    anchors: Places,
+    candidates: Places,
+    rng: Array,
+    rule: NegativeRule,
+    loss: AnchorLoss,
+    choose: Choose | None,
+    offsets: tuple[int, ...],
+    block: int,
+    columns: int | None,
+    *,
+    gradients: bool,
+    weights: Float[Array, "k b a"] | None = None,
+) -> tuple[AnchorScores, Any, Any]:
+    """Scores of each anchor and, if asked for, derivatives of each offset's summed losses.
+
+    Those by the queries are of each anchor's own loss; those by the keys (k, n, d) are summed over
+    anchors, with the weights if there are any.
+    """
     b, a, d = queries.shape[1:]
+    n = keys.shape[0]
     # Blocks are cut along the places of a sequence, not along b, which devices share.
     size = min(a, -(-block // b))
     num_blocks = -(-a // size)
     pad = num_blocks * size - a
+    plain = loss is info_nce and choose is None
+    width = num_columns(b * size, n, columns) if plain else n
+    if width < n:
+        keys, candidates = cut_places(width, keys, candidates)
 
     def cut(x, fill):  # (b, a, ...) -> (blocks, b, size, ...)
         x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
         return jnp.moveaxis(x.reshape(b, num_blocks, size, *x.shape[2:]), 1, 0)
 
     anchors = Places(Position(*(cut(p, -1) for p in anchors.positions)), cut(anchors.exists, False))
-    candidates = jax.tree.map(lambda x: x[None], candidates)  # (1, n)
 
     def one_offset(_, inputs):
-        k, queries = inputs
+        k, queries, weights = inputs
 
         def one_block(dkeys, inputs):
-            index, q, anchors = inputs
+            index, q, anchors, g = inputs
             q = q.reshape(-1, d)
-            rows = jax.tree.map(lambda x: x.reshape(-1, 1), anchors)
-            key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
-            scores, weights = _score_block(q, keys, rows, candidates, key, rule, loss, choose, k)
-            scores = AnchorScores(*(x.reshape(b, size) for x in scores))
-            if not gradients:
-                return dkeys, (scores, None)
-            w = weights.astype(keys.dtype)
-            dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
-            dk = jnp.matmul(w.T, q, preferred_element_type=jnp.float32)
-            return dkeys + dk, (scores, dq.astype(queries.dtype).reshape(b, size, d))
+            rows = jax.tree.map(jnp.ravel, anchors)
+            weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
+            if width < n:
+                scores, dq, dkeys = score_tiles(q, weighted, keys, rows, candidates, rule, k, dkeys)
+            else:
+                key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
+                scores, w = _score_block(q, keys, rows, candidates, key, rule, loss, choose, k)
+                w, dq = w.astype(keys.dtype), None
+                if gradients:
+                    dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+                    dkeys += jnp.matmul(w.T, weighted, preferred_element_type=jnp.float32)
+            scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
+            if dq is None:
+                return None, (scores, None)
+            return dkeys, (scores, dq.astype(queries.dtype).reshape(b, size, d))
 
-        zero = jnp.zeros(keys.shape if gradients else (), jnp.float32)
-        blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors)
+        zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
+        cut_weights = None if weights is None else cut(weights, 0)
+        blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
         joined = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
-        return None, (*joined, dkeys)
+        return None, (*joined, None if dkeys is None else dkeys.reshape(-1, d)[:n])
 
-    _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries))
+    _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights))
     return result
 
 
@@ -138,18 +159,11 @@ def _join(x, a):
 
 
 def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
-    """Scores of some anchors (m, 1), and the derivative of their summed loss by the scores."""
+    """Scores of some anchors (m,), and the derivative of their summed loss by the scores."""
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)  # (m, n)
-    here, there = anchors.positions, candidates.positions
-    is_positive = (
-        (here.sequence == there.sequence)
-        & (here.lane == there.lane)
-        & (here.time + k == there.time)
-        & candidates.exists
-    )
-    has_positive = is_positive.any(-1) & anchors.exists[:, 0]
-    allowed = jnp.broadcast_to(rule(here, there, k), scores.shape) & candidates.exists
-    allowed = allowed & has_positive[:, None]
+    is_positive = find_positives(anchors, candidates, k)
+    has_positive = is_positive.any(-1, keepdims=True)
+    allowed = has_positive & find_negatives(anchors, candidates, rule, k) & ~is_positive
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
     negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
 
@@ -169,15 +183,14 @@ def anchor_scores(
     """What is recorded of anchors (m,); those without a negative are not counted."""
     num_negatives = where.sum(-1)
     counted = num_negatives > 0
-    hardest = jnp.where(where, negatives, -jnp.inf).max(-1)
-    beaten = jnp.where(where, jnp.sign(positive[:, None] - negatives), 0.0).sum(-1)
-    one = counted.astype(jnp.float32)
+    beaten = (where & (negatives < positive[:, None])).sum(-1)
+    ties = (where & (negatives == positive[:, None])).sum(-1)
     return AnchorScores(
         loss=jnp.where(counted, loss, 0.0),
-        num_negatives=one * num_negatives,
-        top1=one * (positive > hardest),
-        pairwise=one * (0.5 + 0.5 * beaten / jnp.maximum(num_negatives, 1)),
-        counted=one,
+        num_negatives=num_negatives.astype(jnp.float32),
+        rank=(num_negatives - beaten).astype(jnp.float32),
+        wins=(beaten + 0.5 * ties).astype(jnp.float32),
+        counted=counted.astype(jnp.float32),
     )
 
 

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import AnchorLoss, AnchorScores, Choose, Places, summed_losses
+from cpc.losses.blocks import AnchorLoss, Choose, summed_losses
 from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
+from cpc.losses.tiles import AnchorScores, Places
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -61,6 +62,8 @@ def cpc_loss(
     offsets: tuple[int, ...] | None = None,
     memory: Memory | None = None,
     block: int = 512,
+    columns: int | None = None,
+    criterion: Any = summed_losses,
 ) -> tuple[Float[Array, ""], OffsetSums]:
     """Sum over offsets k of the mean loss of the anchors that have a latent k ahead.
 
@@ -85,6 +88,10 @@ def cpc_loss(
       memory: further candidates.
       block: anchors scored at a time; changes memory and speed, not the result (with a random
         `choose`, it changes which negatives are drawn).
+      columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
+        while a block's scores fit 256 MB. Changes memory and speed alone.
+      criterion: how the losses are summed, such as that of `cpc.parallel.make_criterion`, for a
+        batch that devices share.
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
@@ -138,8 +145,8 @@ def cpc_loss(
             math.prod(places[1:]),
         )
         if getattr(rule, "same_place", False) and memory is None
-        else summed_losses(
-            queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block
+        else criterion(
+            queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, columns
         )
     )
     losses, scores = result
@@ -163,8 +170,8 @@ def sum_anchors(scores: AnchorScores) -> OffsetSums:
         loss=scores.loss.sum((-2, -1)),
         n=n.sum((-2, -1)),
         log_n=log_n.sum((-2, -1)),
-        top1=scores.top1.sum((-2, -1)),
-        pairwise=scores.pairwise.sum((-2, -1)),
+        top1=(scores.counted * (scores.rank == 0)).sum((-2, -1)),
+        pairwise=(scores.wins / jnp.maximum(scores.num_negatives, 1.0)).sum((-2, -1)),
         sequences=(own_anchors > 0).astype(jnp.float32).sum(-1),
         value_squared=jnp.square(own_values).sum(-1),
         value_anchors=(own_values * own_anchors).sum(-1),

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import AnchorLoss, AnchorScores, Choose, anchor_scores
+from cpc.losses.blocks import AnchorLoss, Choose, anchor_scores
+from cpc.losses.tiles import AnchorScores
 
 
 def same_place_losses(

@@ -1,0 +1,217 @@
+"""InfoNCE of any anchors against any candidates, in memory that is linear in both."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.blocks import score_blocks
+from cpc.losses.info_nce import info_nce
+from cpc.losses.rows import Number, check
+from cpc.losses.tiles import AnchorScores, Places, num_columns
+from cpc.types import NegativeRule, Position, UserError
+
+
+class Standing(NamedTuple):
+    """How each anchor's positive stands among its negatives, (m,); 0 where not counted."""
+
+    num_candidates: Float[Array, " m"]
+    """N_i, the positive included."""
+    rank: Float[Array, " m"]
+    """Negatives that the positive does not beat: 0 is first place, and a tie is lost."""
+    wins: Float[Array, " m"]
+    """Negatives that the positive beats, a tie counting one half."""
+    counted: Float[Array, " m"]
+    """1 where the anchor has a positive and at least one negative."""
+
+
+def streaming_info_nce(
+    queries: Float[Array, "m d"],
+    keys: Float[Array, "n d"],
+    anchors: Position,
+    candidates: Position,
+    rule: NegativeRule,
+    offset: int,
+    *,
+    temperature: Number = 1.0,
+    where_anchors: Bool[Array, " m"] | None = None,
+    where_candidates: Bool[Array, " n"] | None = None,
+    block: int = 512,
+    columns: int | None = None,
+) -> tuple[Float[Array, " m"], Standing]:
+    """Loss of each anchor, in nats, and where its positive stands.
+
+    L_i = log [ e^s_i+ + sum_j e^s_ij ] - s_i+,  s_ij = q_i . k_j / tau  (van den Oord et al. 2018)
+
+    The positive is the candidate of the same sequence and lane at time + offset; the negatives j
+    are what the rule allows, never the positive. The numbers and gradients are those of
+    `info_nce` on the matrix of scores, which is never kept: blocks of anchors are scored once, for
+    loss, standing and both gradients (3 products). The gradient of the keys then needs one weight
+    for all anchors, as under a mean or a sum; other weights are found at run time and cost the
+    pass once more. Without differentiation there is one product. Rows that are cut cost 4 products.
+
+    Args:
+      queries: of the anchors.
+      keys: of the candidates, no two of one place.
+      anchors: positions, (m,).
+      candidates: positions, (n,).
+      rule: rule(anchor, candidate, offset) -> bool.
+      offset: steps from the anchor to its positive; 0 for two views of one place.
+      temperature: tau. It divides the queries, which are then read in the dtype of the keys.
+      where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
+      where_candidates: which candidates exist, likewise.
+      block: anchors scored at a time; `largest_block` says how many fit a memory.
+      columns: candidates scored at a time; by default all of them while the block's scores fit
+        256 MB. Both change memory and speed alone.
+
+    Returns:
+      Losses in float32, 0 where an anchor has no positive or no negative, and their standing,
+      which has no gradient.
+
+    Raises:
+      UserError: shapes that do not belong together; a temperature known not to be positive; block
+        or columns below 1.
+
+    Equal scores give exactly log N, and a tie is half a win:
+
+    >>> place = Position(jnp.zeros(4, int), jnp.arange(4), jnp.zeros(4, int), jnp.zeros(4, int))
+    >>> loss, standing = streaming_info_nce(
+    ...     jnp.zeros((4, 2)), jnp.ones((4, 2)), place, place, lambda a, c, k: a.lane == c.lane, 1
+    ... )
+    >>> loss - jnp.array([jnp.log(4.0)] * 3 + [0.0])  # nothing follows the last
+    Array([0., 0., 0., 0.], dtype=float32)
+    >>> standing.rank, standing.wins
+    (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
+    """
+    check("temperature", temperature, above=0)
+    check("block", block, least=1)
+    inputs = read_inputs(
+        queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
+    )
+    width = num_columns(min(block, len(queries)), len(keys), columns)
+    scores: Any = _losses(*inputs, rule, offset, block, width)
+    return scores.loss, standing(scores)
+
+
+def largest_block(num_candidates: int, num_bytes: int) -> int:
+    """Anchors whose scores of all candidates fit a memory; pass it as `block`.
+
+    A score takes 12 bytes while its block is at work: scores, derivatives and their transpose.
+
+    Raises:
+      UserError: not one anchor fits.
+
+    >>> largest_block(131_072, 2**30)
+    682
+    """
+    block = num_bytes // (12 * max(num_candidates, 1))
+    if block < 1:
+        raise UserError(
+            f"{num_bytes} bytes do not hold one anchor's scores of {num_candidates} candidates: "
+            f"give it {12 * num_candidates} or more, or cut the candidates with columns"
+        )
+    return block
+
+
+def read_inputs(
+    queries: Any,
+    keys: Any,
+    anchors: Position,
+    candidates: Position,
+    where_anchors: Any,
+    where_candidates: Any,
+    temperature: Any,
+) -> tuple[Any, Any, Places, Places]:
+    """Queries over the temperature, keys, and their places; the shapes are checked.
+
+    Raises:
+      UserError: shapes that do not belong together, naming the arguments.
+    """
+    queries, rows = _read("anchors", "queries", anchors, queries, where_anchors)
+    keys, places = _read("candidates", "keys", candidates, keys, where_candidates)
+    if queries.shape[1] != keys.shape[1]:
+        raise UserError(
+            f"keys are {keys.shape[1]} wide and queries {queries.shape[1]}: their product needs "
+            "one width"
+        )
+    return (queries / temperature).astype(keys.dtype), keys, rows, places
+
+
+def _read(places, vectors, positions, x, where):
+    """What does not exist is 0, whatever it was."""
+    if x.ndim != 2 or not x.shape[0] or {jnp.shape(p) for p in positions} != {x.shape[:1]}:
+        raise UserError(
+            f"{vectors} has shape {x.shape} and the positions of {places} have "
+            f"{[jnp.shape(p) for p in positions]}: they must be (m, d) and four times (m,), m >= 1"
+        )
+    if where is None:
+        where = jnp.ones(x.shape[:1], bool)
+    elif where.shape != x.shape[:1] or where.dtype != bool:
+        raise UserError(
+            f"where_{places} is {where.dtype} of shape {where.shape}: it must be booleans of the "
+            f"shape {x.shape[:1]}"
+        )
+    else:
+        x = jnp.where(where[:, None], x, 0)
+    return x, Places(Position(*(jnp.asarray(p, jnp.int32) for p in positions)), where)
+
+
+def standing(scores: AnchorScores) -> Standing:
+    """What is reported of the scores; no gradient."""
+    scores = jax.tree.map(jax.lax.stop_gradient, scores)
+    num_candidates = scores.counted + scores.num_negatives
+    return Standing(num_candidates, scores.rank, scores.wins, scores.counted)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
+def _losses(queries, keys, anchors, candidates, rule, offset, block, columns):
+    inputs = (queries, keys, anchors, candidates)
+    return _pass(inputs, None, rule, offset, block, columns)[0]
+
+
+def _forward(queries, keys, anchors, candidates, *plan):
+    inputs = (queries, keys, anchors, candidates)
+    scores, dqueries, dkeys = _pass(inputs, jnp.ones(len(queries)), *plan)
+    return scores, (inputs, scores.counted, dqueries, dkeys)
+
+
+def _backward(rule, offset, block, columns, saved, cotangents):
+    inputs, counted, dqueries, dkeys = saved
+    dtype = dqueries.dtype
+    g = jnp.where(counted > 0, cotangents.loss, 0.0)
+    common = g[jnp.argmax(counted)]
+    dkeys = jax.lax.cond(
+        jnp.all((g == common) | (counted == 0)),
+        lambda: common * dkeys,
+        lambda: _pass(inputs, g, rule, offset, block, columns)[2],
+    )
+    return (g[:, None] * dqueries).astype(dtype), dkeys.astype(dtype), None, None
+
+
+_losses.defvjp(_forward, _backward)
+
+
+def _pass(inputs, weights, rule, offset, block, columns):
+    """The pass of all offsets' losses, for one offset and one sequence of anchors."""
+    queries, keys, anchors, candidates = inputs
+    scores, dqueries, dkeys = score_blocks(
+        queries[None, None],
+        keys,
+        jax.tree.map(lambda x: x[None], anchors),
+        candidates,
+        jax.random.key(0),
+        rule,
+        info_nce,
+        None,
+        (offset,),
+        block,
+        columns,
+        gradients=weights is not None,
+        weights=None if weights is None else weights[None, None],
+    )
+    scores = jax.tree.map(lambda x: x[0, 0], scores)
+    if weights is None:
+        return scores, None, None
+    return scores, dqueries[0, 0], dkeys[0]

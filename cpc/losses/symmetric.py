@@ -1,0 +1,131 @@
+"""InfoNCE in both directions from one set of tiles, as CLIP and NT-Xent add them up."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.rows import Number, check
+from cpc.losses.streaming import Standing, read_inputs, standing
+from cpc.losses.tiles import (
+    AnchorScores,
+    add_tile,
+    cut_places,
+    derivatives,
+    find_negatives,
+    find_positives,
+    finish,
+    no_negatives,
+    score_positives,
+)
+from cpc.types import NegativeRule, Position
+
+
+def streaming_symmetric_info_nce(
+    queries: Float[Array, "m d"],
+    keys: Float[Array, "n d"],
+    anchors: Position,
+    candidates: Position,
+    rule: NegativeRule,
+    offset: int,
+    *,
+    temperature: Number = 1.0,
+    where_anchors: Bool[Array, " m"] | None = None,
+    where_candidates: Bool[Array, " n"] | None = None,
+    block: int = 512,
+) -> tuple[tuple[Float[Array, " m"], Standing], tuple[Float[Array, " n"], Standing]]:
+    """Losses of the queries among the keys and of the keys among the queries, in nats.
+
+    The same as two calls of `streaming_info_nce`, the second with queries and keys exchanged and
+    the offset negative: rule(key's position, query's position, -offset). The scores are shared:
+    value and gradient cost 4 products instead of 6, whatever weights the losses get. CLIP is half
+    the sum of the two means (Radford et al. 2021, fig. 3).
+
+    The arguments and errors are those of `streaming_info_nce`, without its `columns`.
+
+    >>> place = Position(jnp.arange(3), *(jnp.zeros(3, int) for _ in range(3)))
+    >>> x = 9.0 * jnp.eye(3)
+    >>> (loss, _), (back, _) = streaming_symmetric_info_nce(
+    ...     x, x[:2], place, Position(*(p[:2] for p in place)), lambda a, c, k: a.lane == c.lane, 0
+    ... )
+    >>> loss.shape, back.shape, bool((loss[:2] <= back).all())  # the third query has no positive
+    ((3,), (2,), True)
+    """
+    check("temperature", temperature, above=0)
+    check("block", block, least=1)
+    inputs = read_inputs(
+        queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
+    )
+    result: Any = _both(*inputs, rule, offset, min(block, len(queries)))
+    here, there = result
+    return (here.loss, standing(here)), (there.loss, standing(there))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _both(
+    queries, keys, anchors, candidates, rule, offset, block
+) -> tuple[AnchorScores, AnchorScores]:
+    return _forward(queries, keys, anchors, candidates, rule, offset, block)[0]
+
+
+def _forward(queries, keys, anchors, candidates, rule, offset, block):
+    (m, n), (parts, rows) = (len(queries), len(keys)), cut_places(block, queries, anchors)
+
+    def find_pairs(_, part):
+        q, rows = part
+        index = jnp.where(find_positives(rows, candidates, offset), jnp.arange(n), -1).max(-1)
+        return None, (index, score_positives(q, keys[jnp.maximum(index, 0)]))
+
+    _, (index, positive) = jax.lax.scan(find_pairs, None, (parts, rows))
+    paired = jnp.where(index >= 0, index, n).ravel()
+    positive_of_key = jnp.zeros(n).at[paired].set(positive.ravel(), mode="drop")
+    has_query = jnp.zeros(n, bool).at[paired].set(True, mode="drop")
+
+    def collect(of_keys, part):
+        q, rows, positive = part
+        scores, where, back, _ = _score(q, keys, rows, candidates, rule, offset)
+        of_keys = add_tile(of_keys, scores.T, positive_of_key, back)
+        return of_keys, add_tile(no_negatives(block), scores, positive, where)
+
+    of_keys, of_parts = jax.lax.scan(collect, no_negatives(n), (parts, rows, positive))
+    of_queries, index, positive = jax.tree.map(lambda x: x.ravel()[:m], (of_parts, index, positive))
+    here, size_here = finish(of_queries, positive, index >= 0)
+    there, size_there = finish(of_keys, positive_of_key, has_query)
+    saved = (queries, keys, anchors, candidates, of_parts, of_keys, size_here, size_there)
+    return (here, there), saved
+
+
+def _backward(rule, offset, block, saved, cotangents):
+    queries, keys, anchors, candidates, of_parts, of_keys, size_here, size_there = saved
+    parts, rows = cut_places(block, queries, anchors)
+    pad = parts.shape[0] * block - len(queries)
+    g = jnp.pad(cotangents[0].loss * size_here, (0, pad)).reshape(-1, block)
+    g_back = cotangents[1].loss * size_there
+
+    def differentiate(dkeys, part):
+        q, rows, of_queries, g = part
+        scores, where, back, is_positive = _score(q, keys, rows, candidates, rule, offset)
+        w = derivatives(scores, where, is_positive, of_queries, g)
+        w += derivatives(scores.T, back, is_positive.T, of_keys, g_back).T
+        w = w.astype(keys.dtype)
+        dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+        return dkeys + jnp.matmul(w.T, q, preferred_element_type=jnp.float32), dq
+
+    xs = (parts, rows, of_parts, g)
+    dkeys, dqueries = jax.lax.scan(differentiate, jnp.zeros(keys.shape), xs)
+    dqueries = dqueries.reshape(-1, keys.shape[1])[: len(queries)]
+    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None
+
+
+_both.defvjp(_forward, _backward)
+
+
+def _score(q, keys, rows, candidates, rule, offset) -> tuple[Any, Any, Any, Any]:
+    """Scores (m, n), negatives of the queries (m, n) and of the keys (n, m), positives (m, n)."""
+    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
+    is_positive = find_positives(rows, candidates, offset)
+    where = find_negatives(rows, candidates, rule, offset) & ~is_positive
+    back = find_negatives(candidates, rows, rule, -offset) & ~is_positive.T
+    return scores, where, back, is_positive

@@ -1,0 +1,220 @@
+"""InfoNCE by tiles: some anchors against some candidates at a time.
+
+With s_ij the scores, p_i the positive's, and over the negatives j of anchor i
+
+    M_i = max_j s_ij        S_i = sum_j e^(s_ij - M_i)        x_i = M_i + log S_i - p_i,
+
+the loss is log(1 + e^x_i) and its derivatives are sigma(x_i) e^(s_ij - M_i) / S_i by a negative and
+-sigma(x_i) by the positive: nothing cancels when the positive wins. M and S are collected tile by
+tile (Milakov and Gimelshein 2018); the derivatives need the tiles once more, so that value and
+gradient cost 4 products instead of the 3 of whole rows.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cpc.types import NegativeRule, Position, UserError
+
+#: Below every score; finite, so that differences are no NaN.
+LOWEST = float(jnp.finfo(jnp.float32).min)
+#: Scores of a block that are kept whole: 256 MB of float32.
+WHOLE_ROWS = 2**26
+#: Candidates of a tile, where rows are cut.
+COLUMNS = 4096
+
+
+class AnchorScores(NamedTuple):
+    """What is known of each anchor; zero where not counted."""
+
+    loss: Float[Array, "..."]
+    num_negatives: Float[Array, "..."]
+    rank: Float[Array, "..."]
+    """Negatives that the positive does not beat: 0 is first place, and a tie is lost."""
+    wins: Float[Array, "..."]
+    """Negatives that the positive beats, a tie counting one half."""
+    counted: Float[Array, "..."]
+    """1 where the anchor has a positive and at least one negative."""
+
+
+class Places(NamedTuple):
+    """Where latents come from, and which of them exist; all of one shape."""
+
+    positions: Position
+    exists: Bool[Array, "..."]
+
+
+class Negatives(NamedTuple):
+    """What is collected of each anchor's negatives, (m,)."""
+
+    highest: Float[Array, " m"]
+    """M."""
+    total: Float[Array, " m"]
+    """S."""
+    number: Int[Array, " m"]
+    beaten: Int[Array, " m"]
+    tied: Int[Array, " m"]
+
+
+def num_columns(rows: int, n: int, columns: int | None) -> int:
+    """Candidates of a tile: as asked for, or all while so many rows of scores fit WHOLE_ROWS.
+
+    Raises:
+      UserError: columns below 1.
+
+    >>> num_columns(512, 131_072, None), num_columns(512, 1_000_000, None), num_columns(9, 70, 32)
+    (131072, 4096, 32)
+    """
+    if columns is not None and columns < 1:
+        raise UserError(f"columns is {columns}: ask for 1 candidate or more, or None to choose")
+    if columns is None:
+        columns = n if rows * n <= WHOLE_ROWS else COLUMNS
+    return min(columns, n)
+
+
+def find_positives(anchors: Places, candidates: Places, offset: Any) -> Any:
+    """Is the candidate what the anchor predicts? Booleans (m, n) of places (m,) and (n,)."""
+    here, there = _face(anchors, candidates)
+    return (
+        (here.positions.sequence == there.positions.sequence)
+        & (here.positions.lane == there.positions.lane)
+        & (here.positions.time + offset == there.positions.time)
+        & (here.exists & there.exists)
+    )
+
+
+def find_negatives(anchors: Places, candidates: Places, rule: NegativeRule, offset: Any) -> Any:
+    """Does the candidate exist, and does the rule allow it? Booleans (m, n)."""
+    here, there = _face(anchors, candidates)
+    return rule(here.positions, there.positions, offset) & (here.exists & there.exists)
+
+
+def _face(anchors, candidates):
+    columns = jax.tree.map(lambda x: x[:, None], anchors)
+    return columns, jax.tree.map(lambda x: x[None, :], candidates)
+
+
+def no_negatives(m: int) -> Negatives:
+    """Before the first tile."""
+    zero = jnp.zeros(m, jnp.int32)
+    return Negatives(jnp.full(m, LOWEST), jnp.zeros(m, jnp.float32), zero, zero, zero)
+
+
+def add_tile(
+    seen: Negatives,
+    scores: Float[Array, "m n"],
+    positive: Float[Array, " m"],
+    where: Bool[Array, "m n"],
+) -> Negatives:
+    """The negatives of one more tile."""
+    p = positive[:, None]
+    highest = jnp.maximum(seen.highest, jnp.where(where, scores, LOWEST).max(-1))
+    exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
+    return Negatives(
+        highest,
+        seen.total * jnp.exp(seen.highest - highest) + exp.sum(-1),
+        seen.number + where.astype(jnp.int32).sum(-1),
+        seen.beaten + (where & (scores < p)).astype(jnp.int32).sum(-1),
+        seen.tied + (where & (scores == p)).astype(jnp.int32).sum(-1),
+    )
+
+
+def finish(
+    seen: Negatives, positive: Float[Array, " m"], has_positive: Bool[Array, " m"]
+) -> tuple[AnchorScores, Float[Array, " m"]]:
+    """Scores of the anchors, and sigma(x), the derivatives' common size; 0 where not counted."""
+    counted = has_positive & (seen.number > 0)
+    one = counted.astype(jnp.float32)
+    x = (seen.highest - positive) + jnp.log(jnp.where(counted, seen.total, 1.0))
+    x = jnp.where(counted, x, 0.0)
+    scores = AnchorScores(
+        loss=one * jax.nn.softplus(x),
+        num_negatives=one * seen.number,
+        rank=one * (seen.number - seen.beaten),
+        wins=one * (seen.beaten + 0.5 * seen.tied),
+        counted=one,
+    )
+    return scores, one * jax.nn.sigmoid(x)
+
+
+def derivatives(
+    scores: Float[Array, "m n"],
+    where: Bool[Array, "m n"],
+    is_positive: Bool[Array, "m n"],
+    seen: Negatives,
+    size: Float[Array, " m"],
+) -> Float[Array, "m n"]:
+    """Of the anchors' losses by the scores of a tile."""
+    exp = jnp.exp(jnp.where(where, scores - seen.highest[:, None], -jnp.inf))
+    share = size / jnp.where(seen.total > 0, seen.total, 1.0)
+    return share[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
+
+
+def score_positives(queries: Float[Array, "m d"], targets: Float[Array, "m d"]) -> Array:
+    """Scores of the anchors' own targets, as a product makes them.
+
+    The diagonal of a product and not a sum along rows, which would round differently: then a
+    positive would not tie with its equals.
+    """
+    scores = jnp.matmul(queries, targets.T, preferred_element_type=jnp.float32)
+    return jnp.diagonal(scores)
+
+
+def cut_places(size: int, x: Array, places: Places) -> tuple[Array, Places]:
+    """Vectors and places (n, ...) in parts (parts, size, ...); what is added does not exist."""
+    pad = -len(x) % size
+
+    def fill(x, value):
+        x = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=value)
+        return x.reshape(-1, size, *x.shape[1:])
+
+    positions = Position(*(fill(p, -1) for p in places.positions))
+    return fill(x, 0), Places(positions, fill(places.exists, False))
+
+
+def score_tiles(
+    q: Float[Array, "m d"],
+    weighted: Float[Array, "m d"],
+    keys: Float[Array, "tiles columns d"],
+    anchors: Places,
+    candidates: Places,
+    rule: NegativeRule,
+    offset: Any,
+    dkeys: Float[Array, "tiles columns d"] | None,
+) -> tuple[AnchorScores, Any, Any]:
+    """Scores of some anchors against all tiles of candidates.
+
+    With `dkeys`, also the derivatives by q, and dkeys with those by the keys added, the latter as
+    if the anchors were `weighted`.
+    """
+    flat = jax.tree.map(jnp.ravel, candidates)
+    n = flat.exists.size
+    index = jnp.where(find_positives(anchors, flat, offset), jnp.arange(n), -1).max(-1)
+    has_positive = index >= 0
+    positive = score_positives(q, keys.reshape(n, -1)[jnp.maximum(index, 0)])
+
+    def one_tile(keys, candidates):
+        scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
+        is_positive = find_positives(anchors, candidates, offset)
+        where = find_negatives(anchors, candidates, rule, offset) & ~is_positive
+        return scores, where, is_positive
+
+    def collect(seen, tile):
+        scores, where, _ = one_tile(*tile)
+        return add_tile(seen, scores, positive, where), None
+
+    seen, _ = jax.lax.scan(collect, no_negatives(len(q)), (keys, candidates))
+    scores, size = finish(seen, positive, has_positive)
+    if dkeys is None:
+        return scores, None, None
+
+    def differentiate(dq, tile):
+        keys, candidates, dkeys = tile
+        w = derivatives(*one_tile(keys, candidates), seen, size).astype(keys.dtype)
+        dq += jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+        return dq, dkeys + jnp.matmul(w.T, weighted, preferred_element_type=jnp.float32)
+
+    dq, dkeys = jax.lax.scan(differentiate, jnp.zeros(q.shape), (keys, candidates, dkeys))
+    return scores, dq, dkeys

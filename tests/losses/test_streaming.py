@@ -1,0 +1,254 @@
+"""Streaming InfoNCE against a naive float64 twin: values, standing, gradients, memory."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import losses, negatives
+from cpc.losses import cpc_loss, largest_block, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.types import CPCOutputs, Position, UserError
+from tests.losses import naive_streaming as naive
+
+RULES = {
+    "batch": negatives.batch,
+    "excluding_sequence": negatives.excluding_sequence,
+    "own_sequence": negatives.own_sequence,
+    "same_group": negatives.same_group,
+    "one_per_sequence": negatives.one_per_sequence,
+    "outside_window": negatives.outside_window(1),
+    "within_shards": negatives.within_shards(2, 4),
+    "joined": negatives.same_group & negatives.excluding_sequence,
+    "careless": lambda anchor, candidate, offset: anchor.lane >= candidate.lane * 0,
+}
+#: Whole rows; rows cut in tiles that do not divide n; blocks that do not divide m.
+CUTS = [{"block": 512}, {"block": 8}, {"block": 8, "columns": 7}, {"block": 512, "columns": 16}]
+
+
+@functools.partial(jax.jit, static_argnames=("rule", "block", "columns", "offset"))
+def run(q, k, places, g, tau=1.0, rule=negatives.batch, offset=1, where=(None, None), **cut):
+    """Losses, standing, and the gradients of sum_i g_i L_i by queries, keys, temperature."""
+
+    def total(q, k, tau):
+        loss, standing = streaming_info_nce(
+            q, k, *places, rule, offset, temperature=tau,
+            where_anchors=where[0], where_candidates=where[1], **cut,
+        )  # fmt: skip
+        return (g * loss).sum(), (loss, standing)
+
+    gradients, (loss, standing) = jax.grad(total, (0, 1, 2), has_aux=True)(q, k, tau)
+    return loss, standing, gradients
+
+
+def example(seed=0, m=23, n=30, d=5, scale=1.0):
+    """Queries, keys and shuffled places of 4 sequences, 3 lanes, 2 groups; some have no target."""
+    rng = np.random.default_rng(seed)
+    grid = np.stack(np.meshgrid(range(4), range(5), range(3), indexing="ij"), -1).reshape(-1, 3)
+
+    def places(count):
+        sequence, time, lane = rng.permutation(grid)[:count].T.astype(np.int32)
+        return Position(sequence, time, lane, sequence % 2)
+
+    q, k = (scale * rng.normal(size=(rows, d)).astype(np.float32) for rows in (m, n))
+    return q, k, (places(m), places(n)), rng.normal(size=m).astype(np.float32)
+
+
+def check(got, want, rtol=3e-5, atol=3e-5):
+    loss, standing, gradients = got
+    np.testing.assert_allclose(loss, want.loss, rtol=rtol, atol=atol)
+    for name in ("num_candidates", "rank", "wins", "counted"):
+        np.testing.assert_array_equal(getattr(standing, name), getattr(want, name), err_msg=name)
+    size = max(1.0, np.abs(want.dqueries).max(), np.abs(want.dkeys).max())
+    np.testing.assert_allclose(gradients[0], want.dqueries, rtol=rtol, atol=size * atol)
+    np.testing.assert_allclose(gradients[1], want.dkeys, rtol=rtol, atol=size * atol)
+
+
+@pytest.mark.parametrize(
+    ("name", "cut"), [*((name, CUTS[2]) for name in RULES), ("same_group", CUTS[1])]
+)
+def test_equals_the_naive_twin(name, cut):
+    q, k, places, g = example()
+    want = naive.streaming(q, k, *places, RULES[name], 1, g)
+    assert 0 < want.counted.sum() < len(q), "some anchors have a positive, and some have none"
+    check(run(q, k, places, g, rule=RULES[name], **cut), want)
+
+
+@pytest.mark.parametrize(("offset", "cut"), [*zip((0, 2, 2, 0), CUTS, strict=True)])
+def test_equals_the_twin_however_it_is_cut(cut, offset):
+    """One weight for all anchors, a temperature, and its gradient."""
+    q, k, places, _ = example(1)
+    g = np.ones(len(q), np.float32)
+    rule = RULES["outside_window"]
+    got = run(q, k, places, g, 0.5, rule=rule, offset=offset, **cut)
+    want = naive.streaming(q, k, *places, rule, offset, g, temperature=0.5)
+    check(got, want)
+    slope = -(np.asarray(q) * want.dqueries).sum() / 0.5
+    assert float(got[2][2]) == pytest.approx(slope, rel=1e-4)
+
+
+@pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
+def test_what_does_not_exist_is_never_seen(cut):
+    q, k, places, g = example(2)
+    where = np.arange(len(q)) % 4 > 0, np.arange(len(k)) % 5 > 0
+    poisoned = [np.where(w[:, None], x, np.nan) for w, x in zip(where, (q, k), strict=True)]
+    got = run(*poisoned, places, g, where=where, **cut)
+    check(got, naive.streaming(q, k, *places, negatives.batch, 1, g, where=where))
+    for w, gradient in zip(where, got[2], strict=False):
+        np.testing.assert_array_equal(np.asarray(gradient)[~w], 0.0)
+
+
+@pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
+def test_huge_scores_are_finite_and_right(cut):
+    q, k, places, g = example(3, scale=70.0)
+    want = naive.streaming(q, k, *places, negatives.batch, 1, g)
+    assert want.highest > 1e4
+    got = run(q, k, places, g, **cut)
+    np.testing.assert_allclose(got[0], want.loss, rtol=1e-5, atol=2e-2)  # an ulp of 1e4 is 1e-3
+    np.testing.assert_array_equal(got[1].rank, want.rank)
+    for gradient, twin in zip(got[2], (want.dqueries, want.dkeys), strict=False):
+        np.testing.assert_allclose(gradient, twin, rtol=1e-3, atol=1e-2 * np.abs(twin).max())
+
+
+@pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
+def test_half_precision_is_reduced_in_float32(cut):
+    q, k, places, g = example(4)
+    q, k = (jnp.asarray(x, jnp.bfloat16) for x in (q, k))
+    loss, standing, gradients = run(q, k, places, g, **cut)
+    exact = [np.asarray(x, np.float32) for x in (q, k)]
+    want = naive.streaming(*exact, *places, negatives.batch, 1, g)
+    assert (loss.dtype, gradients[0].dtype) == (jnp.float32, jnp.bfloat16)
+    np.testing.assert_allclose(loss, want.loss, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(standing.wins, want.wins)
+    for gradient, twin in zip(gradients, (want.dqueries, want.dkeys), strict=False):
+        error = np.abs(np.asarray(gradient, np.float32) - twin).max()
+        assert error < 0.02 * np.abs(twin).max()  # bf16 keeps 8 bits
+
+
+@pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
+def test_equals_are_tied(cut):
+    """Keys all alike: every negative ties, to the last bit, and the loss is log N."""
+    q, k, places, g = example(5, d=64)
+    loss, standing, _ = run(q, np.tile(k[:1], (len(k), 1)), places, g, **cut)
+    counted = np.asarray(standing.counted) > 0
+    np.testing.assert_allclose(loss[counted], np.log(len(k)), rtol=1e-6)
+    np.testing.assert_array_equal(standing.rank[counted], len(k) - 1)
+    np.testing.assert_array_equal(standing.wins[counted], (len(k) - 1) / 2)
+
+
+@pytest.mark.parametrize("block", [8, 512])
+def test_both_directions_equal_two_calls(block):
+    """A rule that is not symmetric, any weights, a temperature, places that do not exist."""
+    q, k, places, g = example(9)
+    h = np.random.default_rng(9).normal(size=len(k)).astype(np.float32)
+    where = jnp.arange(len(q)) % 7 > 0, jnp.arange(len(k)) % 5 > 0
+
+    def one_sided(anchor, candidate, offset):
+        return anchor.lane <= candidate.lane
+
+    @jax.jit
+    def both(q, k, tau):
+        def total(q, k, tau):
+            here, there = streaming_symmetric_info_nce(
+                q, k, *places, one_sided, 1, temperature=tau, block=block,
+                where_anchors=where[0], where_candidates=where[1],
+            )  # fmt: skip
+            return (g * here[0]).sum() + (h * there[0]).sum(), (here, there)
+
+        return jax.grad(total, (0, 1, 2), has_aux=True)(q, k, tau)
+
+    gradients, (here, there) = both(q, k, 0.5)
+    wheres = {"where": where}, {"where": where[::-1]}
+    first = naive.streaming(q, k, *places, one_sided, 1, g, 0.5, **wheres[0])
+    second = naive.streaming(k, q, *places[::-1], one_sided, -1, h, 0.5, **wheres[1])
+    dqueries, dkeys = first.dqueries + second.dkeys, first.dkeys + second.dqueries
+    check((*here, gradients), first._replace(dqueries=dqueries, dkeys=dkeys))
+    check((*there, gradients[1::-1]), second._replace(dqueries=dkeys, dkeys=dqueries))
+    slope = -((q * dqueries).sum()) / 0.5
+    assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
+
+
+def test_vmap_is_a_loop():
+    q, k, places, _ = example(6)
+    g = np.ones(len(q), np.float32)
+    scales = jnp.array([0.5, 1.0])
+
+    def one(scale):
+        return run(scale * q, k, places, g, block=8, columns=7)
+
+    many = jax.vmap(one)(scales)
+    rows = [one(scale) for scale in scales]
+    each = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), many, each)
+
+
+def products(function, *args):
+    """Matrix products in the program, those of loops' bodies counted once."""
+    return str(jax.make_jaxpr(function)(*args)).count("dot_general[")
+
+
+def test_no_gradient_work_without_differentiation():
+    q, k, places, _ = example(7)
+
+    def loss(q, k, columns=None):
+        return streaming_info_nce(q, k, *places, negatives.batch, 1, columns=columns)[0].sum()
+
+    assert products(loss, q, k) == 1
+    assert products(functools.partial(loss, columns=7), q, k) == 2  # positives' own; all scores
+
+
+@pytest.mark.parametrize("cut", [{"block": 64}, {"block": 256, "columns": 256}])
+def test_memory_is_linear(cut):
+    """Twice the anchors and candidates take twice the memory, not four times."""
+    sizes = []
+    for m in (2048, 4096, 8192):
+        place = Position(*(jax.ShapeDtypeStruct((m,), jnp.int32) for _ in range(4)))
+        x = jax.ShapeDtypeStruct((m, 8), jnp.float32)
+        g = jax.ShapeDtypeStruct((m,), jnp.float32)
+        compiled = run.lower(x, x, (place, place), g, rule=negatives.same_group, **cut).compile()
+        sizes.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert sizes[1] - sizes[0] < 4096 * 8192  # far from 4 bytes a pair
+    assert sizes[2] - sizes[1] <= 2.2 * (sizes[1] - sizes[0])
+
+
+def test_cpc_loss_is_the_same_on_both_sides_of_the_threshold(monkeypatch):
+    rng = np.random.default_rng(8)
+    z, predictions = rng.normal(size=(4, 6, 5)), rng.normal(size=(4, 6, 2, 5))
+    outputs = CPCOutputs(*(jnp.asarray(x, jnp.float32) for x in (z, z, predictions)))
+    zero = np.zeros((1, 1), np.int32)
+    positions = Position(np.arange(4)[:, None], np.arange(6)[None], zero, zero)
+    where = jnp.arange(24).reshape(4, 6) % 7 > 0
+    results = []
+    for most in (24 * 8, 24 * 8 - 1):
+        monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", most)
+        monkeypatch.setattr(losses.tiles, "COLUMNS", 9)
+
+        def loss(outputs):
+            return cpc_loss(outputs, positions, negatives.batch, where=where, block=8)
+
+        text = str(jax.make_jaxpr(jax.grad(loss, has_aux=True))(outputs))
+        results.append((jax.value_and_grad(loss, has_aux=True)(outputs), text))
+    (whole, whole_text), (tiles, tiles_text) = results
+    assert ("24,5]" in whole_text, "3,9,5]" in tiles_text) == (True, True)
+    assert "3,9,5]" not in whole_text
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), whole, tiles)
+
+
+def test_mistakes_are_named(unchecked):
+    q, k, (anchors, candidates), _ = example()
+    call = functools.partial(streaming_info_nce, q, k, anchors, candidates, negatives.batch, 1)
+    with pytest.raises(UserError, match="temperature is 0"):
+        call(temperature=0)
+    with pytest.raises(UserError, match="block is 0"):
+        call(block=0)
+    with pytest.raises(UserError, match="columns is 0"):
+        call(columns=0)
+    with pytest.raises(UserError, match="where_anchors is float32"):
+        call(where_anchors=jnp.ones(len(q)))
+    with pytest.raises(UserError, match="positions of anchors have"):
+        streaming_info_nce(q, k, candidates, candidates, negatives.batch, 1)
+    with pytest.raises(UserError, match="keys are 4 wide and queries 5"):
+        streaming_info_nce(q, k[:, :4], anchors, candidates, negatives.batch, 1)
+    with pytest.raises(UserError, match="give it 1200 or more"):
+        largest_block(100, 1199)
