@@ -56,7 +56,7 @@ def run(
     check_negatives(config)
     model = build_model(config.model)
     folder = launch.open_run(workdir, config, mesh)
-    data = load_data(config, print)
+    data = launch.load_in_turn(lambda: load_data(config, print))
     launch.write_skipped(folder, data.train.skipped)
     audio_probes.check_data(config, data)
     if config.data.source == "synthetic":
@@ -65,11 +65,13 @@ def run(
         launch.write_json(folder / "truth.json", truth)
 
     probe = functools.partial(audio_probes.run_tasks, config, folder, data, model)
-    problem = make_problem(config, data, probe)
+    problem = make_problem(config, data, probe, mesh)
     run_problem(config, folder, problem, mesh, only_audit)
 
 
-def make_problem(config: Config, data: AudioData, probe: Callable) -> training.Problem:
+def make_problem(
+    config: Config, data: AudioData, probe: Callable, mesh: jax.sharding.Mesh | None = None
+) -> training.Problem:
     """Model, loss and batches of a config."""
     offsets = tuple(range(1, config.model.num_offsets + 1))
     evaluates = config.evaluate.num_windows > 0
@@ -78,7 +80,7 @@ def make_problem(config: Config, data: AudioData, probe: Callable) -> training.P
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
     return training.Problem(
         model=build_model(config.model),
-        objective=build_objective(config, offsets),
+        objective=build_objective(config, offsets, mesh),
         offsets=offsets,
         views=("forward",),
         prepare=lambda batch, rng, train: batch,

@@ -9,6 +9,7 @@ from absl import flags
 
 from cpc import negatives
 from cpc.negatives import Audit, AuditRow
+from cpc.train import gather_rows, wait_for_all
 from experiments import launch
 from experiments.launch import Config
 from experiments.training import Problem
@@ -21,7 +22,9 @@ NUM_BATCHES, NUM_ANCHORS = 2, 512
 def audit_run(config: Config, workdir: pathlib.Path, problem: Problem) -> None:
     """Audit the negatives of a run once, print the table, leave it in the run directory."""
     path = workdir / "audit.json"
-    if path.exists() and (workdir / "metrics.jsonl").exists():  # the training has begun
+    has_begun = path.exists() and (workdir / "metrics.jsonl").exists()
+    wait_for_all("audit")  # all have looked before one writes
+    if has_begun:
         return
     rows = audit_problem(config, problem)
     title = f"{problem.objective.name}, {NUM_BATCHES} batches"
@@ -32,7 +35,7 @@ def audit_run(config: Config, workdir: pathlib.Path, problem: Problem) -> None:
 
 def audit_problem(config: Config, problem: Problem) -> Audit:
     """Rows over some training batches; with several directions, of the first."""
-    batches = [problem.draw(step) for step in range(NUM_BATCHES)]
+    batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(config.seed)
 
     def place(batch):

@@ -34,7 +34,7 @@ from cpc.models import (
     patch_grid,
     resnet_stages,
 )
-from cpc.train import check_batch_size
+from cpc.train import check_batch_size, run_on_first
 from cpc.types import Batch, UserError
 from experiments import image_probes, launch, training
 from experiments.audit import AUDIT
@@ -59,18 +59,20 @@ def run(
     offsets = choose_offsets(config)
     model = build_model(config, offsets)
     folder = launch.open_run(workdir, config, mesh)
-    data = load_data(config, print)
+    data = launch.load_in_turn(lambda: load_data(config, print))
     launch.write_skipped(folder, skipped(data).items())
     image_probes.check_data(config, data)
 
     of_config = functools.partial(prepare, config)
     probe = functools.partial(image_probes.run_tasks, config, folder, data, model, of_config)
-    problem = make_problem(config, data, probe)
-    image_probes.save_augmented(folder, problem)
+    problem = make_problem(config, data, probe, mesh)
+    run_on_first(image_probes.save_augmented, folder, problem)
     run_problem(config, folder, problem, mesh, only_audit)
 
 
-def make_problem(config: Config, data: ImageData, probe: Callable) -> training.Problem:
+def make_problem(
+    config: Config, data: ImageData, probe: Callable, mesh: jax.sharding.Mesh | None = None
+) -> training.Problem:
     """Model, loss and batches of a config."""
     offsets, batch_size = choose_offsets(config), config.data.batch_size
     evaluates = config.evaluate.num_images > 0
@@ -83,7 +85,7 @@ def make_problem(config: Config, data: ImageData, probe: Callable) -> training.P
     draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
     return training.Problem(
         model=build_model(config, offsets),
-        objective=build_objective(config, offsets),
+        objective=build_objective(config, offsets, mesh),
         offsets=offsets,
         views=tuple(config.model.directions),
         prepare=functools.partial(prepare, config),

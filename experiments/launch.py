@@ -11,6 +11,7 @@ import platform
 import shlex
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
@@ -19,7 +20,17 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
 from cpc.data import cache_dir
-from cpc.train import choose_devices, enable_compilation_cache, make_mesh
+from cpc.train import (
+    await_verdict,
+    choose_devices,
+    enable_compilation_cache,
+    is_first,
+    join_processes,
+    leave_failing,
+    leave_processes,
+    make_mesh,
+    wait_for_all,
+)
 from cpc.types import UserError
 
 #: The least that a number of a config can be.
@@ -124,6 +135,7 @@ def _guard(main, argv):
         fail(f"{argv[1]!r} is not a flag: flags begin with --; see --help")
     try:
         main()
+        leave_processes()
     except UserError as error:
         fail(str(error))
     except OSError as error:
@@ -131,12 +143,18 @@ def _guard(main, argv):
         fail(f"cannot read or write{where}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted", 130)
+    except Exception:
+        await_verdict()
+        traceback.print_exc()
+        leave_failing(1)
+        sys.exit(1)
 
 
 def fail(sentence: str, status: int = 2) -> NoReturn:
     """Say what is wrong and end."""
     sys.stdout.flush()
     print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    leave_failing(status)
     sys.exit(status)
 
 
@@ -157,7 +175,14 @@ def _parse(argv):
 
 
 def start(device: str) -> jax.sharding.Mesh:
-    """Choose the devices, cache compilations, keep freed memory; returns the mesh."""
+    """Join the other processes, if any, and choose the devices; returns the mesh.
+
+    Compilations are cached, and freed memory is kept. Process 0 alone speaks. The others are waited
+    for up to CPC_JOIN_SECONDS, an environment variable.
+    """
+    join_processes(float(os.environ.get("CPC_JOIN_SECONDS", "120")))
+    if not is_first():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (open to the end)
     keep_freed_memory()
     compiled = cache_dir() / "compiled"
     try:
@@ -169,6 +194,13 @@ def start(device: str) -> jax.sharding.Mesh:
     if jax.process_count() == 1:
         jax.config.update("jax_default_device", devices[0])
     return make_mesh(devices=devices)
+
+
+def load_in_turn(load: Callable[[], Any]) -> Any:
+    """load(), on process 0 first: what it prepares the others find."""
+    loaded = load() if is_first() else None
+    wait_for_all("data")
+    return load() if loaded is None else loaded
 
 
 def keep_freed_memory() -> None:
@@ -281,6 +313,8 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
 
 def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> None:
     """List what was left out of the data, and why, in the run directory."""
+    if not is_first():
+        return
     lines = [f"{path}: {reason}\n" for path, reason in skipped]
     (workdir / "skipped.txt").write_text("".join(lines), encoding="utf-8", errors="replace")
 
@@ -324,7 +358,9 @@ def read_json(path: pathlib.Path) -> Any:
 
 
 def write_json(path: pathlib.Path, value: Any) -> None:
-    """Write whole or not at all."""
+    """Write whole or not at all; of several processes the first does."""
+    if not is_first():
+        return
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(value, indent=2) + "\n")
     part.replace(path)

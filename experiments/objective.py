@@ -13,6 +13,8 @@ import jax.numpy as jnp
 
 from cpc import losses, negatives
 from cpc.losses import AnchorLoss, Choose, Memory, OffsetSums, cpc_loss, describe
+from cpc.parallel import make_criterion
+from cpc.train import BATCH_AXIS
 from cpc.types import CPCOutputs, Position, PyTree, UserError
 from experiments.launch import Config
 
@@ -57,8 +59,13 @@ class Objective(NamedTuple):
     """temperature(params, state) -> tau."""
 
 
-def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
-    """The objective of a config, whose predictions are of these offsets."""
+def build_objective(
+    config: Config, offsets: tuple[int, ...], mesh: jax.sharding.Mesh | None = None
+) -> Objective:
+    """The objective of a config, whose predictions are of these offsets.
+
+    On a mesh of several devices each scores its own anchors (`cpc.parallel`): the same numbers.
+    """
     options = config.negatives
     rule, loss, choose = build_rule(config), build_loss(config.loss), build_choice(options)
     if options.temperature_rule not in TEMPERATURES:
@@ -68,6 +75,7 @@ def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
         )
     if options.temperature <= 0:
         raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
+    on_mesh = {"criterion": make_criterion(mesh, BATCH_AXIS)} if mesh and mesh.size > 1 else {}
     low, high = options.temperature_low, options.temperature_high
     if not 0 < low < high:
         raise UserError(
@@ -128,6 +136,7 @@ def build_objective(config: Config, offsets: tuple[int, ...]) -> Objective:
                 rng=jax.random.fold_in(rng, i),
                 offsets=offsets,
                 memory=_memory(queues[i]) if queues else None,
+                **on_mesh,
             )
             total += value
             parts.append(sums)

@@ -1,10 +1,12 @@
 """What an experiment's command does with its problem: audit, train, probe, report."""
 
 import pathlib
+from typing import Any
 
 import jax
 
 from cpc import report
+from cpc.train import run_on_first
 from experiments import launch, training
 from experiments.audit import audit_run
 from experiments.launch import Config
@@ -26,6 +28,11 @@ def run_problem(
     if reason:
         print(f"stopped by {reason}; to resume: {launch.command_line()}")
         return
+    run_on_first(finish, config, workdir, problem, variables)
+
+
+def finish(config: Config, workdir: pathlib.Path, problem: Problem, variables: Any) -> None:
+    """Probes and report."""
     try:
         probe_once(config, workdir, problem, variables)
     finally:  # a probe that fails does not hide the training

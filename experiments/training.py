@@ -22,12 +22,14 @@ from cpc.train import (
     TrainState,
     fit,
     init_state,
+    is_first,
     jit_step,
     make_optimizer,
     make_train_step,
     open_checkpoints,
     put_batch,
     replicate,
+    run_on_first,
     stop_on_signals,
 )
 from cpc.types import Batch
@@ -91,17 +93,17 @@ def train(
         if start:
             console.say(f"resuming from step {start:,}")
         jsonl = workdir / "metrics.jsonl"
-        writers = [
-            JsonlWriter(jsonl, start),
-            TensorBoardWriter(workdir / "tensorboard", start),
-            console,
-        ]
+        writers, seconds = [], 0.0
+        if is_first():
+            tensorboard = TensorBoardWriter(workdir / "tensorboard", start)
+            writers = [JsonlWriter(jsonl, start), tensorboard, console]
+            seconds = seconds_recorded(jsonl)
         state, reason = fit(
             state,
             step,
             batches,
             num_steps=config.num_steps,
-            summarize=make_summary(problem, schedule, console.say, seconds_recorded(jsonl)),
+            summarize=make_summary(problem, schedule, console.say, seconds),
             log_every=config.log_every,
             evaluate=make_evaluation(config, problem, mesh),
             eval_every=config.eval_every,
@@ -309,7 +311,8 @@ def make_evaluation(
         ]
         every = config.probe.every
         if every and step % every == 0 and step < config.num_steps:
-            records.append({"series": "probes", **problem.probe(variables, step)})
+            accuracies = run_on_first(problem.probe, variables, step)
+            records.append({"series": "probes", **(accuracies or {})})
         return records
 
     return evaluate

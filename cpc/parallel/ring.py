@@ -106,7 +106,7 @@ def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
             def one_task(own, x):
                 dq, (seen, size), task = x
                 scores, where, is_positive = _compare(task, held, rule)
-                where = where & (seen.count > 0)[:, None]  # without a positive, none was collected
+                where = where & (seen.total > 0)[:, None]  # without a positive, none was collected
                 w = derivatives(scores, where, is_positive, seen, size).astype(held[0].dtype)
                 dq = dq + jnp.matmul(w, held[0], preferred_element_type=jnp.float32)
                 dk = jnp.matmul(w.T, task[0], preferred_element_type=jnp.float32)

@@ -2,6 +2,16 @@
 
 from cpc.train.checkpoint import Checkpoints, open_checkpoints, restore_params
 from cpc.train.compilation import enable_compilation_cache
+from cpc.train.distributed import (
+    await_verdict,
+    gather_rows,
+    is_first,
+    join_processes,
+    leave_failing,
+    leave_processes,
+    run_on_first,
+    wait_for_all,
+)
 from cpc.train.loop import FitResult, fit, means_per_step
 from cpc.train.mesh import (
     BATCH_AXIS,
@@ -28,13 +38,19 @@ __all__ = [
     "TensorBoardWriter",
     "TrainState",
     "Writer",
+    "await_verdict",
     "batch_sharding",
     "check_batch_size",
     "choose_devices",
     "enable_compilation_cache",
     "fit",
+    "gather_rows",
     "init_state",
+    "is_first",
     "jit_step",
+    "join_processes",
+    "leave_failing",
+    "leave_processes",
     "make_mesh",
     "make_optimizer",
     "make_train_step",
@@ -44,5 +60,7 @@ __all__ = [
     "replicate",
     "replicated",
     "restore_params",
+    "run_on_first",
     "stop_on_signals",
+    "wait_for_all",
 ]

@@ -5,9 +5,10 @@ on one device, and the compiler inserts the communication.
 """
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -84,5 +85,14 @@ def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Put a copy of every leaf on every device."""
-    return jax.device_put(tree, replicated(mesh))
+    """Put a copy of every leaf on every device; all processes give the same values."""
+    if jax.process_count() == 1:
+        return jax.device_put(tree, replicated(mesh))
+
+    def put(leaf: Any) -> jax.Array:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            data = put(jax.random.key_data(leaf))
+            return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+        return jax.make_array_from_process_local_data(replicated(mesh), np.asarray(leaf))
+
+    return jax.tree.map(put, tree)

@@ -1,0 +1,231 @@
+"""Several processes as one run: found, joined, waited for, and missed when one is gone."""
+
+import contextlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import multihost_utils
+
+from cpc.train import watch
+from cpc.types import PyTree, UserError
+
+#: Status of a process that ends because another has.
+LOST = 3
+
+
+class Cluster(NamedTuple):
+    """Who we are, of how many, and where process 0 is."""
+
+    address: str
+    number: int
+    own: int
+    """This process, from 0."""
+    local_devices: list[int] | None
+
+
+class _Companion:
+    """`watch.py` beside this process."""
+
+    def __init__(self, cluster: Cluster, join_seconds: float, silence_seconds: float):
+        host, _, port = cluster.address.rpartition(":")
+        words = (host, port, cluster.own, cluster.number, join_seconds, silence_seconds)
+        self._program = subprocess.Popen(
+            [sys.executable, "-S", watch.__file__, *map(str, words)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+        assert self._program.stdin
+        assert self._program.stdout
+        self._to, self._from = self._program.stdin, self._program.stdout
+        answer = self._from.readline().strip()
+        if answer != "go":
+            raise UserError(answer or "the companion that watches the processes could not start")
+        self._all_here = threading.Event()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        for line in self._from:
+            if line.strip() == "lost":  # it has said so already
+                sys.stdout.flush()
+                os._exit(LOST)
+            self._all_here.set()
+
+    def wait(self) -> None:
+        self._all_here.clear()
+        self._to.write("waits\n")
+        self._all_here.wait()
+
+    def leave(self) -> None:
+        with contextlib.suppress(OSError):
+            self._to.write("bye\n")
+            self._to.close()
+        self._program.wait()
+
+
+_companion: list[_Companion] = []
+
+
+def find_cluster() -> Cluster | None:
+    """From JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as JAX detects it.
+
+    JAX knows Slurm, Open MPI, TPU pods and Kubernetes. None: this process is alone. Raises
+    UserError if the variables do not fit together, or if a cluster cannot be read.
+    """
+    address = os.environ.get("JAX_COORDINATOR_ADDRESS")
+    number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
+    if number == 1:
+        return None
+    local = None
+    if None in (address, number, index):
+        address, number, index, local = _detect(address, number, index)
+    if (address, number, index) == (None, None, None) or number == 1:
+        return None
+    if address is None or number is None or index is None:
+        raise UserError(
+            "of JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID some are set and "
+            "some are not: set all three on each process, or none"
+        )
+    if not 0 <= index < number:
+        raise UserError(f"JAX_PROCESS_ID is {index}: of {number} processes it is 0 to {number - 1}")
+    if not address.rpartition(":")[0] or not address.rpartition(":")[2].isdecimal():
+        raise UserError(
+            f"JAX_COORDINATOR_ADDRESS is {address!r}: write host:port, as in node7:1234"
+        )
+    return Cluster(address, number, index, None if local is None else list(local))
+
+
+def _read_number(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UserError(f"{name} is {text!r}: it must be a whole number")
+    return int(text)
+
+
+def _detect(address, number, index):
+    # What `jax.distributed.initialize` asks; there is no public way to ask without starting.
+    from jax._src.clusters import ClusterEnv
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a Kubernetes pod need not be a cluster
+            return ClusterEnv.auto_detect_unset_distributed_params(
+                address, number, index, None, None, 60
+            )
+    except Exception as error:  # each kind of cluster fails in its own ways
+        raise UserError(
+            f"the cluster that this process is in cannot be read ({error}): set "
+            "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or JAX_NUM_PROCESSES=1 "
+            "to run alone"
+        ) from error
+
+
+def join_processes(join_seconds: float = 120.0, silence_seconds: float = 30.0) -> None:
+    """Join the other processes, if there are any; call it before anything else asks JAX.
+
+    From then on a process that ends, or that is not heard of for so long, ends the others with a
+    sentence and status 3. What C++ has to say goes to a file, which that sentence follows. Raises
+    UserError if not all processes come within the time.
+    """
+    cluster = find_cluster()
+    if cluster is None or _companion:
+        return
+    _companion.append(_Companion(cluster, join_seconds, silence_seconds))
+    _redirect_native_messages(cluster.own)
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        cluster.address,
+        cluster.number,
+        cluster.own,
+        cluster.local_devices,
+        cluster_detection_method="deactivate",
+        initialization_timeout=int(join_seconds),
+        # The companion is quicker; and at the end process 0 may write its report for long.
+        heartbeat_timeout_seconds=int(100 + 4 * silence_seconds),
+        shutdown_timeout_seconds=24 * 3600,
+    )
+    if jax.default_backend() == "cpu" and jax.local_device_count() > 1:
+        raise UserError(
+            f"{jax.local_device_count()} CPU devices are in each of {cluster.number} processes, "
+            "which can wait for each other for ever: take "
+            "--xla_force_host_platform_device_count out of XLA_FLAGS"
+        )
+
+
+def _redirect_native_messages(index: int) -> None:
+    """Python keeps the terminal; pages of C++ trace go to a file."""
+    path = pathlib.Path(tempfile.gettempdir()) / f"cpc-process-{index}-{os.getpid()}.log"
+    sys.stderr.flush()
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    with path.open("w") as file:
+        os.dup2(file.fileno(), 2)
+
+
+def wait_for_all(name: str) -> None:
+    """Wait until every process has come here; as long as it takes."""
+    if _companion:
+        _companion[0].wait()
+    elif jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)
+
+
+def is_first() -> bool:
+    """Whether this process writes files and speaks: process 0, or the only one."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
+    """function(*args) on process 0, with its own copies of replicated arrays.
+
+    The others wait, and get None: no device of theirs takes part.
+    """
+    if jax.process_count() == 1:
+        return function(*args)
+    result = function(*jax.tree.map(_own_copy, args)) if is_first() else None
+    wait_for_all(getattr(function, "__name__", "work of process 0"))
+    return result
+
+
+def _own_copy(leaf: Any) -> Any:
+    return leaf.addressable_data(0) if isinstance(leaf, jax.Array) else leaf
+
+
+def gather_rows(batch: PyTree) -> PyTree:
+    """The rows of all processes, one after the other, on each of them."""
+    if jax.process_count() == 1:
+        return batch
+    return multihost_utils.process_allgather(batch, tiled=True)
+
+
+def leave_processes() -> None:
+    """Say that this process ends as it should."""
+    for companion in _companion:
+        companion.leave()
+    _companion.clear()
+
+
+def leave_failing(status: int) -> None:
+    """End at once, where waiting for the others would last for ever; they are told."""
+    if _companion:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def await_verdict(seconds: float = 5.0) -> None:
+    """What fails here may have failed because another process ended: then that is said instead."""
+    if _companion:
+        time.sleep(seconds)
