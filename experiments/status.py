@@ -5,8 +5,8 @@ python -m experiments.status runs --watch 5
 
 nats is the strict bound, mean over offsets, at the last evaluation; where none is recorded, the
 score (marked). probe is the linear probe on c (pictures: z). A run is done (training, probes and
-report), running, dead (nothing was recorded for long and no process lives), failed (a cell of a
-sweep that ended in an error), or waiting (a cell that a sweep has not started).
+report), running, dead (nothing was recorded for long and no process lives), or, of a sweep's cells,
+stopped (it saved, and resumes), failed (it ended in an error), waiting (it was not started yet).
 """
 
 import argparse
@@ -81,6 +81,8 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
         problem = f"{failure.get('error', 'no word')}; to try again: {failure.get('command', '')}"
     elif not config and not records:
         state = "waiting"
+    elif was_stopped(folder):
+        state = "stopped"
     else:
         state = "running" if lives(folder, train, now) else "dead"
     steps = [number(value) for value in (last.get("step"), config.get("num_steps"))]
@@ -101,6 +103,15 @@ def is_done(folder: pathlib.Path) -> bool:
     train = [r for r in read_records(folder / "metrics.jsonl") if r.get("split") == "train"]
     probed = not tasks or read_json(folder / "probes" / "done.json").get("step") == num_steps
     return bool(train) and train[-1].get("step") == num_steps and probed
+
+
+def was_stopped(folder: pathlib.Path) -> bool:
+    """Whether a cell of a sweep was told to stop, and saved."""
+    try:
+        lines = (folder / "log.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    return bool(lines) and lines[-1].startswith("stopped by ")
 
 
 def lives(folder: pathlib.Path, train: list[dict[str, Any]], now: float) -> bool:
@@ -212,7 +223,8 @@ def table(rows: Sequence[Status], width: int) -> str:
         if sum(widths.values()) + 2 * len(widths) - 2 > width and widths["name"] > 12:
             del widths[head]
     over = sum(widths.values()) + 2 * len(widths) - 2 - width
-    widths["name"] = max(8, widths["name"] - max(0, over))
+    if over > 0:
+        widths["name"] = max(8, widths["name"] - over)
     lines = []
     for place in range(-1, len(rows)):
         cells = []
@@ -279,7 +291,7 @@ def describe(rows: Sequence[Status], width: int) -> str:
     return "\n".join([table(rows, width), *problems, count])
 
 
-STATES = ("done", "running", "waiting", "dead", "failed")
+STATES = ("done", "running", "stopped", "waiting", "dead", "failed")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -244,9 +244,10 @@ def run_jobs(
     launch_one, num_parallel = begin(wanted)
     with ThreadPoolExecutor(num_parallel) as pool:
         futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]
-        for number, future in enumerate(as_completed(futures), start=done + 1):
+        for future in as_completed(futures):
             if sentence := future.result():
-                print(f"[{number}/{len(jobs)}] {sentence}", flush=True)
+                done += 1
+                print(f"[{done}/{len(jobs)}] {sentence}", flush=True)
                 after()
 
 

@@ -231,7 +231,8 @@ def accuracy(rows: Sequence[dict[str, Any]]) -> Estimate:
     """Over seeds where there are several, else over test items."""
     if len(rows) == 1:
         return Estimate(*(rows[0][key] for key in ("accuracy", "low", "high")))
-    return over_seeds([row["accuracy"] for row in rows])
+    value, low, high = over_seeds([row["accuracy"] for row in rows])
+    return Estimate(value, max(0.0, low), min(1.0, high))
 
 
 def probe_row(cell: Cell, first: Cell, probe: Probe) -> ProbeRow | None:

@@ -29,8 +29,8 @@ from cpc.report.comparison import (
     probe_row,
     probes_of,
     read_cells,
-    steps_of,
     stem,
+    steps_of,
     value_of,
     watched,
 )
@@ -39,6 +39,10 @@ from cpc.report.probe_figures import PROBES, progress_parts
 from cpc.report.records import Run, known, rule_name, series
 from cpc.report.verdict import duration
 from cpc.types import UserError
+
+#: A column: its head and its cells.
+Column = tuple[str, list[str]]
+Table = tuple[list[str], list[list[str]]]
 
 NOTE = (
     "Intervals are of 95 %. Of one seed they are over test items; of several, Student's t-interval "
@@ -80,13 +84,14 @@ def write_comparison(
                 f"{', '.join(sorted(names))}"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    head, rows = main_table(cells, paper)
+    whole = main_table(cells, paper, whole_columns(cells))
+    shorter = main_table(cells, paper, accuracy_columns(cells))
     record = {"cells": [record_of(cell, cells, paper) for cell in cells]}
     text = json.dumps(finite(record), indent=2, allow_nan=False)
     (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
-    (folder / "comparison.md").write_text(markdown(head, rows), encoding="utf-8")
+    (folder / "comparison.md").write_text(markdown(*whole), encoding="utf-8")
     path = folder / "comparison.html"
-    path.write_text(markup.page(title_of(cells), page_body(cells, head, rows)), encoding="utf-8")
+    path.write_text(markup.page(title_of(cells), page_body(cells, *shorter)), encoding="utf-8")
     return path
 
 
@@ -101,12 +106,15 @@ def title_of(cells: Sequence[Cell]) -> str:
 def page_body(cells: Sequence[Cell], head: list[str], rows: list[list[str]]) -> str:
     """What won, the table, the curves, all probes, and how to make each run again."""
     curves, dots = curves_figure(cells), dots_figure(cells)
-    details = [probe_table(cells, probe) for probe in learned(all_probes(cells))]
+    first = headline(cells)
+    caption = f"Probes: {', '.join(map(probe_title, first))}. {NOTE}" if first else NOTE
+    others = [probe for probe in learned(all_probes(cells)) if probe not in first]
+    tables = [probe_table(cells, probe) for probe in first]
     return "\n".join(
         [
             f"<h1>{markup.escape(title_of(cells))}</h1>",
             markup.bullets([*best_sentences(cells), *problem_sentences(cells)]),
-            markup.table(head, rows, title="One row a cell", caption=NOTE),
+            markup.table(head, rows, title="One row a cell", caption=caption),
             markup.section(
                 "Over the training",
                 markup.picture(
@@ -128,8 +136,12 @@ def page_body(cells: Sequence[Cell], head: list[str], rows: list[list[str]]) -> 
                 )
                 if dots
                 else "",
-                markup.details("All probes of learned features", "\n".join(details))
-                if details
+                *tables,
+                markup.details(
+                    "Other probes of learned features",
+                    "\n".join(probe_table(cells, probe) for probe in others),
+                )
+                if others
                 else "",
             ),
             markup.section("How they were made", runs_table(cells)),
@@ -165,36 +177,60 @@ def problem_sentences(cells: Sequence[Cell]) -> list[str]:
     return [f"{entry.name}: {entry.problem}" for entry in entries if entry.problem]
 
 
-def main_table(
-    cells: Sequence[Cell], paper: Mapping[str, str]
-) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table that page and README share."""
-    keys, probes = differing_keys(cells), headline(cells)
+def main_table(cells: Sequence[Cell], paper: Mapping[str, str], probes: list[Column]) -> Table:
+    """One row a cell: its settings, its information, the columns of the probes, its size."""
+    keys = differing_keys(cells)
     last = [key.rsplit(".", 1)[-1] for key in keys]
-    head = ["cell"]
-    head += [
-        short if last.count(short) == 1 else key for key, short in zip(keys, last, strict=True)
+    columns = [
+        ("cell", [cell.name for cell in cells]),
+        *(
+            (end if last.count(end) == 1 else key, [shown(value_of(cell, key)) for cell in cells])
+            for key, end in zip(keys, last, strict=True)
+        ),
+        ("log N − L, nats", [nats_text(cell) for cell in cells]),
+        *probes,
+        *[("paper", [paper.get(cell.name, "") for cell in cells])] * bool(paper),
+        ("seeds", [str(len(cell.runs)) for cell in cells]),
+        ("steps", [steps_text(cell) for cell in cells]),
+        ("training", [time_text(cell) for cell in cells]),
     ]
-    head += ["log N − L, nats"]
-    for probe in probes:
-        head += [f"{probe_title(probe)}, %", "over untrained", "over the first"]
-    head += ["paper"] * bool(paper) + ["seeds", "steps", "training"]
-    rows = []
-    for cell in cells:
-        row = [cell.name, *(shown(value_of(cell, key)) for key in keys), nats_text(cell)]
-        for probe in probes:
-            found = probe_row(cell, cells[0], probe)
-            row += probe_cells(found)
-        row += [paper.get(cell.name, "")] * bool(paper)
-        rows.append([*row, str(len(cell.runs)), steps_text(cell), time_text(cell)])
-    return head, rows
+    rows = [list(row) for row in zip(*(column for _, column in columns), strict=True)]
+    return [head for head, _ in columns], rows
 
 
-def probe_cells(row: ProbeRow | None) -> list[str]:
-    """Accuracy and both differences; nothing where it was not measured."""
-    if row is None:
-        return ["", "", ""]
-    return [percent(row), points(row.over_untrained), points(row.over_first)]
+def accuracy_columns(cells: Sequence[Cell]) -> list[Column]:
+    """The headline probes, one column each."""
+    probes = headline(cells)
+    return [
+        (f"{short_title(probe, probes)}, %", [(row and percent(row)) or "" for row in rows])
+        for probe in probes
+        if (rows := [probe_row(cell, cells[0], probe) for cell in cells])
+    ]
+
+
+def whole_columns(cells: Sequence[Cell]) -> list[Column]:
+    """The headline probes with their differences."""
+    columns = []
+    for probe in headline(cells):
+        rows = [probe_row(cell, cells[0], probe) for cell in cells]
+        columns += [
+            (f"{probe_title(probe)}, %", [(row and percent(row)) or "" for row in rows]),
+            ("over untrained", [(row and points(row.over_untrained)) or "" for row in rows]),
+            ("over the first", [(row and points(row.over_first)) or "" for row in rows]),
+        ]
+    return columns
+
+
+def short_title(probe: Probe, probes: Sequence[Probe]) -> str:
+    """Without what all of them share.
+
+    >>> probe = Probe("phones", "festvox-ru", "frame", "c", "linear")
+    >>> short_title(probe, [probe, probe._replace(task="speakers")])
+    'phones by frame'
+    """
+    parts = probe_title(probe).split(", ")
+    shared = set.intersection(*(set(probe_title(other).split(", ")) for other in probes))
+    return ", ".join([parts[0], *(part for part in parts[1:] if part not in shared)])
 
 
 def shown(value: Any) -> str:
@@ -221,7 +257,9 @@ def with_interval(estimate: Estimate, scale: float | int, style: str) -> str:
     """
     value, low, high = (scale * one for one in estimate)
     text = markup.number_text(value, style)
-    return f"{text} ({low:{style}} to {high:{style}})" if math.isfinite(low + high) else text
+    if math.isfinite(low + high):
+        text += f" ({low:{style}} to {high:{style}})"
+    return text.replace("-", "−")
 
 
 def percent(row: ProbeRow) -> str:
@@ -231,7 +269,7 @@ def percent(row: ProbeRow) -> str:
 
 def points(estimate: Estimate | None) -> str:
     """A difference in points, with signs."""
-    return with_interval(estimate, 100, "+.1f").replace("-", "−") if estimate else ""
+    return with_interval(estimate, 100, "+.1f") if estimate else ""
 
 
 def steps_text(cell: Cell) -> str:

@@ -1,0 +1,388 @@
+import fcntl
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+from ml_collections import ConfigDict
+
+from configs import audio_synthetic, image_fashion_mnist, mi_tasks
+from cpc.types import UserError
+from experiments import sweep
+from experiments.sweep_cells import Cell, differences, make_cells, parse_value, with_settings
+from experiments.sweep_launchers import (
+    Job,
+    Requeued,
+    import_submitit,
+    make_local,
+    make_waiting,
+    share_cores,
+    template,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture
+def config():
+    return audio_synthetic.get_config()
+
+
+def names(cells):
+    return [cell.name for cell in cells]
+
+
+def test_the_product_of_grids_with_seeds(config):
+    grids = ["negatives.rule=batch,own_sequence", "model.num_offsets=2, 4,8"]
+    cells = make_cells(config, grids, [], 2)
+    assert len(cells) == 2 * 3 * 2
+    assert names(cells)[:3] == [
+        "negatives.rule=batch,model.num_offsets=2,seed=0",
+        "negatives.rule=batch,model.num_offsets=2,seed=1",
+        "negatives.rule=batch,model.num_offsets=4,seed=0",
+    ]
+    assert cells[2].settings == {
+        "negatives.rule": "batch", "model.num_offsets": 4, "seed": 0,
+    }  # fmt: skip
+    config.seed = 7
+    assert names(make_cells(config, [], [], 2)) == ["base,seed=7", "base,seed=8"]
+
+
+def test_single_cells_beside_the_grid(config):
+    singles = [
+        "",
+        "model.norm=layer optim.learning_rate=1e-3",
+        "two tasks: probe.tasks=('phones',)",
+    ]
+    cells = make_cells(config, ["model.width=8"], singles, None)
+    assert names(cells) == [
+        "model.width=8",
+        "base",
+        "model.norm=layer,optim.learning_rate=0.001",
+        "two_tasks",
+    ]
+    assert cells[3].settings == {"probe.tasks": ("phones",)}
+    assert names(make_cells(config, [], ["near:"], None)) == ["near"]
+    assert names(make_cells(config, [], [], None)) == ["base"]
+
+
+@pytest.mark.parametrize(("key", "text", "value"), [
+    ("model.width", "16", 16),
+    ("optim.learning_rate", "1e-3", 1e-3),
+    ("optim.learning_rate", "1", 1.0),
+    ("data.one_speaker", "true", True),
+    ("data.path", "a,b", "a,b"),
+    ("data.path", "'a, b'", "a, b"),
+    ("probe.tasks", "()", ()),
+    ("probe.features", "('c', 'random c')", ("c", "random c")),
+])  # fmt: skip
+def test_values_have_the_configs_type(config, key, text, value):
+    found = parse_value(config, key, text)
+    assert found == value
+    assert type(found) is type(value)
+    assert dict(sweep.launch.flatten(with_settings(config, {key: value})))[key] == value
+
+
+@pytest.mark.parametrize(("grids", "singles", "seeds", "words"), [
+    (["model.num_ofsets=2"], [], None, r"no key model\.num_ofsets; did you mean model\.num_off"),
+    (["num_ofsets=2"], [], None, r"did you mean model\.num_offsets"),
+    (["model=2"], [], None, "no key model;"),
+    (["model.width"], [], None, "has no values"),
+    (["model.width=8,"], [], None, "given '': it must be of type int"),
+    (["model.width=1.5"], [], None, "given '1.5': it must be of type int, such as 64"),
+    (["data.one_speaker=1"], [], None, "type bool"),
+    (["probe.tasks=phones"], [], None, "type tuple"),
+    (["probe.tasks=('phones'"], [], None, "without its other half"),
+    (["model.width=8", "model.width=16"], [], None, "model.width twice"),
+    ([], ["model.width=8 model.width=16"], None, "model.width twice"),
+    ([], ["model.width"], None, "sets nothing"),
+    (["optim.learning_rate=1e-3,0.001"], [], None, "two cells have the name optim"),
+    ([], ["a: model.width=8", "a: model.width=16"], None, "two cells have the name a"),
+    (["seed=1,2"], [], 2, "beside --seeds"),
+    ([], [], 0, "--seeds is 0"),
+])  # fmt: skip
+def test_mistakes(config, grids, singles, seeds, words):
+    with pytest.raises(UserError, match=words):
+        make_cells(config, grids, singles, seeds)
+
+
+def test_names_are_fit_for_directories(config):
+    singles = ["data.path=/a/b", "data.path=..", "negatives.window=-1", "../up: seed=1", "seed=2"]
+    grid = [f"{key}=1" for key in ("model.width", "model.context_width", "model.num_offsets")]
+    grid += [f"loss.{key}=1.25" for key in ("bias", "prior", "concentration", "margin")]
+    grid += [f"optim.{key}=0.125" for key in ("learning_rate", "clip_norm", "weight_decay")]
+    cells = make_cells(config, grid, singles, None)
+    assert all("/" not in cell.name and not cell.name.startswith(".") for cell in cells)
+    assert "negatives.window=-1" in names(cells)
+    assert len(cells[0].name) <= 180
+    assert len(set(names(cells))) == len(cells)
+
+
+def test_a_cells_whole_config_is_checked(config):
+    with pytest.raises(UserError, match=r"the cell x: the config's model\.width is 0"):
+        sweep.check_cell(config, Cell("x", {"model.width": 0}))
+    sweep.check_cell(image_fashion_mnist.get_config(), Cell("x", {"model.width": 8}))
+    sweep.check_cell(mi_tasks.get_config(), Cell("x", {"num_seeds": 3}))
+    assert sweep.kind_of(image_fashion_mnist.get_config()) == "image"
+    assert sweep.kind_of(mi_tasks.get_config()) == "mutual_information"
+    with pytest.raises(UserError, match="no experiment that can be swept"):
+        sweep.kind_of(ConfigDict({"seed": 0}))
+
+
+def test_another_sweep_is_told_by_what_differs(tmp_path):
+    here = {"config": {"seed": 0, "model": {"width": 8}}, "cells": {"a": {"seed": 1}, "b": {}}}
+    sweep.check_same_sweep(here, here, tmp_path)
+    other = {"config": {"seed": 0, "model": {"width": 4}}, "cells": {"a": {"seed": 2}, "c": {}}}
+    words = r"model\.width is 4 there and 8 here; only there: c; only here: b; other settings: a"
+    with pytest.raises(UserError, match=words):
+        sweep.check_same_sweep(other, here, tmp_path)
+    with pytest.raises(UserError, match="damaged"):
+        sweep.check_same_sweep([], here, tmp_path)
+    assert differences([Cell("a", {})], [Cell("a", {})]) == []
+
+
+def finish(folder, step=4):
+    (folder / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 4}))
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": step, "split": "train"}) + "\n")
+    (folder / "report.html").write_text("")
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    return [Job(name, tmp_path / name, ["command", name]) for name in "abc"]
+
+
+def run(jobs, launch, num_signals=lambda: 0):
+    """Returns the names of the jobs that were started, and the number of comparisons."""
+    started, compared = [], []
+
+    def begin(wanted):
+        def launch_one(job):
+            started.append(job.name)
+            job.log.write_text("first\n")
+            return launch(job)
+
+        return launch_one, 1
+
+    sweep.run_jobs(jobs, begin, num_signals, lambda: compared.append(None))
+    return started, len(compared)
+
+
+def test_what_is_done_is_skipped_and_what_fails_is_tried_again(jobs, capsys):
+    def breaks_once(job):
+        if job.name == "b" and not job.folder.joinpath("again").exists():
+            (job.folder / "again").write_text("")
+            job.log.write_text("much\nerror: no such file; name another\nlast line\n")
+            return 2
+        finish(job.folder)
+        return 0
+
+    assert run(jobs, breaks_once) == (["a", "b", "c"], 3)
+    failed = jobs[1].folder / "failed.json"
+    assert json.loads(failed.read_text()) == {
+        "status": 2, "error": "no such file; name another", "command": "command b",
+    }  # fmt: skip
+    assert "FAILED b: no such file; name another" in capsys.readouterr().out
+    assert run(jobs, breaks_once) == (["b"], 1)
+    assert not failed.exists()
+    assert run(jobs, breaks_once) == ([], 1)
+
+
+def test_a_status_of_0_without_an_end_is_a_failure(jobs):
+    run(jobs[:1], lambda job: finish(job.folder, step=3) or 0)
+    assert json.loads((jobs[0].folder / "failed.json").read_text())["error"] == "first"
+
+
+def test_after_a_signal_nothing_starts_and_nothing_counts_as_failed(jobs):
+    signals = []
+
+    def stopped(job):
+        signals.append(job)
+        return 0
+
+    assert run(jobs, stopped, lambda: len(signals)) == (["a"], 1)
+    assert not (jobs[0].folder / "failed.json").exists()
+
+
+PATIENT = """
+import signal, sys, time
+def stop(number, frame):
+    print("saved", flush=True)
+    {end}
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("end", "num_signals", "status"), [("sys.exit(0)", 1, 0), ("", 2, -9)])
+def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_signals, status):
+    signals = []
+    job = Job("a", tmp_path, [sys.executable, "-c", PATIENT.format(end=end)])
+
+    def signal_when(word):
+        while word not in (job.log.read_text() if job.log.exists() else ""):
+            time.sleep(0.02)
+        signals.append(word)
+
+    def press():
+        for word in ("ready", "saved")[:num_signals]:
+            signal_when(word)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    assert make_local(1, lambda: len(signals), [])(job) == status
+    thread.join()
+    assert job.log.read_text() == "ready\nsaved\n"
+
+
+def test_cores_are_shared_and_the_lock_is_held(tmp_path):
+    code = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    cores = sorted(os.sched_getaffinity(0))
+    shares = share_cores(2)
+    if len(cores) > 1:
+        assert sorted(core for share in shares for core in share) == cores
+    assert share_cores(len(cores) + 1) == [[]] * (len(cores) + 1)
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait = f"import time; time.sleep(0.3); {code}"
+        launch = make_local(2, lambda: 0, [lock.fileno()])
+        job = Job("a", tmp_path, [sys.executable, "-c", wait])
+        thread = threading.Thread(target=launch, args=(job,))
+        thread.start()
+        while not job.log.exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+    # The parent's file is closed, as if it had been killed; the child still holds the lock.
+    with (tmp_path / "lock").open("w") as again:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        thread.join()
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert [int(core) for core in job.log.read_text().split()] == (shares[0] or cores)
+
+
+def test_slurm_without_slurm_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match="needs submitit: pip install"):
+        import_submitit()
+    monkeypatch.setitem(sys.modules, "submitit", object())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="this machine has no sbatch"):
+        import_submitit()
+
+
+class FakeJob:
+    """As submitit has them."""
+
+    job_id, state = "17_0", "TIMEOUT"
+
+    def __init__(self, outcome, is_done=True):
+        self.outcome, self.is_done, self.is_cancelled = outcome, is_done, False
+
+    def done(self):
+        return self.is_done
+
+    def cancel(self):
+        self.is_cancelled = True
+
+    def results(self):
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def test_jobs_of_slurm_are_waited_for(jobs):
+    for job in jobs:
+        job.folder.mkdir()
+    running = FakeJob([0], is_done=False)
+    submitted = {"a": FakeJob([0, 3]), "b": FakeJob(RuntimeError("no node")), "c": running}
+    assert make_waiting(submitted, lambda: 0)(jobs[0]) == 3
+    assert make_waiting(submitted, lambda: 0)(jobs[1]) == 1
+    assert jobs[1].log.read_text() == "the job 17_0 ended as TIMEOUT: no node\n"
+    assert make_waiting(submitted, lambda: 1)(jobs[2]) == 128 + signal.SIGTERM
+    assert running.is_cancelled
+
+
+def test_a_job_of_slurm_writes_its_log(tmp_path, monkeypatch):
+    command = [sys.executable, "-c", "import sys; print('word'); sys.exit(5)"]
+    assert Requeued()(command, str(tmp_path / "log.txt")) == 5
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert Requeued()(command, str(tmp_path / "log.txt")) == 5
+    assert (tmp_path / "log.txt").read_text() == "word\n"
+    assert (tmp_path / "log.1.txt").read_text() == "word\n"
+
+
+def test_templates_run_each_cell_once(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    jobs = [Job(n, tmp_path / n, ["python3", "-m", f"--x=('{n}', 1)"]) for n in "abc"]
+
+    def shell(script, **variables):
+        environment = {**os.environ, **variables}
+        return subprocess.run(
+            ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    pod = yaml.safe_load(template("gke", jobs))["spec"]
+    assert pod["completions"] == 3
+    (script,) = pod["template"]["spec"]["containers"][0]["args"]
+    assert shell(script, JOB_COMPLETION_INDEX="1") == "-m --x=('b', 1)\n"
+    task = yaml.safe_load(template("skypilot", jobs))["run"]
+    first, second = (shell(task, SKYPILOT_NODE_RANK=rank, SKYPILOT_NUM_NODES="2") for rank in "01")
+    assert first == "-m --x=('a', 1)\n-m --x=('c', 1)\n"
+    assert second == "-m --x=('b', 1)\n"
+
+
+SMALL = (
+    "--config=configs/audio_synthetic.py", "--config.num_steps=4", "--config.log_every=2",
+    "--config.eval_every=2", "--config.save_every=2", "--config.optim.warmup_steps=0",
+    "--config.data.window_samples=2560", "--config.model.width=8", "--config.model.context_width=8",
+    "--config.model.num_offsets=3", "--config.evaluate.num_windows=16",
+    "--config.probe.tasks=()",
+)  # fmt: skip
+
+
+def command(folder, *more):
+    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    return subprocess.run(
+        [sys.executable, "-m", "experiments.sweep", *SMALL, "--workdir", str(folder), *more],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_sweep_end_to_end(tmp_path):
+    """One cell runs, one fails; the same command tries again only that; another is refused."""
+    folder = tmp_path / "sweep"
+    cells = ("--cell=", "--cell=wrong: negatives.rule=bach")
+    plan = command(folder, *cells, "--dry-run")
+    assert plan.returncode == 0, plan.stderr
+    assert "--config.negatives.rule=bach" in plan.stdout.splitlines()[1]
+    assert not folder.exists()
+    first = command(folder, *cells)
+    assert first.returncode == 1, first.stdout + first.stderr
+    assert "FAILED wrong: negatives.rule is 'bach': choose one of batch" in first.stdout
+    assert "done   base" in first.stdout
+    assert "1 done, 1 failed" in first.stdout
+    page = (folder / "comparison.html").read_text()
+    assert "To try again" in page
+    table = json.loads((folder / "comparison.json").read_text())["cells"]
+    assert [cell["cell"] for cell in table] == ["base", "wrong"]
+    assert table[0]["runs"][0]["step"] == 4
+    again = command(folder, *cells)
+    assert again.returncode == 1
+    assert "2 cells, of which 1 are done" in again.stdout
+    assert "starts base" not in again.stdout
+    refused = command(folder, "--cell=")
+    assert refused.returncode == 2
+    assert "holds another sweep (only there: wrong)" in refused.stderr
+    assert refused.stderr.count("\n") == 1
