@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import score_blocks
 from cpc.losses.info_nce import info_nce
+from cpc.losses.pallas_tiles import score_by_kernels
 from cpc.losses.rows import Number, check
 from cpc.losses.tiles import AnchorScores, Places, num_columns
 from cpc.types import NegativeRule, Position, UserError
@@ -40,6 +41,7 @@ def streaming_info_nce(
     where_candidates: Bool[Array, " n"] | None = None,
     block: int = 512,
     columns: int | None = None,
+    kernels: bool = False,
 ) -> tuple[Float[Array, " m"], Standing]:
     """Loss of each anchor, in nats, and where its positive stands.
 
@@ -65,6 +67,8 @@ def streaming_info_nce(
       block: anchors scored at a time; `largest_block` says how many fit a memory.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
+      kernels: on an NVIDIA GPU, the Pallas kernels of `score_by_kernels` in place of the blocks.
+        They were checked on a CPU and their lowering for the GPU too, but were never timed there.
 
     Returns:
       Losses in float32, 0 where an anchor has no positive or no negative, and their standing,
@@ -91,7 +95,7 @@ def streaming_info_nce(
         queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
     )
     width = num_columns(min(block, len(queries)), len(keys), columns)
-    scores: Any = _losses(*inputs, rule, offset, block, width)
+    scores: Any = _losses(*inputs, rule, offset, block, width, kernels)
     return scores.loss, standing(scores)
 
 
@@ -165,10 +169,10 @@ def standing(scores: AnchorScores) -> Standing:
     return Standing(num_candidates, scores.rank, scores.wins, scores.counted)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
-def _losses(queries, keys, anchors, candidates, rule, offset, block, columns):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
+def _losses(queries, keys, anchors, candidates, rule, offset, block, columns, kernels):
     inputs = (queries, keys, anchors, candidates)
-    return _pass(inputs, None, rule, offset, block, columns)[0]
+    return _pass(inputs, None, rule, offset, block, columns, kernels)[0]
 
 
 def _forward(queries, keys, anchors, candidates, *plan):
@@ -177,7 +181,7 @@ def _forward(queries, keys, anchors, candidates, *plan):
     return scores, (inputs, scores.counted, dqueries, dkeys)
 
 
-def _backward(rule, offset, block, columns, saved, cotangents):
+def _backward(rule, offset, block, columns, kernels, saved, cotangents):
     inputs, counted, dqueries, dkeys = saved
     dtype = dqueries.dtype
     g = jnp.where(counted > 0, cotangents.loss, 0.0)
@@ -185,7 +189,7 @@ def _backward(rule, offset, block, columns, saved, cotangents):
     dkeys = jax.lax.cond(
         jnp.all((g == common) | (counted == 0)),
         lambda: common * dkeys,
-        lambda: _pass(inputs, g, rule, offset, block, columns)[2],
+        lambda: _pass(inputs, g, rule, offset, block, columns, kernels)[2],
     )
     return (g[:, None] * dqueries).astype(dtype), dkeys.astype(dtype), None, None
 
@@ -193,7 +197,22 @@ def _backward(rule, offset, block, columns, saved, cotangents):
 _losses.defvjp(_forward, _backward)
 
 
-def _pass(inputs, weights, rule, offset, block, columns):
+def _pass(inputs, weights, rule, offset, block, columns, kernels):
+    """Scores of the anchors and, given weights, derivatives by queries and by keys."""
+
+    def by_blocks(inputs, weights):
+        return _score_blocks(inputs, weights, rule, offset, block, columns)
+
+    def by_kernels(inputs, weights):
+        queries, keys, anchors, candidates = inputs
+        return score_by_kernels(queries, keys, anchors, candidates, weights, rule, offset)
+
+    if not kernels:
+        return by_blocks(inputs, weights)
+    return jax.lax.platform_dependent(inputs, weights, cuda=by_kernels, default=by_blocks)
+
+
+def _score_blocks(inputs, weights, rule, offset, block, columns):
     """The pass of all offsets' losses, for one offset and one sequence of anchors."""
     queries, keys, anchors, candidates = inputs
     scores, dqueries, dkeys = score_blocks(

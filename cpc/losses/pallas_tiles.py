@@ -1,0 +1,174 @@
+"""InfoNCE by tiles as Pallas kernels, by way of Triton: a GPU's form of `cpc.losses.tiles`.
+
+Three kernels share the maths of the tiles: one collects each anchor's negatives, one makes the
+derivatives by the queries and one those by the keys, 5 products in all. No score leaves the chip.
+Rules are traced in the kernels: they may close over numbers, not over arrays.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jaxtyping import Array, Float
+
+from cpc.losses.tiles import (
+    AnchorScores,
+    Negatives,
+    Places,
+    add_tile,
+    cut_places,
+    derivatives,
+    find_negatives,
+    find_positives,
+    finish,
+    no_negatives,
+)
+from cpc.types import NegativeRule, Position
+
+
+def score_by_kernels(
+    queries: Float[Array, "m d"],
+    keys: Float[Array, "n d"],
+    anchors: Places,
+    candidates: Places,
+    weights: Float[Array, " m"] | None,
+    rule: NegativeRule,
+    offset: int,
+    *,
+    size: int = 64,
+    interpret: bool = False,
+) -> tuple[AnchorScores, Any, Any]:
+    """Scores of the anchors and, given weights, the derivatives of their losses.
+
+    Those by the queries are of each anchor's own loss, those by the keys of the weighted sum.
+
+    Args:
+      queries: over the temperature.
+      keys: of the candidates.
+      anchors: places (m,).
+      candidates: places (n,).
+      weights: None for no derivatives.
+      rule: rule(anchor, candidate, offset) -> bool.
+      offset: steps from the anchor to its positive.
+      size: anchors and candidates of a tile, a power of 2 of at least 16.
+      interpret: run on any platform, slowly.
+    """
+    (m, d), n = queries.shape, len(keys)
+    index = jnp.where(find_positives(anchors, candidates, offset), jnp.arange(n), -1).max(-1)
+    widen = [(0, 0), (0, max(16, pl.next_power_of_2(d)) - d)]  # Triton's sizes are powers of 2
+    targets = _cut(size, jnp.pad(keys[jnp.maximum(index, 0)], widen), anchors)[0]
+    q, rows = _cut(size, jnp.pad(queries, widen), anchors)
+    k, columns = _cut(size, jnp.pad(keys, widen), candidates)
+    padded = len(q)
+
+    def tiles(*arrays):  # each program's own part
+        block = [(size, *x.shape[1:]) for x in arrays]
+        return [pl.BlockSpec(s, lambda i, s=s: (i,) + (0,) * (len(s) - 1)) for s in block]
+
+    def call(kernel, own, whole, outputs):
+        return pl.pallas_call(
+            functools.partial(kernel, rule=rule, offset=offset, size=size),
+            grid=(len(own[0]) // size,),
+            in_specs=[*tiles(*own), *(pl.BlockSpec(x.shape, lambda i, r=x.ndim: (0,) * r)
+                                      for x in whole)],
+            out_specs=tiles(*outputs),
+            out_shape=outputs,
+            interpret=interpret,
+            compiler_params=triton.CompilerParams(num_warps=4, num_stages=2),
+        )(*own, *whole)  # fmt: skip
+
+    real, whole = (jax.ShapeDtypeStruct((padded,), x) for x in (jnp.float32, jnp.int32))
+    outputs = [real, real, whole, whole, whole, real]
+    *seen, positive = call(_collect, [q, *rows, targets], [k, *columns], outputs)
+    seen, positive = Negatives(*(x[:m] for x in seen)), positive[:m]
+    scores, share = finish(seen, positive, index >= 0)
+    if weights is None:
+        return scores, None, None
+    pad = [(0, padded - m)]
+    per_row = [jnp.pad(x, pad) for x in (seen.highest, seen.total, share)]
+    of_queries = jax.ShapeDtypeStruct(q.shape, jnp.float32)
+    [dq] = call(_by_queries, [q, *rows, *per_row], [k, *columns], [of_queries])
+    weighted = (jnp.pad(weights, pad)[:, None] * q).astype(q.dtype)
+    of_keys = jax.ShapeDtypeStruct(k.shape, jnp.float32)
+    [dk] = call(_by_keys, [k, *columns], [q, *rows, *per_row, weighted], [of_keys])
+    return scores, dq[:m, :d].astype(queries.dtype), dk[:n, :d]
+
+
+def _cut(size, x, places):
+    """Padded to whole tiles; the places as five arrays of int32."""
+    x, places = cut_places(size, x, places)
+    flat = jax.tree.map(lambda p: p.ravel(), places)
+    return x.reshape(-1, x.shape[-1]), [*flat.positions, flat.exists.astype(jnp.int32)]
+
+
+def _places(sequence, time, lane, group, exists):
+    return Places(Position(sequence, time, lane, group), exists != 0)
+
+
+def _part(refs, i, size):
+    return [ref[pl.ds(i * size, size)] for ref in refs]
+
+
+def _product(a, b):
+    """Float32 sums, and no products rounded to the GPU's TF32."""
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32, precision=jax.lax.Precision.HIGHEST)
+
+
+def _tile(q, k, rows, columns, rule, offset):
+    rows, columns = _places(*rows), _places(*columns)
+    is_positive = find_positives(rows, columns, offset)
+    where = find_negatives(rows, columns, rule, offset) & ~is_positive
+    return _product(q, k.T), where, is_positive
+
+
+def _collect(q, *refs, rule, offset, size):
+    rows, target, k, columns, outputs = refs[:5], refs[5], refs[6], refs[7:12], refs[12:]
+    q, rows = q[...], [x[...] for x in rows]
+    diagonal = jnp.arange(size)[:, None] == jnp.arange(size)[None]
+    positive = jnp.where(diagonal, _product(q, target[...].T), 0.0).sum(-1)
+
+    def one_tile(j, seen):
+        [part] = _part([k], j, size)
+        scores, where, _ = _tile(q, part, rows, _part(columns, j, size), rule, offset)
+        return add_tile(seen, scores, positive, where)
+
+    seen = jax.lax.fori_loop(0, k.shape[0] // size, one_tile, no_negatives(size))
+    for output, x in zip(outputs, (*seen, positive), strict=True):
+        output[...] = x
+
+
+def _weights(scores, where, is_positive, highest, total, share):
+    zero = jnp.zeros_like(highest, jnp.int32)
+    return derivatives(
+        scores, where, is_positive, Negatives(highest, total, zero, zero, zero), share
+    )
+
+
+def _by_queries(q, *refs, rule, offset, size):
+    own, k, columns, output = [x[...] for x in refs[:8]], refs[8], refs[9:14], refs[14]
+    q, rows, per_row = q[...], own[:5], own[5:]
+
+    def one_tile(j, dq):
+        [part] = _part([k], j, size)
+        tile = _tile(q, part, rows, _part(columns, j, size), rule, offset)
+        return dq + _product(_weights(*tile, *per_row).astype(part.dtype), part)
+
+    steps = k.shape[0] // size
+    output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(q.shape, jnp.float32))
+
+
+def _by_keys(k, *refs, rule, offset, size):
+    columns, (q, *others), weighted, output = refs[:5], refs[5:14], refs[14], refs[15]
+    k, columns = k[...], [x[...] for x in columns]
+
+    def one_tile(i, dk):
+        part, *own = _part([q, *others], i, size)
+        tile = _tile(part, k, own[:5], columns, rule, offset)
+        w = _weights(*tile, *own[5:]).astype(k.dtype)
+        return dk + _product(w.T, weighted[pl.ds(i * size, size)])
+
+    steps = q.shape[0] // size
+    output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(k.shape, jnp.float32))
