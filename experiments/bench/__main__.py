@@ -2,10 +2,15 @@ r"""How fast training is on this machine, against what the machine can do: a tab
 
     python -m experiments.bench --config configs/audio_voices.py --json bench.json
 
-Takes a minute or two; times of a busy machine mean little, so let it run alone. `make demo` sets
+Takes some minutes; times of a busy machine mean little, so let it run alone. `make demo` sets
 the allocator, and so should what is compared with it:
 
     GLIBC_TUNABLES=glibc.malloc.hugetlb=1 python -m experiments.bench
+
+`--part step --part input` measures some of it only; see --help. Against PyTorch, where it is
+importable here or in the Python that $CPC_TORCH_PYTHON names:
+
+    CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
 The step is built as experiments.audio builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
@@ -25,10 +30,13 @@ from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments import launch
 from experiments.audio_data import load_data
-from experiments.bench import draws, images, rows, table
+from experiments.bench import draws, images, rows, table, versus
+from experiments.bench.process import ALLOCATOR
 from experiments.launch import Config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
+PARTS = ("step", "input", "start", "torch", "draws", "pictures")
+PART = flags.DEFINE_multi_enum("part", None, PARTS, "What to measure; all of it by default.")
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
 
@@ -41,11 +49,16 @@ def main(given: Config) -> None:
     data = load_data(config, print)
     load_average = os.getloadavg()[0]
     effort = rows.QUICK if QUICK.value else rows.FULL
-    measured = [
-        *rows.measure(config, data, mesh, launch.DEVICE.value, effort),
-        draws.draw_row(effort.num_rounds),
-        *images.image_rows(effort.num_batches, effort.num_rounds),
-    ]
+    device, num_rounds = launch.DEVICE.value, effort.num_rounds
+    measure = {
+        "step": lambda: rows.step_rows(config, data, mesh, effort),
+        "input": lambda: rows.input_rows(config, data, mesh, effort),
+        "start": lambda: rows.start_rows(config, device),
+        "torch": lambda: versus.torch_rows(device, effort.num_processes, effort.num_calls),
+        "draws": lambda: [draws.draw_row(num_rounds)],
+        "pictures": lambda: images.image_rows(mesh, effort.num_batches, num_rounds),
+    }
+    measured = [row for part in PART.value or PARTS for row in measure[part]()]
     conditions = {
         "environment": launch.describe_environment(mesh),
         "allocator": describe_allocator(),
@@ -88,6 +101,7 @@ def describe_allocator() -> dict[str, Any]:
     names = ("GLIBC_TUNABLES", "LD_PRELOAD", *(n for n in os.environ if n.startswith("MALLOC_")))
     return {
         "freed_memory_kept": platform.libc_ver()[0] == "glibc",
+        "beside_torch": ALLOCATOR,
         **{name: os.environ.get(name, "") for name in names},
     }
 

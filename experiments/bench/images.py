@@ -1,5 +1,6 @@
-"""Pictures: how fast they are fed, and what cutting them into patches costs the encoder."""
+"""Pictures: the step, how fast they are fed, what patches cost the encoder, and a probe's fit."""
 
+import functools
 import io
 import pathlib
 import statistics
@@ -14,26 +15,75 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from configs import image_fashion_mnist
 from cpc.data import Images, make_image_batches, prefetch, read_image_folder
 from cpc.data.augment import cut_patches
+from cpc.evaluate import fit_lbfgs_probe
 from cpc.models import ResNet, resnet_stages
-from experiments.bench.step import measure_rounds
+from cpc.train import put_batch
+from experiments import image, training
+from experiments.bench.step import measure_rounds, time_call
 from experiments.bench.table import Row, Target
+from experiments.image_data import ImageData
 
 NUM_FILES, FILE_PIXELS = 512, 256
 #: Pictures of 64 pixels in 7x7 patches of 16, against as many pixels whole.
 BATCH, SIDE, PATCH, STRIDE = 16, 64, 16, 8
 
 
-def image_rows(num_batches: int, num_rounds: int) -> list[Row]:
-    """Feeding small pictures and JPEG files, and encoding patches."""
-    return [small_row(num_batches), jpeg_row(), patch_row(num_rounds)]
+def image_rows(mesh: jax.sharding.Mesh, num_batches: int, num_rounds: int) -> list[Row]:
+    """The step, feeding small pictures and JPEG files, encoding patches, fitting a probe."""
+    return [
+        step_row(mesh, num_rounds),
+        small_row(num_batches),
+        jpeg_row(),
+        patch_row(num_rounds),
+        probe_row(num_rounds),
+    ]
+
+
+def step_row(mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
+    """The whole step of configs/image_fashion_mnist.py, on pictures that are made up."""
+    config = image_fashion_mnist.get_config()
+    config.evaluate.num_images = 0
+    images = make_pictures(4 * config.data.batch_size)
+    data = ImageData(images, images, images)
+    problem = image.make_problem(config, data, lambda variables, step: {})
+    state, step, _ = training.make_step(config, problem, mesh)
+    batch = put_batch(problem.draw(0), mesh)
+
+    def advance():
+        nonlocal state
+        state = step(state, batch)
+        return state.step
+
+    timing = measure_rounds({"step": advance}, num_rounds, 3)["step"]
+    seconds = statistics.median(timing.seconds)
+    rate = config.data.batch_size / seconds
+    figures = {"milliseconds": 1e3 * seconds, "pictures_per_second": rate}
+    text = f"{1e3 * seconds:.1f} ms, {rate:,.0f} pictures/s"
+    return Row("whole step of small pictures", figures, text)
+
+
+def probe_row(num_rounds: int) -> Row:
+    """A linear probe of 10 classes fitted by L-BFGS to 10,000 rows of 128 features."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((10_000, 128), np.float32)
+    classes = (features @ rng.standard_normal((128, 10), np.float32)).argmax(1).astype(np.int32)
+    fit = functools.partial(fit_lbfgs_probe, features, classes, num_classes=10, l2s=(1e-3,))
+    seconds = statistics.median([time_call(fit) for _ in range(num_rounds + 1)][1:])
+    return Row("linear probe, 10,000 by 128", {"seconds": seconds}, f"{seconds:.2f} s by L-BFGS")
+
+
+def make_pictures(count: int) -> Images:
+    """As those of Fashion-MNIST."""
+    pixels = np.random.default_rng(0).integers(0, 256, (count, 28, 28, 1), np.uint8)
+    return Images(pixels, np.zeros(count, np.int32), ("one",))
 
 
 def small_row(num_batches: int) -> Row:
     """Pictures of the size and number of Fashion-MNIST, through the training's own pipeline."""
-    pixels = np.random.default_rng(0).integers(0, 256, (60_000, 28, 28, 1), np.uint8)
-    images = Images(pixels, np.zeros(len(pixels), np.int32), ("one",))
+    images = make_pictures(60_000)
     draw = make_image_batches(images, batch_size=256, seed=0)
     batches = prefetch(draw, 0, num_batches + 1, num_threads=2)
     next(batches)  # the threads have started

@@ -6,7 +6,6 @@ audio experiment's own code, and leaves in DIR what it took; the bench runs it.
 
 import json
 import pathlib
-import resource
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 from cpc.types import UserError
 from experiments import audio, launch, training
 from experiments.audio_data import load_data
+from experiments.bench.process import peak_bytes
 from experiments.launch import Config
 
 #: Everything that training needs is imported by now.
@@ -36,7 +36,7 @@ def main() -> None:
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,
         "stepped": (workdir / "metrics.jsonl").stat().st_mtime,
-        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_bytes": peak_bytes(),
     }
     launch.write_json(workdir / "stamps.json", stamps)
 

@@ -12,7 +12,10 @@ import jax.numpy as jnp
 import pytest
 
 from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
+from cpc.types import UserError
+from experiments.bench import versus
 from experiments.bench.flop import count_flop, count_frames
+from experiments.bench.process import peak_bytes, time_cases
 from experiments.bench.step import count_compilations
 from experiments.bench.table import Row, Target, describe, format_table
 
@@ -100,6 +103,58 @@ def test_a_verdict_needs_the_target():
     assert third == "memory  3 MB"
 
 
+def test_ratios_are_of_one_round():
+    """Rounds of 2 s and 4 s against 4 s and 5 s: ratios 0.5 and 0.8, not one of the medians."""
+    flop = {"step": 8, "product": 4}
+    rounds = [
+        {
+            "cpc_jax": {"seconds": {"step": a, "product": 0.5}, "flop": flop, "peak_bytes": 10**9},
+            "cpc_torch": {"seconds": {"step": b}, "peak_bytes": 3 * 10**9, "version": "2"},
+        }
+        for a, b in ((2.0, 4.0), (4.0, 5.0))
+    ]
+    row = versus.compare("step", "step", rounds, 0.6)
+    assert row.figures["ratio_to_torch"] == pytest.approx(0.65)
+    assert (row.figures["ratio_to_torch_min"], row.figures["ratio_to_torch_max"]) == (0.5, 0.8)
+    # 8 operations in 2 s and 4 s, where the product does 8 a second.
+    assert row.figures["fraction_of_peak"] == pytest.approx((0.5 + 0.25) / 2)
+    assert row.figures["torch_peak_megabytes"] == 3000
+    assert row.is_met() is False
+
+
+def test_a_python_without_torch_is_one_sentence(monkeypatch):
+    monkeypatch.setenv(versus.PYTHON, sys.executable)
+    with pytest.raises(UserError, match="could not time cpc_torch: ModuleNotFoundError"):
+        versus.run_side(sys.executable, "cpc_torch", "{}")
+    monkeypatch.delenv(versus.PYTHON)
+    (row,) = versus.torch_rows("cpu", 1, 1)
+    assert row.figures == {"measured": False}
+    assert versus.PYTHON in row.text
+
+
+def test_our_side_times_every_part(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")  # the tests' eight devices would share a batch of 2
+    sizes = {
+        "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
+        "device": "cpu", "num_calls": 1,
+    }  # fmt: skip
+    measured = versus.run_side(sys.executable, "cpc_jax", json.dumps(sizes))
+    assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
+    assert min(measured["seconds"].values()) > 0
+    assert measured["peak_bytes"] > 10**8
+
+
+def test_medians_of_calls_and_a_peak_that_grows():
+    calls = []
+    seconds = time_cases({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)
+    assert calls == ["a", "a", "b", "b", *"ababab"]
+    assert set(seconds) == {"a", "b"}
+    before = peak_bytes()
+    kept = bytearray(b"x") * 400_000_000
+    assert peak_bytes() - before > 100_000_000
+    del kept
+
+
 def bench(*flags, cache):
     environment = {
         **os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu", "CPC_DATA": str(cache)
@@ -133,6 +188,9 @@ def test_the_command(tmp_path):
     assert rows["compilations after the first step"]["compilations"] == 0
     assert rows["compilations after the first step"]["met"] is True
     assert rows["input pipeline"]["source"] == "synthetic"
+    assert rows["step fed by the input"]["times_without_input"] > 0
+    assert rows["whole step of small pictures"]["pictures_per_second"] > 0
+    assert rows["linear probe, 10,000 by 128"]["seconds"] > 0
 
     step = rows["whole training step"]
     parts = [rows[f"{name}, value and gradient"] for name in ("encoder", "criterion")]

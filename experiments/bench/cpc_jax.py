@@ -1,0 +1,100 @@
+"""The audio step as the experiment makes it, timed in a process of its own beside torch's.
+
+The bench runs `python -m experiments.bench.cpc_jax` with sizes in json; it prints json.
+"""
+
+import json
+
+import jax
+import jax.numpy as jnp
+
+from configs import audio_voices
+from cpc import data
+from cpc.models import GRU
+from cpc.train import put_batch
+from experiments import audio, launch
+from experiments.audio_data import AudioData
+from experiments.bench.flop import Flop, count_flop
+from experiments.bench.process import peak_bytes, read_sizes, time_cases
+from experiments.bench.step import PRODUCT_FLOP, PRODUCT_SIZE, make_step
+
+
+def main() -> None:
+    """Time the step, its parts, and the matrix product that is the machine's ceiling."""
+    sizes = read_sizes()
+    config = audio_voices.get_config()
+    for section in (config.model, config.data):
+        section.update({name: value for name, value in sizes.items() if name in section})
+    config.model.dtype = "bfloat16" if sizes["device"] == "gpu" else "float32"
+    config.evaluate.num_windows = 0
+    mesh = launch.start(sizes["device"])
+    problem = audio.make_problem(config, make_sound(config), lambda variables, step: {})
+    batch = put_batch(problem.draw(0), mesh)
+    step = make_step(config, problem, mesh, batch)
+    advance = blocking(lambda: step.advance(batch))
+    time_cases({"step": advance}, 1)
+    statistics = mesh.devices.flat[0].memory_stats()
+    peak = statistics["peak_bytes_in_use"] if statistics else peak_bytes()
+
+    factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
+    factor, multiply = factor.astype(config.model.dtype), jax.jit(jnp.matmul)
+    cases = {
+        "step": advance,
+        "encoder": blocking(step.parts["encoder"]),
+        "context": blocking(context_part(config, step.params["model"]["context"])),
+        "criterion": blocking(step.parts["criterion"]),
+        "product": blocking(lambda: multiply(factor, factor)),
+    }
+    seconds = time_cases(cases, sizes["num_calls"])
+    flop = count_flop(
+        step.params["model"],
+        audio.ConvEncoder(),
+        config.data.batch_size,
+        config.data.window_samples,
+    )
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work(flop)}))
+
+
+def make_sound(config: launch.Config) -> AudioData:
+    """One window of made-up sound for each row of a batch."""
+    made = data.make_synthetic(
+        num_speakers=2,
+        utterances_per_speaker=config.data.batch_size,
+        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
+        chain=data.phone_chain(4),
+        seed=0,
+    )
+    return AudioData(made.recordings, made.recordings, {})
+
+
+def context_part(config: launch.Config, params):
+    """Value and gradient of the GRU alone, by latents and weights."""
+    frames = config.data.window_samples // audio.ConvEncoder().stride
+    shape = (config.data.batch_size, frames, config.model.width)
+    z = jax.random.normal(jax.random.key(0), shape)
+    module = GRU(config.model.context_width, dtype=jnp.dtype(config.model.dtype))
+
+    @jax.jit
+    @jax.value_and_grad
+    def energy(inputs):
+        params, z = inputs
+        c = module.apply({"params": params}, z)
+        return jnp.square(jnp.asarray(c)).sum()
+
+    return lambda: energy((params, z))
+
+
+def blocking(call):
+    """The call, until its result is there."""
+    return lambda: jax.block_until_ready(call())
+
+
+def work(flop: Flop) -> dict[str, int]:
+    """Operations of each case."""
+    parts = {name: getattr(flop, name) for name in ("encoder", "context", "criterion")}
+    return {"step": sum(flop), **parts, "product": PRODUCT_FLOP}
+
+
+if __name__ == "__main__":
+    launch.keep_freed_memory()
+    main()

@@ -1,0 +1,112 @@
+"""The audio step in plain PyTorch, written with care: what ours is compared with, on the same work.
+
+The network of van den Oord et al. (2018), section 3.1, as in `cpc.models`: five strided
+convolutions with biases and ReLU and no norm, a GRU, one linear map an offset; cross-entropy over
+all latents of the batch; Adam. Zeros stand on both sides of a layer's input, where ours stand on
+the left: as many frames and operations, and no copy for torch.
+
+    python -m experiments.bench.cpc_torch '{"width": 512, "context_width": 256, ...}'
+
+needs torch and nothing else of the project's dependencies. The bench runs it; it prints json.
+"""
+
+import json
+
+import torch  # pyright: ignore[reportMissingImports]
+from torch import nn  # pyright: ignore[reportMissingImports]
+from torch.nn import functional  # pyright: ignore[reportMissingImports]
+
+from experiments.bench.process import peak_bytes, read_sizes, time_cases
+
+KERNELS, STRIDES = (10, 8, 4, 4, 4), (5, 4, 2, 2, 2)
+
+
+class CPC(nn.Module):
+    """Encoder, context and predictors."""
+
+    def __init__(self, width: int, context_width: int, num_offsets: int):
+        super().__init__()
+        layers = []
+        for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True)):
+            padding = (kernel - stride + 1) // 2
+            layers += [nn.Conv1d(width if i else 1, width, kernel, stride, padding), nn.ReLU()]
+        self.encoder = nn.Sequential(*layers)
+        self.context = nn.GRU(width, context_width, batch_first=True)
+        self.predictors = nn.Linear(context_width, num_offsets * width, bias=False)
+        self.num_offsets = num_offsets
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        """Waveforms (b, s) to latents (b, t, d)."""
+        return self.encoder(x[:, None]).transpose(1, 2).contiguous()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The loss of a batch."""
+        z = self.encode(x)
+        c, _ = self.context(z)
+        return score(z, self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1)))
+
+
+def score(z: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
+    """The loss: sum over offsets of the mean cross-entropy over all latents (b t, d)."""
+    b, t, d = z.shape
+    candidates = z.reshape(b * t, d)
+    index = torch.arange(b * t, device=z.device).view(b, t)
+    loss = z.new_zeros(())
+    for k in range(1, predictions.shape[2] + 1):
+        queries = predictions[:, : t - k, k - 1].reshape(-1, d)
+        loss = loss + functional.cross_entropy(queries @ candidates.T, index[:, k:].reshape(-1))
+    return loss
+
+
+def main() -> None:
+    """Time the step and its parts."""
+    sizes = read_sizes()
+    is_gpu = sizes["device"] == "gpu"
+    device = "cuda" if is_gpu else "cpu"
+    torch.manual_seed(0)
+    model = CPC(sizes["width"], sizes["context_width"], sizes["num_offsets"]).to(device)
+    prepare = torch.compile if is_gpu else lambda function: function
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-4, fused=True)
+    x = torch.randn(sizes["batch_size"], sizes["window_samples"], device=device)
+    with torch.no_grad():
+        z = model.encode(x)
+        c, _ = model.context(z)
+        predictions = model.predictors(c).unflatten(-1, (sizes["num_offsets"], -1))
+    z, predictions = z.detach().requires_grad_(), predictions.detach().requires_grad_()
+
+    def differentiate(function, *inputs):
+        run = prepare(function)
+
+        def call():
+            model.zero_grad(set_to_none=True)
+            for leaf in inputs:
+                leaf.grad = None
+            with torch.autocast(device, torch.bfloat16, enabled=is_gpu):
+                value = run(*inputs)
+            value.backward()
+            if is_gpu:
+                torch.cuda.synchronize()
+
+        return call
+
+    gradient = differentiate(model, x)
+
+    def step():
+        gradient()
+        optimizer.step()
+        if is_gpu:
+            torch.cuda.synchronize()
+
+    parts = {
+        "encoder": differentiate(lambda x: model.encode(x).square().sum(), x),
+        "context": differentiate(lambda z: model.context(z)[0].square().sum(), z),
+        "criterion": differentiate(score, z, predictions),
+    }
+    time_cases({"step": step}, 1)
+    peak = torch.cuda.max_memory_allocated() if is_gpu else peak_bytes()
+    seconds = time_cases({"step": step, **parts}, sizes["num_calls"])
+    print(json.dumps({"seconds": seconds, "peak_bytes": peak, "version": torch.__version__}))
+
+
+if __name__ == "__main__":
+    main()
