@@ -56,6 +56,9 @@ CELL = flags.DEFINE_multi_string(
 )
 SEEDS = flags.DEFINE_integer("seeds", None, "So many seeds of each cell, from the config's on.")
 JOBS = flags.DEFINE_integer("jobs", 1, "Cells at a time, which share the cores of this machine.")
+PROCESSES = flags.DEFINE_integer(
+    "processes", 1, "Local: processes that make each cell together, as hosts of a cluster do."
+)
 DRY_RUN = flags.DEFINE_boolean("dry-run", False, "Print every command and end.")
 LAUNCHER = flags.DEFINE_enum(
     "launcher", "local", ["local", "slurm"], "slurm: an array of jobs, through submitit."
@@ -63,7 +66,8 @@ LAUNCHER = flags.DEFINE_enum(
 SLURM = flags.DEFINE_string(
     "slurm",
     "timeout_min=240 gpus_per_node=1",
-    "Options of submitit: nodes, tasks_per_node, slurm_partition, ... One task is one process.",
+    "Options of submitit: nodes, tasks_per_node, slurm_partition, ... A task is a process of the "
+    "cell: one a GPU, or one a node.",
 )
 TEMPLATE = flags.DEFINE_enum(
     "template", None, ["gke", "skypilot"], "Print a file that runs the cells there, and end."
@@ -84,6 +88,8 @@ def main(config_flag: flags.FlagHolder) -> None:
         )
     if JOBS.value < 1:
         raise UserError(f"--jobs is {JOBS.value}: it is a number of cells at a time, 1 or more")
+    if PROCESSES.value < 1:
+        raise UserError(f"--processes is {PROCESSES.value}: it is a number for a cell, 1 or more")
     cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
     for cell in cells:
         check_cell(config, cell)
@@ -213,7 +219,8 @@ def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path
 
 def begin_local(lock: TextIO, num_signals: Callable[[], int]) -> Callable:
     """Processes hold the lock too, so that none is started twice should the sweep be killed."""
-    return lambda jobs: (make_local(JOBS.value, num_signals, [lock.fileno()]), JOBS.value)
+    keep, number = [lock.fileno()], PROCESSES.value
+    return lambda jobs: (make_local(JOBS.value, num_signals, keep, number), JOBS.value)
 
 
 def begin_slurm(folder: pathlib.Path, num_signals: Callable[[], int]) -> Callable:
@@ -234,7 +241,7 @@ def run_jobs(
     """
     wanted = [job for job in jobs if not status.is_done(job.folder)]
     done = len(jobs) - len(wanted)
-    print(f"{len(jobs)} cells{f', of which {done} are done' if done else ''}")
+    print(f"cells: {len(jobs)}, done: {done}")
     if not wanted:
         after()
         return

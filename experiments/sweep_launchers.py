@@ -6,6 +6,7 @@ import pathlib
 import queue
 import shlex
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -48,47 +49,83 @@ def count_signals() -> Iterator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-def make_local(num_parallel: int, num_signals: Callable[[], int], keep: Sequence[int]) -> Launch:
-    """Processes of this machine, each with its share of the cores.
+def make_local(
+    num_parallel: int,
+    num_signals: Callable[[], int],
+    keep: Sequence[int] = (),
+    num_processes: int = 1,
+) -> Launch:
+    """Processes of this machine; each cell has its share of the cores.
 
     The first signal is passed on, so that the cell saves; a second one kills. `keep` are file
-    descriptors that the processes hold open, such as that of a lock.
+    descriptors that the processes hold open, such as that of a lock. Several processes of a cell
+    find each other as `cpc.train.distributed.find_cluster` says.
     """
     shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
     for share in share_cores(num_parallel):
         shares.put(share)
 
     def launch(job: Job) -> int:
-        share = shares.get()
+        share, processes = shares.get(), []
         try:
-            with job.log.open("ab") as log:
-                process = subprocess.Popen(
-                    job.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,  # Ctrl-C comes from here, once
-                    pass_fds=tuple(keep),
-                )
-            if share:
-                with contextlib.suppress(ProcessLookupError):  # it ended already
-                    os.sched_setaffinity(process.pid, share)
-            return wait(process, num_signals)
+            for rank, variables in enumerate(loopback(num_processes)):
+                with log_of(job.log, rank).open("ab") as log:
+                    process = subprocess.Popen(
+                        job.command,
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=subprocess.STDOUT,
+                        env={**os.environ, **variables},
+                        start_new_session=True,  # Ctrl-C comes from here, once
+                        pass_fds=tuple(keep),
+                    )
+                processes.append(process)
+                if share:
+                    with contextlib.suppress(ProcessLookupError):  # it ended already
+                        os.sched_setaffinity(process.pid, share)
+            return wait(processes, num_signals)
         finally:
             shares.put(share)
 
     return launch
 
 
-def wait(process: subprocess.Popen, num_signals: Callable[[], int]) -> int:
-    """Until the process ends; signals are passed on."""
+def loopback(num_processes: int) -> list[dict[str, str]]:
+    """The variables by which the processes of a cell find each other.
+
+    >>> loopback(1)
+    [{}]
+    """
+    if num_processes == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    return [
+        {
+            "JAX_COORDINATOR_ADDRESS": address,
+            "JAX_NUM_PROCESSES": str(num_processes),
+            "JAX_PROCESS_ID": str(rank),
+        }
+        for rank in range(num_processes)
+    ]
+
+
+def log_of(log: pathlib.Path, rank: int) -> pathlib.Path:
+    """Of several processes the first writes the log itself."""
+    return log if rank == 0 else log.with_name(f"{log.stem}.{rank}{log.suffix}")
+
+
+def wait(processes: Sequence[subprocess.Popen], num_signals: Callable[[], int]) -> int:
+    """Until all processes end; signals are passed on. Returns the first status that is not 0."""
     passed = 0
-    while process.poll() is None:
+    while alive := [process for process in processes if process.poll() is None]:
         if num_signals() > passed:
             passed += 1
-            os.killpg(process.pid, signal.SIGTERM if passed == 1 else signal.SIGKILL)
+            for process in alive:
+                os.killpg(process.pid, signal.SIGTERM if passed == 1 else signal.SIGKILL)
         time.sleep(POLL_SECONDS)
-    return process.returncode
+    return next((process.returncode for process in processes if process.returncode), 0)
 
 
 def share_cores(num_parallel: int) -> list[list[int]]:
@@ -184,9 +221,7 @@ class Requeued:
 
     def __call__(self, command: list[str], log: str) -> int:
         """Run to the end; of several processes the first writes the log."""
-        rank = os.environ.get("SLURM_PROCID", "0")
-        path = pathlib.Path(log)
-        path = path if rank == "0" else path.with_name(f"{path.stem}.{rank}{path.suffix}")
+        path = log_of(pathlib.Path(log), int(os.environ.get("SLURM_PROCID", "0")))
         with path.open("ab") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
             return self._process.wait()

@@ -268,6 +268,20 @@ def test_cores_are_shared_and_the_lock_is_held(tmp_path):
     assert [int(core) for core in job.log.read_text().split()] == (shares[0] or cores)
 
 
+def test_processes_of_a_cell_find_each_other(tmp_path):
+    """Each with its number and log; the first status that is not 0 counts."""
+    code = (
+        "import os, sys; e = os.environ; print(e['JAX_COORDINATOR_ADDRESS'], "
+        "e['JAX_NUM_PROCESSES']); sys.exit(4 * int(e['JAX_PROCESS_ID']))"
+    )
+    job = Job("a", tmp_path, [sys.executable, "-c", code])
+    assert make_local(1, lambda: 0, num_processes=2)(job) == 4
+    first, second = ((tmp_path / name).read_text() for name in ("log.txt", "log.1.txt"))
+    assert first == second
+    assert first.startswith("127.0.0.1:")
+    assert first.endswith(" 2\n")
+
+
 def test_slurm_without_slurm_is_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match="needs submitit: pip install"):
@@ -380,7 +394,7 @@ def test_a_sweep_end_to_end(tmp_path):
     assert table[0]["runs"][0]["step"] == 4
     again = command(folder, *cells)
     assert again.returncode == 1
-    assert "2 cells, of which 1 are done" in again.stdout
+    assert "cells: 2, done: 1" in again.stdout
     assert "starts base" not in again.stdout
     refused = command(folder, "--cell=")
     assert refused.returncode == 2
