@@ -17,11 +17,13 @@ information will do.
 Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
 The same command again skips what is done, resumes what is not, and tries again what failed. Ctrl-C
 stops all cells, each of which saves. While it runs: python -m experiments.status runs/sweep. After
-each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed.
+each cell: comparison.html, .md and .json (not for mutual information). Exit status: 0, or 1 if a
+cell failed.
 """
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -106,7 +108,9 @@ def main(config_flag: flags.FlagHolder) -> None:
         begin = begin_local(lock, num_signals)
         if LAUNCHER.value == "slurm":
             begin = begin_slurm(folder, num_signals)
-        run_jobs(jobs, begin, num_signals, lambda: compare_cells(folder, jobs, paper))
+        has_page = kind_of(config) != "mutual_information"  # whose runs have no curves in common
+        compare_all = functools.partial(compare_cells, folder, jobs, paper)
+        run_jobs(jobs, begin, num_signals, compare_all if has_page else lambda: None)
         stopped = num_signals() > 0
     end(folder, stopped)
 

@@ -151,9 +151,12 @@ def make_slurm(
     """
     submitit = import_submitit()
     executor = submitit.AutoExecutor(folder=folder / "slurm", cluster="slurm")
-    executor.update_parameters(
-        name="sweep", slurm_array_parallelism=len(jobs), **parse_options(options)
-    )
+    try:
+        executor.update_parameters(
+            name="sweep", slurm_array_parallelism=len(jobs), **parse_options(options)
+        )
+    except (NameError, TypeError, ValueError) as error:  # what submitit raises for a wrong option
+        raise UserError(f"--slurm {options!r}: {str(error).splitlines()[0]}") from error
     with executor.batch():
         submitted = {
             job.name: executor.submit(Requeued(), job.command, str(job.log)) for job in jobs
