@@ -47,6 +47,7 @@ from experiments.sweep_launchers import (
     Job,
     Launch,
     count_signals,
+    import_submitit,
     make_local,
     make_slurm,
     template,
@@ -103,6 +104,8 @@ def main(config_flag: flags.FlagHolder) -> None:
     if DRY_RUN.value:
         print("\n".join(shlex.join(job.command) for job in jobs))
         return
+    if LAUNCHER.value == "slurm":
+        import_submitit()  # a machine without it gets its sentence before anything is written
     paper = read_paper(make_cells(config, GRID.value, CELL.value, None))
     with open_sweep(folder, config, cells) as lock, count_signals() as num_signals:
         begin = begin_local(lock, num_signals)
