@@ -15,6 +15,7 @@ from jax.experimental.pallas import triton
 from jaxtyping import Array, Float
 
 from cpc.losses.tiles import (
+    COLUMNS,
     AnchorScores,
     Negatives,
     Places,
@@ -23,6 +24,7 @@ from cpc.losses.tiles import (
     derivatives,
     find_negatives,
     find_positives,
+    find_targets,
     finish,
     no_negatives,
 )
@@ -57,7 +59,7 @@ def score_by_kernels(
       interpret: run on any platform, slowly.
     """
     (m, d), n = queries.shape, len(keys)
-    index = jnp.where(find_positives(anchors, candidates, offset), jnp.arange(n), -1).max(-1)
+    index = find_targets(anchors, cut_places(min(n, COLUMNS), keys, candidates)[1], offset)
     widen = [(0, 0), (0, max(16, pl.next_power_of_2(d)) - d)]  # Triton's sizes are powers of 2
     targets = _cut(size, jnp.pad(keys[jnp.maximum(index, 0)], widen), anchors)[0]
     q, rows = _cut(size, jnp.pad(queries, widen), anchors)

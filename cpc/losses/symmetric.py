@@ -16,6 +16,7 @@ from cpc.losses.tiles import (
     derivatives,
     find_negatives,
     find_positives,
+    find_targets,
     finish,
     no_negatives,
     score_positives,
@@ -72,10 +73,11 @@ def _both(
 
 def _forward(queries, keys, anchors, candidates, rule, offset, block):
     (m, n), (parts, rows) = (len(queries), len(keys)), cut_places(block, queries, anchors)
+    whole = jax.tree.map(lambda x: x[None], candidates)
 
     def find_pairs(_, part):
         q, rows = part
-        index = jnp.where(find_positives(rows, candidates, offset), jnp.arange(n), -1).max(-1)
+        index = find_targets(rows, whole, offset)
         return None, (index, score_positives(q, keys[jnp.maximum(index, 0)]))
 
     _, (index, positive) = jax.lax.scan(find_pairs, None, (parts, rows))

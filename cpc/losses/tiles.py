@@ -152,6 +152,20 @@ def derivatives(
     return share[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
 
 
+def find_targets(anchors: Places, tiles: Places, offset: Any) -> Int[Array, " m"]:
+    """Which candidate, of tiles (tiles, columns), each anchor predicts; -1 for none."""
+    num_tiles, columns = tiles.exists.shape
+
+    def one_tile(index, tile):
+        start, candidates = tile
+        ids = start + jnp.arange(columns)
+        found = jnp.where(find_positives(anchors, candidates, offset), ids, -1).max(-1)
+        return jnp.maximum(index, found), None
+
+    none = jnp.full(anchors.exists.shape, -1)
+    return jax.lax.scan(one_tile, none, (jnp.arange(num_tiles) * columns, tiles))[0]
+
+
 def score_positives(queries: Float[Array, "m d"], targets: Float[Array, "m d"]) -> Array:
     """Scores of the anchors' own targets, as a product makes them.
 
@@ -189,11 +203,8 @@ def score_tiles(
     With `dkeys`, also the derivatives by q, and dkeys with those by the keys added, the latter as
     if the anchors were `weighted`.
     """
-    flat = jax.tree.map(jnp.ravel, candidates)
-    n = flat.exists.size
-    index = jnp.where(find_positives(anchors, flat, offset), jnp.arange(n), -1).max(-1)
-    has_positive = index >= 0
-    positive = score_positives(q, keys.reshape(n, -1)[jnp.maximum(index, 0)])
+    index = find_targets(anchors, candidates, offset)
+    positive = score_positives(q, keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)])
 
     def one_tile(keys, candidates):
         scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
@@ -206,15 +217,18 @@ def score_tiles(
         return add_tile(seen, scores, positive, where), None
 
     seen, _ = jax.lax.scan(collect, no_negatives(len(q)), (keys, candidates))
-    scores, size = finish(seen, positive, has_positive)
+    scores, size = finish(seen, positive, index >= 0)
     if dkeys is None:
         return scores, None, None
 
-    def differentiate(dq, tile):
-        keys, candidates, dkeys = tile
+    def differentiate(carry, tile):
+        dq, dkeys = carry
+        i, keys, candidates = tile
         w = derivatives(*one_tile(keys, candidates), seen, size).astype(keys.dtype)
         dq += jnp.matmul(w, keys, preferred_element_type=jnp.float32)
-        return dq, dkeys + jnp.matmul(w.T, weighted, preferred_element_type=jnp.float32)
+        dkeys = dkeys.at[i].add(jnp.matmul(w.T, weighted, preferred_element_type=jnp.float32))
+        return (dq, dkeys), None  # carried, dkeys are added to where they lie
 
-    dq, dkeys = jax.lax.scan(differentiate, jnp.zeros(q.shape), (keys, candidates, dkeys))
+    tiles = (jnp.arange(len(keys)), keys, candidates)
+    (dq, dkeys), _ = jax.lax.scan(differentiate, (jnp.zeros(q.shape), dkeys), tiles)
     return scores, dq, dkeys
