@@ -19,6 +19,7 @@ def get_config() -> Any:
     c: Any = ConfigDict()
     c.seed = 0
     c.num_steps = 1200
+    c.steps_per_launch = 1  # steps that the device does without the host
     c.log_every = 50
     c.eval_every = 400
     c.save_every = 400

@@ -53,4 +53,5 @@ def optim() -> Any:
     c.clip_norm = 0.0  # 0: off
     c.weight_decay = 0.0
     c.ema_decay = 0.0  # 0: off
+    c.accumulate = 1  # parts of a batch whose activations are in memory one at a time
     return c

@@ -1,5 +1,6 @@
 """What the experiments share: the training run, and the records it writes."""
 
+import functools
 import json
 import pathlib
 import time
@@ -32,7 +33,8 @@ from cpc.train import (
     run_on_first,
     stop_on_signals,
 )
-from cpc.types import Batch
+from cpc.train.step import make_launch
+from cpc.types import Batch, UserError
 from experiments.launch import Config
 from experiments.objective import Objective, View
 
@@ -74,13 +76,19 @@ def train(
 ) -> tuple[str, Any]:
     """Train to the last step or to a signal; returns the signal's name and the variables."""
     state, step, schedule = make_step(config, problem, mesh)
+    per_launch = config.steps_per_launch
 
     def batches(first):
+        def put(launch):
+            steps = range(launch * per_launch, (launch + 1) * per_launch)
+            batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
+            return batches if per_launch > 1 else batches[0]
+
         # Drawn and copied to the device by threads, while the steps before are computed.
         return prefetch(
-            lambda step: put_batch(problem.draw(step), mesh),
-            first,
-            config.num_steps,
+            put,
+            first // per_launch,
+            config.num_steps // per_launch,
             num_threads=config.data.num_threads,
         )
 
@@ -112,6 +120,7 @@ def train(
             best="held_out_loss",
             writers=writers,
             stop=stop,
+            steps_per_launch=per_launch,
         )
         for writer in writers:
             writer.close()
@@ -121,7 +130,11 @@ def train(
 def make_step(
     config: Config, problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
-    """The state before the first step, the compiled step, and the learning rate by step."""
+    """The state before the first step, the compiled step, and the learning rate by step.
+
+    With `steps_per_launch` above 1 the step takes a tuple of so many batches.
+    """
+    check_parts(config, mesh)
     tx, schedule = make_optimizer(
         learning_rate=config.optim.learning_rate,
         warmup_steps=config.optim.warmup_steps,
@@ -130,13 +143,59 @@ def make_step(
         clip_norm=config.optim.clip_norm,
         weight_decay=config.optim.weight_decay,
     )
-    loss_fn = make_loss(problem)
+    loss_fn = make_loss(problem, config.optim.accumulate)
     state = replicate(make_state(config, problem, loss_fn, tx), mesh)
     step = make_train_step(loss_fn, tx, ema_decay=config.optim.ema_decay)
+    step = make_launch(step) if config.steps_per_launch > 1 else step
     return state, jit_step(step, state), schedule
 
 
-def make_loss(problem: Problem) -> Callable:
+def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
+    """The batch divides into as many parts as gradients are accumulated over, on all devices."""
+    parts, batch_size = config.optim.accumulate, config.data.batch_size
+    if parts < 1 or batch_size % (parts * mesh.size):
+        raise UserError(
+            f"optim.accumulate is {parts}: choose a number of parts into which a batch of "
+            f"{batch_size} divides evenly on {mesh.size} devices"
+        )
+    if config.steps_per_launch < 1:
+        raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
+    if parts > 1 and config.model.norm == "batch":
+        raise UserError(
+            "optim.accumulate shows batch norm a part of the batch at a time, which is another "
+            "model: choose another model.norm, or 1"
+        )
+
+
+def apply_in_parts(
+    model: Model, variables: Any, batch: Batch, rng: Any, num_parts: int
+) -> tuple[Any, Any]:
+    """`model.apply` in training, with the activations of one part of the batch in memory at a time.
+
+    What the model makes of each part is kept and its activations are not: the gradient computes
+    them again, part by part, so that every latent can be every other's negative (Gao et al. 2021,
+    "Scaling deep contrastive learning batch size"). Values and gradients are those of the whole.
+    """
+    if num_parts == 1:
+        return model.apply(variables, batch, True, rng)
+
+    def cut(x):  # every part takes rows of every device
+        return x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1)
+
+    def join(x):
+        return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop keeps its steps apart anyway
+    def one_part(part):
+        batch, rng = part
+        return model.apply(variables, batch, True, rng)[0]
+
+    parts = jax.tree.map(cut, batch), jax.random.split(rng, num_parts)
+    outputs = jax.tree.map(join, jax.lax.map(one_part, parts))
+    return outputs, {name: value for name, value in variables.items() if name != "params"}
+
+
+def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
     """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch.
 
     Parameters and what else is carried are {"model": ..., "objective": ...}.
@@ -147,7 +206,7 @@ def make_loss(problem: Problem) -> Callable:
         of_augmentation, of_model, of_objective = jax.random.split(rng, 3)
         batch = problem.prepare(batch, of_augmentation, True)
         variables = {"params": params["model"], **extra["model"]}
-        outputs, model_state = problem.model.apply(variables, batch, True, of_model)
+        outputs, model_state = apply_in_parts(problem.model, variables, batch, of_model, num_parts)
         views = problem.look(outputs, batch)
         state = dict(extra["objective"])
         if objective.momentum:

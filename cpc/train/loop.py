@@ -49,6 +49,7 @@ def fit(
     writers: Sequence[Writer] = (),
     stop: Callable[[], str] = lambda: "",
     steps_in_flight: int = 8,
+    steps_per_launch: int = 1,
 ) -> FitResult:
     """Train from `state.step` to `num_steps`.
 
@@ -62,12 +63,26 @@ def fit(
         decides which checkpoint is kept as the best, among those saved at a step evaluated.
       metadata: comes back from `Checkpoints.restore`; what JSON can hold.
       stop: asked before each step; a non-empty answer saves and ends.
-      steps_in_flight: so many steps at least are queued on the device, and twice that at most.
+      steps_in_flight: so many calls of `step_fn` at least are queued on the device, and twice that
+        at most.
+      steps_per_launch: steps that one call of `step_fn` does, with one element of `batches`; what
+        else is counted in steps must be a multiple of it, so that all is done where it is due.
 
-    Raises UserError if the loss or a gradient is not finite (nothing is saved from then on), if the
-    batches end early, or if a disk is full.
+    Raises UserError if a number of steps is no multiple of `steps_per_launch`, if the loss or a
+    gradient is not finite (nothing is saved from then on), if the batches end early, or if a disk
+    is full.
     """
     step = start = int(state.step)
+    _check_multiples(
+        steps_per_launch,
+        {
+            "num_steps": num_steps,
+            "log_every": log_every,
+            "eval_every": eval_every,
+            "save_every": save_every,
+            "the step to start from": start,
+        },
+    )
     windows = _Windows(state, summarize or means_per_step, writers)
     throttle = _make_throttle(steps_in_flight)
     iterator = iter(batches(start))
@@ -93,8 +108,8 @@ def fit(
             if ends:
                 break
             state = step_fn(state, _next_batch(iterator, step, num_steps))
-            step += 1
-            if step == start + 1:
+            step += steps_per_launch
+            if step == start + steps_per_launch:
                 windows.restart_clock(step)  # the first call compiles
             failure = windows.write()
             _check_finite(failure, state.params, checkpoint)
@@ -169,6 +184,15 @@ class _Windows:
     def write_record(self, record: Mapping[str, Any]) -> None:
         for writer in self._writers:
             writer.write(record)
+
+
+def _check_multiples(steps_per_launch: int, numbers: Mapping[str, int]) -> None:
+    for name, number in numbers.items():
+        if number % steps_per_launch:
+            raise UserError(
+                f"{name} is {number}, which is no multiple of the {steps_per_launch} steps of a "
+                "launch: choose a multiple, or lower steps_per_launch"
+            )
 
 
 def _is_due(step: int, every: int) -> bool:

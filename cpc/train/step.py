@@ -1,6 +1,6 @@
 """One training step: gradient, optimizer, running sums, and a brake on non-finite numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -63,6 +63,21 @@ def make_train_step(
         )
 
     return step
+
+
+def make_launch(
+    step: Callable[[TrainState, Any], TrainState],
+) -> Callable[[TrainState, Sequence[Any]], TrainState]:
+    """`launch(state, batches) -> state`: one step for each batch, in one program.
+
+    For devices that finish a step sooner than the host has queued the next.
+    """
+
+    def launch(state: TrainState, batches: Sequence[Any]) -> TrainState:
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
+        return jax.lax.scan(lambda state, batch: (step(state, batch), None), state, stacked)[0]
+
+    return launch
 
 
 def jit_step(

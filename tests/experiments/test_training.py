@@ -9,6 +9,7 @@ import pytest
 
 from cpc import data
 from cpc.train import make_mesh, put_batch
+from cpc.types import UserError
 from experiments import objective, training
 
 
@@ -58,6 +59,7 @@ OPTIONS = [
     {"model__padding": "same"},
     {"model__context_layers": 2},
     {"negatives__num_sampled": 5},
+    {"optim__accumulate": 2, "negatives__momentum": 0.9},
     {"negatives__groups": 4},
     {"negatives__window": 2},
     {"negatives__temperature": 0.5},
@@ -128,7 +130,6 @@ def test_one_speaker_batches_keep_the_strict_bound_strict(made):
 
 
 def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so(made):
-    from cpc.types import UserError
     from experiments import audio
 
     for rule, window in itertools.product(objective.RULES, (0, 3, 99)):
@@ -138,3 +139,51 @@ def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so(made):
                 audio.check_negatives(config)
         else:
             audio.check_negatives(config)
+
+
+def gradient_of(config, made, num_parts, num_devices=1):
+    problem, mesh = problem_of(config, made), make_mesh(num_devices)
+    state, _, _ = training.make_step(config, problem, mesh)
+    batch = put_batch(problem.draw(0), mesh)
+    loss_fn = training.make_loss(problem, num_parts)
+    differentiate = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+    compiled = differentiate.lower(state.params, state.extra, batch, jax.random.key(0)).compile()
+    found = compiled(state.params, state.extra, batch, jax.random.key(0))
+    return jax.device_get(found), compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_parts_of_a_batch_keep_the_negatives_of_the_whole(made, num_devices):
+    """Value, metrics and gradients to float32 rounding, in less memory."""
+    config = make_config(model__width=64)
+    (whole, memory), (parts, less) = (
+        gradient_of(config, made, num_parts, num_devices) for num_parts in (1, 4)
+    )
+    np.testing.assert_array_equal(whole[0][1][1]["offsets"].n, parts[0][1][1]["offsets"].n)
+    np.testing.assert_allclose(whole[0][0], parts[0][0], rtol=1e-6)
+    for a, b in zip(jax.tree.leaves(whole[1]), jax.tree.leaves(parts[1]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(a).max())
+    assert less < 0.7 * memory
+
+
+def test_parts_that_cannot_be_are_one_sentence(made):
+    for options, message in (
+        ({"optim__accumulate": 3}, "accumulate is 3: choose a number of parts into which"),
+        ({"optim__accumulate": 0}, "accumulate is 0"),
+        ({"optim__accumulate": 2, "model__norm": "batch"}, "batch norm a part of the batch"),
+    ):
+        config = make_config(**options)
+        with pytest.raises(UserError, match=message):
+            training.make_step(config, problem_of(config, made), make_mesh(1))
+
+
+def test_a_launch_of_the_experiment_is_its_steps(made):
+    one = train(make_config(), made, steps=2)[0]
+    config = make_config()
+    config.steps_per_launch = 2
+    problem, mesh = problem_of(config, made), make_mesh(1)
+    state, launch, _ = training.make_step(config, problem, mesh)
+    state = jax.device_get(launch(state, tuple(put_batch(problem.draw(i), mesh) for i in (0, 1))))
+    assert int(state.step) == 2
+    np.testing.assert_allclose(state.metrics["loss"], one.metrics["loss"], rtol=1e-5)
+    np.testing.assert_array_equal(state.metrics["offsets"].n, one.metrics["offsets"].n)

@@ -1,3 +1,4 @@
+import contextlib
 import itertools
 import os
 import pathlib
@@ -8,9 +9,11 @@ import time
 
 import linear_run
 import numpy as np
+import optax
 import pytest
 
 from cpc import train
+from cpc.train.step import make_launch
 from cpc.types import UserError
 
 SCRIPT = pathlib.Path(linear_run.__file__)
@@ -230,3 +233,82 @@ def test_metrics_are_written_while_the_next_step_runs():
         *["step", "step", "step", "train 2", "step", "train 4", "test 4", "step"],
         *["train 5", "test 5"],
     ]
+
+
+def launches(workdir, steps_per_launch, num_steps=20, *, stop=lambda: "", **options):
+    """The linear run by launches of several steps, with everything that a loop does."""
+    mesh, tx = train.make_mesh(1), optax.adam(0.05)
+    state = train.replicate(linear_run.new_state(tx), mesh)
+    step = train.make_train_step(linear_run.loss_fn, tx, ema_decay=0.9)
+    step = train.jit_step(make_launch(step) if steps_per_launch > 1 else step, state)
+
+    def batches(start):
+        for first in itertools.count(start, steps_per_launch):
+            some = range(first, first + steps_per_launch)
+            made = tuple(train.put_batch(linear_run.batch_of_step(i), mesh) for i in some)
+            yield made if steps_per_launch > 1 else made[0]
+
+    how = {"log_every": 5, "eval_every": 10, "save_every": 10, **options}
+    with train.open_checkpoints(workdir / "checkpoints", log=lambda _: None) as checkpoint:
+        restored = checkpoint.restore(state)
+        state = restored[0] if restored else state
+        with contextlib.closing(
+            train.JsonlWriter(workdir / "metrics.jsonl", int(state.step))
+        ) as writer:
+            result = train.fit(
+                state,
+                step,
+                batches,
+                num_steps=num_steps,
+                evaluate=linear_run.evaluate,
+                checkpoint=checkpoint,
+                writers=[writer],
+                stop=stop,
+                steps_per_launch=steps_per_launch,
+                **how,
+            )
+    return linear_run.host(result.state), linear_run.records(workdir)
+
+
+def test_launches_of_several_steps_are_the_same_training(tmp_path):
+    one, records = launches(tmp_path / "one", 1)
+    five, of_five = launches(tmp_path / "five", 5)
+    assert [(r["step"], r["split"]) for r in of_five] == [(r["step"], r["split"]) for r in records]
+    for a, b in zip(records, of_five, strict=True):
+        assert a.keys() == b.keys()
+        np.testing.assert_allclose(a["loss"], b["loss"], rtol=1e-5)
+    for name, value in one.items():
+        np.testing.assert_allclose(value, five[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_launches_stopped_and_resumed_are_bit_for_bit_those_never_stopped(tmp_path):
+    whole, records = launches(tmp_path / "whole", 5)
+    asked = iter(["", "", "SIGTERM"])
+    halted, _ = launches(tmp_path / "parts", 5, stop=lambda: next(asked))
+    assert int(halted[".step"]) == 10
+    parts, of_parts = launches(tmp_path / "parts", 5)
+    assert of_parts == records
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, parts[name], err_msg=name)
+
+
+def test_a_failure_inside_a_launch_names_its_step(tmp_path, monkeypatch):
+    made = linear_run.batch_of_step
+
+    def broken(step):
+        batch = made(step)
+        if step == 7:
+            batch["x"][3, 1] = np.nan
+        return batch
+
+    monkeypatch.setattr(linear_run, "batch_of_step", broken)
+    with pytest.raises(UserError, match=r"step 8 \(batch 7\)"):
+        launches(tmp_path, 5)
+
+
+def test_what_is_due_within_a_launch_is_refused(tmp_path):
+    for name in ("log_every", "eval_every", "save_every"):
+        with pytest.raises(UserError, match=f"{name} is 4, which is no multiple of the 5"):
+            launches(tmp_path, 5, **{name: 4})
+    with pytest.raises(UserError, match="num_steps is 21"):
+        launches(tmp_path, 5, num_steps=21)
