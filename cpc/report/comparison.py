@@ -17,6 +17,10 @@ from cpc.report.words import PICTURES, words_of
 from cpc.types import UserError
 
 
+#: Keys of a config that change no number of the table; the seed has its own place there.
+ASIDE = ("seed", "log_every", "eval_every", "save_every", "data.num_threads")
+
+
 class Estimate(NamedTuple):
     """A number with its 95 % interval, whose ends are NaN where nothing gives one."""
 
@@ -130,10 +134,10 @@ def stem(name: str) -> str:
 
 
 def differing_keys(cells: Sequence[Cell]) -> list[str]:
-    """Keys of the configs that have not the same value in all cells."""
+    """Keys of the configs that have not the same value in all cells, and matter to the numbers."""
     flat = [dict(flatten(cell.config)) for cell in cells if cell.runs]
     keys = dict.fromkeys(key for one in flat for key in one)
-    return [key for key in keys if key != "seed" and len({one.get(key) for one in flat}) > 1]
+    return [key for key in keys if key not in ASIDE and len({one.get(key) for one in flat}) > 1]
 
 
 def value_of(cell: Cell, key: str) -> Any:

@@ -25,6 +25,7 @@ def write_run(path, seed=0, step=20, nats=1.0, rows=(), log=(), **model):
     config = {
         "seed": seed,
         "num_steps": 20,
+        "log_every": len(model) + 1,  # differs where something else does, and is no column
         "model": {"norm": "none", **model},
         "probe": {"tasks": ["linear"] if rows else []},
     }
