@@ -16,7 +16,6 @@ from cpc.report.tables import flatten
 from cpc.report.words import PICTURES, words_of
 from cpc.types import UserError
 
-
 #: Keys of a config that change no number of the table; the seed has its own place there.
 ASIDE = ("seed", "log_every", "eval_every", "save_every", "data.num_threads")
 
