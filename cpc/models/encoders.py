@@ -62,6 +62,8 @@ class ConvEncoder(nn.Module):
     norm: str = "none"
     padding: str | Sequence[int] = "causal"
     dtype: DTypeLike = jnp.float32
+    remat: bool = False
+    """Compute the layers again for the gradient: their activations are not kept meanwhile."""
 
     def __post_init__(self):
         """Reject what no waveform could be encoded with."""
@@ -112,9 +114,15 @@ class ConvEncoder(nn.Module):
             return [(0, 0)] * len(layers)
         return [(int(pad), int(pad)) for pad in self.padding]
 
-    @nn.compact
     def __call__(self, x: Float[Array, "b s"], train: bool = False) -> Float[Array, "b t d"]:
         """Waveform to latents."""
+        encode = ConvEncoder._encode
+        if self.remat:
+            encode = nn.remat(encode, static_argnums=(2,))
+        return encode(self, x, train)
+
+    @nn.compact
+    def _encode(self, x, train):
         shortest = self.receptive_field if self.padding == "valid" else self.stride
         x = jnp.pad(x, ((0, 0), (0, max(0, shortest - x.shape[1]))))
         y = x[..., None].astype(self.dtype)

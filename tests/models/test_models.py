@@ -1,5 +1,6 @@
 """Encoders and contexts: goldens, fast against plain forms, causality, shapes."""
 
+import functools
 import pathlib
 import sys
 
@@ -249,3 +250,30 @@ def test_which_offsets_share_samples_with_the_context():
     assert [bool((context & seen(0, 4 + k)).any()) for k in (1, 2, 3, 4)] == [
         True, True, False, False,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_an_encoder_computed_again_is_the_same(norm):
+    """Values, state and gradients, from the same parameters; and it does compute again."""
+    plain, again = (ConvEncoder(8, norm=norm, remat=remat) for remat in (False, True))
+    x = jax.random.normal(jax.random.key(0), (2, 800))
+    variables = plain.init(jax.random.key(1), x)
+    state = [name for name in variables if name != "params"]
+    jax.tree.map(np.testing.assert_array_equal, variables, again.init(jax.random.key(1), x))
+
+    def energy(params, encoder):
+        z, new = encoder.apply({**variables, "params": params}, x, True, mutable=state)
+        return (z**2).sum(), new
+
+    results = [
+        jax.jit(jax.value_and_grad(functools.partial(energy, encoder=encoder), has_aux=True))(
+            variables["params"]
+        )
+        for encoder in (plain, again)
+    ]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-4), *results)
+    programs = [
+        str(jax.make_jaxpr(jax.grad(lambda p, e=encoder: energy(p, e)[0]))(variables["params"]))
+        for encoder in (plain, again)
+    ]
+    assert ["remat" in program or "checkpoint" in program for program in programs] == [False, True]
