@@ -307,6 +307,8 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
         "git_revision": git_revision(),
+        "host": platform.node(),
+        "pid": os.getpid(),
         "command": command_line(),
     }
 
