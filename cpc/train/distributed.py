@@ -51,6 +51,7 @@ class _Companion:
         self._to, self._from = self._program.stdin, self._program.stdout
         answer = self._from.readline().strip()
         if answer != "go":
+            self._program.communicate()
             raise UserError(answer or "the companion that watches the processes could not start")
         self._all_here = threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
