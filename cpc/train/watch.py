@@ -46,8 +46,8 @@ def tell(peer: Peer, line: str) -> None:
 
 def answer(line: str) -> None:
     """One line to the own process."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        os.write(1, f"{line}\n".encode())
 
 
 def call_roll(host: str, port: int, me: int, number: int, seconds: float) -> dict[int, Peer]:
@@ -171,6 +171,8 @@ def main(host: str, port: int, me: int, number: int, join: float, silence: float
         return
     for peer in peers.values():
         tell(peer, f"lost {sentence}")
+    if os.getppid() != parent:  # the own process failed at the same time, and has said how
+        return
     os.write(2, f"error: {sentence}\n".encode())
     answer("lost")
     time.sleep(1)  # time to end by itself
