@@ -1,0 +1,108 @@
+"""Weights as flat dictionaries of named arrays, in files that hold data and nothing else."""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cpc.types import ArrayLike, PyTree, UserError
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries to one, with the names joined by "/".
+
+    >>> flatten({"params": {"encoder": {"bias": 1}}})
+    {'params/encoder/bias': 1}
+    """
+    flat = {}
+    for name, value in tree.items():
+        is_inner = isinstance(value, Mapping)
+        flat |= flatten(value, f"{prefix}{name}/") if is_inner else {prefix + name: value}
+    return flat
+
+
+def nest(flat: Mapping[str, Any]) -> PyTree:
+    """What `flatten` has flattened.
+
+    >>> nest({"params/encoder/bias": 1})
+    {'params': {'encoder': {'bias': 1}}}
+    """
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *above, name = path.split("/")
+        inner = tree
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[name] = value
+    return tree
+
+
+def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
+    """Write named arrays as safetensors, whole or not at all.
+
+    Raises:
+      UserError: the package safetensors is not installed.
+    """
+    part = path.with_name(f"{path.name}.part")
+    # The format is the arrays' bytes in C order, whatever the order in memory.
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    part.write_bytes(_safetensors().save(contiguous))
+    part.replace(path)
+
+
+def read_weights(path: Path) -> dict[str, np.ndarray]:
+    """The named arrays of a safetensors or npz file.
+
+    Raises:
+      UserError: no such file, another ending, a damaged file, or safetensors is not installed.
+    """
+    if path.suffix not in (".safetensors", ".npz"):
+        raise UserError(f"{path} is no file of weights: give a .safetensors or .npz file")
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: give a .safetensors or .npz file of weights")
+    if path.suffix == ".safetensors":
+        numpy_format = _safetensors()
+        try:
+            return numpy_format.load_file(path)
+        except Exception as error:  # the library's own kind, and what numpy says to odd types
+            raise _damaged(path, error) from error
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise _damaged(path, error) from error
+
+
+def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+    """`UserError` that lists every missing, unknown and misshapen entry, if there is any."""
+    missing = [name for name in wanted if name not in found]
+    unknown = [name for name in found if name not in wanted]
+    shapes = [
+        f"{name} is {tuple(found[name].shape)} and must be {tuple(wanted[name].shape)}"
+        for name in wanted
+        if name in found and tuple(found[name].shape) != tuple(wanted[name].shape)
+    ]
+    problems = [
+        f"{what} {', '.join(names)}"
+        for what, names in (("missing", missing), ("unknown", unknown), ("misshapen", shapes))
+        if names
+    ]
+    if problems:
+        raise UserError(f"the weights in {where} do not fit the model: {'; '.join(problems)}")
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is damaged or no file of weights ({error}): fetch or make it again")
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.numpy
+    except ImportError as error:
+        raise UserError(
+            "weights are shared as safetensors files, for which the package safetensors is "
+            "missing: pip install safetensors"
+        ) from error
+    return safetensors.numpy
