@@ -47,6 +47,7 @@ def get_config() -> Any:
     c.model.context_width = 256  # as in the paper
     c.model.context_layers = 1
     c.model.num_offsets = 12
+    c.model.remat = False  # compute the encoder again for the gradient: less memory
     c.model.dtype = "float32"  # of the computation; parameters and loss are always float32
 
     c.loss = defaults.loss()

@@ -104,7 +104,13 @@ def build_model(config: Config) -> Model:
     dtype = jnp.dtype(config.dtype)
     return make_model(
         CPC(
-            ConvEncoder(config.width, norm=config.norm, padding=config.padding, dtype=dtype),
+            ConvEncoder(
+                config.width,
+                norm=config.norm,
+                padding=config.padding,
+                dtype=dtype,
+                remat=config.remat,
+            ),
             CONTEXTS[config.context](config.context_width, config.context_layers, dtype=dtype),
             LinearPredictor(config.num_offsets, config.width, dtype=dtype),
         )

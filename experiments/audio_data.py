@@ -44,9 +44,9 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     packs = data.cache_dir() / "packs"
     lists = (options.train_list, options.test_list)
     phones: dict[str, Phones] = {}
+    speaker_level = options.speaker_level
     if options.source == "voices":
-        root = prepare_voices(data.cache_dir(), log)
-        recordings = data.read_folder(root)
+        root, speaker_level = prepare_voices(data.cache_dir(), log), 1
         lists = (root / "train_split.txt", root / "test_split.txt")
         for name in ("festvox_ru", "asterisk_en"):
             phones[name] = Phones(*data.read_alignments(root / f"phones_{name}.txt"))
@@ -54,23 +54,20 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         if not options.path:
             raise UserError(f"data.source is {options.source}: set data.path to its folder")
         root = pathlib.Path(options.path).expanduser()
-        recordings = (
-            data.read_folder(root, options.speaker_level, options.max_skipped_fraction)
-            if options.source == "folder"
-            else data.read_librispeech_tfds(root, options.split, log)
-        )
     if options.phones:
         phones[pathlib.Path(options.phones).stem] = Phones(
             *data.read_alignments(pathlib.Path(options.phones).expanduser())
         )
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
-    recordings = data.pack(
-        recordings,
-        packs / f"{root.name}-{key}",
-        log,
-        max_skipped_fraction=options.max_skipped_fraction,
-    )
+    path, allowed = packs / f"{root.name}-{key}", options.max_skipped_fraction
+    if options.source == "librispeech_tfds":
+        recordings = data.read_librispeech_tfds(root, options.split, log)
+        recordings = data.pack(recordings, path, log, max_skipped_fraction=allowed)
+    else:
+        recordings = data.pack_folder(
+            root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
+        )
     if lists[0] and lists[1]:
         train, test = data.split_by_lists(recordings, *map(_read_list, lists))
     else:

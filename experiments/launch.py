@@ -37,6 +37,7 @@ from cpc.types import UserError
 LEAST = {
     "seed": 0,
     "num_steps": 1,
+    "steps_per_launch": 1,
     "log_every": 1,
     "eval_every": 0,
     "save_every": 0,
@@ -79,6 +80,7 @@ LEAST = {
     "loss.concentration": 0,
     "loss.margin": 0,
     "optim.warmup_steps": 0,
+    "optim.accumulate": 1,
     "optim.ema_decay": 0,
     "evaluate.num_windows": 0,
     "evaluate.num_images": 0,

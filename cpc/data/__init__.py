@@ -15,7 +15,7 @@ from cpc.data.images import (
 )
 from cpc.data.images_tfds import read_images_tfds
 from cpc.data.librispeech_tfds import read_librispeech_tfds
-from cpc.data.pack import open_pack, pack
+from cpc.data.pack import open_pack, pack, pack_folder
 from cpc.data.phones import UNLABELLED, align, read_alignments
 from cpc.data.pipeline import prefetch
 from cpc.data.recordings import (
@@ -52,6 +52,7 @@ __all__ = [
     "only_speakers",
     "open_pack",
     "pack",
+    "pack_folder",
     "phone_chain",
     "prefetch",
     "read_alignments",

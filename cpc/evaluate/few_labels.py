@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Int
-from scipy import stats
 
 from cpc.types import UserError
 
@@ -103,6 +102,8 @@ def seeds_interval(
     if a + b == 0:
         return float(correct.mean()), float(correct.mean())
     freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_pictures - 1))
+    from scipy import stats  # half a second, which a start of training need not wait
+
     reach = float(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(a + b))
     accuracy = float(correct.mean())
     return max(0.0, accuracy - reach), min(1.0, accuracy + reach)

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 from jaxtyping import Bool, Int
-from scipy import stats
 
 from cpc.evaluate.scores import bootstrap_interval, majority_accuracy
 from cpc.types import PyTree, UserError
@@ -158,5 +157,7 @@ def paired_difference(
     drawn = np.random.default_rng(seed).multinomial(count, shares, size=num_resamples)
     tail = (1 - level) / 2
     low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, [tail, 1 - tail])
+    from scipy import stats  # half a second, which a start of training need not wait
+
     p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     return Difference((wins - losses) / count, float(low), float(high), float(p_value))

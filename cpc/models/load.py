@@ -3,7 +3,7 @@
 import functools
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +96,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         ) from error
     module = build(described)
     flat = read_weights(folder / WEIGHTS)
-    check_entries(flat, flatten(_shapes(module, shape)), str(folder / WEIGHTS))
+    check_entries(flat, _entries(module, shape, flat), str(folder / WEIGHTS))
     variables = jax.tree.map(jnp.asarray, nest(flat))
     return Pretrained(module, variables, given, about)
 
@@ -107,6 +107,11 @@ def module_of(model: Model) -> nn.Module:
     return inspect.getclosurevars(inspect.unwrap(model.embed)).nonlocals["module"]
 
 
-def _shapes(module: nn.Module, shape: tuple[int, ...]) -> PyTree:
+def _entries(
+    module: nn.Module, shape: tuple[int, ...], found: Mapping[str, np.ndarray]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The entries that a module has; without its predictors if the weights are without them."""
+    has_predictor = any(name.startswith("params/predictor") for name in found)
+    init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
     x = jax.ShapeDtypeStruct((1, *shape), np.float32)
-    return jax.eval_shape(module.init, jax.random.key(0), x)
+    return flatten(jax.eval_shape(init, jax.random.key(0), x))
