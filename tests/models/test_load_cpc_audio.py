@@ -1,0 +1,104 @@
+"""Checkpoints of CPC_audio by their own entry names, against outputs of torch."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+from cpc.models import embed_with, load, load_cpc_audio, load_pretrained, save
+from cpc.models.weights import write_weights
+from cpc.types import UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+_, CASES = load_golden("encoder_forward.npz")
+WEIGHTS = CASES["weights"][1]
+
+
+def state_dict(norm="channel", context="gru", layers=1):
+    """The golden weights under the names, and in the shapes, of CPC_audio."""
+    entries = {}
+    for i in range(5):
+        for kind in ("weight", "bias"):
+            entries[f"gEncoder.conv{i}.{kind}"] = WEIGHTS[f"conv{i}.{kind}"]
+            if norm != "none":
+                scale = WEIGHTS[f"norm{i}.{kind}"]
+                scale = scale[None, :, None] if norm == "channel" else scale
+                entries[f"gEncoder.batchNorm{i}.{kind}"] = scale
+        if norm == "batch":
+            for kind in ("running_mean", "running_var"):
+                entries[f"gEncoder.batchNorm{i}.{kind}"] = WEIGHTS[f"norm{i}.{kind}"]
+            entries[f"gEncoder.batchNorm{i}.num_batches_tracked"] = np.int64(3)
+    for i in range(layers):
+        for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+            entries[f"gAR.baseNet.{kind}_l{i}"] = WEIGHTS[f"{context}{i}.{kind}"]
+    return entries
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def write(entries, ending="npz"):
+        path = tmp_path / f"checkpoint.{ending}"
+        if ending == "npz":
+            np.savez(path, **entries)
+        else:
+            write_weights(path, entries)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("case", "norm", "context", "layers", "ending"),
+    [
+        ("channelnorm_gru", "channel", "gru", 1, "safetensors"),
+        ("batch_eval_gru", "batch", "gru", 1, "npz"),
+        ("none_lstm", "none", "lstm", 1, "npz"),
+        ("none_gru2", "none", "gru", 2, "safetensors"),
+    ],
+)
+def test_equals_the_original(saved, case, norm, context, layers, ending):
+    _, inputs, expected = CASES[case]
+    pretrained = load_cpc_audio(saved(state_dict(norm, context, layers), ending))
+    z, c = embed_with(pretrained)(inputs["x"][:, 0])
+    np.testing.assert_allclose(z, expected["z"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(c, expected["c"], rtol=1e-5, atol=1e-5)
+
+
+def test_it_can_be_saved_in_our_own_format_without_a_predictor(saved, tmp_path):
+    pretrained = load_cpc_audio(saved(state_dict()))
+    folder = save(tmp_path / "shared", pretrained)
+    _, inputs, _ = CASES["channelnorm_gru"]
+    x = inputs["x"][:, 0]
+    for a, b in zip(load(folder)(x), embed_with(pretrained)(x), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert load_pretrained(folder).input["rms"] is None
+
+
+def test_every_wrong_entry_is_listed(saved):
+    entries = state_dict()
+    del entries["gEncoder.conv0.weight"], entries["gAR.baseNet.bias_ih_l0"]
+    entries["gEncoder.conv3.weight"] = np.zeros((32, 32, 5), "f")
+    entries["gEncoder.batchNorm4.bias"] = np.zeros((32,), "f")
+    entries["cpcCriterion.w"] = np.zeros((), "f")
+    with pytest.raises(UserError) as error:
+        load_cpc_audio(saved(entries))
+    assert str(error.value).endswith(
+        "missing gEncoder.conv0.weight, gAR.baseNet.bias_ih_l0; unknown cpcCriterion.w; misshapen "
+        "gEncoder.conv3.weight is (32, 32, 5) and must be (32, 32, 4), "
+        "gEncoder.batchNorm4.bias is (32,) and must be (1, 32, 1)"
+    )
+
+
+def test_other_networks_are_named(saved):
+    entries = state_dict()
+    recurrent = {name: array[:24] for name, array in entries.items() if "gAR" in name}
+    with pytest.raises(UserError, match="1 gates"):
+        load_cpc_audio(saved({**entries, **recurrent}))
+    scales = {n: a.reshape(-1) for n, a in entries.items() if "batchNorm" in n}
+    with pytest.raises(UserError, match="instance norm"):
+        load_cpc_audio(saved({**entries, **scales}))
+    with pytest.raises(UserError, match=r"no entry gEncoder.conv....bias"):
+        load_cpc_audio(saved({"linear.weight": np.zeros((2, 2), "f")}))
