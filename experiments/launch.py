@@ -300,7 +300,7 @@ def check_same_config(recorded: dict, wanted: dict, path: pathlib.Path) -> None:
 
 def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
     """Versions, devices, revision and command: what a figure was measured on."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "grain")
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     return {
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},

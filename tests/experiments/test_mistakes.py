@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def audio():
-    """The experiment as a module; its flags are parsed, as grain and absl want."""
+    """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
     from experiments import audio
