@@ -38,4 +38,5 @@ def get_config() -> Any:
     c.model.directions = ("down", "up")
     c.negatives.rule = "batch"
     c.optim.learning_rate = 4e-4
+    c.probe.solver = "lbfgs"
     return c

@@ -77,7 +77,7 @@ def get_config() -> Any:
     c.probe.tasks = ("linear", "knn", "few_labels", "neighbours", "units")
     c.probe.features = ("z", "c", "random z", "random c", "pixels")
     c.probe.regions = 3  # a side, into which the grid's features are pooled: 1 is the mean of all
-    c.probe.solver = "lbfgs"  # lbfgs, ridge or the paper's sgd
+    c.probe.solver = "ridge"  # lbfgs (multinomial), ridge (closed form) or the paper's sgd
     c.probe.num_images = 0  # labelled pictures that probes are fitted on; 0: all
     c.probe.num_neighbours = 20
     c.probe.fractions = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of the labels

@@ -44,4 +44,5 @@ def get_config() -> Any:
     c.optim.schedule = "constant"
     c.optim.warmup_steps = 0
     c.probe.regions = 1
+    c.probe.solver = "lbfgs"
     return c

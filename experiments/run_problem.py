@@ -1,5 +1,6 @@
 """What an experiment's command does with its problem: audit, train, probe, report."""
 
+import json
 import pathlib
 from typing import Any
 
@@ -40,9 +41,9 @@ def finish(config: Config, workdir: pathlib.Path, problem: Problem, variables: A
 
 
 def probe_once(config: Config, workdir: pathlib.Path, problem: Problem, variables) -> None:
-    """Fit the probes of the last step, unless a run before this one has."""
-    wanted = {"step": config.num_steps, "tasks": list(config.probe.tasks)}
+    """Fit the probes of the last step, unless a start before this one has, by the same config."""
+    wanted = {"step": config.num_steps, "probe": json.loads(config.probe.to_json())}
     stamp = workdir / "probes" / "done.json"
-    if wanted["tasks"] and not (stamp.exists() and launch.read_json(stamp) == wanted):
+    if config.probe.tasks and not (stamp.exists() and launch.read_json(stamp) == wanted):
         problem.probe(variables, config.num_steps)
         launch.write_json(stamp, wanted)
