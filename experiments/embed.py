@@ -12,7 +12,7 @@ import functools
 import os
 import pathlib
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -81,9 +81,7 @@ def read_model(folder: pathlib.Path, step: int | None) -> models.Pretrained:
     """The model of a run's checkpoint, or of a folder that was exported."""
     if (folder / models.WEIGHTS).exists():
         if step is not None:
-            raise UserError(
-                f"{folder} was exported, with the one step that it has: leave out --step"
-            )
+            raise UserError(f"{folder} was exported and has one step alone: leave out --step")
         return models.load_pretrained(folder)
     pretrained = export.read_run(folder, step)
     return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
@@ -144,8 +142,9 @@ def list_files(root: pathlib.Path, suffixes: Iterable[str]) -> dict[str, pathlib
         endings = ", ".join(sorted(suffix[1:] for suffix in suffixes))
         raise UserError(f"nothing to embed in {root}: looked for {endings} files at any depth")
     stems = [path.with_suffix("").as_posix() for path in below]
+    count = Counter(stems)
     return {
-        stem if stems.count(stem) == 1 else path.as_posix(): root / path
+        stem if count[stem] == 1 else path.as_posix(): root / path
         for stem, path in zip(stems, below, strict=True)
     }
 

@@ -164,11 +164,12 @@ z, c = embed(x)  # both (b, t, width)"""
     x = f"augment.scale_pixels(augment.centre_crop(pictures, {config['augment']['crop']}))"
     x = f"augment.to_grey({x})" if config["augment"]["grey"] else x
     patch, stride = config["model"]["patch"], config["model"]["stride"]
+    size, channels = config["data"]["size"], config["data"]["channels"]
     return f"""from cpc import models
 from cpc.data import augment
 
 {load}
-# pictures (b, y, x, {config["data"]["channels"]}) uint8
+# pictures: a jax array of uint8, (b, {size}, {size}, {channels})
 x = augment.cut_patches({x}, {patch}, {stride})
 z, c = embed(x)  # both over the grid of patches: (b, i, j, width)"""
 

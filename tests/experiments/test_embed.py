@@ -1,0 +1,265 @@
+"""Features of folders: the numbers that the model gives on each file by itself, in every form."""
+
+import builtins
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pytest
+import soundfile
+from PIL import Image
+
+from configs import image_fashion_mnist
+from cpc import models
+from cpc.data import read_all, read_folder
+from cpc.evaluate.embeddings import continue_mirrored
+from cpc.types import UserError
+from experiments import embed, image
+from experiments.embed_output import open_output
+
+ROOT = pathlib.Path(__file__).parents[2]
+RATE = 16_000
+#: Frames, of which the last two go in chunks of 50.
+LENGTHS = {"ann/a": 5, "ann/b": 30, "bob/c": 28, "bob/d": 60, "e": 123}
+
+
+def draw(module, x):
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), x)
+    return jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape).astype("f"), shapes)
+
+
+def audio_model(padding="causal", rms=0.05, context=None):
+    module = models.CPC(
+        models.ConvEncoder(8, padding=padding),
+        context or models.GRU(6),
+        models.LinearPredictor(2, 8),
+    )
+    given = {"kind": "audio", "shape": [1280], "sample_rate_hz": RATE, "rms": rms}
+    return models.Pretrained(module, draw(module, np.zeros((1, 1280), "f")), given)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory):
+    root = tmp_path_factory.mktemp("recordings")
+    for number, (name, frames) in enumerate(LENGTHS.items()):
+        path = root / f"{name}.flac"
+        path.parent.mkdir(exist_ok=True)
+        sound = np.random.default_rng(number).normal(size=frames * 160 + 7 * number)
+        soundfile.write(path, 0.02 * (1 + number) * sound, RATE)
+    return root
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(embed, "CHUNK_FRAMES", 50)
+    monkeypatch.setattr(embed, "BATCH_FRAMES", 200)
+    monkeypatch.setattr(embed, "PART_SAMPLES", 3001)
+
+
+def embed_to(output, pretrained, root, is_context=True):
+    said = []
+    with open_output(str(output), 0.01) as write:
+        skipped = embed.embed_folder(pretrained, root, write, is_context, said.append)
+    return said, skipped
+
+
+@pytest.mark.parametrize(
+    ("padding", "context", "is_context"),
+    [
+        ("causal", None, True),
+        ("same", models.LSTM(6), True),
+        ("valid", None, False),
+    ],
+)
+def test_each_file_gets_what_the_model_gives_for_it_alone(
+    recordings, tmp_path, small_chunks, padding, context, is_context
+):
+    pretrained = audio_model(padding, context=context)
+    embed_to(tmp_path / "features.npz", pretrained, recordings, is_context)
+    made = np.load(tmp_path / "features.npz")
+    assert sorted(made.files) == sorted([*LENGTHS, "times_seconds"])
+    whole = read_folder(recordings)
+    function = models.embed_with(pretrained)
+    for index, path in enumerate(sorted(LENGTHS)):
+        sound = read_all(whole, whole.names.index(pathlib.Path(path).name))
+        wanted = function(continue_mirrored(sound, len(sound) + 480)[None])[int(is_context)][0]
+        frames = len(sound) // 160
+        assert made[path].shape == (frames, 6 if is_context else 8), index
+        assert made[path].dtype == np.float32
+        np.testing.assert_allclose(made[path], wanted[:frames], rtol=1e-5, atol=2e-6)
+
+
+def test_every_form_holds_the_same(recordings, tmp_path, small_chunks):
+    pretrained = audio_model()
+    for output in ("a.npz", "a.arrow", "tree/"):
+        embed_to(f"{tmp_path}/{output}", pretrained, recordings)
+    made = np.load(tmp_path / "a.npz")
+    np.testing.assert_allclose(made["times_seconds"], np.arange(124 - 1) * 0.01 + 0.005)
+    table = pa.ipc.open_file(str(tmp_path / "a.arrow")).read_all().to_pylist()
+    assert {row["name"] for row in table} == set(LENGTHS)
+    for row in table:
+        np.testing.assert_array_equal(np.float32(row["features"]), made[row["name"]])
+        assert len(row["times_seconds"]) == len(row["features"])
+    files = sorted(path for path in (tmp_path / "tree").rglob("*") if path.is_file())
+    assert [f.relative_to(tmp_path / "tree").as_posix() for f in files] == [
+        f"{name}.npy" for name in sorted(LENGTHS)
+    ]
+    np.testing.assert_array_equal(np.load(tmp_path / "tree" / "bob" / "d.npy"), made["bob/d"])
+
+
+def test_loudness_is_that_of_the_training_or_as_it_is(recordings, tmp_path, small_chunks):
+    louder = tmp_path / "louder"
+    louder.mkdir()
+    for name in ("a", "e"):
+        path = next(recordings.rglob(f"{name}.flac"))
+        soundfile.write(louder / f"{name}.wav", soundfile.read(path)[0] * 2, RATE, "FLOAT")
+    differ = {}
+    for rms in (0.05, None):
+        pretrained = audio_model(rms=rms)
+        embed_to(tmp_path / "one.npz", pretrained, recordings, False)
+        embed_to(tmp_path / "two.npz", pretrained, louder, False)
+        one, two = np.load(tmp_path / "one.npz"), np.load(tmp_path / "two.npz")
+        differ[rms] = [np.abs(one[k] - two[n]).max() for k, n in (("ann/a", "a"), ("e", "e"))]
+    assert max(differ[0.05]) < 1e-3
+    assert min(differ[None]) > 1e-2
+
+
+def test_what_cannot_be_read_is_skipped_and_listed(recordings, tmp_path, small_chunks):
+    root = tmp_path / "in"
+    root.mkdir()
+    sound = np.random.default_rng(0).normal(size=20_000) * 0.1
+    soundfile.write(root / "good.wav", sound, RATE)
+    soundfile.write(root / "good.flac", sound, RATE)
+    soundfile.write(root / "cut.flac", sound, RATE)
+    (root / "cut.flac").write_bytes((root / "cut.flac").read_bytes()[:9000])
+    (root / "noise.mp3").write_bytes(b"no sound at all")
+    (root / "empty.wav").touch()
+    (root / ".hidden.wav").touch()
+    said, skipped = embed_to(tmp_path / "out.npz", audio_model(), root)
+    assert sorted(name for name, _ in skipped) == ["cut", "empty", "noise"]
+    assert sorted(np.load(tmp_path / "out.npz").files) == [
+        "good.flac", "good.wav", "times_seconds",
+    ]  # fmt: skip
+    assert sum(line.startswith("skipped ") for line in said) == 3
+    assert said[-1].startswith("2 files, 3 skipped, ")
+    assert said[-1].endswith(" h audio/s")
+
+
+def test_a_folder_of_nothing_leaves_no_file(tmp_path):
+    (tmp_path / "bad.wav").write_bytes(b"?")
+    with pytest.raises(UserError, match=r"no file in .* can be read: .*bad.wav is not audio"):
+        embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.wav"]
+    (tmp_path / "bad.wav").unlink()
+    with pytest.raises(UserError, match=r"nothing to embed in .*: looked for flac, mp3"):
+        embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
+    with pytest.raises(UserError, match="there is no folder"):
+        embed_to(tmp_path / "out.npz", audio_model(), tmp_path / "none")
+
+
+def test_pictures_get_their_grids(tmp_path, monkeypatch):
+    monkeypatch.setattr(embed, "BATCH_PICTURES", 2)
+    config = image_fashion_mnist.get_config()
+    config.model.width = config.model.context_width = 8
+    config.model.context_layers = 1
+    model = image.build_model(config, image.choose_offsets(config))
+    module = models.module_of(model)
+    variables = draw(module, np.zeros((1, 6, 6, 8, 8, 1), "f"))
+    given = {"kind": "pictures", "shape": [6, 6, 8, 8, 1]}
+    about = {"config": json.loads(config.to_json())}
+    root = tmp_path / "in"
+    (root / "cats").mkdir(parents=True)
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(root / "cats" / f"{number}.png")
+    (root / "bad.png").write_bytes(b"?")
+    pretrained = models.Pretrained(module, variables, given, about)
+    for name in ("out.npz", "out.arrow"):
+        with open_output(str(tmp_path / name), None) as write:
+            skipped = embed.embed_folder(pretrained, root, write, True, lambda line: None)
+    assert [name for name, _ in skipped] == ["bad"]
+    made = np.load(tmp_path / "out.npz")
+    assert sorted(made.files) == ["cats/0", "cats/1", "cats/2"]
+    x = image.prepare(config, {"x": jax.numpy.asarray(pixels[..., None])}, jax.random.key(0), False)
+    wanted = model.embed(variables, x["x"])[1]
+    for number in range(3):
+        np.testing.assert_allclose(made[f"cats/{number}"], wanted[number], rtol=1e-5, atol=1e-5)
+    rows = pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().to_pylist()
+    np.testing.assert_array_equal(
+        np.float32(rows[1]["features"]), made[rows[1]["name"]].reshape(36, 8)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ((None, "in", "out.npz"), "give --workdir"),
+        (("run", "in", "out.npz", "x"), "no features 'x': choose one of c, z"),
+        (("run", "in", "out.npz"), "is this the directory of a run"),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):
+    monkeypatch.setattr(embed.launch, "start", lambda device: None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=match):
+        embed.run(*arguments)
+
+
+def test_outputs_that_there_are_not(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"ends in .npz or .arrow, or is a folder/"):  # noqa: SIM117
+        with open_output(str(tmp_path / "features.csv"), 0.01):
+            pass
+
+    def refuse(name, *rest):
+        if name == "pyarrow":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    real = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(UserError, match=r"pip install pyarrow, or choose .npz"):  # noqa: SIM117
+        with open_output(str(tmp_path / "features.arrow"), 0.01):
+            pass
+
+
+@pytest.mark.slow
+def test_from_a_run_to_features_by_commands(recordings, tmp_path):
+    """Two steps of training, the run's features, its export, and the features of that: the same."""
+
+    def run(module, *flags, status=0):
+        done = subprocess.run(
+            [sys.executable, "-m", f"experiments.{module}", *map(str, flags)],
+            cwd=ROOT, env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+    workdir = tmp_path / "run"
+    run(
+        "audio", "--config", "configs/audio_synthetic.py", "--workdir", workdir,
+        "--config.num_steps=2", "--config.save_every=2", "--config.eval_every=0",
+        "--config.data.window_samples=2560", "--config.model.width=16",
+        "--config.model.context_width=16", "--config.model.num_offsets=4",
+        "--config.evaluate.num_windows=0", "--config.probe.tasks=()",
+    )  # fmt: skip
+    common = ("--input", recordings, "--features", "z")
+    done = run("embed", "--workdir", workdir, *common, "--output", tmp_path / "run.npz")
+    assert done.stdout.splitlines()[-1] == f"features: {tmp_path / 'run.npz'}"
+    assert "h audio/s" in done.stdout
+    done = run("export", "--workdir", workdir)
+    assert done.stdout.splitlines()[-1] == f"exported: {workdir / 'exported'}, step 2"
+    run("embed", "--workdir", workdir / "exported", *common, "--output", tmp_path / "shared.npz")
+    first, again = np.load(tmp_path / "run.npz"), np.load(tmp_path / "shared.npz")
+    assert first["e"].shape == (123, 16)
+    for name in first.files:
+        np.testing.assert_array_equal(first[name], again[name])
+    done = run("embed", "--workdir", workdir, *common, "--output", "a.csv", status=2)
+    assert done.stderr.startswith("error: --output is a.csv")
+    assert len(done.stderr.splitlines()) == 1
