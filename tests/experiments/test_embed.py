@@ -248,6 +248,7 @@ def test_from_a_run_to_features_by_commands(recordings, tmp_path):
         "--config.data.window_samples=2560", "--config.model.width=16",
         "--config.model.context_width=16", "--config.model.num_offsets=4",
         "--config.evaluate.num_windows=0", "--config.probe.tasks=()",
+        "--config.optim.warmup_steps=0",
     )  # fmt: skip
     common = ("--input", recordings, "--features", "z")
     done = run("embed", "--workdir", workdir, *common, "--output", tmp_path / "run.npz")
