@@ -41,7 +41,7 @@ def stream_latents(
     num_frames: int,
     chunk_frames: int,
 ) -> Iterator[Float[Array, "1 t d"]]:
-    """The latents of a recording, `chunk_frames` at a time; the last chunk may be longer than it.
+    """The latents of a recording, `chunk_frames` at a time; the last may lie beyond its end.
 
     Args:
       read: samples [start, stop), stop - start of them also beyond the end of the recording.
