@@ -60,7 +60,10 @@ def check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> Non
 
 
 def nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Rebuild the trees of dicts under `roots` from the paths of their leaves."""
+    """Rebuild the trees under `roots` from the paths of their leaves, of dicts and lists.
+
+    A named tuple becomes a dict, and what is numbered a list: a checkpoint tells no more.
+    """
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *parents, last = name.split("/")
@@ -69,7 +72,17 @@ def nest(leaves: Leaves, roots: tuple[str, ...]) -> dict[str, Any]:
             for parent in parents:
                 node = node.setdefault(parent, {})
             node[last] = jax.ShapeDtypeStruct(tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"]))
-    return tree
+    return {root: _number(branch) for root, branch in tree.items()}
+
+
+def _number(tree: Any) -> Any:
+    """Dicts with keys 0, 1, ... as lists."""
+    if not isinstance(tree, dict):
+        return tree
+    branches = {name: _number(branch) for name, branch in tree.items()}
+    if branches and sorted(branches) == sorted(map(str, range(len(branches)))):
+        return [branches[str(i)] for i in range(len(branches))]
+    return branches
 
 
 def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:

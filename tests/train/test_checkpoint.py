@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -265,3 +266,23 @@ def test_every_leaf_has_its_checksum_in_the_same_commit(tmp_path):
     meta = json.loads(json.loads((tmp_path / "1" / "meta" / "metadata").read_text())["text"])
     assert len(meta["leaves"]) == len(jax.tree.leaves(make_state()))
     assert all(isinstance(leaf["crc32"], int) for leaf in meta["leaves"].values())
+
+
+class Pair(NamedTuple):
+    keys: jax.Array
+    places: tuple[jax.Array, ...]
+
+
+def test_parameters_are_read_beside_tuples_and_named_tuples(tmp_path):
+    """What an objective carries, such as a queue, is no tree of dicts."""
+    pair = Pair(jnp.arange(4.0), tuple(jnp.full(2, i) for i in range(11)))  # "10" sorts before "2"
+    params, extra = {"w": jnp.ones(3)}, {"objective": {"queue": pair, "list": [jnp.ones(1)]}}
+    state = train.init_state(params, extra, optax.adam(1.0), jax.random.key(0), {}, False)
+    with train.open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, {}, None)
+        checkpoints.wait()
+    trees, _, _ = train.restore_params(tmp_path)
+    np.testing.assert_array_equal(trees["params"]["w"], np.ones(3))
+    queue = trees["extra"]["objective"]["queue"]
+    np.testing.assert_array_equal(queue["keys"], np.arange(4.0))
+    assert [place.tolist() for place in queue["places"]] == [[i, i] for i in range(11)]
