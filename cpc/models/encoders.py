@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from cpc.models.channel_norm import channel_norm
 from cpc.models.convolution import convolve
 from cpc.types import UserError
 
@@ -29,15 +29,10 @@ class ChannelNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         """Normalise x; statistics in float32 whatever the input."""
-        b, t, d = x.shape
-        groups = x.astype(jnp.float32).reshape(b, t, self.num_groups, -1)
-        width = groups.shape[-1]
-        centred = groups - groups.mean(-1, keepdims=True)
-        variance = jnp.square(centred).sum(-1, keepdims=True) / (width - self.unbiased)
-        y = (centred * jax.lax.rsqrt(variance + 1e-5)).reshape(b, t, d)
-        scale = self.param("scale", nn.initializers.ones, (d,))
-        bias = self.param("bias", nn.initializers.zeros, (d,))
-        return (y * scale + bias).astype(self.dtype)
+        width = x.shape[-1]
+        scale = self.param("scale", nn.initializers.ones, (width,))
+        bias = self.param("bias", nn.initializers.zeros, (width,))
+        return channel_norm(x, scale, bias, self.num_groups, self.unbiased).astype(self.dtype)
 
 
 class ConvEncoder(nn.Module):

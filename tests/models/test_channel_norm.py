@@ -1,0 +1,41 @@
+"""The norm's own gradient against automatic differentiation of the plain form."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.models.channel_norm import channel_norm, channel_norm_plain
+
+
+@pytest.mark.parametrize(("num_groups", "unbiased"), [(1, False), (1, True), (3, False)])
+def test_values_and_gradients_are_those_of_the_plain_form(num_groups, unbiased):
+    rng = np.random.default_rng(0)
+    x, weight = (jnp.asarray(3 * rng.normal(size=(2, 5, 12)) + 1, jnp.float32) for _ in range(2))
+    scale, bias = (jnp.asarray(rng.normal(size=12), jnp.float32) for _ in range(2))
+
+    def both(norm):
+        def weighted(x, scale, bias):
+            return (weight * norm(x, scale, bias, num_groups, unbiased)).sum()
+
+        value = norm(x, scale, bias, num_groups, unbiased)
+        return value, jax.grad(weighted, (0, 1, 2))(x, scale, bias)
+
+    own, plain = both(channel_norm), both(channel_norm_plain)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, plain)
+
+
+def test_statistics_are_taken_in_float32():
+    """In bfloat16 a mean of 300 would leave nothing of differences of 1."""
+    x = jnp.asarray([[[300.0, 302.0, 304.0, 306.0]]], jnp.bfloat16)
+    y = channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, False)
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y[0, 0], (np.arange(4) - 1.5) / np.sqrt(1.25), rtol=1e-4)
+    gradient = jax.grad(lambda x: channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, False)[0, 0, 0])(x)
+    assert gradient.dtype == jnp.bfloat16
+
+
+def test_equal_channels_have_a_finite_gradient():
+    x = jnp.ones((1, 1, 4))
+    gradient = jax.grad(lambda x: channel_norm(x, jnp.ones(4), jnp.zeros(4), 1, True).sum())(x)
+    np.testing.assert_allclose(gradient, 0, atol=1e-6)
