@@ -30,12 +30,12 @@ from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments import launch
 from experiments.audio_data import load_data
-from experiments.bench import criterion, draws, images, rows, table, versus
+from experiments.bench import criterion, draws, images, rows, scaling, table, versus
 from experiments.bench.process import ALLOCATOR
 from experiments.launch import Config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
-PARTS = ("step", "input", "start", "torch", "criterion", "draws", "pictures")
+PARTS = ("step", "input", "start", "torch", "criterion", "draws", "pictures", "scaling")
 PART = flags.DEFINE_multi_enum("part", None, PARTS, "What to measure; all of it by default.")
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -58,8 +58,12 @@ def main(given: Config) -> None:
         "criterion": lambda: criterion.criterion_rows(effort.num_processes, effort.num_calls),
         "draws": lambda: [draws.draw_row(num_rounds)],
         "pictures": lambda: images.image_rows(mesh, effort.num_batches, num_rounds),
+        "scaling": scaling.scaling_rows,
     }
-    measured = [row for part in PART.value or PARTS for row in measure[part]()]
+    measured = []
+    for part in PART.value or PARTS:
+        print(f"measuring: {part}")
+        measured += measure[part]()
     conditions = {
         "environment": launch.describe_environment(mesh),
         "allocator": describe_allocator(),
