@@ -38,6 +38,7 @@ def get_config() -> Any:
     c.model.pooled_stem = True
     c.model.context_width = 1024  # open
     c.model.context_layers = 5  # open
+    c.model.directions = ("down",)
     c.model.num_offsets = 5  # up to five rows: 2 to 6, as offset 1 shares pixels
     c.model.remat = True
     c.model.dtype = "bfloat16"
