@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["write_comparison", "write_report"]
+__all__ = ["write_comparison", "write_report", "write_reproduction"]
 
 
 def write_report(workdir: str | Path) -> Path:
@@ -21,3 +21,10 @@ def write_comparison(
     from cpc.report import comparison_page
 
     return comparison_page.write_comparison(runs, folder, paper)
+
+
+def write_reproduction(folder: str | Path) -> Path:
+    """Write reproduction.html, .md and .json of a folder; see `cpc.report.reproduction_page`."""
+    from cpc.report import reproduction_page
+
+    return reproduction_page.write_reproduction(Path(folder))

@@ -37,6 +37,18 @@ TABLE_1 = {
     ),
 }
 
+#: Phones in percent, a linear probe on c, by how many steps are predicted (mixed speaker).
+TABLE_2_STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}
+
+#: The same by whose latents are negatives; 12 steps.
+TABLE_2_NEGATIVES = {
+    "mixed speaker": 64.6,
+    "same speaker": 65.5,
+    "mixed speaker (excl.)": 57.3,
+    "same speaker (excl.)": 64.6,
+    "current sequence only": 65.2,
+}
+
 
 class ImageEntry(NamedTuple):
     """A linear probe of ImageNet."""

@@ -1,0 +1,544 @@
+"""The page that lays a reproduction beside the paper: reproduction.html, .md and .json."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+
+from cpc.report import markup
+from cpc.report.comparison import Cell, Estimate, Probe, by_seed, difference
+from cpc.report.comparison_page import finite, markdown, with_interval
+from cpc.report.draw import to_png
+from cpc.report.image_figures import units_figure
+from cpc.report.records import mean_known, read_json, watched
+from cpc.report.reproduction import (
+    EQUAL_POINTS,
+    HELD,
+    MISSING,
+    REFUTED,
+    TABLES,
+    UNTOLD,
+    Judgement,
+    Offsets,
+    Reproduction,
+    Table,
+    bound_and_probe,
+    combine,
+    in_percent,
+    judge,
+    labelled_sets,
+    measure,
+    order_agreement,
+    picture_run,
+    rank_correlation,
+    read_offsets,
+    read_reproduction,
+    same_speaker_share,
+)
+from cpc.report.reproduction_figures import (
+    bound_and_probe_figure,
+    bound_figure,
+    chosen_speakers,
+    flat_points,
+    offsets_figure,
+    speakers_picture,
+)
+from cpc.report.tables import imagenet_table
+
+#: Points that t-SNE needs to make a picture.
+FEWEST_POINTS = 10
+NOTE = (
+    "Intervals are of 95 %. Over seeds and test items: Student's over seeds and the bootstrap over "
+    "test utterances or pictures, joined as the root of the sum of their squares; of one seed, "
+    "over test items alone, which says nothing about other seeds. Two rows are told apart if the "
+    "interval of their difference, taken as independent, leaves out 0; they are equal if it lies "
+    f"within {EQUAL_POINTS:g} point. Kendall's τ compares the order of our rows with the paper's; "
+    "its interval is a parametric bootstrap (each row drawn anew from a normal distribution as "
+    "wide as its interval), its p is exact: the share of all orders that agree as well."
+)
+ABSENT = (
+    "Table 1, supervised: audio has no supervised run of the same network; its row stays empty.",
+    "Table 4: the probes record no top-5 accuracy; the paper's values stand alone.",
+    "Tables 3 and 4, other rows: they are other methods, which are not run here.",
+    "Table 5 (text) and Figure 6 (reinforcement learning) are not reproduced. Figures 1 and 4 are "
+    "drawings of the method.",
+    "Figure 3: the paper prints no numbers; what is tested is that the curve falls.",
+)
+VERDICTS = (
+    (HELD, "Held"),
+    (REFUTED, "Did not hold"),
+    (UNTOLD, "Cannot be told at this size (intervals overlap)"),
+    (MISSING, "Not measured"),
+)
+
+
+class Result(NamedTuple):
+    """A table of the paper on one labelled set."""
+
+    table: Table
+    data: str
+    estimates: dict[str, Estimate]
+    """Percent, by label."""
+    num_seeds: dict[str, int]
+    judgements: list[Judgement]
+    tau: tuple[Estimate, float] | None
+    """Order against the paper's, and its p."""
+
+
+def write_reproduction(folder: Path) -> Path:
+    """Write reproduction.html, .md and .json from the cells of a folder, as far as they are.
+
+    Raises:
+        UserError: the folder holds no reproduction.
+    """
+    reproduction = read_reproduction(folder)
+    results = [
+        result
+        for table in TABLES
+        if f"table {table.number}" in reproduction.plan["parts"]
+        for result in read_results(reproduction, table)
+    ]
+    title = "Reproduction of CPC at scale {scale}, on {data}".format(**reproduction.plan)
+    sentences = verdict(reproduction, results)
+    record = record_of(reproduction, results, sentences)
+    text = json.dumps(finite(record), indent=2, allow_nan=False)
+    (folder / "reproduction.json").write_text(text + "\n", encoding="utf-8")
+    summary = summary_of(title, reproduction, results, sentences)
+    (folder / "reproduction.md").write_text(summary, encoding="utf-8")
+    path = folder / "reproduction.html"
+    body = page_body(title, reproduction, results, sentences)
+    path.write_text(markup.page(title, body), encoding="utf-8")
+    return path
+
+
+def read_results(reproduction: Reproduction, table: Table) -> list[Result]:
+    """One for each set that the table's task was probed on; without numbers if there is none."""
+    results = []
+    for data in labelled_sets(reproduction.cells, table) or [""]:
+        measured = measure(reproduction.cells, table, data)
+        estimates = {name: estimate for name, (estimate, _) in measured.items()}
+        pairs = [
+            (row.paper, estimates[row.label])
+            for row in table.rows
+            if row.label in estimates and row.paper is not None
+        ]
+        results.append(
+            Result(
+                table,
+                data,
+                estimates,
+                {name: len(rows) for name, (_, rows) in measured.items()},
+                judge(table, data, estimates),
+                order_agreement(*zip(*pairs, strict=True)) if pairs else None,
+            )
+        )
+    return results
+
+
+def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
+    """Which claims held, which did not, which cannot be told, and which are not measured."""
+    found: dict[str, list[str]] = {}
+    several = {
+        result.table.title for result in results for other in results
+        if result.table is other.table and result.data != other.data
+    }  # fmt: skip
+    for result in results:
+        on = f" ({result.data})" if result.table.title in several else ""
+        for judgement in result.judgements:
+            words = f"{result.table.task}: {judgement.claim.sentence}{on}"
+            found.setdefault(judgement.verdict, []).append(words)
+    offsets = read_offsets(reproduction.cells.get("steps-20"))
+    if "figure 3" in reproduction.plan["parts"]:
+        kind = offsets.verdict if offsets else MISSING
+        found.setdefault(kind, []).append("accuracy falls with the offset (Figure 3)")
+    problems = [
+        f"{entry.name}: {entry.problem}"
+        for cell in reproduction.cells.values()
+        for entry in cell.entries
+        if entry.problem
+    ]
+    waiting = [name for name, cell in reproduction.cells.items() if not cell.entries]
+    return [
+        *(f"{words}: {'; '.join(found[kind])}." for kind, words in VERDICTS if kind in found),
+        *([f"Cells not begun: {', '.join(waiting)}."] if waiting else []),
+        *problems,
+    ]
+
+
+def page_body(
+    title: str, reproduction: Reproduction, results: Sequence[Result], sentences: Sequence[str]
+) -> str:
+    """Everything that is asked for, in the paper's order, then what the paper lacks."""
+    parts, plan = reproduction.plan["parts"], reproduction.plan
+    return "\n".join(
+        [
+            f"<h1>{markup.escape(title)}</h1>",
+            markup.paragraph(f"{plan['size']}. {plan['hardware']}.", "lead"),
+            markup.bullets(sentences),
+            markup.paragraph(NOTE, "note"),
+            *(section_of(plan, result) for result in results),
+            imagenet_table() if {"table 3", "table 4"} & set(parts) else "",
+            figure_2(reproduction) if "figure 2" in parts else "",
+            figure_3(reproduction) if "figure 3" in parts else "",
+            figure_5(reproduction) if "figure 5" in parts else "",
+            markup.section("What the paper leaves open", open_table(reproduction)),
+            bound_section(reproduction) if "bound" in parts else "",
+            markup.section("What is not here", markup.bullets(ABSENT)),
+        ]
+    )
+
+
+def section_of(plan: dict[str, Any], result: Result) -> str:
+    """A table beside the paper's, its order, and its claims pair by pair."""
+    head, rows = result_table(plan, result)
+    caption = "Accuracy in percent." + (
+        "" if plan["scale"] == "paper" else " At this size only the order of the rows compares."
+    )
+    title = result.table.title + (f", {result.data}" if result.data else "")
+    return markup.section(
+        title,
+        markup.table(head, rows, title="Rows", caption=caption),
+        markup.paragraph(order_sentence(result)),
+        markup.table(*claim_table(result), title="Claims", caption="Points.", style="plain"),
+    )
+
+
+def result_table(plan: dict[str, Any], result: Result) -> tuple[list[str], list[list[str]]]:
+    """The paper's value and ours; at the paper's size also how far apart they are."""
+    with_gap = plan["scale"] == "paper"
+    rows = []
+    for row in result.table.rows:
+        ours = result.estimates.get(row.label)
+        gap = "" if ours is None or row.paper is None else f"{ours.value - row.paper:+.1f}"
+        rows.append(
+            [
+                row.label,
+                "" if row.paper is None else f"{row.paper:g}",
+                MISSING if ours is None else with_interval(ours, 1, ".1f"),
+                *[gap.replace("-", "−")] * with_gap,
+                str(result.num_seeds.get(row.label, 0)),
+            ]
+        )
+    return ["row", "paper %", "ours %", *["ours − paper"] * with_gap, "seeds"], rows
+
+
+def claim_table(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Each pair of each claim with the lead of the row that the paper has higher."""
+    rows = [
+        [
+            judgement.claim.sentence,
+            f"{low} {judgement.claim.relation} {high}",
+            with_interval(over, 1, "+.1f") if over else "",
+            word,
+        ]
+        for judgement in result.judgements
+        for low, high, word, over in judgement.pairs
+    ]
+    return ["the paper's claim", "pair", "lead", "verdict"], rows
+
+
+def order_sentence(result: Result) -> str:
+    """Kendall's tau in words."""
+    if result.tau is None:
+        return "Order against the paper's: fewer than three of its rows are measured."
+    tau, p = result.tau
+    share = f", p {p:.3f} (exact)" if math.isfinite(p) else ""
+    return f"Order against the paper's: Kendall's τ {with_interval(tau, 1, '.2f')}{share}."
+
+
+def figure_2(reproduction: Reproduction) -> str:
+    """Points by speaker, to be pointed at."""
+    run, title = picture_run(reproduction, "mixed"), "Figure 2: what c knows of speakers"
+    if run is None or run.picture is None or len(run.picture.features) < FEWEST_POINTS:
+        return markup.section(title, markup.paragraph("Not measured."))
+    picture = chosen_speakers(run.picture)
+    share, chance = same_speaker_share(picture)
+    words = (
+        f"t-SNE of means of c over pieces of test utterances. The nearest other point, in the "
+        f"features themselves, is of the same speaker for {100 * share:.1f} % of the points "
+        f"(by chance {100 * chance:.1f} %)."
+    )
+    drawn = speakers_picture(flat_points(picture), picture.speaker, picture.names)
+    return markup.section(title, drawn, markup.paragraph(words))
+
+
+def figure_3(reproduction: Reproduction) -> str:
+    """Both readings, as curves and as a table."""
+    offsets = read_offsets(reproduction.cells.get("steps-20"))
+    title = "Figure 3: how often the positive wins, by offset"
+    if offsets is None:
+        return markup.section(title, markup.paragraph("Not measured."))
+    return markup.section(
+        title,
+        shown(offsets_figure(offsets), "Two readings", offsets_sentence(offsets)),
+        markup.details(
+            "All offsets", markup.table(*offsets_table(offsets), title="By offset", caption="")
+        ),
+    )
+
+
+def offsets_sentence(offsets: Offsets) -> str:
+    """Whether it falls."""
+    tau, p = offsets.tau
+    return (
+        f"Held-out windows, N about {mean_known(offsets.num_candidates):,.0f}. The paper's curve "
+        f"starts high and falls; ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset "
+        f"{tau:.2f}, p {p:.2g}). The first two offsets share samples with the context."
+    ).replace("-", "−")
+
+
+def offsets_table(offsets: Offsets) -> tuple[list[str], list[list[str]]]:
+    """Percent, with chance."""
+    columns = zip(
+        offsets.offsets, offsets.num_candidates, offsets.acc_top1, offsets.acc_pairwise, strict=True
+    )
+    rows = [
+        [
+            str(k),
+            f"{n:,.0f}",
+            f"{math.log(n):.2f}",
+            with_interval(top1, 1, ".1f"),
+            f"{100 / n:.2g}",
+            with_interval(pairwise, 1, ".1f"),
+        ]
+        for k, n, top1, pairwise in columns
+    ]
+    return ["offset", "N", "log N", "acc_top1 %", "chance %", "acc_pairwise %"], rows
+
+
+def figure_5(reproduction: Reproduction) -> str:
+    """Patches that excite single units."""
+    run = picture_run(reproduction, "image")
+    figure = units_figure(run) if run else None
+    words = "A row a unit of z, the patch that excites it most first."
+    return markup.section(
+        "Figure 5: patches that excite a unit",
+        shown(figure, "Units", words) if figure else markup.paragraph("Not measured."),
+    )
+
+
+def open_table(reproduction: Reproduction) -> str:
+    """Each choice that the paper leaves, what it is here, and what another makes of it."""
+    head, rows = open_rows(reproduction)
+    return markup.table(
+        head,
+        rows,
+        title="Choices",
+        caption="Phones by frame, linear on c; points over the cell mixed. Empty where no cell "
+        "varies the choice, or none was asked for.",
+        style="plain",
+    )
+
+
+def open_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]:
+    """Head and rows; a column for each labelled set."""
+    table = next(table for table in TABLES if table.number == "2")
+    sets = labelled_sets(reproduction.cells, table)
+    rows = []
+    for one in reproduction.plan["open"]:
+        cell = reproduction.cells.get(one["cell"])
+        row = [one["what"], one["choice"], one["change"]]
+        rows.append([*row, *(sensitivity(reproduction, cell, data) for data in sets)])
+    return ["open", "here", "varied as", *(f"phones, {data}" for data in sets)], rows
+
+
+def sensitivity(reproduction: Reproduction, cell: Cell | None, data: str) -> str:
+    """Accuracy of a cell, and points over the base."""
+    probe = Probe("phones", data, "frame", "c", "linear")
+    base = reproduction.cells.get("mixed")
+    ours = list(by_seed(cell, probe).values()) if cell else []
+    theirs = list(by_seed(base, probe).values()) if base else []
+    if not ours:
+        return ""
+    estimate = in_percent(combine(ours))
+    text = f"{estimate.value:.1f}"
+    if theirs:
+        text += f", {with_interval(difference(estimate, in_percent(combine(theirs))), 1, '+.1f')}"
+    return text
+
+
+def bound_section(reproduction: Reproduction) -> str:
+    """Log N - L against N, on one device or many, and against the probes."""
+    found = read_json(reproduction.folder / "bound.json") or {}
+    rows, truth = found.get("rows", []), found.get("truth")
+    points = bound_and_probe(reproduction.cells)
+    taus = {data: correlation(runs) for data, runs in points.items()}
+    words = (
+        "Candidates are latents of other recordings, one of each while there are enough, which "
+        "makes log N − L a bound; more latents of the same recordings are not independent, and it "
+        "is a score." + (" Dotted: the exact information of the source." if truth else "")
+    )
+    groups = groups_rows(reproduction)
+    return markup.section(
+        "The bound, which the paper does not tabulate",
+        shown(bound_figure(rows, truth), "Against the number of negatives", words) if rows else "",
+        markup.table(*bound_table(rows, truth), title="log N − L, nats", caption=words)
+        if rows
+        else markup.paragraph("log N − L by number of negatives: not measured."),
+        markup.table(*groups, title="Negatives of a device, or of the whole batch")
+        if groups
+        else "",
+        shown(
+            bound_and_probe_figure(points, taus),
+            "Does log N − L predict the probe?",
+            predict_sentence(taus),
+        )
+        if points
+        else "",
+    )
+
+
+def correlation(runs: Sequence[tuple[str, float, float]]) -> tuple[Estimate, float] | None:
+    """Of bound and accuracy over runs."""
+    return rank_correlation([bound for _, bound, _ in runs], [accuracy for *_, accuracy in runs])
+
+
+def predict_sentence(taus: dict[str, tuple[Estimate, float] | None]) -> str:
+    """The rank correlation on each labelled set."""
+    parts = []
+    for data, found in taus.items():
+        if found is None:
+            parts.append(f"{data}: fewer than four runs")
+            continue
+        tau, p = found
+        says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else "cannot be told"
+        parts.append(f"{data}: Kendall's τ {with_interval(tau, 1, '.2f')}, p {p:.2g}: {says}")
+    return (
+        "A point a run; the strict bound is the mean over the offsets that all of them have. "
+        f"Interval: bootstrap over runs. {'; '.join(parts)}."
+    )
+
+
+def bound_table(
+    rows: Sequence[dict[str, Any]], truth: dict[str, Any] | None
+) -> tuple[list[str], list[list[str]]]:
+    """An offset a row, a number of candidates a column."""
+    sizes = sorted({row["n"] for row in rows})
+    values = {(row["offset"], row["n"]): row for row in rows}
+    known = dict(zip(*truth.values(), strict=True)) if truth else {}
+    body = []
+    for offset in sorted({row["offset"] for row in rows}):
+        cells = [values.get((offset, n)) for n in sizes]
+        texts = [
+            "" if c is None else f"{c['value']:.2f}" + "*" * (not c["is_bound"]) for c in cells
+        ]
+        exact = [f"{known[offset]:.2f}" if offset in known else ""] * bool(truth)
+        body.append([str(offset), *texts, *exact])
+    ceilings = ["ceiling log N", *(f"{math.log(n):.2f}" for n in sizes), *[""] * bool(truth)]
+    head = ["offset", *(f"N = {n:,}" for n in sizes), *["truth"] * bool(truth)]
+    return head, [*body, ceilings]
+
+
+def groups_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]] | None:
+    """Cells that differ in negatives.groups alone: N, the score, the bound, and the phones."""
+    rows = []
+    for name in ("mixed", "open-groups"):
+        cell = reproduction.cells.get(name)
+        for run in cell.runs if cell else []:
+            if not run.tests:
+                continue
+            score, strict = next(iter(run.tests.values()))[-1], watched(run)[-1]
+            rows.append(
+                [
+                    name,
+                    str(run.config.get("negatives", {}).get("groups", "")),
+                    f"{mean_known(score['n']):,.0f}",
+                    f"{mean_known(score['log_n']):.2f}",
+                    f"{mean_known(score['bound']):.2f}",
+                    f"{mean_known(strict['bound']):.2f}" if strict.get("is_bound") else "",
+                ]
+            )
+    head = ["cell", "devices' groups", "N", "log N", "log N − L (score)", "strict bound"]
+    return (head, rows) if {row[0] for row in rows} == {"mixed", "open-groups"} else None
+
+
+def shown(figure: Figure, title: str, caption: str) -> str:
+    """A figure in the page."""
+    return markup.picture(to_png(figure), title, caption)
+
+
+def summary_of(
+    title: str, reproduction: Reproduction, results: Sequence[Result], sentences: Sequence[str]
+) -> str:
+    """The tables and the verdict as Markdown."""
+    plan = reproduction.plan
+    parts = [f"# {title}", f"{plan['size']}. {plan['hardware']}.", *(f"- {s}" for s in sentences)]
+    for result in results:
+        parts += [f"## {result.table.title}" + (f", {result.data}" if result.data else "")]
+        parts += [markdown(*result_table(plan, result)), order_sentence(result)]
+        parts += [markdown(*claim_table(result))]
+    offsets = read_offsets(reproduction.cells.get("steps-20"))
+    if "figure 3" in plan["parts"] and offsets:
+        parts += ["## Figure 3", markdown(*offsets_table(offsets)), offsets_sentence(offsets)]
+    parts += ["## What the paper leaves open", markdown(*open_rows(reproduction))]
+    found = read_json(reproduction.folder / "bound.json") or {}
+    if "bound" in plan["parts"] and found.get("rows"):
+        table = bound_table(found["rows"], found.get("truth"))
+        parts += ["## log N - L by N, nats (*: a score, no bound)", markdown(*table)]
+    parts += ["## What is not here", *(f"- {sentence}" for sentence in ABSENT), NOTE]
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def record_of(
+    reproduction: Reproduction, results: Sequence[Result], sentences: Sequence[str]
+) -> dict[str, Any]:
+    """Every number of the page."""
+    offsets = read_offsets(reproduction.cells.get("steps-20"))
+    points = bound_and_probe(reproduction.cells)
+    return {
+        "plan": reproduction.plan,
+        "verdict": list(sentences),
+        "tables": [
+            {
+                "title": result.table.title,
+                "data": result.data,
+                "rows": [
+                    {
+                        "row": row.label,
+                        "cell": row.cell,
+                        "paper": row.paper,
+                        "ours": ours._asdict()
+                        if (ours := result.estimates.get(row.label))
+                        else None,
+                        "seeds": result.num_seeds.get(row.label, 0),
+                    }
+                    for row in result.table.rows
+                ],
+                "tau": {**result.tau[0]._asdict(), "p": result.tau[1]} if result.tau else None,
+                "claims": [
+                    {
+                        "claim": judgement.claim.sentence,
+                        "verdict": judgement.verdict,
+                        "pairs": [
+                            {
+                                "lower": low,
+                                "higher": high,
+                                "verdict": word,
+                                "lead": over._asdict() if over else None,
+                            }
+                            for low, high, word, over in judgement.pairs
+                        ],
+                    }
+                    for judgement in result.judgements
+                ],
+            }
+            for result in results
+        ],
+        "figure_3": {
+            "offsets": offsets.offsets,
+            "n": offsets.num_candidates,
+            "acc_top1": [e._asdict() for e in offsets.acc_top1],
+            "acc_pairwise": [e._asdict() for e in offsets.acc_pairwise],
+            "verdict": offsets.verdict,
+        }
+        if offsets
+        else None,
+        "bound": read_json(reproduction.folder / "bound.json"),
+        "bound_and_probe": {
+            data: [{"run": name, "nats": nats, "accuracy": a} for name, nats, a in runs]
+            for data, runs in points.items()
+        },
+    }

@@ -1,0 +1,150 @@
+"""Log N - L of a finished run against the number of negatives, on held-out windows."""
+
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.data import make_batches
+from cpc.losses import streaming_info_nce
+from cpc.report.comparison import over_seeds
+from cpc.train import restore_params
+from cpc.types import Position, UserError
+from experiments import audio, launch, training
+from experiments.audio_data import load_data
+
+#: Windows whose latents are the anchors; the interval is over them.
+NUM_ANCHOR_WINDOWS = 16
+#: Batches of windows that are looked at before no more latents are to be had.
+MOST_BATCHES = 512
+ANCHOR, CANDIDATE = 0, 1
+
+
+def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
+    """Estimates by offset and N, the latter in powers of 2, as far as there are latents.
+
+    The candidates of every anchor are its positive and N - 1 latents of other recordings: one of
+    each recording first (as long as these suffice log N - L is a bound), then more of them.
+
+    Returns:
+        {"step", "rows": [{"offset", "n", "value", "low", "high", "is_bound"}], "truth"}: nats,
+        intervals over windows; the truth where the source's is known.
+
+    Raises:
+        UserError: the run has no checkpoint, or its held-out recordings are too few.
+    """
+    config = launch.read_config(folder)
+    arrays, _, step = restore_params(folder / "checkpoints")
+    variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
+    model = audio.build_model(config.model)
+    data = load_data(config, print)
+    draw = make_batches(
+        data.test,
+        window_samples=config.data.window_samples,
+        batch_size=config.data.batch_size,
+        seed=config.seed + 2,
+    )
+    forward = jax.jit(lambda x: model.apply(variables, {"x": x}, False)[0])
+
+    def windows() -> Iterator[tuple[int, int, Any]]:
+        """(utterance, start, outputs) of different windows."""
+        seen = set()
+        for number in range(MOST_BATCHES):
+            batch = draw(number)
+            places = list(zip(batch["utterance"].tolist(), batch["start"].tolist(), strict=True))
+            if seen.issuperset(places):
+                continue
+            outputs = jax.device_get(forward(batch["x"]))
+            for row, place in enumerate(places):
+                if place not in seen:
+                    seen.add(place)
+                    yield *place, jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
+
+    drawn, anchors = windows(), []
+    for utterance, _, outputs in drawn:
+        anchors.append((utterance, outputs))
+        if len(anchors) == NUM_ANCHOR_WINDOWS:
+            break
+    known = {utterance for utterance, _ in anchors}
+    pool = ((utterance, outputs.z) for utterance, _, outputs in drawn if utterance not in known)
+    latents, num_independent = gather(pool, 2 ** log2_sizes[-1] - 1)
+    sizes = [2**p for p in log2_sizes if 2**p - 1 <= len(latents)]
+    if not sizes:
+        raise UserError(
+            f"{folder} has {len(latents)} held-out latents besides the anchors', too few for "
+            f"N = {2 ** log2_sizes[0]}: the bound by N needs more test recordings"
+        )
+    z = np.stack([outputs.z for _, outputs in anchors])
+    predictions = np.stack([outputs.predictions for _, outputs in anchors])
+    rows = [
+        row
+        for n in sizes
+        for row in estimates(z, predictions, latents[: n - 1], n - 1 <= num_independent)
+    ]
+    truth = folder / "truth.json"
+    return {
+        "step": step,
+        "rows": rows,
+        "truth": launch.read_json(truth) if truth.exists() else None,
+    }
+
+
+def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
+    """So many latents (n, d) of windows (utterance, z): one of each utterance, then the others.
+
+    Returns them, and of how many utterances they are.
+    """
+    rng, first, others = np.random.default_rng(0), {}, []
+    for utterance, z in pool:
+        order = rng.permutation(len(z))
+        if utterance not in first:
+            first[utterance], order = z[order[0]], order[1:]
+        others.extend(z[order])
+        if len(first) + len(others) >= number:
+            break
+    mixed = [others[i] for i in rng.permutation(len(others))]
+    return np.asarray([*first.values(), *mixed], np.float32)[:number], len(first)
+
+
+def estimates(
+    z: np.ndarray, predictions: np.ndarray, latents: np.ndarray, is_bound: bool
+) -> list[dict[str, Any]]:
+    """Log N - L by offset: z (b, t, d) and predictions (b, t, k, d) of the anchors' windows."""
+    b, t, d = z.shape
+    n = len(latents) + 1
+    sequence, time = (
+        grid.ravel() for grid in np.meshgrid(np.arange(b), np.arange(t), indexing="ij")
+    )
+    keys = jnp.concatenate([z.reshape(-1, d), latents])
+    other = np.full(len(latents), -1)
+    none, group = np.zeros_like(sequence), np.full(len(latents), CANDIDATE)
+    candidates = Position(
+        np.concatenate([sequence, other]),
+        np.concatenate([time, np.arange(len(latents))]),
+        np.concatenate([none, 0 * other]),
+        np.concatenate([none, group]),
+    )
+
+    @jax.jit  # the offset moves the anchors, so that one program serves them all
+    def losses(queries, moved):
+        places = Position(sequence, moved, none, none)
+        return streaming_info_nce(queries, keys, places, candidates, is_candidate, 0)
+
+    rows = []
+    for k in range(1, predictions.shape[2] + 1):
+        loss, standing = losses(predictions[:, :, k - 1].reshape(-1, d), time + k)
+        value = np.log(n) - np.asarray(loss).reshape(b, t)[:, : t - k]
+        assert np.all(np.asarray(standing.counted).reshape(b, t)[:, : t - k] == 1)
+        mean, low, high = over_seeds(value.mean(axis=1).tolist())
+        row = {"offset": k, "n": n, "value": mean, "low": low, "high": high}
+        rows.append({**row, "is_bound": bool(is_bound)})
+    return rows
+
+
+def is_candidate(anchor: Position, candidate: Position, offset: Any) -> Any:
+    """Latents of other recordings alone; the positive is among the anchors' own."""
+    del anchor, offset
+    return candidate.group == CANDIDATE
