@@ -383,6 +383,19 @@ def order_agreement(
     return Estimate(tau, low, high), p
 
 
+def independence(
+    x: Sequence[Any] | np.ndarray, y: Sequence[Any] | np.ndarray
+) -> tuple[float, float]:
+    """Kendall's tau and the two-sided p of independence: exact without ties and for few pairs.
+
+    >>> tau, p = independence([1, 2, 3, 4], [1, 2, 3, 4])
+    >>> tau, round(p, 4), round(2 / 24, 4)
+    (1.0, 0.0833, 0.0833)
+    """
+    found: Any = stats.kendalltau(x, y)
+    return float(found.statistic), float(found.pvalue)
+
+
 class Offsets(NamedTuple):
     """Figure 3: how often the positive wins, by offset."""
 
@@ -410,10 +423,16 @@ def read_offsets(cell: Cell | None) -> Offsets | None:
         return [in_percent(over_seeds(column)) for column in columns]
 
     top1 = mean("acc_top1")
-    tau = stats.kendalltau(first["offsets"], [estimate.value for estimate in top1])
-    statistic, p = float(tau.statistic), float(tau.pvalue)
-    falls = [HELD, REFUTED][statistic > 0] if p < 0.05 else UNTOLD
-    return Offsets(first["offsets"], first["n"], top1, mean("acc_pairwise"), (statistic, p), falls)
+    tau, p = independence(first["offsets"], [estimate.value for estimate in top1])
+    falls = [HELD, REFUTED][tau > 0] if p < 0.05 else UNTOLD
+    return Offsets(
+        first["offsets"],
+        first["n"],
+        top1,
+        mean("acc_pairwise"),
+        (tau, p),
+        falls,
+    )
 
 
 def same_speaker_share(picture: Picture) -> tuple[float, float]:
@@ -470,17 +489,19 @@ def is_headline(probe: Probe, task: str) -> bool:
 def rank_correlation(
     x: Sequence[float | int], y: Sequence[float | int]
 ) -> tuple[Estimate, float] | None:
-    """Kendall's tau of two lists with a bootstrap interval over their pairs, and its p (scipy's).
+    """Kendall's tau of two lists with a bootstrap interval over their pairs, and p.
 
-    Nothing for less than four pairs.
+    Nothing for less than four pairs, or where all of a list are equal.
     """
     if len(x) < 4:
         return None
     a, b = np.asarray(x, float), np.asarray(y, float)
+    tau, p = independence(a, b)
+    if not math.isfinite(tau):
+        return None
     drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
     low, high = np.nanquantile(kendall_tau(a[drawn], b[drawn]), [0.025, 0.975])
-    tau = float(kendall_tau(a, b))
-    return Estimate(tau, float(low), float(high)), float(stats.kendalltau(a, b).pvalue)
+    return Estimate(tau, float(low), float(high)), p
 
 
 def picture_run(reproduction: Reproduction, cell: str) -> Run | None:

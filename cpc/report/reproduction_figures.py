@@ -74,16 +74,17 @@ def speakers_picture(points: np.ndarray, speaker: np.ndarray, names: Sequence[st
     room = np.array([WIDTH, HEIGHT]) - 2 * MARGIN
     places = MARGIN + (points - low) / scale * room
     colour = {number: speaker_colour(place) for place, number in enumerate(np.unique(speaker))}
+    shown = {number: escape(names[int(number)]) for number in colour}
     circles = "\n".join(
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour[number]}" '
-        f'data-speaker="{number}"><title>{escape(names[number])}</title></circle>'
+        f'data-speaker="{number}"><title>{shown[number]}</title></circle>'
         for (x, y), number in zip(places, speaker, strict=True)
     )
     buttons = "\n".join(
-        f'<button type="button" data-speaker="{number}" data-name="{escape(names[number])}" '
+        f'<button type="button" data-speaker="{number}" data-name="{shown[number]}" '
         f'aria-pressed="false" style="border:1px solid {colour[number]};color:{colour[number]};'
         f'background:none;border-radius:6px;padding:2px 10px;margin:2px;cursor:pointer">'
-        f"{escape(names[number])}</button>"
+        f"{shown[number]}</button>"
         for number in colour
     )
     return (

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from cpc.report import markup
-from cpc.report.comparison import Cell, Estimate, Probe, by_seed, difference
+from cpc.report.comparison import Cell, Estimate, Probe, by_seed, difference, watched
 from cpc.report.comparison_page import finite, markdown, with_interval
 from cpc.report.draw import to_png
 from cpc.report.image_figures import units_figure
-from cpc.report.records import mean_known, read_json, watched
+from cpc.report.records import mean_known, read_json
 from cpc.report.reproduction import (
     EQUAL_POINTS,
     HELD,
@@ -401,7 +401,7 @@ def predict_sentence(taus: dict[str, tuple[Estimate, float] | None]) -> str:
     parts = []
     for data, found in taus.items():
         if found is None:
-            parts.append(f"{data}: fewer than four runs")
+            parts.append(f"{data}: fewer than four runs that differ")
             continue
         tau, p = found
         says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else "cannot be told"
