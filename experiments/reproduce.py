@@ -102,6 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = config_of(cell, scale, data)
         sweep.check_cell(config, Cell(cell.name, {}))
         check_prepared(config)
+        check_window(cell.name, config)
     folder = options.workdir.expanduser()
     jobs = [make_job(cell, folder, options.device) for cell in planned]
     if options.dry_run:
@@ -113,11 +114,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         "user": user,
         "parts": parts,
         "seeds": options.seeds,
-        "size": describe_size(planned, scale, data),
-        "hardware": describe_time(planned, scale, options.jobs),
+        **describe(planned, scale, data, options.jobs),
         "open": describe_open(scale, data, user),
     }
-    print(f"{plan['size']}\n{plan['hardware']}", flush=True)
+    print(f"{plan['size']}.\n{plan['hardware']}.", flush=True)
     with open_folder(folder, plan, planned) as lock, count_signals() as num_signals:
 
         def begin(jobs):
@@ -182,6 +182,18 @@ def check_prepared(config: Config) -> None:
             )
 
 
+def check_window(name: str, config: Config) -> None:
+    """A window holds a positive for every offset."""
+    if sweep.kind_of(config) != "audio":
+        return
+    num_latents, furthest = config.data.window_samples // 160, config.model.num_offsets
+    if furthest >= num_latents:
+        raise UserError(
+            f"the cell {name} predicts {furthest} latents ahead in windows of {num_latents}: raise "
+            "data.window_samples"
+        )
+
+
 def make_job(cell: Planned, folder: pathlib.Path, device: str) -> Job:
     """The command that makes a cell alone."""
 
@@ -197,16 +209,17 @@ def make_job(cell: Planned, folder: pathlib.Path, device: str) -> Job:
     return Job(cell.name, path, [*command, "--workdir", str(path)])
 
 
-def describe_time(planned: Sequence[Planned], scale: str, num_jobs: int) -> str:
-    """Hardware and time, beforehand."""
+def describe(planned: Sequence[Planned], scale: str, data: str, num_jobs: int) -> dict[str, str]:
+    """Size, hardware and time, beforehand."""
     seconds = estimate_seconds(planned, scale)
-    if seconds is None:
-        return f"Hardware: {SCALES[scale].hardware}; time: never measured"
-    beside = f", {num_jobs} cells at a time share them" if num_jobs > 1 else ""
-    return (
-        f"Hardware: {SCALES[scale].hardware}{beside}; time: about {max(1, round(seconds / 60))} "
-        "minutes, estimated from single steps"
-    )
+    time = "never measured"
+    if seconds is not None:
+        time = f"about {max(1, round(seconds / 60))} min, estimated from single steps"
+    beside = f", shared by {num_jobs} cells at a time" if num_jobs > 1 else ""
+    return {
+        "size": describe_size(planned, scale, data),
+        "hardware": f"Hardware: {SCALES[scale].hardware}{beside}; time: {time}",
+    }
 
 
 @contextlib.contextmanager
@@ -261,9 +274,11 @@ def joined(
             "or give that one's options"
         )
     parts = [part for part in PARTS if part in {*there["parts"], *plan["parts"]}]
-    size = plan["size"] if plan["parts"] == parts else there["size"]
-    wanted["reproduction"] = {**plan, "parts": parts, "size": size}
-    return {**wanted, "cells": {**recorded["cells"], **cells}}
+    seeds = max(there["seeds"], plan["seeds"])
+    scale, data = plan["scale"], plan["data"]
+    whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
+    more = {"parts": parts, "seeds": seeds, **describe(whole, scale, data, 1)}
+    return {**wanted, "reproduction": {**plan, **more}, "cells": {**recorded["cells"], **cells}}
 
 
 def plain(tree: Any) -> Any:

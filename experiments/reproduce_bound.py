@@ -18,8 +18,10 @@ from experiments.audio_data import load_data
 
 #: Windows whose latents are the anchors; the interval is over them.
 NUM_ANCHOR_WINDOWS = 16
-#: Batches of windows that are looked at before no more latents are to be had.
+#: Batches of windows that are drawn until there are latents enough.
 MOST_BATCHES = 512
+#: Recordings that are looked for, if there are so many: up to this N it is a bound.
+WANTED_RECORDINGS = 1023
 ANCHOR, CANDIDATE = 0, 1
 
 
@@ -103,7 +105,8 @@ def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, in
         if utterance not in first:
             first[utterance], order = z[order[0]], order[1:]
         others.extend(z[order])
-        if len(first) + len(others) >= number:
+        wanted = min(number, WANTED_RECORDINGS)
+        if len(first) >= wanted and len(first) + len(others) >= number:
             break
     mixed = [others[i] for i in rng.permutation(len(others))]
     return np.asarray([*first.values(), *mixed], np.float32)[:number], len(first)

@@ -32,6 +32,9 @@ from cpc.types import UserError
 #: Rows that the paper gives as equal are equal here if their difference surely lies within these.
 EQUAL_POINTS = 1.0
 NUM_DRAWS = 4000
+#: Of a curve over offsets: neighbours share windows, so that p is too small; and where all but a
+#: few offsets are at chance, there is no curve.
+SURE, FEWEST_OFFSETS = 0.01, 3
 #: So many rows have few enough orders to go through.
 MOST_PERMUTED = 8
 
@@ -424,7 +427,9 @@ def read_offsets(cell: Cell | None) -> Offsets | None:
 
     top1 = mean("acc_top1")
     tau, p = independence(first["offsets"], [estimate.value for estimate in top1])
-    falls = [HELD, REFUTED][tau > 0] if p < 0.05 else UNTOLD
+    states = first.get("state", [])
+    surely = p < SURE and len([state for state in states if state != "chance"]) >= FEWEST_OFFSETS
+    falls = [HELD, REFUTED][tau > 0] if surely else UNTOLD
     return Offsets(
         first["offsets"],
         first["n"],

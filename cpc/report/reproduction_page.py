@@ -283,11 +283,13 @@ def figure_3(reproduction: Reproduction) -> str:
 def offsets_sentence(offsets: Offsets) -> str:
     """Whether it falls."""
     tau, p = offsets.tau
+    statistic = f"{tau:.2f}".replace("-", "−")
     return (
         f"Held-out windows, N about {mean_known(offsets.num_candidates):,.0f}. The paper's curve "
         f"starts high and falls; ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset "
-        f"{tau:.2f}, p {p:.2g}). The first two offsets share samples with the context."
-    ).replace("-", "−")
+        f"{statistic}, p {p:.2g} if offsets were independent). The first two offsets share samples "
+        "with the context."
+    )
 
 
 def offsets_table(offsets: Offsets) -> tuple[list[str], list[list[str]]]:

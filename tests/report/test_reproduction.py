@@ -42,6 +42,7 @@ def record(bound, is_bound=False, offsets=OFFSETS):
         "step": 20, "split": "test", "rule": "batch", "is_bound": is_bound, "offsets": offsets,
         "n": [64.0] * len(k), "log_n": [math.log(64)] * len(k), "bound": list(bound - k / 50),
         "acc_top1": list(0.9 - k / 40), "acc_pairwise": list(1 - k / 100),
+        "state": ["fine"] * len(k),
         **({"series": "strict", "rule": "one_per_sequence"} if is_bound else {}),
     }  # fmt: skip
 
@@ -182,6 +183,9 @@ def test_offsets_fall_rise_or_waver(tmp_path):
         one = {**record(1.0), "acc_top1": list(map(float, values))}
         (path / "metrics.jsonl").write_text(json.dumps(one) + "\n")
         assert reproduction.read_offsets(read(tmp_path).cells["steps-20"]).verdict == expected
+    flat = {**record(1.0), "state": ["chance"] * 18 + ["fine"] * 2}
+    (path / "metrics.jsonl").write_text(json.dumps(flat) + "\n")
+    assert reproduction.read_offsets(read(tmp_path).cells["steps-20"]).verdict == UNTOLD
     assert reproduction.read_offsets(None) is None
 
 
