@@ -377,7 +377,9 @@ def bound_section(reproduction: Reproduction) -> str:
     return markup.section(
         "The bound, which the paper does not tabulate",
         shown(bound_figure(rows, truth), "Against the number of negatives", words) if rows else "",
-        markup.table(*bound_table(rows, truth), title="log N − L, nats", caption=words)
+        markup.table(
+            *bound_table(rows, truth), title="log N − L, nats", caption="*: a score, no bound."
+        )
         if rows
         else markup.paragraph("log N − L by number of negatives: not measured."),
         markup.table(*groups, title="Negatives of a device, or of the whole batch")
@@ -432,6 +434,15 @@ def bound_table(
     ceilings = ["ceiling log N", *(f"{math.log(n):.2f}" for n in sizes), *[""] * bool(truth)]
     head = ["offset", *(f"N = {n:,}" for n in sizes), *["truth"] * bool(truth)]
     return head, [*body, ceilings]
+
+
+def nats_text(row: dict[str, Any]) -> str:
+    """With a star where it is no bound.
+
+    >>> nats_text({"value": -0.014, "is_bound": False})
+    '−0.01*'
+    """
+    return f"{row['value']:.2f}".replace("-", "−") + "*" * (not row["is_bound"])
 
 
 def groups_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]] | None:
