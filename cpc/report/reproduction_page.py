@@ -426,9 +426,7 @@ def bound_table(
     body = []
     for offset in sorted({row["offset"] for row in rows}):
         cells = [values.get((offset, n)) for n in sizes]
-        texts = [
-            "" if c is None else f"{c['value']:.2f}" + "*" * (not c["is_bound"]) for c in cells
-        ]
+        texts = [nats_text(cell) if cell else "" for cell in cells]
         exact = [f"{known[offset]:.2f}" if offset in known else ""] * bool(truth)
         body.append([str(offset), *texts, *exact])
     ceilings = ["ceiling log N", *(f"{math.log(n):.2f}" for n in sizes), *[""] * bool(truth)]
