@@ -55,8 +55,8 @@ def get_config() -> Any:
     c.model.context = "conv"  # masked convolutions over rows, or gru
     c.model.context_width = 128
     c.model.context_layers = 3
-    # Of down, up, right, left: each its own context and predictor. With down alone, as in the paper,
-    # c knows nothing of the rows below it, and its probe loses 2 points (docs/images.md).
+    # Of down, up, right, left: each its own context and predictor. With down alone, as in the
+    # paper, c knows nothing of the rows below it, and its probe loses 2 points (docs/images.md).
     c.model.directions = ("down", "up")
     c.model.first_offset = 0  # 0: the first at which target and context share no pixel
     c.model.num_offsets = 3
@@ -66,8 +66,8 @@ def get_config() -> Any:
 
     c.loss = defaults.loss()
     c.negatives = defaults.negatives()
-    # The same place of other pictures. All of the batch gives the probe no more (docs/images.md), at
-    # twice the time a step, and log N - L would be no bound.
+    # The same place of other pictures. All of the batch gives the probe no more (docs/images.md),
+    # at twice the time a step, and log N - L would be no bound.
     c.negatives.rule = "one_per_sequence"
     c.optim = defaults.optim()
     c.optim.learning_rate = 1e-3
