@@ -1,6 +1,10 @@
 """CPC on Fashion-MNIST, from its Debian package: patches, rows for time, a linear probe.
 
 python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
+python -m experiments.probe --workdir runs/fashion --task few_labels
+
+14 minutes on 2 CPU cores, of which 8 of training. Linear probe on c, 10,000 test pictures: 89.4 %
+(untrained 85.9, raw pixels 81.2). How the settings were found: docs/images.md.
 """
 
 from typing import Any
@@ -77,7 +81,7 @@ def get_config() -> Any:
 
     c.probe = ConfigDict()
     # linear, knn, few_labels, fine_tuned, supervised, neighbours, units
-    c.probe.tasks = ("linear", "knn", "few_labels", "neighbours", "units")
+    c.probe.tasks = ("linear", "knn", "neighbours", "units")
     c.probe.features = ("z", "c", "random z", "random c", "pixels")
     c.probe.regions = 3  # a side, into which the grid's features are pooled: 1 is the mean of all
     c.probe.solver = "ridge"  # lbfgs (multinomial), ridge (closed form) or the paper's sgd
