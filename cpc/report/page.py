@@ -102,7 +102,7 @@ CAPTIONS = {
     ),
     "neighbours": (
         "Nearest neighbours",
-        "Left: test pictures; then the labelled pictures whose z, averaged over the grid, has the "
+        "Left: test pictures; then the labelled pictures whose z, pooled over the grid, has the "
         "highest cosine to theirs, nearest first. Green: of the same class; red: of the class "
         "that is named.",
     ),
