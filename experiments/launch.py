@@ -102,6 +102,9 @@ BELOW_ONE = (
     "loss.prior",
 )
 
+#: What a start writes into a run directory before it reads the data.
+BEFORE_DATA = ("config.json", "environment.json", "log.txt")
+
 #: A ConfigDict, whose attributes no type checker knows.
 Config: TypeAlias = Any
 
@@ -266,8 +269,9 @@ def open_run(workdir: str | None, config: Config, mesh: jax.sharding.Mesh) -> pa
     wanted = json.loads(config.to_json())
     try:
         path.mkdir(parents=True, exist_ok=True)
-        # Where nothing was trained, as after a mistake in the data section, nothing can be mixed.
-        if (path / "config.json").exists() and (path / "metrics.jsonl").exists():
+        # After a mistake in the data section nothing is there that could be mixed.
+        begun = {item.name for item in path.iterdir()} - set(BEFORE_DATA)
+        if begun and (path / "config.json").exists():
             check_same_config(read_json(path / "config.json"), wanted, path)
         write_json(path / "config.json", wanted)
         write_json(path / "environment.json", environment)

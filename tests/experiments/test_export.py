@@ -131,7 +131,7 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
     names = {"pictures": jnp.zeros((2, 28, 28, 1), jnp.uint8)}
     exec(code, names)
     assert names["z"].shape == (2, 4, 4, 8)
-    assert names["c"].shape == (2, 4, 4, 8)
+    assert names["c"].shape == (2, 4, 4, 16)  # down and up
 
 
 def test_the_code_on_an_audio_card_runs(audio_run):
