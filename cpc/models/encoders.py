@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -32,7 +33,8 @@ class ChannelNorm(nn.Module):
         width = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))
-        return channel_norm(x, scale, bias, self.num_groups, self.unbiased).astype(self.dtype)
+        y: Any = channel_norm(x, scale, bias, self.num_groups, self.unbiased)
+        return y.astype(self.dtype)
 
 
 class ConvEncoder(nn.Module):

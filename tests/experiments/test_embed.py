@@ -192,7 +192,8 @@ def test_pictures_get_their_grids(tmp_path, monkeypatch):
         np.testing.assert_allclose(made[f"cats/{number}"], wanted[number], rtol=1e-5, atol=1e-5)
     rows = pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().to_pylist()
     np.testing.assert_array_equal(
-        np.float32(rows[1]["features"]), made[rows[1]["name"]].reshape(36, 16)  # down and up
+        np.float32(rows[1]["features"]),
+        made[rows[1]["name"]].reshape(36, 16),  # down and up
     )
 
 
