@@ -17,6 +17,7 @@ from cpc.evaluate import (
     fit_lbfgs_probe,
     fit_probe,
     fit_ridge_probe,
+    in_best,
     knn_predict,
     label_subset,
     most_exciting,
@@ -175,13 +176,16 @@ def class_rows(
     variables: Any,
 ) -> list[dict[str, Any]]:
     """Rows of the report's table: each feature under each probe, and the supervised network."""
-    options, correct, settings = config.probe, {}, {}
+    options, correct, correct_5, settings = config.probe, {}, {}, {}
     num_classes = len(test.class_names)
     for name in options.features:
         train, held = features(name)
         if "linear" in options.tasks:
-            answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
-            correct[name, "linear"] = answer(held) == test.labels
+            score, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
+            scores = score(held)
+            correct[name, "linear"] = scores.argmax(1) == test.labels
+            if num_classes > 5:
+                correct_5[name, "linear"] = in_best(scores, test.labels, 5)
             settings[name, "linear"] = setting
         if "knn" in options.tasks:
             k = min(options.num_neighbours, len(train))
@@ -199,13 +203,14 @@ def class_rows(
         task="classes",
         data=config.data.name or config.data.source,
         num_classes=num_classes,
+        correct_5=correct_5,
     )
 
 
 def fit_linear(
     solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> tuple[Predict, str]:
-    """A linear probe's answers, and what was chosen for it."""
+    """A linear probe's scores (n, classes) of features, and what was chosen for it."""
     if solver == "sgd":  # of the paper: 85,000 updates of 2048 pictures
         probe = fit_probe(
             train,
@@ -220,7 +225,7 @@ def fit_linear(
     else:
         fit = fit_lbfgs_probe if solver == "lbfgs" else fit_ridge_probe
         probe = fit(train, labels, num_classes=num_classes)
-    return lambda x: predict(probe, x).argmax(1), f"{solver}, l2 {probe.weight_decay:g}"
+    return lambda x: predict(probe, x), f"{solver}, l2 {probe.weight_decay:g}"
 
 
 def few_label_rows(
@@ -239,7 +244,8 @@ def few_label_rows(
         train, held = features(name)
         # The paper's 85,000 updates are meant for all labels.
         solver = "lbfgs" if options.solver == "sgd" else options.solver
-        return fit_linear(solver, train[subset], labelled.labels[subset], num_classes)[0](held)
+        score, _ = fit_linear(solver, train[subset], labelled.labels[subset], num_classes)
+        return score(held).argmax(1)
 
     def tuned(start, subset):
         part = select_images(labelled, subset)
@@ -398,9 +404,10 @@ def save_arrays(path: pathlib.Path, **arrays: Any) -> None:
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     """The table on the console, accuracies in percent."""
     for row in rows:
+        five = f"  top-5 {100 * row['top_5']['accuracy']:.1f} %" if "top_5" in row else ""
         print(
             f"  {row['features']:<10} {row['probe']:<13}{100 * row['accuracy']:6.1f} %  "
-            f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]  {row['setting']}"
+            f"[{100 * row['low']:.1f}, {100 * row['high']:.1f}]{five}  {row['setting']}"
         )
 
 

@@ -11,6 +11,7 @@ from cpc.evaluate.rows import probe_rows
 from cpc.evaluate.scores import (
     bootstrap_interval,
     frame_correct,
+    in_best,
     majority_accuracy,
     utterance_correct,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "fit_probe",
     "fit_ridge_probe",
     "frame_correct",
+    "in_best",
     "knn_predict",
     "label_subset",
     "majority_accuracy",

@@ -70,6 +70,7 @@ def picture_rows(
     task: str,
     data: str,
     num_classes: int,
+    correct_5: Mapping[tuple[str, str], Bool[np.ndarray, " _"]] | None = None,
 ) -> list[dict[str, Any]]:
     """A row of the report's table for each of the features under each probe.
 
@@ -81,16 +82,19 @@ def picture_rows(
         train_labels: of the training pictures used, for the majority class.
         test_labels: of the test pictures, all labelled.
         task: what the classes are, such as "classes"; data: the name of the data.
+        correct_5: like `correct`, whether the class is among the five best; may lack entries.
 
     Returns:
         Dicts, ready for probes/<task>.json: task, data, features, probe, unit ("picture"),
         accuracy, low, high (95 %), majority, num_classes, num_train, num_test, setting, and
         versus: for each other features with the same probe [difference, low, high, p_value].
+        Where `correct_5` has an entry also top_5: {accuracy, low, high}.
 
     Raises:
         UserError: some test pictures were left out.
     """
-    for name, one in correct.items():
+    correct_5 = correct_5 or {}
+    for name, one in (*correct.items(), *correct_5.items()):
         if len(one) != len(test_labels):
             raise UserError(
                 f"{' / '.join(name)} answers for {len(one)} of {len(test_labels)} test pictures: "
@@ -98,7 +102,7 @@ def picture_rows(
             )
     rows = []
     for (features, probe), ours in correct.items():
-        low, high = bootstrap_interval(ours, np.ones(len(ours), np.int64))
+        five = correct_5.get((features, probe))
         others = [name for name, other in correct if other == probe and name != features]
         rows.append(
             {
@@ -107,9 +111,8 @@ def picture_rows(
                 "features": features,
                 "probe": probe,
                 "unit": "picture",
-                "accuracy": float(ours.mean()),
-                "low": low,
-                "high": high,
+                **accuracy_of(ours),
+                **({} if five is None else {"top_5": accuracy_of(five)}),
                 "majority": majority_accuracy(train_labels, test_labels),
                 "num_classes": num_classes,
                 "num_train": len(train_labels),
@@ -121,6 +124,12 @@ def picture_rows(
             }
         )
     return rows
+
+
+def accuracy_of(correct: Bool[np.ndarray, " m"]) -> dict[str, float]:
+    """Share of pictures that are right, with a 95 % interval: accuracy, low and high."""
+    low, high = bootstrap_interval(correct, np.ones(len(correct), np.int64))
+    return {"accuracy": float(correct.mean()), "low": low, "high": high}
 
 
 def paired_difference(

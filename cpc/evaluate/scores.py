@@ -50,6 +50,18 @@ def labels_by_utterance(
     return labels[first]
 
 
+def in_best(
+    scores: Float[np.ndarray, "n c"], labels: Int[np.ndarray, " n"], k: int
+) -> Bool[np.ndarray, " n"]:
+    """Whether each label is among the k classes of the highest scores; a tie is lost.
+
+    >>> in_best(np.array([[3.0, 2.0, 1.0], [3.0, 1.0, 1.0]]), np.array([1, 1]), k=2)
+    array([ True, False])
+    """
+    own = np.take_along_axis(scores, labels[:, None], axis=1)
+    return (~(scores < own)).sum(axis=1) <= k  # so a NaN is no hit
+
+
 def majority_accuracy(
     train_labels: Int[np.ndarray, " n"], test_labels: Int[np.ndarray, " m"]
 ) -> float:

@@ -61,7 +61,6 @@ NOTE = (
 )
 ABSENT = (
     "Table 1, supervised: audio has no supervised run of the same network; its row stays empty.",
-    "Table 4: the probes record no top-5 accuracy; the paper's values stand alone.",
     "Tables 3 and 4, other rows: they are other methods, which are not run here.",
     "Table 5 (text) and Figure 6 (reinforcement learning) are not reproduced. Figures 1 and 4 are "
     "drawings of the method.",

@@ -131,16 +131,18 @@ def picture_table(
 ) -> str:
     """Accuracies of one task on pictures, each with its paired lead over the untrained network."""
     first = rows[0]
-    majority = f"{100 * first['majority']:.1f}"
-    body = [["always the most frequent class", "", majority, "", "", ""]]
+    majority, with_five = f"{100 * first['majority']:.1f}", any("top_5" in row for row in rows)
+    body = [["always the most frequent class", "", majority, "", *[""] * with_five, "", ""]]
     for row in rows:
         lead: list[float] | None = row.get("versus", {}).get(f"random {row['features']}")
+        five = f"{100 * row['top_5']['accuracy']:.1f}" if "top_5" in row else ""
         body.append(
             [
                 feature_title(row["features"]),
                 PROBES.get(row["probe"], str(row["probe"])),
                 f"{100 * row['accuracy']:.1f}",
                 f"{100 * row['low']:.1f} to {100 * row['high']:.1f}",
+                *[five] * with_five,
                 lead_phrase(lead) if lead else "",
                 str(row.get("setting", "")),
             ]
@@ -152,8 +154,9 @@ def picture_table(
         + ". Intervals: bootstrap over test pictures. Over random: points above the untrained "
         "network with the same probe, an interval of the difference on the same pictures."
     )
+    head = ["features", "probe", "accuracy %", "95 % interval", *["top-5 %"] * with_five]
     return markup.table(
-        ["features", "probe", "accuracy %", "95 % interval", "over random", "setting"],
+        [*head, "over random", "setting"],
         body,
         title=f"{task.capitalize()} by {unit}, {data}",
         caption=caption,

@@ -3,7 +3,13 @@ import json
 import numpy as np
 import pytest
 
-from cpc.evaluate import bootstrap_interval, embed_pictures, paired_difference, picture_rows
+from cpc.evaluate import (
+    bootstrap_interval,
+    embed_pictures,
+    in_best,
+    paired_difference,
+    picture_rows,
+)
 from cpc.types import UserError
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (11, 4, 4, 1), np.uint8)
@@ -95,6 +101,7 @@ def test_rows_say_what_they_measure():
         task="classes",
         data="toy",
         num_classes=3,
+        correct_5={("z", "linear"): ours | theirs},
     )
     assert json.loads(json.dumps(rows)) == rows
     linear, random, knn = rows
@@ -107,6 +114,21 @@ def test_rows_say_what_they_measure():
     assert linear["versus"]["random z"] == list(paired_difference(ours, theirs))
     assert random["versus"]["z"][0] == pytest.approx(theirs.mean() - ours.mean())
     assert knn["versus"] == {}
+    five = linear["top_5"]
+    assert five["accuracy"] == pytest.approx((ours | theirs).mean())
+    assert five["low"] < five["accuracy"] < five["high"]
+    assert "top_5" not in random
+
+
+def test_among_the_best_is_a_place_in_the_sorted_scores():
+    rng = np.random.default_rng(0)
+    scores, labels = rng.normal(size=(50, 9)), rng.integers(0, 9, 50)
+    naive = [label in np.argsort(-row)[:5] for row, label in zip(scores, labels, strict=True)]
+    np.testing.assert_array_equal(in_best(scores, labels, 5), naive)
+    np.testing.assert_array_equal(in_best(scores, labels, 1), scores.argmax(1) == labels)
+    assert in_best(scores, labels, 9).all()
+    assert not in_best(np.zeros((3, 9)), labels[:3], 5).any()  # ties
+    assert not in_best(np.full((3, 9), np.nan), labels[:3], 5).any()
 
 
 def test_user_mistakes():
@@ -119,6 +141,17 @@ def test_user_mistakes():
             task="classes",
             data="toy",
             num_classes=2,
+        )
+    with pytest.raises(UserError, match="answers for 3 of 4"):
+        picture_rows(
+            {("z", "linear"): np.ones(4, bool)},
+            {},
+            np.array([0, 1]),
+            np.array([0, 1, 0, 1]),
+            task="classes",
+            data="toy",
+            num_classes=6,
+            correct_5={("z", "linear"): np.ones(3, bool)},
         )
     with pytest.raises(UserError, match="3 and 2 pictures"):
         paired_difference(np.ones(3, bool), np.ones(2, bool))

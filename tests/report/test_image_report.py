@@ -19,6 +19,7 @@ from cpc.report.image_figures import (
 from cpc.report.page import page_body
 from cpc.report.probe_figures import probe_figure, probe_progress_figure
 from cpc.report.records import read_run
+from cpc.report.tables import probe_tables
 from cpc.report.training_figures import accuracy_figure, bound_figure
 
 FIGURES = {
@@ -221,6 +222,21 @@ def test_verdict_compares_on_the_same_pictures(pictures, versus, words):
             row["versus"]["random z"] = versus
     path.write_text(json.dumps(content))
     assert words in sentences_of(pictures)
+
+
+def test_table_has_a_column_of_top_5_where_it_is_recorded(pictures):
+    assert "top-5" not in probe_tables(read_run(pictures))[0]
+    path = pictures / "probes" / "classes.json"
+    recorded = json.loads(path.read_text())
+    for row in recorded["rows"]:
+        if (row["features"], row["probe"]) == ("z", "linear"):
+            row["top_5"] = {"accuracy": 0.955, "low": 0.95, "high": 0.96}
+    path.write_text(json.dumps(recorded))
+    (table,) = probe_tables(read_run(pictures))
+    assert table.count("top-5 %") == 1
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr")]
+    assert {len(row) for row in rows if row} == {7}
+    assert [row[4] for row in rows if row and row[4]] == ["95.5"]
 
 
 def test_verdict_speaks_of_few_labels(pictures):
