@@ -19,7 +19,7 @@ from cpc.models import (
     LinearPredictor,
     make_model,
 )
-from cpc.models.convolution import convolve
+from cpc.models.convolution import LEAST_WIDTH, convolve
 from cpc.models.gru import gru_scan, gru_scan_plain
 from cpc.types import UserError
 
@@ -98,11 +98,14 @@ def test_equals_golden(name):
 @pytest.mark.parametrize(("kernel", "stride", "padding"), [
     (10, 5, (5, 0)), (8, 4, (2, 2)), (4, 2, (0, 0)), (4, 2, (2, 0)), (4, 2, (1, 1)), (3, 2, (1, 0)),
 ])  # fmt: skip
-@pytest.mark.parametrize("length", [40, 43])
-def test_fast_convolution_equals_plain(kernel, stride, padding, length):
+@pytest.mark.parametrize("length", [8, 40, 43])
+@pytest.mark.parametrize("channels", [3, LEAST_WIDTH])
+def test_fast_convolution_equals_plain(kernel, stride, padding, length, channels):
+    if length + sum(padding) < kernel:
+        length = kernel
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(2, length, 3)), jnp.float32)
-    w = jnp.asarray(rng.normal(size=(kernel, 3, 5)), jnp.float32)
+    x = jnp.asarray(rng.normal(size=(2, length, channels)), jnp.float32)
+    w = jnp.asarray(channels**-0.5 * rng.normal(size=(kernel, channels, 5)), jnp.float32)
 
     def plain(x, w):
         return jax.lax.conv_general_dilated(
