@@ -14,7 +14,8 @@ three products for four (Winograd 1980, F(2, 2)), and both gradients need three 
 It pays where numbers are multiplied more slowly than they are moved: on a CPU, in float32, from
 some width on. Elsewhere the forward pass is XLA's, and on a CPU only its gradient to the input is
 slow. With G_j = [g_j, g_{j-1}], the gradients of all outputs that frame j enters, both gradients
-are one product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G.
+are one product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G; where the input is narrower than the
+output, as a waveform is, [F_j, F_{j+1}]^T g takes less room.
 """
 
 import functools
@@ -141,7 +142,18 @@ def _frame_gradients(x, w, g, padding):
 
     halves = w.reshape(2, stride * c, d)
     dframes = pairs @ jnp.concatenate([halves[0], halves[1]], axis=-1).T
-    dw = frames.T @ pairs
-    dw = jnp.stack([dw[:, :d], dw[:, d:]]).reshape(w.shape)
     dx = dframes.reshape(b, needed, c)[:, start : start + s]
-    return jnp.pad(dx, ((0, 0), (0, s - dx.shape[1]), (0, 0))), dw
+    dx = jnp.pad(dx, ((0, 0), (0, s - dx.shape[1]), (0, 0)))
+    if stride * c < d:
+        return dx, _narrow_gradient(x, g, padding, width)
+    dw = frames.T @ pairs
+    return dx, jnp.stack([dw[:, :d], dw[:, d:]]).reshape(w.shape)
+
+
+def _narrow_gradient(x, g, padding, width):
+    """By the weights, from each output's whole input."""
+    stride, num_out = width // 2, g.shape[1]
+    x = jnp.pad(x, ((0, 0), padding, (0, 0)))
+    seen = [x[:, i : i + (num_out - 1) * stride + 1 : stride] for i in range(width)]
+    seen = jnp.stack(seen, 2).reshape(-1, width * x.shape[-1])
+    return (seen.T @ g.reshape(-1, g.shape[-1])).reshape(width, x.shape[-1], -1)

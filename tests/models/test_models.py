@@ -99,7 +99,7 @@ def test_equals_golden(name):
     (10, 5, (5, 0)), (8, 4, (2, 2)), (4, 2, (0, 0)), (4, 2, (2, 0)), (4, 2, (1, 1)), (3, 2, (1, 0)),
 ])  # fmt: skip
 @pytest.mark.parametrize("length", [8, 40, 43])
-@pytest.mark.parametrize("channels", [3, LEAST_WIDTH])
+@pytest.mark.parametrize("channels", [1, 3, LEAST_WIDTH])
 def test_fast_convolution_equals_plain(kernel, stride, padding, length, channels):
     if length + sum(padding) < kernel:
         length = kernel
