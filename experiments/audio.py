@@ -37,6 +37,7 @@ from experiments import audio_probes, launch, training
 from experiments.audio_data import AudioData, label_frames, load_data, synthetic_truth
 from experiments.audit import AUDIT
 from experiments.launch import Config
+from experiments.memory import check_memory
 from experiments.objective import build_objective, build_rule
 from experiments.run_problem import run_problem
 
@@ -55,6 +56,8 @@ def run(
     check_batch_size(config.data.batch_size, mesh)
     check_negatives(config)
     model = build_model(config.model)
+    num_latents = max(1, config.data.window_samples // ConvEncoder().stride)
+    check_memory(config, mesh, num_latents, config.model.width, config.model.num_offsets)
     folder = launch.open_run(workdir, config, mesh)
     data = launch.load_in_turn(lambda: load_data(config, print))
     launch.write_skipped(folder, data.train.skipped)

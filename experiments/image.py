@@ -11,6 +11,7 @@ Any key of the config can be set, and the same command again resumes:
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ from experiments import image_probes, launch, training
 from experiments.audit import AUDIT
 from experiments.image_data import ImageData, load_data, skipped
 from experiments.launch import Config
+from experiments.memory import check_memory
 from experiments.objective import View, build_objective
 from experiments.run_problem import run_problem
 
@@ -58,6 +60,7 @@ def run(
     check_batch_size(config.data.batch_size, mesh)
     offsets = choose_offsets(config)
     model = build_model(config, offsets)
+    check_memory(config, mesh, *sizes_of_loss(config, offsets))
     folder = launch.open_run(workdir, config, mesh)
     data = launch.load_in_turn(lambda: load_data(config, print))
     launch.write_skipped(folder, skipped(data).items())
@@ -108,6 +111,14 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
     size = (config.augment.crop, config.augment.crop)
     check_offsets(offsets, patch_grid(size, options.patch, options.stride), options.directions)
     return offsets
+
+
+def sizes_of_loss(config: Config, offsets: tuple[int, ...]) -> tuple[int, int, int]:
+    """Latents of a picture, their width, and offsets of all directions together."""
+    options, size = config.model, (config.augment.crop, config.augment.crop)
+    width = options.target_width or build_encoder(options, jnp.float32)[1]
+    num_latents = math.prod(patch_grid(size, options.patch, options.stride))
+    return num_latents, width, len(offsets) * len(options.directions)
 
 
 def build_model(config: Config, offsets: tuple[int, ...]) -> Model:

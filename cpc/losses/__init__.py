@@ -10,7 +10,8 @@ from cpc.losses.pairwise import sigmoid, triplet
 from cpc.losses.places import same_place_losses
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
-from cpc.losses.streaming import Standing, largest_block, streaming_info_nce
+from cpc.losses.sizes import criterion_bytes, largest_block
+from cpc.losses.streaming import Standing, streaming_info_nce
 from cpc.losses.symmetric import streaming_symmetric_info_nce
 from cpc.losses.tiles import AnchorScores
 from cpc.losses.views import nt_xent, sup_con, view_scores
@@ -25,6 +26,7 @@ __all__ = [
     "Standing",
     "alignment",
     "cpc_loss",
+    "criterion_bytes",
     "debiased",
     "decoupled",
     "decoupled_weights",

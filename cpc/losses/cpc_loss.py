@@ -87,7 +87,7 @@ def cpc_loss(
       offsets: what the predictions are of, ascending; 1 to k by default.
       memory: further candidates.
       block: anchors scored at a time; changes memory and speed, not the result (with a random
-        `choose`, it changes which negatives are drawn).
+        `choose`, it changes which negatives are drawn). `criterion_bytes` says what it takes.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
         while a block's scores fit 256 MB. Changes memory and speed alone.
       criterion: how the losses are summed, such as that of `cpc.parallel.make_criterion`, for a

@@ -64,7 +64,8 @@ def streaming_info_nce(
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
       where_candidates: which candidates exist, likewise.
-      block: anchors scored at a time; `largest_block` says how many fit a memory.
+      block: anchors scored at a time; `largest_block` says how many fit a memory, and
+        `criterion_bytes` what all of it takes.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
       kernels: on an NVIDIA GPU, the Pallas kernels of `score_by_kernels` in place of the blocks.
@@ -97,26 +98,6 @@ def streaming_info_nce(
     width = num_columns(min(block, len(queries)), len(keys), columns)
     scores: Any = _losses(*inputs, rule, offset, block, width, kernels)
     return scores.loss, standing(scores)
-
-
-def largest_block(num_candidates: int, num_bytes: int) -> int:
-    """Anchors whose scores of all candidates fit a memory; pass it as `block`.
-
-    A score takes 12 bytes while its block is at work: scores, derivatives and their transpose.
-
-    Raises:
-      UserError: not one anchor fits.
-
-    >>> largest_block(131_072, 2**30)
-    682
-    """
-    block = num_bytes // (12 * max(num_candidates, 1))
-    if block < 1:
-        raise UserError(
-            f"{num_bytes} bytes do not hold one anchor's scores of {num_candidates} candidates: "
-            f"give it {12 * num_candidates} or more, or cut the candidates with columns"
-        )
-    return block
 
 
 def read_inputs(

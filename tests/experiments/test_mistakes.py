@@ -124,6 +124,14 @@ def test_one_window_and_no_negatives(audio, config, tmp_path):
     mistake(audio, config, tmp_path / "run", "no negatives at offset 1: raise")
 
 
+def test_a_loss_larger_than_memory(audio, config, tmp_path, monkeypatch):
+    from experiments import memory
+
+    monkeypatch.setattr(memory, "device_bytes", lambda mesh: 10_000)
+    mistake(audio, config, tmp_path / "run", "the loss alone takes .* of a device's 1e-05 GB")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.fixture
 def folder_config(config, tmp_path):
     config.data.source = "folder"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpc import losses, negatives
-from cpc.losses import cpc_loss, largest_block, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.losses import cpc_loss, streaming_info_nce, streaming_symmetric_info_nce
 from cpc.types import CPCOutputs, Position, UserError
 from tests.losses import naive_streaming as naive
 
@@ -250,5 +250,3 @@ def test_mistakes_are_named(unchecked):
         streaming_info_nce(q, k, candidates, candidates, negatives.batch, 1)
     with pytest.raises(UserError, match="keys are 4 wide and queries 5"):
         streaming_info_nce(q, k[:, :4], anchors, candidates, negatives.batch, 1)
-    with pytest.raises(UserError, match="give it 1200 or more"):
-        largest_block(100, 1199)

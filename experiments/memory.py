@@ -1,0 +1,106 @@
+"""Whether the loss of a config fits the devices, before anything is read or compiled."""
+
+import functools
+import math
+import os
+import pathlib
+
+import jax
+import jax.numpy as jnp
+
+from cpc import losses
+from cpc.parallel import takes_ring
+from cpc.types import UserError
+from experiments.launch import Config
+from experiments.objective import build_choice, build_loss, build_rule
+
+#: What a container may use, where it is limited: of cgroups 2 and 1.
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+#: Anchors that `cpc_loss` scores at a time.
+BLOCK = 512
+
+
+def check_memory(
+    config: Config, mesh: jax.sharding.Mesh, num_latents: int, width: int, num_offsets: int
+) -> None:
+    """The scores and gradients of the loss fit a device's memory; the network comes on top.
+
+    `num_latents` are of a window or picture, `num_offsets` of all directions together.
+
+    Raises:
+        UserError: they do not, with the numbers, and the batch and the block that would.
+    """
+    if build_rule(config).same_place and not config.negatives.queue:
+        return  # few of the candidates are scored, and no block of them is kept
+    needed = functools.partial(criterion_bytes, config, mesh.size, num_latents, width, num_offsets)
+    batch_size, memory = config.data.batch_size, device_bytes(mesh)
+    if needed(batch_size) <= memory:
+        return
+    step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.groups)
+    batches = range(batch_size // step * step, 0, -step)
+    fits = next((size for size in batches if needed(size) <= memory), 0)
+    blocks = (BLOCK >> halvings for halvings in range(1, BLOCK.bit_length()))
+    block = next((size for size in blocks if needed(batch_size, size) <= memory), 0)
+    queue = f" and {config.negatives.queue:,} of a queue" if config.negatives.queue else ""
+    raise UserError(
+        f"the loss alone takes {giga(needed(batch_size))} of a device's {giga(memory)}, for "
+        f"{batch_size} x {num_latents:,} candidates{queue}, {width} wide, at {num_offsets} offsets "
+        f"in blocks of {BLOCK} anchors: "
+        + (f"data.batch_size={fits} fits" if fits else "no data.batch_size fits")
+        + (f", or `block={block}` of cpc_loss" if block else ", and smaller blocks do not help")
+        + "; fewer offsets (model.num_offsets), a smaller negatives.queue or more devices need less"
+    )
+
+
+def criterion_bytes(
+    config: Config,
+    num_devices: int,
+    num_latents: int,
+    width: int,
+    num_offsets: int,
+    batch_size: int,
+    block: int = BLOCK,
+) -> int:
+    """What one of the devices holds for the loss of a batch."""
+    choose, loss = build_choice(config.negatives), build_loss(config.loss)
+    is_plain = choose is None and loss is losses.info_nce
+    num_candidates = batch_size * num_latents + config.negatives.queue
+    travels = num_devices > 1 and is_plain and takes_ring(num_offsets, num_candidates, width)
+    # Keys that travel leave a share of them on each device, and scores in whole rows of it.
+    held = -(-num_candidates // num_devices) if travels else num_candidates
+    if choose is not None:  # the compiler cuts the blocks of the whole batch
+        block = -(-block // num_devices)
+    return losses.criterion_bytes(
+        batch_size // num_devices * num_latents,
+        held,
+        width,
+        num_offsets=num_offsets,
+        num_sequences=1 if travels else batch_size // num_devices,
+        block=block,
+        columns=None if is_plain and not travels else held,
+        itemsize=jnp.dtype(config.model.dtype).itemsize,
+    )
+
+
+def device_bytes(mesh: jax.sharding.Mesh) -> int:
+    """Memory of a device of this process; CPU devices share what the machine, or container, has."""
+    own = [one for one in mesh.devices.flat if one.process_index == jax.process_index()]
+    known = own[0].memory_stats() or {}
+    if "bytes_limit" in known:
+        return known["bytes_limit"]
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in LIMITS:
+        try:
+            sizes.append(int(pathlib.Path(path).read_text()))
+        except (OSError, ValueError):  # none of this kind, or "max"
+            continue
+    return min(sizes) // len(own)
+
+
+def giga(num_bytes: int) -> str:
+    """In words.
+
+    >>> giga(3_220_000_000)
+    '3.22 GB'
+    """
+    return f"{num_bytes / 1e9:.3g} GB"

@@ -1,0 +1,118 @@
+"""A loss that no device could hold is refused before anything is read or compiled."""
+
+import re
+import types
+
+import jax
+import pytest
+
+from configs import audio_synthetic, image_fashion_mnist
+from cpc.train import make_mesh
+from cpc.types import UserError
+from experiments import image, memory
+
+
+@pytest.fixture
+def has(monkeypatch):
+    """has(bytes): every device has so many."""
+
+    def set_bytes(num_bytes):
+        monkeypatch.setattr(memory, "device_bytes", lambda mesh: num_bytes)
+
+    return set_bytes
+
+
+def make_config(**options):
+    config = audio_synthetic.get_config()
+    for key, value in options.items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+def refusal(config, num_devices=1, num_offsets=12):
+    with pytest.raises(UserError) as caught:
+        memory.check_memory(config, make_mesh(num_devices), 128, 512, num_offsets)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{}, {"negatives__groups": 16}, {"negatives__queue": 40_000}])
+def test_the_batch_that_is_named_fits_and_the_next_does_not(has, options):
+    has(2 * 10**9)
+    config = make_config(data__batch_size=1024, **options)
+    found = re.search(r"data\.batch_size=(\d+) fits", refusal(config))
+    fits, step = int(found[1]), config.negatives.groups
+    assert fits % step == 0
+    for size, is_refused in ((fits, False), (fits + step, True)):
+        config.data.batch_size = size
+        if is_refused:
+            refusal(config)
+        else:
+            memory.check_memory(config, make_mesh(1), 128, 512, 12)
+
+
+def test_the_sentence_has_the_numbers(has):
+    has(2 * 10**9)
+    sentence = refusal(make_config(data__batch_size=1024, negatives__queue=1000))
+    # Rows of 132,072 scores for 1,024 windows are more than 256 MB, so that a tile has 4,096.
+    scores = 12 * 1024 * 4096
+    keys, queries = (1024 * 128 + 1000) * 512, 12 * 1024 * 128 * 512
+    needed = scores + 4 * 12 * keys + 4 * (keys + 2 * queries)
+    assert f"takes {needed / 1e9:.3g} GB of a device's 2 GB" in sentence
+    assert "1024 x 128 candidates and 1,000 of a queue, 512 wide, at 12 offsets" in sentence
+    assert "smaller blocks do not help" in sentence  # the gradients alone are too much
+    assert "\n" not in sentence
+
+
+def test_a_block_is_named_where_the_scores_are_too_much(has):
+    config = make_config(data__batch_size=8, negatives__choose="hardest", negatives__num_sampled=4)
+    config.negatives.queue = 100_000
+    whole = memory.criterion_bytes(config, 1, 128, 512, 1, 8)
+    has(whole - 1)
+    assert "or `block=256` of cpc_loss" in refusal(config, num_offsets=1)
+    has(whole)
+    memory.check_memory(config, make_mesh(1), 128, 512, 1)
+
+
+def test_what_needs_less_is_let_through(has):
+    config = make_config(data__batch_size=64)
+    needed = memory.criterion_bytes(config, 1, 128, 512, 12, 64)
+    has(needed - 1)
+    refusal(config)
+    assert memory.criterion_bytes(config, 8, 128, 512, 12, 64) == needed / 8  # keys travel
+    memory.check_memory(config, make_mesh(8), 128, 512, 12)
+    config.model.dtype = "bfloat16"
+    memory.check_memory(config, make_mesh(1), 128, 512, 12)
+    config.model.dtype, config.negatives.rule = "float32", "one_per_sequence"
+    memory.check_memory(config, make_mesh(1), 128, 512, 12)
+
+
+def test_pictures_count_all_directions():
+    config = image_fashion_mnist.get_config()
+    config.model.directions = ("down", "left")
+    latents, width, offsets = image.sizes_of_loss(config, image.choose_offsets(config))
+    batch = {"x": jax.ShapeDtypeStruct((2, 28, 28, 1), "uint8")}
+    model = image.build_model(config, image.choose_offsets(config))
+    shapes = jax.eval_shape(
+        lambda batch: image.prepare(config, batch, jax.random.key(0), False), batch
+    )
+    variables = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch), shapes)
+    outputs, _ = jax.eval_shape(lambda v, x: model.apply(v, x, False), variables, shapes)
+    assert sum(one.predictions.shape[-2] for one in outputs) == offsets
+    assert outputs[0].z.shape == (2, latents**0.5, latents**0.5, width)
+
+
+def test_memory_of_a_device(monkeypatch, tmp_path):
+    def mesh_of(stats, count=1):
+        device = types.SimpleNamespace(process_index=0, memory_stats=lambda: stats)
+        return types.SimpleNamespace(devices=types.SimpleNamespace(flat=[device] * count))
+
+    assert memory.device_bytes(mesh_of({"bytes_limit": 7})) == 7
+    monkeypatch.setattr(memory, "LIMITS", ())
+    machine = memory.device_bytes(mesh_of(None))
+    assert memory.device_bytes(mesh_of({}, 8)) == machine // 8
+    for text, expected in (("4096\n", 4096), ("max\n", machine)):
+        (tmp_path / "memory.max").write_text(text)
+        limits = (str(tmp_path / "none"), str(tmp_path / "memory.max"))
+        monkeypatch.setattr(memory, "LIMITS", limits)
+        assert memory.device_bytes(mesh_of(None)) == expected
