@@ -75,11 +75,11 @@ def test_a_block_is_named_where_the_scores_are_too_much(has):
 
 
 def test_what_needs_less_is_let_through(has):
-    config = make_config(data__batch_size=64)
-    needed = memory.criterion_bytes(config, 1, 128, 512, 12, 64)
+    config = make_config(data__batch_size=128)
+    needed = memory.criterion_bytes(config, 1, 128, 512, 12, 128)
     has(needed - 1)
     refusal(config)
-    assert memory.criterion_bytes(config, 8, 128, 512, 12, 64) == needed / 8  # keys travel
+    assert memory.criterion_bytes(config, 8, 128, 512, 12, 128) == needed / 8  # keys travel
     memory.check_memory(config, make_mesh(8), 128, 512, 12)
     config.model.dtype = "bfloat16"
     memory.check_memory(config, make_mesh(1), 128, 512, 12)
