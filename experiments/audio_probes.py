@@ -1,4 +1,7 @@
-"""Probes of audio features: phones and speakers, from z, c, MFCC and a network never trained."""
+"""Probes of audio features: phones and speakers, from z, c, MFCC and a network never trained.
+
+And, to compare them with, the same network trained on the labels.
+"""
 
 import pathlib
 import time
@@ -8,16 +11,26 @@ from typing import Any
 import jax
 import numpy as np
 
-from cpc.data import SAMPLE_RATE_HZ, Recordings, align, read_all, select
-from cpc.evaluate import embed_utterances, mfcc, probe_rows
+from cpc.data import (
+    SAMPLE_RATE_HZ,
+    UNLABELLED,
+    Recordings,
+    align,
+    make_batches,
+    read_all,
+    select,
+)
+from cpc.evaluate import answer_rows, embed_utterances, mfcc, probe_rows
 from cpc.models import Model
+from cpc.train import ProgressWriter, make_optimizer
 from cpc.types import UserError
 from experiments import launch
 from experiments.audio_data import AudioData
 from experiments.launch import Config
+from experiments.supervised import train_on_labels
 
 TASKS = ("phones", "speakers")
-FEATURES = ("c", "z", "mfcc", "random c", "random z")
+FEATURES = ("c", "z", "mfcc", "random c", "random z", "supervised")
 #: Points of the speaker picture: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
 #: Labels come every 10 ms.
@@ -42,6 +55,12 @@ def check_options(config: Config) -> None:
                 raise UserError(f"{name} has {word!r}: choose from {', '.join(known)}")
     if options.tasks and not options.features:
         raise UserError(f"probe.features is empty: choose from {', '.join(FEATURES)}")
+    if options.every and "supervised" in options.features:
+        raise UserError(
+            f"probe.every is {options.every}, and each time the supervised network would be "
+            "trained anew, with the same result: set probe.every to 0, or take supervised out of "
+            "probe.features"
+        )
     if options.tasks and config.model.padding == "valid":
         raise UserError(
             "model.padding is valid, which gives fewer latents than there are labels: probe with "
@@ -54,6 +73,7 @@ def check_data(config: Config, data: AudioData, tasks: Sequence[str] | None = No
     wanted: Sequence[str] = config.probe.tasks if tasks is None else tasks
     if "speakers" in wanted:
         _speaker_names(data)
+        _check_windows(config, _of_speakers(config, data.train), config.data.source)
     if "phones" not in wanted:
         return
     if not data.phones:
@@ -71,6 +91,7 @@ def check_data(config: Config, data: AudioData, tasks: Sequence[str] | None = No
                 )
             for utterance, length in zip(part.names, part.lengths, strict=True):
                 align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
+        _check_windows(config, _of_phones(config, data.train, phones), name)
 
 
 def run_tasks(
@@ -92,9 +113,9 @@ def run_tasks(
     accuracies = {}
     for task in config.probe.tasks if tasks is None else tasks:
         begin = time.perf_counter()
-        rows = phone_rows(config, data, features) if task == "phones" else []
+        rows = phone_rows(config, data, model, features) if task == "phones" else []
         if task == "speakers":
-            rows = speaker_rows(config, data, features)
+            rows = speaker_rows(config, data, model, features)
             points, speaker, names = speaker_picture(data, features["c"])
             part = folder / "picture.part.npz"
             np.savez(part, features=points, speaker=speaker, names=names)
@@ -111,7 +132,10 @@ def run_tasks(
 def make_features(
     config: Config, model: Model, variables: Any
 ) -> dict[str, Callable[[Recordings], list[np.ndarray]]]:
-    """Name -> the features of each recording, (frames, width), one frame each 10 ms."""
+    """Name -> the features of each recording, (frames, width), one frame each 10 ms.
+
+    The supervised network, which answers by itself, is none of them.
+    """
     window = np.zeros((1, config.data.window_samples), np.float32)
     untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
     functions = {
@@ -128,61 +152,141 @@ def make_features(
             embed, [read_all(recordings, i) for i in range(len(recordings))]
         )
 
-    return {name: of(name) for name in dict.fromkeys(("c", *config.probe.features))}
+    wanted = dict.fromkeys(("c", *config.probe.features))
+    return {name: of(name) for name in wanted if name in functions}
 
 
-def phone_rows(config: Config, data: AudioData, features: dict) -> list[dict[str, Any]]:
+def phone_rows(
+    config: Config, data: AudioData, model: Model, features: dict
+) -> list[dict[str, Any]]:
     """Frame-wise phones, on every labelled set."""
     rows = []
     for name, phones in data.phones.items():
-        train, test = (
-            _labelled(recordings, phones.labels) for recordings in (data.train, data.test)
-        )
-        train = first_minutes(train, 60 * config.probe.hours, by_speaker=False)
+        parts = _of_phones(config, data.train, phones), _labelled(data.test, phones.labels)
         labels = [
             [
                 align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
                 for utterance, length in zip(part.names, part.lengths, strict=True)
             ]
-            for part in (train, test)
+            for part in parts
         ]
-        for feature in config.probe.features:  # one at a time: a feature can fill the memory
+        row = {"task": "phones", "data": name, "num_classes": len(phones.names)}
+        rows += rows_of(config, model, features, parts, labels, **row)
+    return rows
+
+
+def speaker_rows(
+    config: Config, data: AudioData, model: Model, features: dict
+) -> list[dict[str, Any]]:
+    """Speakers, frame-wise and by utterance."""
+    names = _speaker_names(data)
+    known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
+    parts = [_of_speakers(config, part) for part in (data.train, select(data.test, known))]
+    labels = [
+        [
+            np.full(max(1, int(length) // FRAME_SAMPLES), names.index(speaker), np.int32)
+            for speaker, length in zip(part.speakers, part.lengths, strict=True)
+        ]
+        for part in parts
+    ]
+    row = {"task": "speakers", "data": config.data.source, "num_classes": len(names)}
+    return rows_of(config, model, features, parts, labels, **row, units=("frame", "utterance"))
+
+
+def rows_of(
+    config: Config,
+    model: Model,
+    features: dict,
+    parts: Sequence[Recordings],
+    labels: Sequence[list[np.ndarray]],
+    **row: Any,
+) -> list[dict[str, Any]]:
+    """Rows of each of the features; parts, and labels by frame, to train and to test."""
+    rows = []
+    for feature in config.probe.features:  # one at a time: a feature can fill the memory
+        if feature == "supervised":
+            print(f"the network trained on {row['task']} of {row['data']}:")
+            answer = train_supervised(config, model, parts[0], labels[0], row["num_classes"])
+            decay = config.optim.weight_decay
+            rows += answer_rows(
+                answer(parts[1]), *labels, features=feature, weight_decay=decay, **row
+            )
+        else:
             rows += probe_rows(
-                {feature: features[feature](train)},
-                {feature: features[feature](test)},
-                labels[0],
-                labels[1],
-                task="phones",
-                data=name,
-                num_classes=len(phones.names),
+                {feature: features[feature](parts[0])},
+                {feature: features[feature](parts[1])},
+                *labels,
                 hidden_widths=_hidden_widths(config),
                 num_epochs=config.probe.num_epochs,
+                **row,
             )
     return rows
 
 
-def speaker_rows(config: Config, data: AudioData, features: dict) -> list[dict[str, Any]]:
-    """Speakers, frame-wise and by utterance."""
-    names = _speaker_names(data)
-    train = first_minutes(data.train, config.probe.minutes_per_speaker)
-    known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
-    test = first_minutes(select(data.test, known), config.probe.minutes_per_speaker)
-    labels = [[names.index(speaker) for speaker in part.speakers] for part in (train, test)]
-    rows = []
-    for feature in config.probe.features:
-        rows += probe_rows(
-            {feature: features[feature](train)},
-            {feature: features[feature](test)},
-            labels[0],
-            labels[1],
-            task="speakers",
-            data=config.data.source,
-            num_classes=len(names),
-            hidden_widths=_hidden_widths(config),
-            num_epochs=config.probe.num_epochs,
-            units=("frame", "utterance"),
-        )
-    return rows
+def train_supervised(
+    config: Config,
+    model: Model,
+    recordings: Recordings,
+    labels: Sequence[np.ndarray],
+    num_classes: int,
+) -> Callable[[Recordings], list[np.ndarray]]:
+    """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
+
+    From a new start, as long as the run, on windows of the same length, with the same optimizer;
+    `labels` has one a frame of each recording. Returns a function from recordings to the
+    log-probabilities (frames, num_classes) of each.
+    """
+    options, rng = config.data, jax.random.key(config.seed + 2)
+    draw = make_batches(
+        recordings,
+        window_samples=options.window_samples,
+        batch_size=options.batch_size,
+        seed=config.seed,
+    )
+    num_frames = max(1, options.window_samples // FRAME_SAMPLES)
+
+    def draw_labelled(step):
+        batch = draw(step)
+        places = zip(batch["utterance"], batch["start"], strict=True)
+        windows = [label_window(labels[i], int(start), num_frames) for i, start in places]
+        return {"x": batch["x"], "label": np.stack(windows)}
+
+    def contexts(params, extra, batch, rng, train):
+        variables = {"params": params, **extra}
+        if not train:
+            return model.embed(variables, batch["x"])[1], extra
+        outputs, extra = model.apply(variables, batch, True, rng)
+        return outputs.c, extra
+
+    own = ("learning_rate", "warmup_steps", "schedule", "clip_norm", "weight_decay")
+    tx, _ = make_optimizer(num_steps=config.num_steps, **{name: config.optim[name] for name in own})
+    hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
+    console = ProgressWriter(config.num_steps, rate=(hours, "h audio"))
+    answer = train_on_labels(
+        contexts,
+        model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
+        draw_labelled,
+        tx,
+        num_classes=num_classes,
+        num_steps=config.num_steps,
+        rng=rng,
+        log_every=config.log_every,
+        writers=(console,),
+        num_threads=options.num_threads,
+    )
+    console.close()
+    return lambda part: embed_utterances(answer, [read_all(part, i) for i in range(len(part))])
+
+
+def label_window(labels: np.ndarray, start: int, num_frames: int) -> np.ndarray:
+    """Labels of the frames of a window that begins at a sample: of the 10 ms that overlap most.
+
+    >>> label_window(np.array([5, 6, 7], np.int32), 90, 3)
+    array([ 6,  7, -1], dtype=int32)
+    """
+    begin = (start + FRAME_SAMPLES // 2) // FRAME_SAMPLES
+    found = labels[begin : begin + num_frames]
+    return np.pad(found, (0, num_frames - len(found)), constant_values=UNLABELLED)
 
 
 def _speaker_names(data: AudioData) -> list[str]:
@@ -194,6 +298,26 @@ def _speaker_names(data: AudioData) -> list[str]:
             "data.speaker_level"
         )
     return names
+
+
+def _of_speakers(config, recordings):
+    return first_minutes(recordings, config.probe.minutes_per_speaker)
+
+
+def _of_phones(config, recordings, phones):
+    part = _labelled(recordings, phones.labels)
+    return first_minutes(part, 60 * config.probe.hours, by_speaker=False)
+
+
+def _check_windows(config, part, name):
+    """The supervised network is trained on windows of the utterances that the probes may use."""
+    window, longest = config.data.window_samples, max(part.lengths)
+    if "supervised" in config.probe.features and longest < window:
+        raise UserError(
+            f"none of the labelled training utterances of {name} is as long as a window of "
+            f"{window} samples, but the supervised network is trained on windows: take supervised "
+            "out of probe.features, or choose a shorter data.window_samples"
+        )
 
 
 def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = True) -> Recordings:
@@ -228,7 +352,7 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     """The table on the console, accuracies in percent."""
     for row in rows:
         print(
-            f"  {row['data']:<12} {row['features']:<9} {row['probe']:<7} {row['unit']:<10}"
+            f"  {row['data']:<12} {row['features']:<10} {row['probe']:<7} {row['unit']:<10}"
             f"{100 * row['accuracy']:6.1f} %  [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
             f"  majority {100 * row['majority']:.1f} %"
         )

@@ -27,11 +27,12 @@ from cpc.evaluate import (
     predict,
 )
 from cpc.models import Model
-from cpc.train import init_state, jit_step, make_optimizer, make_train_step
+from cpc.train import make_optimizer
 from cpc.types import UserError
 from experiments import launch
 from experiments.image_data import ImageData
 from experiments.launch import Config
+from experiments.supervised import train_on_labels
 from experiments.training import Problem
 
 TASKS = ("linear", "knn", "few_labels", "fine_tuned", "supervised", "neighbours", "units")
@@ -285,26 +286,10 @@ def train_classifier(
     num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
     root = jax.random.key(config.seed + 2)
     batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
-    variables = dict(start or model.init(root, batch))
 
-    def pooled_z(variables, patches):
-        return pool(model.embed(variables, patches)[0], options.regions)
-
-    width = jax.eval_shape(pooled_z, variables, batch["x"]).shape[-1]
-    params = {
-        "model": variables.pop("params"),
-        "head": (jnp.zeros((width, num_classes)), jnp.zeros(num_classes)),
-    }
-
-    def scores(params, extra, patches):
-        weight, bias = params["head"]
-        return pooled_z({"params": params["model"], **extra}, patches) @ weight + bias
-
-    def loss_fn(params, extra, batch, rng):
-        patches = prepare(batch, rng, True)["x"]
-        log_p = jax.nn.log_softmax(scores(params, extra, patches))
-        nats = -jnp.take_along_axis(log_p, batch["label"][:, None], 1).mean()
-        return nats, (extra, {})
+    def pooled_z(params, extra, batch, rng, train):
+        z, _ = model.embed({"params": params, **extra}, prepare(batch, rng, train)["x"])
+        return pool(z, options.regions), extra
 
     tx, _ = make_optimizer(
         learning_rate=config.optim.learning_rate,
@@ -312,18 +297,17 @@ def train_classifier(
         num_steps=num_steps,
         schedule="cosine",
     )
-    state = init_state(params, variables, tx, root, {})
-    step = jit_step(make_train_step(loss_fn, tx), state)
-    for i in range(num_steps):
-        state = step(state, draw(i))
-    final = state.params
-
-    @jax.jit
-    def answer(images):
-        patches = prepare({"x": images}, root, False)["x"]
-        return scores(final, variables, patches).argmax(-1)
-
-    return lambda pixels: embed_pictures(answer, pixels).astype(np.int32)
+    answer = train_on_labels(
+        pooled_z,
+        start or model.init(root, batch),
+        draw,
+        tx,
+        num_classes=num_classes,
+        num_steps=num_steps,
+        rng=root,
+        num_threads=config.data.num_threads,
+    )
+    return lambda pixels: embed_pictures(answer, pixels).argmax(1)
 
 
 def save_neighbours(

@@ -7,7 +7,7 @@ from cpc.evaluate.mfcc import mfcc
 from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
 from cpc.evaluate.pictures import Difference, embed_pictures, paired_difference, picture_rows
 from cpc.evaluate.probe import Probe, adam_cosine, fit_probe, paper_sgd, predict
-from cpc.evaluate.rows import probe_rows
+from cpc.evaluate.rows import answer_rows, probe_rows
 from cpc.evaluate.scores import (
     bootstrap_interval,
     frame_correct,
@@ -23,6 +23,7 @@ __all__ = [
     "Probe",
     "Top",
     "adam_cosine",
+    "answer_rows",
     "bootstrap_interval",
     "embed_pictures",
     "embed_utterances",

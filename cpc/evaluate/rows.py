@@ -57,21 +57,77 @@ def probe_rows(
             probe = fit_probe(
                 *train, num_classes=num_classes, hidden_width=hidden_width, **fit_options
             )
-            log_probabilities = predict(probe, test[0])
-            for unit in units:
-                yield {
-                    "task": task,
-                    "data": data,
-                    "features": name,
-                    "probe": "hidden" if hidden_width else "linear",
-                    "unit": unit,
-                    **score_unit(unit, log_probabilities, train, test),
-                    "num_classes": num_classes,
-                    "num_train": len(train[1]),
-                    "num_test": len(test[1]),
-                    "num_test_utterances": len(np.unique(test[2])),
-                    "weight_decay": probe.weight_decay,
-                }
+            yield from score_rows(
+                predict(probe, test[0]),
+                train,
+                test,
+                units,
+                task=task,
+                data=data,
+                features=name,
+                probe="hidden" if hidden_width else "linear",
+                num_classes=num_classes,
+                weight_decay=probe.weight_decay,
+            )
+
+
+def answer_rows(
+    log_probabilities: Sequence[Float[np.ndarray, "_ _"]],
+    train_labels: Sequence[Int[np.ndarray, " _"]],
+    test_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
+    *,
+    task: str,
+    data: str,
+    features: str,
+    num_classes: int,
+    units: Sequence[str] = ("frame",),
+    weight_decay: float | int = 0.0,
+) -> Iterator[dict[str, Any]]:
+    """Rows like those of `probe_rows`, of a network that answers by itself.
+
+    Args:
+        log_probabilities: of the classes, (frames, num_classes) of each test utterance.
+        train_labels: one label a frame of each utterance that the network was trained on.
+        test_labels, task, data, num_classes, units: as in `probe_rows`.
+        features, weight_decay: for the row; its probe is "linear", the network's last layer.
+
+    Raises:
+        UserError: lengths of answers and labels differ (naming the utterance), or no label.
+    """
+    no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
+    train = flatten(no_features, train_labels, "training labels")
+    test = flatten(log_probabilities, test_labels, "answers")
+    yield from score_rows(
+        test[0],
+        train,
+        test,
+        units,
+        task=task,
+        data=data,
+        features=features,
+        probe="linear",
+        num_classes=num_classes,
+        weight_decay=weight_decay,
+    )
+
+
+def score_rows(
+    log_probabilities: Float[np.ndarray, "n c"],
+    train: tuple,
+    test: tuple,
+    units: Sequence[str],
+    **row: Any,
+) -> Iterator[dict[str, Any]]:
+    """A row for each unit, from the answers for the test frames; train and test are flattened."""
+    for unit in units:
+        yield {
+            **row,
+            "unit": unit,
+            **score_unit(unit, log_probabilities, train, test),
+            "num_train": len(train[1]),
+            "num_test": len(test[1]),
+            "num_test_utterances": len(np.unique(test[2])),
+        }
 
 
 def flatten(

@@ -5,10 +5,13 @@ import numpy as np
 import pytest
 
 from cpc.evaluate import (
+    answer_rows,
     bootstrap_interval,
     feature_spread,
+    fit_probe,
     frame_correct,
     majority_accuracy,
+    predict,
     probe_rows,
     utterance_correct,
 )
@@ -132,6 +135,28 @@ def test_rows_say_what_they_measure():
         assert row["num_train"] == sum(len(f) for f in train["good"])
         assert row["num_test"] == sum(len(f) for f in test["good"])
         assert row["num_test_utterances"] == 60
+
+
+def test_rows_of_answers_are_those_of_the_probe_that_gave_them():
+    rng = np.random.default_rng(0)
+    labels = [np.full(n, i % 2) for i, n in enumerate(rng.integers(3, 9, 12))]
+    for utterance in labels:
+        utterance[0] = -1
+    features = [(y[:, None] + rng.standard_normal((len(y), 2))).astype(np.float32) for y in labels]
+    options = {"task": "speakers", "data": "toy", "num_classes": 2, "units": ("frame", "utterance")}
+    fit_options = {"weight_decays": (0.1,), "min_updates": 30}
+    rows = list(
+        probe_rows({"c": features}, {"c": features}, labels, labels, **options, **fit_options)
+    )
+    flat, utterances = np.concatenate(labels), np.repeat(np.arange(12), list(map(len, labels)))
+    probe = fit_probe(np.concatenate(features), flat, utterances, num_classes=2, **fit_options)
+    answers = [predict(probe, one) for one in features]
+    again = answer_rows(answers, labels, labels, features="c", weight_decay=0.1, **options)
+    assert list(again) == rows
+    assert rows[0]["num_test"] == (flat >= 0).sum()
+    wrong = answer_rows(answers, labels, labels[:-1], features="c", **options)
+    with pytest.raises(UserError, match=r"answers hold 12 utterances .* 11"):
+        list(wrong)
 
 
 def test_rows_by_frame_skip_unlabelled_frames():

@@ -1,0 +1,95 @@
+"""Supervised rows: the network of a run with a linear softmax on top, trained whole on labels.
+
+For audio the last row of Table 1 of van den Oord et al. (2018), "same architecture".
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Float, Int
+
+from cpc.data import prefetch
+from cpc.train import Writer, fit, init_state, jit_step, make_train_step
+from cpc.types import Array, Batch
+
+#: features(params, extra, batch, rng, train) -> (features (..., f), extra)
+Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
+
+
+def train_on_labels(
+    features: Features,
+    variables: Any,
+    draw: Callable[[int], Batch],
+    tx: optax.GradientTransformation,
+    *,
+    num_classes: int,
+    num_steps: int,
+    rng: Array,
+    log_every: int = 0,
+    writers: Sequence[Writer] = (),
+    num_threads: int = 0,
+) -> Callable[[Any], Array]:
+    """Train a network and a softmax on its features together, by the loop of every training.
+
+    Minimises `cross_entropy` of features W + b, W and b from zero, on one device.
+
+    Args:
+        features: of a batch under "x", one row of features for each label.
+        variables: where the network starts: "params", and what else it keeps.
+        draw: index of a step -> its batch: "x" and "label", below 0 where there is no label.
+        rng: the root of the training's random keys.
+        writers: get a record of the loss every `log_every` steps (0: at the last).
+        num_threads: that draw batches ahead.
+
+    Returns:
+        answer(x) -> log-probabilities (..., classes) of the trained network, as in evaluation.
+
+    Raises:
+        UserError: the loss or a gradient is not finite.
+    """
+    # Wherever it was trained, it is trained on here.
+    extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
+    model = extra.pop("params")
+    found, _ = jax.eval_shape(lambda p, e, x: features(p, e, x, rng, False), model, extra, draw(0))
+    width = found.shape[-1]
+    head = jnp.zeros((width, num_classes)), jnp.zeros(num_classes)
+
+    def score(params, extra, batch, rng, train):
+        found, extra = features(params["model"], extra, batch, rng, train)
+        weight, bias = params["head"]
+        return found.astype(jnp.float32) @ weight + bias, extra
+
+    def loss_fn(params, extra, batch, rng):
+        scores, extra = score(params, extra, batch, rng, True)
+        return cross_entropy(scores, batch["label"]), (extra, {})
+
+    def batches(first):
+        return prefetch(draw, first, num_steps, num_threads=num_threads)
+
+    state = init_state({"model": model, "head": head}, extra, tx, rng, {})
+    step = jit_step(make_train_step(loss_fn, tx), state)
+    state, _ = fit(state, step, batches, num_steps=num_steps, log_every=log_every, writers=writers)
+
+    @jax.jit
+    def answer(params, extra, x):
+        return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
+
+    return functools.partial(answer, state.params, state.extra)
+
+
+def cross_entropy(scores: Float[Array, "*rows c"], labels: Int[Array, "*rows"]) -> Float[Array, ""]:
+    """Mean of -log softmax(scores)[label] over the rows with a label, in nats; 0 if there is none.
+
+    Rows whose label is below 0 do not count: they may hold NaN, and their gradient is zero.
+
+    >>> float(cross_entropy(jnp.array([[1.0, 1.0], [jnp.nan, 0.0]]), jnp.array([1, -1])).round(4))
+    0.6931
+    """
+    labelled = labels >= 0
+    scores = jnp.where(labelled[..., None], scores.astype(jnp.float32), 0.0)
+    nats = optax.softmax_cross_entropy_with_integer_labels(scores, jnp.maximum(labels, 0))
+    return jnp.sum(jnp.where(labelled, nats, 0.0)) / jnp.maximum(jnp.sum(labelled), 1)

@@ -1,0 +1,193 @@
+"""Networks trained whole on labels: the loss, the loop, the rows of audio, the one of pictures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from configs import audio_synthetic, image_fashion_mnist
+from cpc import data
+from cpc.data import Images
+from cpc.models import Model
+from cpc.train import make_mesh, replicate
+from cpc.types import UserError
+from experiments import audio, audio_probes, image_probes
+from experiments.audio_data import AudioData, Phones
+from experiments.supervised import cross_entropy, train_on_labels
+
+LOSS = jax.jit(jax.value_and_grad(cross_entropy))
+
+
+def test_cross_entropy_is_that_of_the_labelled_rows():
+    rng = np.random.default_rng(0)
+    scores = 5 * rng.standard_normal((3, 4, 6))
+    labels = rng.integers(-1, 6, (3, 4)).astype(np.int32)
+    kept, own = scores[labels >= 0], labels[labels >= 0]
+    log_p = kept - np.log(np.exp(kept).sum(1, keepdims=True))
+    expected = -log_p[np.arange(len(own)), own].mean()
+    scores[labels < 0] = np.nan
+    value, gradient = LOSS(jnp.float32(scores), labels)
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    assert (np.asarray(gradient)[labels < 0] == 0).all()
+    shares = np.exp(log_p) - np.eye(6)[own]
+    np.testing.assert_allclose(np.asarray(gradient)[labels >= 0], shares / len(own), atol=1e-7)
+
+
+def test_cross_entropy_at_the_edges():
+    value, gradient = LOSS(jnp.full((2, 3), jnp.nan), jnp.array([-1, -1]))
+    assert (float(value), float(jnp.abs(gradient).max())) == (0.0, 0.0)
+    value, gradient = LOSS(jnp.array([[1e4, -1e4]]), jnp.array([1]))
+    assert float(value) == 2e4
+    assert gradient.tolist() == [[1.0, -1.0]]
+    assert cross_entropy(jnp.ones((2, 4), jnp.bfloat16), jnp.array([0, 3])).dtype == jnp.float32
+
+
+def toy(unlabelled=0.0, num_steps=40):
+    """Rows far from zero, told apart once their mean, which the network keeps, is taken off."""
+
+    def centred(params, extra, batch, rng, train):
+        mean = batch["x"].mean() if train else extra["mean"]
+        return (batch["x"] - mean) * params, {"mean": mean}
+
+    def draw(step):
+        label = np.random.default_rng(step).permutation(np.arange(8) % 2)
+        label = np.where(np.arange(8) < 6, label, -1).astype(np.int32)
+        x = 100 + np.where(label >= 0, 2.0 * label - 1, unlabelled)
+        return {"x": x[:, None].astype(np.float32), "label": label}
+
+    records = []
+
+    class Keep:
+        def write(self, record):
+            records.append(record)
+
+        def close(self):
+            pass
+
+    answer = train_on_labels(
+        centred, {"params": jnp.ones(1), "mean": jnp.zeros(())}, draw, optax.adam(0.1),
+        num_classes=2, num_steps=num_steps, rng=jax.random.key(0), num_threads=2, log_every=10,
+        writers=(Keep(),),
+    )  # fmt: skip
+    return answer, records
+
+
+def test_a_network_learns_what_labels_say():
+    answer, records = toy()
+    log_p = np.asarray(answer(np.array([[99.0], [101.0]], np.float32)))
+    np.testing.assert_allclose(np.exp(log_p).sum(1), 1, rtol=1e-6)
+    assert log_p.argmax(1).tolist() == [0, 1]
+    assert np.exp(log_p).max(1).min() > 0.9
+    assert [record["step"] for record in records] == [10, 20, 30, 40]
+    assert records[-1]["loss"] < records[0]["loss"] < np.log(2)
+
+
+def test_rows_without_a_label_teach_nothing():
+    x = np.array([[99.0], [101.0], [130.0]], np.float32)
+    # Two opposite rows leave the mean where it is.
+    plain, odd = (np.asarray(toy(value, 5)[0](x)) for value in (0.0, np.array([0] * 6 + [9, -9])))
+    np.testing.assert_array_equal(plain, odd)
+
+
+@pytest.fixture
+def config():
+    config = audio_synthetic.get_config()
+    config.num_steps, config.optim.warmup_steps, config.log_every = 120, 5, 60
+    config.optim.learning_rate, config.optim.weight_decay = 1e-2, 1e-3
+    config.data.window_samples, config.data.batch_size = 2560, 8
+    config.model.width = config.model.context_width = 16
+    config.model.num_offsets = 3
+    config.probe.features = ("supervised",)
+    return config
+
+
+@pytest.fixture(scope="module")
+def sound():
+    """Tones of 10 to 40 frames, their pitch a speaker's and a phone's; the first frame unnamed."""
+    rng = np.random.default_rng(0)
+    lengths = 160 * np.array([10, *rng.integers(20, 40, 27), *[30] * 12])  # few shapes to test
+    speakers = tuple("ab"[i % 2] for i in range(40))
+    labels, sounds = {}, []
+    for i, length in enumerate(lengths):
+        phones = np.repeat(rng.integers(0, 2, 5), 8)[: length // 160].astype(np.int32)
+        pitch = 400.0 * 2 ** (2 * phones + i % 2)
+        phase = 2 * np.pi * np.cumsum(np.repeat(pitch, 160)) / 16000
+        sounds.append((8000 * np.sin(phase)).astype(np.int16))
+        phones[0] = -1
+        labels[f"u{i}"] = phones
+    recordings = data.Recordings(
+        tuple(labels), speakers, lengths, lambda i, start, stop: sounds[i][start:stop]
+    )
+    recordings = data.measure_rms(recordings)
+    train, test = data.select(recordings, range(28)), data.select(recordings, range(28, 40))
+    return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
+
+
+def test_rows_of_audio(config, sound, capsys):
+    model = audio.build_model(config.model)
+    rows = audio_probes.phone_rows(config, sound, model, {})
+    rows += audio_probes.speaker_rows(config, sound, model, {})
+    assert [(row["task"], row["data"], row["unit"]) for row in rows] == [
+        ("phones", "toy", "frame"),
+        ("speakers", "synthetic", "frame"),
+        ("speakers", "synthetic", "utterance"),
+    ]
+    for row in rows:
+        assert row["low"] > max(0.8, row["majority"]), row
+        assert (row["features"], row["probe"], row["weight_decay"]) == (
+            "supervised", "linear", 1e-3,
+        )  # fmt: skip
+    for part, key in ((sound.train, "num_train"), (sound.test, "num_test")):
+        frames = int(part.lengths.sum()) // 160
+        assert [row[key] for row in rows] == [frames - len(part), frames, frames]
+    assert rows[0]["num_test_utterances"] == 12
+    assert capsys.readouterr().out.count("step 120/120  loss") == 2
+
+
+def test_labels_of_a_window_are_those_nearest():
+    labels = np.arange(5, dtype=np.int32)
+    cut = audio_probes.label_window
+    assert cut(labels, 0, 3).tolist() == [0, 1, 2]
+    assert cut(labels, 160 + 79, 3).tolist() == [1, 2, 3]
+    assert cut(labels, 160 + 80, 3).tolist() == [2, 3, 4]
+    assert cut(labels, 2 * 160 + 81, 3).tolist() == [3, 4, -1]
+
+
+def test_mistakes(config, sound):
+    config.probe.features = ("supervized",)
+    with pytest.raises(UserError, match=r"'supervized': choose from c, .*, supervised$"):
+        audio_probes.check_options(config)
+    config.probe.features = ("supervised",)
+    config.eval_every = config.probe.every = 10
+    with pytest.raises(UserError, match="trained anew"):
+        audio_probes.check_options(config)
+    config.data.window_samples = 16000
+    for task, name in (("phones", "toy"), ("speakers", "synthetic")):
+        with pytest.raises(UserError, match=f"of {name} is as long as a window of 16000"):
+            audio_probes.check_data(config, sound, (task,))
+        config.probe.features = ("c",)
+        audio_probes.check_data(config, sound, (task,))
+        config.probe.features = ("supervised",)
+
+
+def test_the_pictures_network_starts_anew_or_from_what_was_learned_on_many_devices():
+    config = image_fashion_mnist.get_config()
+    config.data.batch_size, config.probe.num_epochs, config.probe.regions = 4, 1, 1
+    config.optim.learning_rate = 0.1
+    rng = np.random.default_rng(0)
+    labels = np.arange(20, dtype=np.int32) % 2
+    pixels = (rng.integers(0, 9, (20, 2, 2, 1)) + 200 * labels[:, None, None, None]).astype(
+        np.uint8
+    )
+    pictures = Images(pixels, labels, ("dark", "light"))
+    model = Model(
+        init=lambda rng, batch: {"params": {"scale": jnp.ones(3)}},
+        apply=lambda *args: None,
+        embed=lambda variables, x: (x * variables["params"]["scale"], None),
+    )
+    prepare = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
+    learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
+    for start in (None, learned):
+        answer = image_probes.train_classifier(config, pictures, model, prepare, start)
+        assert answer(pixels).tolist() == labels.tolist()
