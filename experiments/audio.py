@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs import audio_voices
-from cpc.data import SAMPLE_RATE_HZ, make_batches
+from cpc.data import SAMPLE_RATE_HZ, make_packed_batches, unpack
 from cpc.models import (
     CPC,
     GRU,
@@ -86,7 +86,7 @@ def make_problem(
         objective=build_objective(config, offsets, mesh),
         offsets=offsets,
         views=("forward",),
-        prepare=lambda batch, rng, train: batch,
+        prepare=lambda batch, rng, train: unpack(batch),
         look=lambda outputs, batch: [(outputs, positions(batch, outputs.z.shape[1]))],
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
@@ -138,7 +138,7 @@ def check_negatives(config: Config) -> None:
 
 def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch]:
     """Index of a step -> this process's share of its batch of windows."""
-    return make_batches(
+    return make_packed_batches(
         recordings,
         window_samples=config.data.window_samples,
         batch_size=config.data.batch_size,

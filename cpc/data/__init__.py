@@ -31,7 +31,13 @@ from cpc.data.recordings import (
     split_by_utterance,
 )
 from cpc.data.synthetic import Synthetic, make_synthetic, phone_chain, synthetic_information
-from cpc.data.windows import WindowCounts, count_windows, make_batches
+from cpc.data.windows import (
+    WindowCounts,
+    count_windows,
+    make_batches,
+    make_packed_batches,
+    unpack,
+)
 
 __all__ = [
     "SAMPLE_RATE_HZ",
@@ -47,6 +53,7 @@ __all__ = [
     "count_windows",
     "make_batches",
     "make_image_batches",
+    "make_packed_batches",
     "make_synthetic",
     "measure_rms",
     "only_speakers",
@@ -67,4 +74,5 @@ __all__ = [
     "split_by_lists",
     "split_by_utterance",
     "synthetic_information",
+    "unpack",
 ]

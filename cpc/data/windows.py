@@ -1,7 +1,7 @@
 """Windows drawn uniformly over all recorded time: a pure function of (seed, step, process)."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
@@ -31,7 +31,23 @@ def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
     )
 
 
-def make_batches(
+def make_batches(recordings: Recordings, **options: Any) -> Callable[[int], Batch]:
+    """`make_packed_batches` with x in float32, as models take it: full scale 1, times the gain."""
+    draw = make_packed_batches(recordings, **options)
+    return lambda step: unpack(draw(step))
+
+
+def unpack(batch: Batch) -> Batch:
+    """Windows in float32, brought to their loudness: on the device, where the batch is there.
+
+    >>> unpack({"x": np.array([[4, -8]], np.int16), "gain": np.array([0.5], np.float32)})
+    {'x': array([[ 2., -4.]], dtype=float32)}
+    """
+    rest = {name: value for name, value in batch.items() if name != "gain"}
+    return {**rest, "x": batch["x"] * batch["gain"][:, None]}
+
+
+def make_packed_batches(
     recordings: Recordings,
     *,
     window_samples: int,
@@ -43,14 +59,18 @@ def make_batches(
 ) -> Callable[[int], Batch]:
     """`step -> batch` of windows, every possible window of the recordings equally likely.
 
+    The samples are those of the pack, half of what float32 would take to copy to the device; there,
+    `unpack` makes waveforms of them.
+
     The draws are those of the global batch, and each process takes its rows, so that neither the
     number of processes nor of threads changes what is drawn. With `one_speaker` all windows of a
     batch are one speaker's, who is drawn in proportion to recorded time (the number of windows),
     so that over many batches every window is still equally likely.
 
     A batch, b = batch_size / num_processes:
-        x: float32 (b, s), full scale 1, times the gain that brings the window's whole utterance to
-            `TARGET_RMS`: loudness says nothing about the speaker.
+        x: int16 (b, s).
+        gain: float32 (b,), to full scale 1 and to the loudness at which the window's whole
+            utterance has `TARGET_RMS`: it says nothing about the speaker.
         sequence: int32 (b,), row in the global batch.
         speaker: int32 (b,), index into the sorted names of the speakers of `recordings`.
         utterance: int32 (b,), index into `recordings`.
@@ -76,7 +96,7 @@ def make_batches(
         raise UserError("the recordings have no loudness yet: pack them, or call measure_rms")
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
     places = _places(recordings.lengths, speaker_of, window_samples)
-    gain = gains(rms)
+    gain = gains(rms) / np.float32(32768)
     rows_each = batch_size // num_processes
     rows = np.arange(process * rows_each, (process + 1) * rows_each)
 
@@ -86,10 +106,9 @@ def make_batches(
         place = np.searchsorted(places.ends, drawn, side="right")
         utterance = places.utterances[place]
         start = drawn - (places.ends[place] - places.counts[place])
-        samples = read_windows(recordings, utterance, start, window_samples)
         return {
-            # One pass: int16 times float32 is float32, without a copy between.
-            "x": samples * (gain[utterance] / np.float32(32768))[:, None],
+            "x": read_windows(recordings, utterance, start, window_samples),
+            "gain": gain[utterance],
             "sequence": rows.astype(np.int32),
             "speaker": speaker_of[utterance].astype(np.int32),
             "utterance": utterance.astype(np.int32),

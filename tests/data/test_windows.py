@@ -1,3 +1,4 @@
+import jax
 import numpy as np
 import pytest
 
@@ -105,6 +106,11 @@ def test_loudness_tells_nothing():
     np.testing.assert_array_equal(
         batch["x"][0], data.read_all(recordings, int(batch["utterance"][0]))
     )
+    packed = data.make_packed_batches(recordings, window_samples=4000, batch_size=8, seed=0)(0)
+    assert packed["x"].dtype == np.int16
+    on_device = jax.jit(data.unpack)(packed)
+    np.testing.assert_array_equal(on_device["x"], batch["x"])
+    assert set(on_device) == set(batch)
 
 
 def test_counts(five):
