@@ -1,5 +1,6 @@
 """Rows of the audio experiment: step and parts, compilations, input, start, memory."""
 
+import copy
 import itertools
 import statistics
 import time
@@ -26,6 +27,10 @@ from experiments.bench.step import (
 )
 from experiments.bench.table import Row, Target
 from experiments.launch import Config
+
+
+#: Windows of a batch: of one of the paper's 8 devices, and of all of them.
+PAPER_BATCHES = (8, 64)
 
 
 class Effort(NamedTuple):
@@ -135,21 +140,28 @@ def input_rows(
 ) -> list[Row]:
     """Windows drawn, as in training, and what drawing them costs the step."""
     problem = audio.make_problem(config, data, lambda variables, step: {})
-    batch_size, num_threads = config.data.batch_size, config.data.num_threads
-    batches = prefetch(problem.draw, 0, effort.num_batches + 1, num_threads=num_threads)
+    rows = [windows_row(config, data, size, effort.num_batches) for size in PAPER_BATCHES]
+    return [*rows, waiting_row(config, problem, mesh, effort)]
+
+
+def windows_row(config: Config, data: AudioData, batch_size: int, num_batches: int) -> Row:
+    """Windows a second, in batches of the paper's size or of one of its devices'."""
+    config = copy.deepcopy(config)
+    config.data.batch_size = batch_size
+    draw = audio.draw_windows(config, data.train, config.seed)
+    batches = prefetch(draw, 0, num_batches + 1, num_threads=config.data.num_threads)
     next(batches)  # the threads have started
     begin = time.perf_counter()
     for _ in batches:
         pass
-    rate = effort.num_batches * batch_size / (time.perf_counter() - begin)
+    rate = num_batches * batch_size / (time.perf_counter() - begin)
     source = config.data.source
-    windows = Row(
-        "input pipeline",
+    return Row(
+        f"input pipeline, batches of {batch_size}",
         {"source": source, "windows_per_second": rate},
         f"{rate:,.0f} windows/s of {source}, {config.data.window_samples} samples each",
-        Target("windows_per_second", 100_000),
+        Target("windows_per_second", 100_000) if batch_size == max(PAPER_BATCHES) else None,
     )
-    return [windows, waiting_row(config, problem, mesh, effort)]
 
 
 def waiting_row(

@@ -187,7 +187,7 @@ def test_the_command(tmp_path):
     assert isinstance(written["allocator"]["freed_memory_kept"], bool)
     assert rows["compilations after the first step"]["compilations"] == 0
     assert rows["compilations after the first step"]["met"] is True
-    assert rows["input pipeline"]["source"] == "synthetic"
+    assert rows["input pipeline, batches of 64"]["source"] == "synthetic"
     assert rows["step fed by the input"]["times_without_input"] > 0
     assert rows["whole step of small pictures"]["pictures_per_second"] > 0
     assert rows["linear probe, 10,000 by 128"]["seconds"] > 0

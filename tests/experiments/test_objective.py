@@ -150,7 +150,8 @@ def test_keys_of_a_momentum_encoder_get_no_gradient(made):
     )[0]
 
     def with_fixed_keys(params):
-        outputs, _ = problem.model.apply({"params": params}, batch, True)
+        prepared = problem.prepare(batch, jax.random.key(0), True)
+        outputs, _ = problem.model.apply({"params": params}, prepared, True)
         outputs = outputs._replace(z=jax.lax.stop_gradient(outputs.z))
         place = audio.positions(batch, outputs.z.shape[1])
         return cpc_loss(outputs, place, negatives.batch)[0]
