@@ -60,7 +60,7 @@ def get_config() -> Any:
 
     c.probe = ConfigDict()
     c.probe.tasks = ("phones", "speakers")
-    c.probe.features = ("c", "mfcc", "random c")  # also z and random z
+    c.probe.features = ("c", "mfcc", "random c")  # also z, random z, supervised
     c.probe.hidden_width = 64  # of the probe with one hidden layer; 0: linear probes only
     c.probe.num_epochs = 3  # of the fit, over all training frames
     c.probe.hours = 0.0  # of training sound for the phone probe; 0: all

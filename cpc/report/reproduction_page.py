@@ -60,7 +60,6 @@ NOTE = (
     "wide as its interval), its p is exact: the share of all orders that agree as well."
 )
 ABSENT = (
-    "Table 1, supervised: audio has no supervised run of the same network; its row stays empty.",
     "Tables 3 and 4, other rows: they are other methods, which are not run here.",
     "Table 5 (text) and Figure 6 (reinforcement learning) are not reproduced. Figures 1 and 4 are "
     "drawings of the method.",

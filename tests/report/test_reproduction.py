@@ -219,7 +219,7 @@ def whole_folder(folder):
     mixed = folder / "mixed,seed=0"
     more = [
         probe("random c", 0.3, 0.01), probe("mfcc", 0.4, 0.01), probe("c", 0.7, 0.01, "hidden"),
-        probe("c", 0.646, 0.005),
+        probe("c", 0.646, 0.005), probe("supervised", 0.746, 0.01),
     ]  # fmt: skip
     (mixed / "probes" / "phones.json").write_text(json.dumps({"step": 20, "rows": more}))
     plan = json.loads((folder / "sweep.json").read_text())
@@ -262,31 +262,12 @@ def test_the_whole_page(tmp_path):
     assert steps["tau"]["value"] == 1.0
     assert found["figure_3"]["verdict"] == HELD
     supervised = [r for t in found["tables"] for r in t["rows"] if r["row"].startswith("superv")]
-    assert all(row["ours"] is None for row in supervised)
-
-
-def test_top_5_stands_beside_table_4(tmp_path):
-    table = next(t for t in reproduction.TABLES if t.number == "4")
-    write_plan(tmp_path, ["image"], parts=["table 4"])
-    path = write_cell(tmp_path, "image")
-    rows = [
-        {**probe(name, top_1, 0.01, data="shapes", task="classes"), "unit": "picture", **five}
-        for name, top_1, five in (
-            ("z", 0.4, {"top_5": {"accuracy": 0.75, "low": 0.74, "high": 0.76}}),
-            ("random z", 0.3, {"top_5": {"accuracy": 0.5, "low": 0.49, "high": 0.51}}),
-            ("c", 0.4, {}),
-        )
-    ]
-    (path / "probes" / "classes.json").write_text(json.dumps({"step": 20, "rows": rows}))
-    cells = reproduction.read_reproduction(tmp_path).cells
-    measured = reproduction.measure(cells, table, "shapes")
-    assert {name: e.value for name, (e, _) in measured.items()} == {
-        "CPC": 75.0, "random initialisation": 50.0,
-    }  # fmt: skip
-    report.write_reproduction(tmp_path)
-    summary = (tmp_path / "reproduction.md").read_text()
-    assert "| CPC | 73.6 | 75.0 (74.0 to 76.0) | 1 |" in summary
-    assert "Held: classes: the class is more often among CPC's five best" in summary
+    phones, *others = [row["ours"] and row["ours"]["value"] for row in supervised]
+    assert phones == 74.6
+    assert not any(others)
+    claims = next(t for t in found["tables"] if t["title"] == "Table 1: phones by frame")["claims"]
+    better = next(claim for claim in claims if claim["claim"].startswith("supervised"))
+    assert better["verdict"] == HELD
 
 
 def test_names_are_escaped_everywhere(tmp_path):
