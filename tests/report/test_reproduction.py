@@ -270,6 +270,30 @@ def test_the_whole_page(tmp_path):
     assert better["verdict"] == HELD
 
 
+def test_top_5_stands_beside_table_4(tmp_path):
+    table = next(t for t in reproduction.TABLES if t.number == "4")
+    write_plan(tmp_path, ["image"], parts=["table 4"])
+    path = write_cell(tmp_path, "image")
+    rows = [
+        {**probe(name, top_1, 0.01, data="shapes", task="classes"), "unit": "picture", **five}
+        for name, top_1, five in (
+            ("z", 0.4, {"top_5": {"accuracy": 0.75, "low": 0.74, "high": 0.76}}),
+            ("random z", 0.3, {"top_5": {"accuracy": 0.5, "low": 0.49, "high": 0.51}}),
+            ("c", 0.4, {}),
+        )
+    ]
+    (path / "probes" / "classes.json").write_text(json.dumps({"step": 20, "rows": rows}))
+    cells = reproduction.read_reproduction(tmp_path).cells
+    measured = reproduction.measure(cells, table, "shapes")
+    assert {name: e.value for name, (e, _) in measured.items()} == {
+        "CPC": 75.0, "random initialisation": 50.0,
+    }  # fmt: skip
+    report.write_reproduction(tmp_path)
+    summary = (tmp_path / "reproduction.md").read_text()
+    assert "| CPC | 73.6 | 75.0 (74.0 to 76.0) | 1 |" in summary
+    assert "Held: classes: the class is more often among CPC's five best" in summary
+
+
 def test_names_are_escaped_everywhere(tmp_path):
     folder = whole_folder(tmp_path / "all")
     plan = json.loads((folder / "sweep.json").read_text())
