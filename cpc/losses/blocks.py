@@ -27,6 +27,7 @@ from cpc.losses.tiles import (
     cut_places,
     find_negatives,
     find_positives,
+    gradient_of_keys,
     num_columns,
     score_tiles,
 )
@@ -135,18 +136,20 @@ def score_blocks(
                 w, dq = w.astype(keys.dtype), None
                 if gradients:
                     dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
-                    dkeys += jnp.matmul(w.T, weighted, preferred_element_type=jnp.float32)
+                    dkeys += gradient_of_keys(weighted, w)
             scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
             if dq is None:
                 return None, (scores, None)
             return dkeys, (scores, dq.astype(queries.dtype).reshape(b, size, d))
 
-        zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
+        zero = jnp.zeros((*keys.shape[:-2], d, keys.shape[-2])) if gradients else None
         cut_weights = None if weights is None else cut(weights, 0)
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
         joined = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
-        return None, (*joined, None if dkeys is None else dkeys.reshape(-1, d)[:n])
+        if dkeys is not None:
+            dkeys = jnp.swapaxes(dkeys, -2, -1).reshape(-1, d)[:n]
+        return None, (*joined, dkeys)
 
     _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights))
     return result

@@ -18,6 +18,7 @@ from cpc.losses.tiles import (
     find_positives,
     find_targets,
     finish,
+    gradient_of_keys,
     no_negatives,
     score_positives,
 )
@@ -113,12 +114,12 @@ def _backward(rule, offset, block, saved, cotangents):
         w += derivatives(scores.T, back, is_positive.T, of_keys, g_back).T
         w = w.astype(keys.dtype)
         dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
-        return dkeys + jnp.matmul(w.T, q, preferred_element_type=jnp.float32), dq
+        return dkeys + gradient_of_keys(q, w), dq
 
     xs = (parts, rows, of_parts, g)
-    dkeys, dqueries = jax.lax.scan(differentiate, jnp.zeros(keys.shape), xs)
+    dkeys, dqueries = jax.lax.scan(differentiate, jnp.zeros(keys.shape[::-1]), xs)
     dqueries = dqueries.reshape(-1, keys.shape[1])[: len(queries)]
-    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None
+    return dqueries.astype(keys.dtype), dkeys.T.astype(keys.dtype), None, None
 
 
 _both.defvjp(_forward, _backward)

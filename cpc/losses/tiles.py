@@ -188,6 +188,16 @@ def cut_places(size: int, x: Array, places: Places) -> tuple[Array, Places]:
     return fill(x, 0), Places(positions, fill(places.exists, False))
 
 
+def gradient_of_keys(queries: Float[Array, "m d"], weights: Float[Array, "m n"]) -> Array:
+    """q^T w, the keys' gradient (d, n).
+
+    Transposed, and of queries that are transposed in memory first: w is the large factor, and a CPU
+    product whose left factor lies transposed takes up to twice as long.
+    """
+    transposed = jax.lax.optimization_barrier(queries.T)
+    return jnp.matmul(transposed, weights, preferred_element_type=jnp.float32)
+
+
 def score_tiles(
     q: Float[Array, "m d"],
     weighted: Float[Array, "m d"],
@@ -196,7 +206,7 @@ def score_tiles(
     candidates: Places,
     rule: NegativeRule,
     offset: Any,
-    dkeys: Float[Array, "tiles columns d"] | None,
+    dkeys: Float[Array, "tiles d columns"] | None,
 ) -> tuple[AnchorScores, Any, Any]:
     """Scores of some anchors against all tiles of candidates.
 
@@ -226,7 +236,7 @@ def score_tiles(
         i, keys, candidates = tile
         w = derivatives(*one_tile(keys, candidates), seen, size).astype(keys.dtype)
         dq += jnp.matmul(w, keys, preferred_element_type=jnp.float32)
-        dkeys = dkeys.at[i].add(jnp.matmul(w.T, weighted, preferred_element_type=jnp.float32))
+        dkeys = dkeys.at[i].add(gradient_of_keys(weighted, w))
         return (dq, dkeys), None  # carried, dkeys are added to where they lie
 
     tiles = (jnp.arange(len(keys)), keys, candidates)
