@@ -1,6 +1,7 @@
 """Notebooks: paired with their sources, without outputs, and they run."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -28,5 +29,6 @@ def test_runs(source):
         [sys.executable, "-m", "pytest", "--nbmake", "-q", "-p", "no:cacheprovider",
          "-W", "ignore", source.with_suffix(".ipynb")],
         capture_output=True, text=True, cwd=source.parent,
+        env={**os.environ, "XLA_FLAGS": ""},  # one device, as on a reader's machine
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
