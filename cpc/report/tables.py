@@ -101,7 +101,7 @@ def probe_table(
             ]
         )
         kinds.append("strong" if row["features"] == "c" else "")
-    if with_paper:
+    if with_paper and not any(row["features"] == "supervised" for row in rows):
         supervised = TABLE_1[task][-1]
         body.append([supervised.label, "", "", "", "", f"{supervised.accuracy:g}"])
         kinds.append("")
