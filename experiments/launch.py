@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -182,10 +183,13 @@ def _parse(argv):
 def start(device: str) -> jax.sharding.Mesh:
     """Join the other processes, if any, and choose the devices; returns the mesh.
 
-    Compilations are cached, and freed memory is kept. Process 0 alone speaks. The others are waited
-    for up to CPC_JOIN_SECONDS, an environment variable.
+    Compilations are cached, and freed memory is kept. Process 0 alone speaks. By environment
+    variables the others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
+    CPC_HANG_SECONDS ends all (see `join_processes`).
     """
-    join_processes(float(os.environ.get("CPC_JOIN_SECONDS", "120")))
+    join_processes(
+        read_seconds("CPC_JOIN_SECONDS", 120), hang_seconds=read_seconds("CPC_HANG_SECONDS", 300)
+    )
     if not is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (open to the end)
     keep_freed_memory()
@@ -199,6 +203,14 @@ def start(device: str) -> jax.sharding.Mesh:
     if jax.process_count() == 1:
         jax.config.update("jax_default_device", devices[0])
     return make_mesh(devices=devices)
+
+
+def read_seconds(name: str, default: float) -> float:
+    """An environment variable that holds a time."""
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise UserError(f"{name} is {text!r}: it must be a number of seconds")
+    return float(text)
 
 
 def load_in_turn(load: Callable[[], Any]) -> Any:

@@ -1,6 +1,7 @@
 """Several processes as one run: found, joined, waited for, and missed when one is gone."""
 
 import contextlib
+import math
 import os
 import pathlib
 import subprocess
@@ -35,9 +36,9 @@ class Cluster(NamedTuple):
 class _Companion:
     """`watch.py` beside this process."""
 
-    def __init__(self, cluster: Cluster, join_seconds: float, silence_seconds: float):
+    def __init__(self, cluster: Cluster, *seconds: float):
         host, _, port = cluster.address.rpartition(":")
-        words = (host, port, cluster.own, cluster.number, join_seconds, silence_seconds)
+        words = (host, port, cluster.own, cluster.number, *seconds)
         self._program = subprocess.Popen(
             [sys.executable, "-S", watch.__file__, *map(str, words)],
             stdin=subprocess.PIPE,
@@ -53,7 +54,10 @@ class _Companion:
         if answer != "go":
             self._program.communicate()
             raise UserError(answer or "the companion that watches the processes could not start")
-        self._all_here = threading.Event()
+        self._where, self._longest, self._came = "busy 0", 0.0, math.inf
+        self._all_here, self._leaves = threading.Event(), threading.Event()
+        self._pulse = threading.Thread(target=self._beat, daemon=True)
+        self._pulse.start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -63,15 +67,36 @@ class _Companion:
                 os._exit(LOST)
             self._all_here.set()
 
+    def _beat(self) -> None:
+        # A thread, so that the loop never waits for the pipe, and so that a program that waits can
+        # be told from one that is stopped.
+        while not self._leaves.wait(watch.PULSE_SECONDS):
+            self._say(f"{self._where} {self._longest:.2f}")
+
+    def _say(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._to.fileno(), f"{line}\n".encode())
+
+    def at(self, step: int, num_waits: int) -> None:
+        now = time.monotonic()
+        self._longest = max(self._longest, now - self._came)
+        self._came = now if num_waits > 0 else math.inf
+        if num_waits > 1:
+            self._where = f"at {step}"
+
+    def busy(self, step: int) -> None:
+        self._where, self._came = f"busy {step}", math.inf
+
     def wait(self) -> None:
         self._all_here.clear()
-        self._to.write("waits\n")
+        self._say("waits")
         self._all_here.wait()
 
     def leave(self) -> None:
-        with contextlib.suppress(OSError):
-            self._to.write("bye\n")
-            self._to.close()
+        self._leaves.set()
+        self._pulse.join()
+        self._say("bye")
+        self._to.close()
         self._program.wait()
 
 
@@ -117,15 +142,23 @@ def _read_number(name: str) -> int | None:
 
 
 def _detect(address, number, index):
-    # What `jax.distributed.initialize` asks; there is no public way to ask without starting.
-    from jax._src.clusters import ClusterEnv
+    try:
+        # What `jax.distributed.initialize` asks; there is no public way to ask without starting.
+        from jax._src.clusters import ClusterEnv
 
+        detect = ClusterEnv.auto_detect_unset_distributed_params
+    except (ImportError, AttributeError):
+        warnings.warn(
+            f"JAX {jax.__version__} does not say here which cluster it finds: this process is one "
+            "of several only if JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID say "
+            "so",
+            stacklevel=2,
+        )
+        return address, number, index, None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a Kubernetes pod need not be a cluster
-            return ClusterEnv.auto_detect_unset_distributed_params(
-                address, number, index, None, None, 60
-            )
+            return detect(address, number, index, None, None, 60)
     except Exception as error:  # each kind of cluster fails in its own ways
         raise UserError(
             f"the cluster that this process is in cannot be read ({error}): set "
@@ -134,17 +167,21 @@ def _detect(address, number, index):
         ) from error
 
 
-def join_processes(join_seconds: float = 120.0, silence_seconds: float = 30.0) -> None:
+def join_processes(
+    join_seconds: float = 120.0, silence_seconds: float = 30.0, hang_seconds: float = 300.0
+) -> None:
     """Join the other processes, if there are any; call it before anything else asks JAX.
 
-    From then on a process that ends, or that is not heard of for so long, ends the others with a
-    sentence and status 3. What C++ has to say goes to a file, which that sentence follows. Raises
+    From then on a process that ends, or whose machine is not heard of for `silence_seconds`, ends
+    the others with a sentence and status 3. So does one that hangs in training for `hang_seconds`,
+    or ten times the longest that any stayed at a step, if that is more; or that is stopped for so
+    long, whatever it does. What C++ has to say goes to a file, which that sentence follows. Raises
     UserError if not all processes come within the time.
     """
     cluster = find_cluster()
     if cluster is None or _companion:
         return
-    _companion.append(_Companion(cluster, join_seconds, silence_seconds))
+    _companion.append(_Companion(cluster, join_seconds, silence_seconds, hang_seconds))
     _redirect_native_messages(cluster.own)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -154,8 +191,9 @@ def join_processes(join_seconds: float = 120.0, silence_seconds: float = 30.0) -
         cluster.local_devices,
         cluster_detection_method="deactivate",
         initialization_timeout=int(join_seconds),
-        # The companion is quicker; and at the end process 0 may write its report for long.
-        heartbeat_timeout_seconds=int(100 + 4 * silence_seconds),
+        # The companion is quicker, and says who; and at the end process 0 may write its report for
+        # long. JAX would abort the processes that wait for a stopped one before that one is named.
+        heartbeat_timeout_seconds=24 * 3600,
         shutdown_timeout_seconds=24 * 3600,
     )
     if jax.default_backend() == "cpu" and jax.local_device_count() > 1:
@@ -173,6 +211,22 @@ def _redirect_native_messages(index: int) -> None:
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     with path.open("w") as file:
         os.dup2(file.fileno(), 2)
+
+
+def tell_step(step: int, num_waits: int) -> None:
+    """Tell the companion that the loop is at this step, and not for long; never waits.
+
+    `num_waits`: how often the loop has waited for the device. The first wait may be for others that
+    still compile, the second shows how long steps take: before it nobody can say what is too long.
+    """
+    for companion in _companion:
+        companion.at(step, num_waits)
+
+
+def tell_busy(step: int) -> None:
+    """Tell the companion that what comes now, at this step, may take any time."""
+    for companion in _companion:
+        companion.busy(step)
 
 
 def wait_for_all(name: str) -> None:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from cpc.train.checkpoint import Checkpoints
+from cpc.train.distributed import tell_busy, tell_step
 from cpc.train.metrics import Writer
 from cpc.train.state import TrainState, zeros_like_metrics
 from cpc.train.step import describe_failure
@@ -84,11 +85,11 @@ def fit(
         },
     )
     windows = _Windows(state, summarize or means_per_step, writers)
-    throttle = _make_throttle(steps_in_flight)
+    throttle, num_waits = _make_throttle(steps_in_flight), 0
     iterator = iter(batches(start))
     try:
         while True:
-            reason = stop() or _preemption(checkpoint, step)
+            reason = stop() or _preemption(checkpoint, step, steps_per_launch)
             ends = bool(reason) or step >= num_steps
             # A checkpoint implies the evaluation due at its step: a resumed run does not repeat it.
             evaluates = (step > start or step == 0) and (
@@ -98,6 +99,7 @@ def fit(
             if evaluates or saves:
                 windows.write()
                 _check_finite(state.failure, state.params, checkpoint)
+                tell_busy(step)  # not before: a device that hangs shows while it is waited for
                 metric = None
                 for record in evaluate(state) if evaluates else ():
                     windows.write_record({"step": step, "split": "test", **record})
@@ -107,15 +109,18 @@ def fit(
                 windows.restart_clock(step)
             if ends:
                 break
-            state = step_fn(state, _next_batch(iterator, step, num_steps))
+            tell_step(step, num_waits)
+            batch = _next_batch(iterator, step, num_steps)
             step += steps_per_launch
+            tell_step(step, num_waits)
+            state = step_fn(state, batch)
             if step == start + steps_per_launch:
                 windows.restart_clock(step)  # the first call compiles
             failure = windows.write()
             _check_finite(failure, state.params, checkpoint)
             if _is_due(step, log_every) or step == num_steps:
                 state = windows.cut(state, step)
-            throttle(state.step)
+            num_waits = throttle(state.step)
     finally:
         getattr(iterator, "close", lambda: None)()
     if checkpoint:
@@ -199,8 +204,12 @@ def _is_due(step: int, every: int) -> bool:
     return every > 0 and step > 0 and step % every == 0
 
 
-def _preemption(checkpoint: Checkpoints | None, step: int) -> str:
-    return "preemption" if checkpoint and checkpoint.is_preempted(step) else ""
+def _preemption(checkpoint: Checkpoints | None, step: int, steps_per_launch: int) -> str:
+    # The processes agree on the step after the last that any of them asked about, so that all are
+    # asked about; the launch that holds it stops them.
+    steps = range(max(step - steps_per_launch + 1, 0), step + 1)
+    is_preempted = checkpoint and any(map(checkpoint.is_preempted, steps))
+    return "preemption" if is_preempted else ""
 
 
 def _next_batch(iterator: Iterator[Any], step: int, num_steps: int) -> Any:
@@ -227,17 +236,21 @@ def _check_finite(failure: Array | None, params: PyTree, checkpoint: Checkpoints
     )
 
 
-def _make_throttle(steps_in_flight: int) -> Callable[[Array], None]:
-    """Bound the queue of the device: every so many steps, wait for the mark before."""
+def _make_throttle(steps_in_flight: int) -> Callable[[Array], int]:
+    """Bound the queue of the device: every so many steps, wait for the mark before.
+
+    The function returns how often it has waited.
+    """
     mark: Array | None = None
     calls = 0
 
-    def throttle(step: Array) -> None:
+    def throttle(step: Array) -> int:
         nonlocal mark, calls
         calls += 1
         if calls % steps_in_flight == 0:
             if mark is not None:
                 mark.block_until_ready()
             mark = jnp.copy(step)  # a copy, because the next step donates the original
+        return max(calls // steps_in_flight - 1, 0)
 
     return throttle

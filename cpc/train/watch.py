@@ -4,9 +4,11 @@ JAX ends a process whose peers are gone by a C++ abort, after pages of trace or 
 and so it does where nobody answers at the start. So a small program beside each process, which
 needs nothing but the standard library, calls the roll before JAX starts, and watches the
 connections from then on. The lines that go both ways between the companion of process 0 and the
-others: "here ID", "go", "." (alive), "waits", "all", "lost SENTENCE", "bye".
+others: "here ID", "go", "." (alive), "waits", "all", "lost SENTENCE", "bye"; and, of the program
+itself, "at STEP LONGEST" or "busy STEP LONGEST", by which the companion of process 0 finds one
+that hangs (see `find_hung`).
 
-    python watch.py HOST PORT ID NUMBER JOIN_SECONDS SILENCE_SECONDS
+    python watch.py HOST PORT ID NUMBER JOIN_SECONDS SILENCE_SECONDS HANG_SECONDS
 """
 
 import contextlib
@@ -16,6 +18,80 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+#: A program says where it is about so often, whether it moves or not.
+PULSE_SECONDS = 1.0
+#: Before the longest wait so far has passed so many times, nothing hangs.
+FACTOR = 10
+AGAIN = "then start all of them again, and they resume from the last checkpoint"
+
+
+class Pulse(NamedTuple):
+    """What a program last said of itself."""
+
+    step: int
+    """The last one that it has a batch for, and launches."""
+    is_busy: bool
+    """Starting, evaluating, saving, or done with training: that takes as long as it takes."""
+    longest: float
+    """Seconds that it stayed at a step, so far."""
+    changed: float
+    """When the first two changed."""
+    heard: float
+    """When it said anything."""
+
+
+def hear(before: Pulse, line: str, now: float) -> Pulse:
+    """The pulse after a line.
+
+    >>> hear(Pulse(7, False, 0.5, 10.0, 12.0), "at 7 0.5", 13.0)
+    Pulse(step=7, is_busy=False, longest=0.5, changed=10.0, heard=13.0)
+    >>> hear(Pulse(7, False, 0.5, 10.0, 12.0), "busy 8 0.6", 13.0)
+    Pulse(step=8, is_busy=True, longest=0.6, changed=13.0, heard=13.0)
+    """
+    word, step, longest = line.split()
+    is_same = (int(step), word == "busy") == before[:2]
+    return Pulse(int(step), word == "busy", float(longest), before.changed if is_same else now, now)
+
+
+def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, now: float) -> str:
+    """A sentence about what hangs, by the pulses of the processes, or "".
+
+    The limit is `least_seconds`, or `FACTOR` times the longest that any process has stayed at a
+    step. A program that says nothing for so long, not even that it is where it was, is stopped. If
+    all speak, and none has moved for so long, then the others wait for the one that is furthest
+    behind: they have begun a step that needs it. If that one is busy, it may take as long as it
+    takes.
+    """
+    longest = max(pulse.longest for pulse in pulses.values())
+    limit = max(least_seconds, FACTOR * longest)
+    stopped = [index for index, pulse in pulses.items() if now - pulse.heard > limit]
+    if stopped:
+        at = max(pulses[index].step for index in stopped)
+        how = f"gave no sign of life for {limit:.0f} s, since step {at}: stopped, or stuck"
+        return describe_end(stopped, number, how)
+    is_unclear = any(now - pulse.heard > 5 * PULSE_SECONDS for pulse in pulses.values())
+    has_moved = any(now - pulse.changed <= limit for pulse in pulses.values())
+    step, is_busy = hindmost = min(pulse[:2] for pulse in pulses.values())
+    if is_unclear or has_moved or is_busy:
+        return ""
+    where = f"at step {step} for {limit:.0f} s (the longest wait before: {longest:.1f} s)"
+    behind = [index for index, pulse in pulses.items() if pulse[:2] == hindmost]
+    if len(behind) == len(pulses):
+        return (
+            f"all processes stayed {where}, and which one hangs cannot be told: it may be a device "
+            f"or the network; all end: look at the output of each, {AGAIN}"
+        )
+    ahead = max(pulse.step for pulse in pulses.values())
+    return describe_end(behind, number, f"stayed {where}, and others wait at step {ahead}")
+
+
+def describe_end(indices: list[int], number: int, how: str) -> str:
+    """A sentence that names the processes because of which all end."""
+    names = f"process{'es' * (len(indices) > 1)} {', '.join(map(str, indices))}"
+    return f"{names} of {number} {how}; all end: look at the output of {names}, {AGAIN}"
 
 
 class Peer:
@@ -24,6 +100,7 @@ class Peer:
     def __init__(self, number: int, handle: int):
         self.number, self.handle = number, handle
         self.heard, self.rest, self.waits = time.monotonic(), b"", False
+        self.pulse = Pulse(0, True, 0.0, self.heard, self.heard)
 
     def read(self) -> list[str]:
         """Lines that have come; raises EOFError at the end."""
@@ -90,19 +167,13 @@ def find_first(host: str, port: int, me: int, end: float) -> Peer:
         time.sleep(0.2)
 
 
-def watch(peers: dict[int, Peer], me: int, number: int, silence: float) -> str:
-    """Until the own process leaves (""), or until another is lost: a sentence."""
+def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: float) -> str:
+    """Until the own process leaves (""), or until one is lost or hangs: a sentence."""
     own, parent = Peer(me, sys.stdin.fileno()), os.getppid()
     ready = selectors.DefaultSelector()
     for peer in (own, *peers.values()):
         ready.register(peer.handle, selectors.EVENT_READ, peer)
-    beat, told = silence / 4, 0.0
-
-    def lost(peer: Peer, how: str) -> str:
-        return (
-            f"process {peer.number} of {number} {how}; the others end with it: look at its output, "
-            "then start all of them again, and they resume from the last checkpoint"
-        )
+    beat, told, now = silence / 4, 0.0, float("-inf")
 
     while True:
         for key, _ in ready.select(min(1.0, beat)):
@@ -112,7 +183,7 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float) -> str:
             except EOFError:
                 if peer is own:
                     return ""  # it is gone, without a farewell: the others see that
-                return lost(peer, "has ended")
+                return describe_end([peer.number], number, "has ended")
             for line in lines:
                 if line == "bye" and peer is own:
                     for other in peers.values():
@@ -125,6 +196,10 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float) -> str:
                     return line.removeprefix("lost ")
                 elif line == "all":
                     answer("all")
+                elif line.startswith(("at ", "busy ")):
+                    peer.pulse = hear(peer.pulse, line, time.monotonic())
+                    for other in peers.values() if me else ():
+                        tell(other, line)
                 elif line == "waits":
                     peer.waits = True
                     if me:
@@ -135,20 +210,32 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float) -> str:
             for peer in peers.values():
                 tell(peer, "all")
             answer("all")
-        now = time.monotonic()
+        before, now = now, time.monotonic()
+        # Nothing is held against others from before the roll was full, nor from while this program
+        # was stopped itself, as by a batch system that suspends a job.
+        if now - before > beat:
+            for peer in (own, *peers.values()):
+                peer.heard = now
+                peer.pulse = peer.pulse._replace(changed=now, heard=now)
         if now - told > beat:
             told = now
             for peer in peers.values():
                 tell(peer, ".")
+            pulses = {peer.number: peer.pulse for peer in (own, *peers.values())}
+            if not me and (sentence := find_hung(pulses, number, hang, now)):
+                return sentence
         for peer in peers.values():
             if now - peer.heard > silence:
-                return lost(peer, f"has not been heard of for {silence:g} s")
+                how = f"has not been heard of for {silence:g} s"
+                return describe_end([peer.number], number, how)
         if os.getppid() != parent:
             return ""
 
 
-def main(host: str, port: int, me: int, number: int, join: float, silence: float) -> None:
-    """Call the roll, watch, and end the own process with a sentence if another is lost."""
+def main(
+    host: str, port: int, me: int, number: int, join: float, silence: float, hang: float
+) -> None:
+    """Call the roll, watch, and end the own process with a sentence if one is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own process handles them
         signal.signal(ignored, signal.SIG_IGN)
     where, parent = f"{host}:{port}", os.getppid()
@@ -166,7 +253,7 @@ def main(host: str, port: int, me: int, number: int, join: float, silence: float
         answer(f"process 0 cannot listen at {where} ({error.strerror}): choose another port")
         return
     answer("go")
-    sentence = watch(peers, me, number, silence)
+    sentence = watch(peers, me, number, silence, hang)
     if not sentence:
         return
     for peer in peers.values():
@@ -181,4 +268,4 @@ def main(host: str, port: int, me: int, number: int, join: float, silence: float
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:5]), *map(float, sys.argv[5:7]))
+    main(sys.argv[1], *map(int, sys.argv[2:5]), *map(float, sys.argv[5:8]))

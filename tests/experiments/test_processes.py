@@ -1,8 +1,10 @@
-"""Two processes on this machine: trained, killed, resumed; and on other numbers of them."""
+"""Two processes on this machine: trained, ended, resumed; and on other numbers of them."""
 
+import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -10,10 +12,12 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from cpc.train import restore_params
 
 ROOT = pathlib.Path(__file__).parents[2]
+AUDIO = ("experiments.audio", "configs/audio_synthetic.py")
 KEYS = {
     "num_steps": 30,
     "log_every": 10,
@@ -31,8 +35,10 @@ KEYS = {
 }
 
 
-def start(workdir, index=0, number=1, port=0, devices=1):
-    """A process of the command."""
+def start(
+    workdir, index=0, number=1, port=0, devices=1, command=AUDIO, hang_seconds=300, keys=KEYS
+):
+    """A process of a command."""
     environment = {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
@@ -40,12 +46,13 @@ def start(workdir, index=0, number=1, port=0, devices=1):
         "JAX_PROCESS_ID": str(index),
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
         "CPC_JOIN_SECONDS": "60",
+        "CPC_HANG_SECONDS": str(hang_seconds),
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}" if devices > 1 else "",
     }
-    keys = [f"--config.{key}={value}" for key, value in KEYS.items()]
-    command = [sys.executable, "-m", "experiments.audio", "--workdir", str(workdir)]
+    experiment, config = command
+    flags = [f"--config.{key}={value}" for key, value in keys.items()]
     return subprocess.Popen(
-        [*command, "--config", "configs/audio_synthetic.py", *keys],
+        [sys.executable, "-m", experiment, "--config", config, "--workdir", str(workdir), *flags],
         cwd=ROOT,
         env=environment,
         text=True,
@@ -54,10 +61,10 @@ def start(workdir, index=0, number=1, port=0, devices=1):
     )
 
 
-def start_two(workdir):
+def start_two(workdir, **how):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    return [start(workdir, index, 2, port) for index in (0, 1)]
+    return [start(workdir, index, 2, port, **how) for index in (0, 1)]
 
 
 def finish(*processes):
@@ -70,8 +77,8 @@ def finish(*processes):
     return [(p.returncode, *text) for p, text in zip(processes, texts, strict=True)]
 
 
-def wait_for(path, process):
-    while not path.exists():
+def wait_until(condition, process):
+    while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
 
@@ -86,7 +93,7 @@ def params_of(workdir):
 def test_two_processes_are_one_run(tmp_path):
     """One is killed: the other says so at once. Both resume, or one alone: the same parameters."""
     killed = start_two(tmp_path / "two")
-    wait_for(tmp_path / "two" / "checkpoints" / "2", killed[0])
+    wait_until((tmp_path / "two" / "checkpoints" / "2").exists, killed[0])
     killed[1].kill()
     began = time.monotonic()
     (status, _, errors), _ = finish(*killed)
@@ -109,6 +116,73 @@ def test_two_processes_are_one_run(tmp_path):
     for name in ("two", "alone"):
         for path, got in _leaves(params_of(tmp_path / name)):
             np.testing.assert_allclose(got, _at(want, path), rtol=1e-4, atol=1e-5, err_msg=path)
+
+
+#: Runs until something stops it, by two steps at a time.
+ENDLESS = {**KEYS, "num_steps": 10**6, "log_every": 10**6, "save_every": 50, "steps_per_launch": 2}
+
+
+@pytest.mark.slow
+def test_one_gets_a_signal_or_hangs(tmp_path):
+    """SIGTERM to one: both save the same step. SIGSTOP: the other ends, and names it."""
+    checkpoints = tmp_path / "checkpoints"
+    pair = start_two(tmp_path, hang_seconds=10, keys=ENDLESS)
+    wait_until((checkpoints / "50").exists, pair[0])
+    pair[1].terminate()
+    first, second = finish(*pair)
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    assert "stopped by preemption; to resume: " in first[1]
+    step = max(int(path.name) for path in checkpoints.iterdir())
+    assert step > 50
+
+    pair = start_two(tmp_path, hang_seconds=10, keys=ENDLESS)
+    wait_until((checkpoints / str(step + 100 - step % 50)).exists, pair[0])
+    pair[1].send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    first, second = finish(*pair)
+    assert time.monotonic() - began < 60
+    assert f"resuming from step {step:,}" in first[1]
+    assert (first[0], second[0]) == (3, -signal.SIGKILL)
+    assert "error: process 1 of 2 gave no sign of life for " in first[2]
+    assert first[2].count("\n") < 8
+
+
+@pytest.mark.slow
+def test_pictures_and_a_probe(tmp_path):
+    """Dark and light pictures: two processes train, and the first fits the probe."""
+    rng = np.random.default_rng(0)
+    for name, mean in (("dark", 60), ("light", 190)):
+        for split in ("train", "test"):
+            folder = tmp_path / "pictures" / split / name
+            folder.mkdir(parents=True)
+            for i in range(24):
+                pixels = rng.normal(mean, 20, (28, 28)).clip(0, 255).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / f"{i}.png")
+    keys = {
+        "num_steps": 20,
+        "log_every": 10,
+        "eval_every": 20,
+        "save_every": 20,
+        "data.source": "folder",
+        "data.path": tmp_path / "pictures",
+        "data.batch_size": 32,
+        "model.width": 16,
+        "model.context_width": 16,
+        "model.context_layers": 1,
+        "evaluate.num_images": 32,
+        "optim.warmup_steps": 2,
+        "probe.tasks": "('linear',)",
+        "probe.features": "('c',)",
+    }
+    command = ("experiments.image", "configs/image_fashion_mnist.py")
+    first, second = finish(*start_two(tmp_path / "two", command=command, keys=keys))
+    assert (first[0], second[0]) == (0, 0), first[2] + second[2]
+    (row,) = json.loads((tmp_path / "two" / "probes" / "classes.json").read_text())["rows"]
+    assert row["accuracy"] > 0.95
+    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
+    losses = [record["loss"] for record in map(json.loads, lines) if record["split"] == "train"]
+    assert losses[0] == pytest.approx(6 * np.log(32), rel=0.05)  # 2 directions, 3 offsets
+    assert losses[1] < losses[0]
 
 
 def _leaves(tree, path=()):

@@ -1,11 +1,25 @@
 """What says that a process is one of several, and who is waited for in vain."""
 
+import signal
 import socket
+import subprocess
+import sys
 
 import jax
+import linear_run
 import pytest
 
-from cpc.train import distributed, is_first, join_processes, run_on_first, wait_for_all
+from cpc.train import (
+    Checkpoints,
+    distributed,
+    is_first,
+    join_processes,
+    loop,
+    open_checkpoints,
+    run_on_first,
+    wait_for_all,
+    watch,
+)
 from cpc.types import UserError
 
 NAMES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -62,6 +76,20 @@ def test_slurm_is_found(describe, monkeypatch):
     assert (found.number, found.own, found.local_devices) == (2, 1, [0])
 
 
+def test_a_jax_that_does_not_tell_its_clusters(describe, monkeypatch):
+    """The three variables are enough; a Slurm job without them is warned that it runs alone."""
+    monkeypatch.setenv("SLURM_NTASKS", "2")
+    monkeypatch.setitem(sys.modules, "jax._src.clusters", None)
+    describe("node7:1234", "3", "2")
+    assert distributed.find_cluster() == ("node7:1234", 3, 2, None)
+    describe(None, None, None)
+    with pytest.warns(UserWarning, match="only if JAX_COORDINATOR_ADDRESS, .* say so"):
+        assert distributed.find_cluster() is None
+    describe("node7:1234", "3", None)
+    with pytest.warns(UserWarning, match="cluster"), pytest.raises(UserError, match="some are set"):
+        distributed.find_cluster()
+
+
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
@@ -94,3 +122,108 @@ def test_a_port_in_use_is_one_sentence(describe):
         describe(f"127.0.0.1:{server.getsockname()[1]}", "2", "0")
         with pytest.raises(UserError, match=r"cannot listen at .* choose another port"):
             join_processes(join_seconds=0.5)
+
+
+def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
+    return watch.Pulse(step, busy, longest, moved, heard)
+
+
+@pytest.mark.parametrize(
+    ("pulses", "sentence"),
+    [
+        # The others wait for the one behind, whenever they came to where they are.
+        ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
+        ([at(136, 600), at(120, 690)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
+        ([at(9), at(8), at(8)], "processes 1, 2 of 3 stayed at step 8"),
+        ([at(136), at(120)], "wait before: 1.6 s), and others wait at step 136; all end: look at"),
+        ([at(136), at(120)], "the output of process 1, then start all of them again, and they res"),
+        # It waits for nobody, and evaluation for all.
+        ([at(128), at(128, busy=True)], "process 0 of 2 stayed at step 128"),
+        ([at(8), at(8)], "all processes stayed at step 8 for 300 s"),
+        ([at(8), at(8)], "which one hangs cannot be told"),
+        # One has moved; the one behind is busy; a step has taken half a minute before.
+        ([at(136), at(120, 701)], ""),
+        ([at(136, 701), at(120)], ""),
+        ([at(136), at(120, busy=True)], ""),
+        ([at(136), at(0, busy=True, longest=0.0)], ""),
+        ([at(136, longest=110), at(120)], ""),
+        ([at(136, longest=50), at(120)], "for 500 s (the longest wait before: 50.0 s)"),
+        # Silent: perhaps it is the one that is stopped, and that will be known when it has been so
+        # for as long; then it is, whatever it does and wherever the others are.
+        ([at(136), at(120), at(136, heard=900)], ""),
+        ([at(136), at(120), at(136, heard=699)], "process 2 of 3 gave no sign of life for 300 s"),
+        ([at(136, 999), at(136, 999, heard=699)], "process 1 of 2 gave no sign of life"),
+        ([at(8), at(8, busy=True, heard=699)], "since step 8: stopped, or stuck; all end: look at"),
+    ],
+)
+def test_which_process_hangs(pulses, sentence):
+    """By what the processes said until second 1000, where nobody may stay for 300 s."""
+    found = watch.find_hung(dict(enumerate(pulses)), len(pulses), 300.0, 1000.0)
+    assert sentence in found
+    assert bool(sentence) == bool(found)
+
+
+def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
+    """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
+    said = []
+
+    class Companion:
+        def at(self, step, num_waits):
+            said.append((step, num_waits))
+
+        def busy(self, step):
+            said.append((step, "busy"))
+
+    monkeypatch.setattr(distributed, "_companion", [Companion()])
+    linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
+    waits = (0,) * 16 + (1,) * 6
+    steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
+    assert [word for word in said if word[1] != "busy"] == steps
+    # Evaluated at 10 and 20, saved at 18, both at the end.
+    busy = [i for i, word in enumerate(said) if word[1] == "busy"]
+    assert [said[i][0] for i in busy] == [said[i - 1][0] for i in busy] == [10, 18, 20, 22]
+
+
+#: A program beside a companion, that is nothing but its pulse.
+PROGRAM = """
+import subprocess, sys, time
+file, port, index, word = sys.argv[1:]
+words = [sys.executable, "-S", file, "127.0.0.1", port, index, "2", "30", "4", "2"]
+pipe = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True).stdin
+while True:
+    pipe.write(f"{word} 0.1\\n".encode())
+    pipe.flush()
+    time.sleep(0.2)
+"""
+
+
+def test_companions_end_a_program_that_hangs():
+    """Process 1 has no batch for step 102: both companions say so, and end programs that do not."""
+    port = str(free_port())
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-S", "-c", PROGRAM, watch.__file__, port, index, word],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, word in (("0", "at 102"), ("1", "at 100"))
+    ]
+    try:
+        errors = [program.communicate(timeout=60)[1] for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    assert [program.returncode for program in programs] == [-signal.SIGKILL] * 2
+    sentence = (
+        "error: process 1 of 2 stayed at step 100 for 2 s (the longest wait before: 0.1 s), and"
+    )
+    assert all(error.startswith(sentence) and error.count("\n") == 1 for error in errors), errors
+
+
+def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
+    """What the processes agree on is the step after the last one asked about: seldom a launch."""
+    monkeypatch.setattr(Checkpoints, "is_preempted", lambda self, step: step == 13)
+    with open_checkpoints(tmp_path) as checkpoint:
+        reasons = [loop._preemption(checkpoint, step, 4) for step in (0, 4, 8, 12, 16)]
+    assert reasons == ["", "", "", "", "preemption"]
