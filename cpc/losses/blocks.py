@@ -76,7 +76,7 @@ def _backward(rule, loss, choose, offsets, block, columns, gradients, cotangents
     g = cotangents[0]
     dtype = dqueries.dtype  # of queries and keys
     dqueries = (g[:, None, None, None] * dqueries).astype(dtype)
-    return dqueries, jnp.einsum("k,knd->nd", g, dkeys).astype(dtype), None, None, None
+    return dqueries, jnp.einsum("k,kdn->dn", g, dkeys).T.astype(dtype), None, None, None
 
 
 summed_losses.defvjp(_forward, _backward)
@@ -100,7 +100,7 @@ def score_blocks(
 ) -> tuple[AnchorScores, Any, Any]:
     """Scores of each anchor and, if asked for, derivatives of each offset's summed losses.
 
-    Those by the queries are of each anchor's own loss; those by the keys (k, n, d) are summed over
+    Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
     anchors, with the weights if there are any.
     """
     b, a, d = queries.shape[1:]
@@ -147,8 +147,8 @@ def score_blocks(
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
         joined = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
-        if dkeys is not None:
-            dkeys = jnp.swapaxes(dkeys, -2, -1).reshape(-1, d)[:n]
+        if width < n and dkeys is not None:
+            dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
         return None, (*joined, dkeys)
 
     _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights))

@@ -214,4 +214,4 @@ def _score_blocks(inputs, weights, rule, offset, block, columns):
     scores = jax.tree.map(lambda x: x[0, 0], scores)
     if weights is None:
         return scores, None, None
-    return scores, dqueries[0, 0], dkeys[0]
+    return scores, dqueries[0, 0], dkeys[0].T

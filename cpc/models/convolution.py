@@ -95,18 +95,14 @@ def _pair_gradients(x, w, g, padding):
     dx = _join_pairs(x, dleft[:, 0], jnp.stack([dmiddle, dright], 2), padding, w.shape[0] // 2)
 
     def by_weights(frames, g):
-        # As (g^T F)^T, so that no product has a left factor that lies transposed: that one is slow.
-        transposed = _settle(g.reshape(-1, g.shape[-1]).T)
-        return _settle(transposed @ frames.reshape(-1, frames.shape[-1])).T
+        # g^T F and not F^T g: a product whose large left factor lies transposed is slow.
+        return g.reshape(-1, g.shape[-1]).T @ frames.reshape(-1, frames.shape[-1])
 
     shared = by_weights(middle, both)
     dw = jnp.stack([by_weights(past, g0) + shared, by_weights(future, g1) + shared])
+    # What is kept here would else be folded into the products as the transposition of a factor.
+    dw = jnp.swapaxes(jax.lax.optimization_barrier(dw), 1, 2)
     return dx, dw.reshape(w.shape)
-
-
-def _settle(x):
-    """Keep x as it is, transposed or not, where a product would fold the transposition."""
-    return jax.lax.optimization_barrier(x)
 
 
 def _cut_pairs(x, w, padding, num_out):
