@@ -28,7 +28,6 @@ from experiments.bench.step import (
 from experiments.bench.table import Row, Target
 from experiments.launch import Config
 
-
 #: Windows of a batch: of one of the paper's 8 devices, and of all of them.
 PAPER_BATCHES = (8, 64)
 

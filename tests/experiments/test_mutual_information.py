@@ -29,7 +29,7 @@ def experiment():
     """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
-    from experiments import mutual_information
+    from experiments.mutual_information import __main__ as mutual_information
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
@@ -62,12 +62,12 @@ def small_consistency():
 @pytest.fixture
 def pictures(monkeypatch, experiment):
     """Noise for pictures: the laws hold of it too, and no network is needed."""
-    from experiments import mi_consistency
+    from experiments.mutual_information import consistency
 
     pixels = np.random.default_rng(0).integers(0, 256, (256, 28, 28, 1), np.uint8)
     images = Images(pixels, np.zeros(256, np.int32), ("none",))
     monkeypatch.setattr(
-        mi_consistency, "load_fashion_mnist", lambda: {"train": images, "test": images}
+        consistency, "load_fashion_mnist", lambda: {"train": images, "test": images}
     )
 
 
@@ -121,7 +121,7 @@ def test_the_staircase_leaves_a_whole_run(staircase):
 
 
 def test_what_may_be_claimed(experiment):
-    from experiments.mi_methods import claims
+    from experiments.mutual_information.methods import claims
 
     claimed = claims(configs.mi_staircase.get_config())
     label = {name: claim["label"] for name, claim in claimed.items()}
@@ -140,10 +140,10 @@ def test_what_may_be_claimed(experiment):
 def test_the_staircase_stops_resumes_and_ends_the_same(
     experiment, staircase, tmp_path, monkeypatch
 ):
-    from experiments import mi_staircase
+    from experiments.mutual_information import staircase
 
     with monkeypatch.context() as patch:
-        stop_after(patch, mi_staircase, 7)
+        stop_after(patch, staircase, 7)
         said = run(experiment, small_staircase(), tmp_path / "parts")
     assert "stopped by SIGTERM; to resume: " in said
     assert not (tmp_path / "parts" / "table.json").exists()
@@ -159,11 +159,11 @@ def test_another_config_in_the_same_directory_is_refused(experiment, staircase):
 
 
 def test_the_tasks_stop_resume_and_end_the_same(experiment, tmp_path, monkeypatch):
-    from experiments import mi_units
+    from experiments.mutual_information import units
 
     run(experiment, small_tasks(), tmp_path / "whole")
     with monkeypatch.context() as patch:
-        stop_after(patch, mi_units, 1)
+        stop_after(patch, units, 1)
         assert "stopped by SIGTERM" in run(experiment, small_tasks(), tmp_path / "parts")
     assert "resuming after 1 of 2" in run(experiment, small_tasks(), tmp_path / "parts")
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
@@ -196,7 +196,7 @@ def test_the_laws_leave_a_whole_run(experiment, pictures, tmp_path):
 
 def test_views_show_the_rows_that_a_law_names(experiment):
     """Left alone, x is the pictures and y their top rows, each part from its own picture."""
-    from experiments import mi_consistency
+    from experiments.mutual_information import consistency
 
     seen = {}
 
@@ -208,9 +208,9 @@ def test_views_show_the_rows_that_a_law_names(experiment):
     config.lock()
     pixels = jnp.arange(1.0, 1.0 + 4 * 784).reshape(4, 784)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mi_consistency, "fit_and_read", keep)
-        which, kept = mi_consistency.LAWS["independence"](7, 3)
-        mi_consistency.fit_pictures(
+        patch.setattr(consistency, "fit_and_read", keep)
+        which, kept = consistency.LAWS["independence"](7, 3)
+        consistency.fit_pictures(
             config, pixels, pixels, pixels, jnp.array(which), jnp.array(kept), jax.random.key(0)
         )
     x, y = (np.asarray(part).reshape(2, 2, 28, 28) for part in (seen["x"], seen["y"]))
@@ -223,7 +223,7 @@ def test_views_show_the_rows_that_a_law_names(experiment):
 @pytest.mark.slow
 def test_training_finds_a_known_information(experiment):
     """All estimators in one program on 1 nat in 2 dimensions; none but CLUB reads above it."""
-    from experiments.mi_methods import fit_and_read, make_methods
+    from experiments.mutual_information.methods import fit_and_read, make_methods
 
     config, task = configs.mi_staircase.get_config(), gaussian_task(2, 1.0)
     config.critics, config.widths = ("separable",), (32,)
@@ -241,8 +241,8 @@ def test_training_finds_a_known_information(experiment):
 
 def test_the_exact_critic_reads_the_truth(experiment):
     """NWJ, TUBA, FLO and JS have no bias at their best critics."""
-    from experiments.mi_methods import make_estimators
-    from experiments.mi_staircase import read_exactly
+    from experiments.mutual_information.methods import make_estimators
+    from experiments.mutual_information.staircase import read_exactly
 
     task = gaussian_task(20, 2.0)
     estimators = make_estimators(configs.mi_staircase.get_config())
@@ -260,7 +260,7 @@ def test_the_exact_critic_reads_the_truth(experiment):
 
 
 def test_no_entry_pulls_with_more_than_its_weight(experiment):
-    from experiments.mi_methods import rein
+    from experiments.mutual_information.methods import rein
 
     scores = jnp.array([0.5, jnp.inf, -jnp.inf, jnp.nan])
     value, pull = jax.vjp(rein, scores)

@@ -30,7 +30,7 @@ def experiment():
     """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
-    from experiments import nce
+    from experiments.nce import __main__ as nce
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
@@ -83,7 +83,7 @@ def test_the_same_command_again_measures_only_what_is_missing(experiment, quick,
 
 def test_a_disagreement_is_named(experiment, tmp_path):
     from cpc.report.theory_page import rows_table, sentence
-    from experiments.nce_rows import finding, row
+    from experiments.nce.rows import finding, row
 
     rows = [row("one", 1.0, 1.0, 0.1, "rounding"), row("nothing", np.nan, 0.0, 9.9, "rounding")]
     found = finding("Two", "1 and 0", "1 and NaN", rows, {})
@@ -99,7 +99,7 @@ def test_a_disagreement_is_named(experiment, tmp_path):
     [("=", [True, True, False]), ("<=", [True, True, False]), (">=", [True, True, True])],
 )
 def test_relations(relation, agree):
-    from experiments.nce_rows import row
+    from experiments.nce.rows import row
 
     measured = (1.0, 1.09, 1.11)
     rows = [row("x", value, 1.0, 0.1, "rounding", relation) for value in measured]
@@ -109,7 +109,7 @@ def test_relations(relation, agree):
 @pytest.mark.parametrize("name", ["V10", "V4", "V30"])
 def test_gradient_tends_to_the_likelihoods(name):
     """T2: relative errors at k = 1 to 10,000; below 1e-3 float32 leaves two digits."""
-    from experiments.nce_noise import limit_constant, relative_errors
+    from experiments.nce.noise import limit_constant, relative_errors
 
     _, inputs, expected = GRADIENTS[name]
     theta, data, noise = (np.array(inputs[key]) for key in ("theta", "pd", "q"))
@@ -121,7 +121,7 @@ def test_gradient_tends_to_the_likelihoods(name):
 
 def test_noise_that_is_the_model():
     """T13: k / (k + 1) of the likelihood's gradient where stopped; a constant where not."""
-    from experiments.nce_noise import nce_ascent
+    from experiments.nce.noise import nce_ascent
 
     _, inputs, expected = GRADIENTS["V10"]
     theta, data = (jnp.asarray(inputs[key], jnp.float32) for key in ("theta", "pd"))
@@ -138,7 +138,7 @@ def test_noise_that_is_the_model():
 
 def test_fitted_means_of_the_three_modes():
     """T12: fixed and frozen noise find the mean at the rate of theory, the third stays at 0."""
-    from experiments.nce_noise import fit_means, fixed_noise_deviation
+    from experiments.nce.noise import fit_means, fixed_noise_deviation
 
     for mode, deviation in (("fixed", fixed_noise_deviation(0.3, 4)), ("stopped", np.sqrt(1.25))):
         fits = np.asarray(fit_means(jax.random.key(1), mode, 1000, 4, 200, 0.3))
@@ -154,7 +154,7 @@ def test_fitted_means_of_the_three_modes():
 
 @pytest.mark.parametrize("name", IDENTITY)
 def test_identity_of_every_table(name):
-    from experiments.nce_bound import information_seen
+    from experiments.nce.bound import information_seen
 
     _, inputs, expected = IDENTITY[name]
     for i, n in enumerate(inputs["N"]):
@@ -170,7 +170,7 @@ def test_identity_of_every_table(name):
 )
 def test_dependent_negatives(accuracy, independent, copies, nats):
     """T21: above I of .02014 and of .49463 wherever negatives repeat."""
-    from experiments.nce_bound import best_with_repeats
+    from experiments.nce.bound import best_with_repeats
 
     found = best_with_repeats(accuracy, independent, copies)
     assert found == pytest.approx(nats, abs=6e-4 if nats > 0.1 else 6e-6)
@@ -188,14 +188,14 @@ def test_dependent_negatives(accuracy, independent, copies, nats):
 )
 def test_sampled_softmax_bias(convention, published):
     """T18, at K = 2, 4 and 6: samples by their counts, not in all their orders."""
-    from experiments.nce_sampled import DATA, NOISE, softmax_bias
+    from experiments.nce.sampled import DATA, NOISE, softmax_bias
 
     found = softmax_bias(DATA, NOISE, (2, 4, 6), convention)
     np.testing.assert_allclose(np.abs(found).max(1), published, atol=6e-5)
 
 
 def test_counts_are_those_of_all_samples():
-    from experiments.nce_enumerate import count_draws
+    from experiments.nce.enumerate import count_draws
 
     q = np.array([0.2, 0.3, 0.5])
     counts, probability = count_draws(3, q)
@@ -211,7 +211,7 @@ def test_counts_are_those_of_all_samples():
 @pytest.mark.parametrize("name", MARGINS)
 def test_losses_at_the_threshold(name):
     """T8: InfoNCE and the hinge it rounds off, in the same unit."""
-    from experiments.nce_hardness import losses_at
+    from experiments.nce.hardness import losses_at
 
     _, inputs, expected = MARGINS[name]
     tau, num, beta = inputs["tau"], inputs["K"], inputs["beta"]
@@ -221,7 +221,7 @@ def test_losses_at_the_threshold(name):
     np.testing.assert_allclose(hinge, expected["hinge"], rtol=2e-6, atol=atol)
 
 
-@pytest.mark.parametrize("name", ["nce_rows", "nce_enumerate"])
+@pytest.mark.parametrize("name", ["nce.rows", "nce.enumerate"])
 def test_examples(name):
     failed, tried = doctest.testmod(importlib.import_module(f"experiments.{name}"))
     assert (failed, tried > 0) == (0, True)

@@ -11,21 +11,24 @@ import pytest
 
 from cpc.report.reproduction import TABLES
 from cpc.types import UserError
-from experiments import reproduce, reproduce_bound, reproduce_cells, sweep
 from experiments.launch import flatten
-from experiments.reproduce_cells import DATA, OPEN, PARTS, SCALES, Planned
-from experiments.sweep_cells import Cell
+from experiments.reproduce import __main__ as reproduce
+from experiments.reproduce import bound
+from experiments.reproduce import cells as cells_
+from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES, Planned
+from experiments.sweep.cells import Cell
+from experiments.sweep.jobs import check_cell
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def planned(*names, scale="small", data="voices", seeds=1):
-    return reproduce_cells.plan_cells(names, scale, data, {}, seeds)
+    return cells_.plan_cells(names, scale, data, {}, seeds)
 
 
 def differing(name, base="mixed", **options):
     a, b = (
-        dict(flatten(reproduce_cells.config_of(cell, "small", "voices")))
+        dict(flatten(cells_.config_of(cell, "small", "voices")))
         for cell in planned(base, name, **options)
     )
     keys = {key for key in a if a[key] != b[key]}
@@ -56,18 +59,18 @@ def test_a_cell_is_the_first_but_for_its_row():
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("data", DATA)
 def test_every_cell_has_a_config_that_can_be_run(scale, data):
-    names = reproduce_cells.cells_of(tuple(PARTS), scale)
+    names = cells_.cells_of(tuple(PARTS), scale)
     assert ("open-norm" in names) == (scale != "smoke")
     for cell in planned(*names, scale=scale, data=data):
-        config = reproduce_cells.config_of(cell, scale, data)
-        sweep.check_cell(config, Cell(cell.name, {}))
+        config = cells_.config_of(cell, scale, data)
+        check_cell(config, Cell(cell.name, {}))
         reproduce.check_window(cell.name, config)
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_a_cell_varies_what_is_open(scale):
-    data = reproduce_cells.DEFAULT_DATA[scale]
-    rows = reproduce_cells.describe_open(scale, data, {})
+    data = cells_.DEFAULT_DATA[scale]
+    rows = cells_.describe_open(scale, data, {})
     assert [row["what"] for row in rows] == [one.what for one in OPEN]
     for row, one in zip(rows, OPEN, strict=True):
         assert row["choice"]
@@ -78,9 +81,9 @@ def test_a_cell_varies_what_is_open(scale):
 
 
 def test_everything_small_takes_an_hour_at_most():
-    cells = planned(*reproduce_cells.cells_of(tuple(PARTS), "small"))
-    assert reproduce_cells.estimate_seconds(cells, "small") <= 3600
-    assert reproduce_cells.estimate_seconds(cells, "paper") is None
+    cells = planned(*cells_.cells_of(tuple(PARTS), "small"))
+    assert cells_.estimate_seconds(cells, "small") <= 3600
+    assert cells_.estimate_seconds(cells, "paper") is None
     said = reproduce.describe(cells, "small", "voices", 1)
     assert "400 steps of 8 windows of 1.28 s" in said["size"]
     assert said["hardware"].startswith("Hardware: 2 CPU cores; time: about 5")
@@ -188,13 +191,13 @@ def test_a_cells_command_is_the_experiments_own(tmp_path):
 
 def test_latents_of_each_recording_come_first():
     pool = [(u, np.full((4, 2), u, float)) for u in (0, 1, 0, 2, 1)]
-    latents, number = reproduce_bound.gather(iter(pool), 20)
+    latents, number = bound.gather(iter(pool), 20)
     assert number == 3
     assert sorted(latents[:3, 0].tolist()) == [0, 1, 2]
     assert np.bincount(latents[:, 0].astype(int)).tolist() == [8, 8, 4]
-    again, _ = reproduce_bound.gather(iter(pool), 20)
+    again, _ = bound.gather(iter(pool), 20)
     np.testing.assert_array_equal(latents, again)
-    assert len(reproduce_bound.gather(iter(pool), 2)[0]) == 2
+    assert len(bound.gather(iter(pool), 2)[0]) == 2
 
 
 def test_bound_by_n_is_that_of_a_double_loop():
@@ -203,7 +206,7 @@ def test_bound_by_n_is_that_of_a_double_loop():
     z, latents = rng.standard_normal((b, t, d)), rng.standard_normal((n - 1, d))
     predictions = 2 * rng.standard_normal((b, t, 2, d))
     arrays = [a.astype(np.float32) for a in (z, predictions, latents)]
-    rows = reproduce_bound.estimates(*arrays, is_bound=True)
+    rows = bound.estimates(*arrays, is_bound=True)
     for row, k in zip(rows, (1, 2), strict=True):
         windows = []
         for i in range(b):

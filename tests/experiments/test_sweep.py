@@ -14,9 +14,11 @@ from ml_collections import ConfigDict
 
 from configs import audio_synthetic, image_fashion_mnist, mi_tasks
 from cpc.types import UserError
-from experiments import sweep
-from experiments.sweep_cells import Cell, differences, make_cells, parse_value, with_settings
-from experiments.sweep_launchers import (
+from experiments import launch
+from experiments.sweep.__main__ import check_same_sweep
+from experiments.sweep.cells import Cell, differences, make_cells, parse_value, with_settings
+from experiments.sweep.jobs import check_cell, kind_of, run_jobs
+from experiments.sweep.launchers import (
     Job,
     Requeued,
     import_submitit,
@@ -86,7 +88,7 @@ def test_values_have_the_configs_type(config, key, text, value):
     found = parse_value(config, key, text)
     assert found == value
     assert type(found) is type(value)
-    assert dict(sweep.launch.flatten(with_settings(config, {key: value})))[key] == value
+    assert dict(launch.flatten(with_settings(config, {key: value})))[key] == value
 
 
 @pytest.mark.parametrize(("grids", "singles", "seeds", "words"), [
@@ -126,24 +128,24 @@ def test_names_are_fit_for_directories(config):
 
 def test_a_cells_whole_config_is_checked(config):
     with pytest.raises(UserError, match=r"the cell x: the config's model\.width is 0"):
-        sweep.check_cell(config, Cell("x", {"model.width": 0}))
-    sweep.check_cell(image_fashion_mnist.get_config(), Cell("x", {"model.width": 8}))
-    sweep.check_cell(mi_tasks.get_config(), Cell("x", {"num_seeds": 3}))
-    assert sweep.kind_of(image_fashion_mnist.get_config()) == "image"
-    assert sweep.kind_of(mi_tasks.get_config()) == "mutual_information"
+        check_cell(config, Cell("x", {"model.width": 0}))
+    check_cell(image_fashion_mnist.get_config(), Cell("x", {"model.width": 8}))
+    check_cell(mi_tasks.get_config(), Cell("x", {"num_seeds": 3}))
+    assert kind_of(image_fashion_mnist.get_config()) == "image"
+    assert kind_of(mi_tasks.get_config()) == "mutual_information"
     with pytest.raises(UserError, match="no experiment that can be swept"):
-        sweep.kind_of(ConfigDict({"seed": 0}))
+        kind_of(ConfigDict({"seed": 0}))
 
 
 def test_another_sweep_is_told_by_what_differs(tmp_path):
     here = {"config": {"seed": 0, "model": {"width": 8}}, "cells": {"a": {"seed": 1}, "b": {}}}
-    sweep.check_same_sweep(here, here, tmp_path)
+    check_same_sweep(here, here, tmp_path)
     other = {"config": {"seed": 0, "model": {"width": 4}}, "cells": {"a": {"seed": 2}, "c": {}}}
     words = r"model\.width is 4 there and 8 here; only there: c; only here: b; other settings: a"
     with pytest.raises(UserError, match=words):
-        sweep.check_same_sweep(other, here, tmp_path)
+        check_same_sweep(other, here, tmp_path)
     with pytest.raises(UserError, match="damaged"):
-        sweep.check_same_sweep([], here, tmp_path)
+        check_same_sweep([], here, tmp_path)
     assert differences([Cell("a", {})], [Cell("a", {})]) == []
 
 
@@ -170,7 +172,7 @@ def run(jobs, launch, num_signals=lambda: 0):
 
         return launch_one, 1
 
-    sweep.run_jobs(jobs, begin, num_signals, lambda: compared.append(None))
+    run_jobs(jobs, begin, num_signals, lambda: compared.append(None))
     return started, len(compared)
 
 

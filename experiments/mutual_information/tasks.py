@@ -12,8 +12,8 @@ from cpc.estimators import Task, beyond_normal, cca, ksg
 from cpc.types import UserError
 from experiments import launch
 from experiments.launch import Config
-from experiments.mi_methods import claims, fit_and_read, make_methods
-from experiments.mi_units import measure_each, read_recorded
+from experiments.mutual_information.methods import claims, fit_and_read, make_methods
+from experiments.mutual_information.units import measure_each, read_recorded
 
 #: Of the pairs of a sample: half trains, a quarter chooses the step, a quarter is read.
 PARTS = (0.5, 0.75)

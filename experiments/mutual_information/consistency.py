@@ -12,8 +12,8 @@ from cpc.data.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
 from experiments import launch
 from experiments.launch import Config
-from experiments.mi_methods import claims, fit_and_read, make_methods
-from experiments.mi_units import measure_each, read_recorded
+from experiments.mutual_information.methods import claims, fit_and_read, make_methods
+from experiments.mutual_information.units import measure_each, read_recorded
 
 SIDE = 28
 #: What each law shows of two pictures: which picture each part of x and y is, and how many

@@ -19,7 +19,6 @@ python -m experiments.status WORKDIR.
 
 import argparse
 import contextlib
-import fcntl
 import os
 import pathlib
 import shlex
@@ -29,9 +28,10 @@ from typing import Any, TextIO
 
 from cpc import report
 from cpc.types import UserError
-from experiments import launch, reproduce_bound, status, sweep
+from experiments import launch, status
 from experiments.launch import Config
-from experiments.reproduce_cells import (
+from experiments.reproduce.bound import measure_bound
+from experiments.reproduce.cells import (
     DATA,
     DEFAULT_DATA,
     PARTS,
@@ -47,8 +47,9 @@ from experiments.reproduce_cells import (
     parse_settings,
     plan_cells,
 )
-from experiments.sweep_cells import Cell, differences, flag_text
-from experiments.sweep_launchers import Job, count_signals, make_local
+from experiments.sweep.cells import Cell, differences, flag_text
+from experiments.sweep.jobs import check_cell, end, kind_of, lock_folder, run_jobs
+from experiments.sweep.launchers import Job, count_signals, make_local
 
 #: N of the table of the bound, in powers of 2.
 BOUND_SIZES = {"smoke": range(5, 11), "small": range(5, 17), "paper": range(5, 17)}
@@ -100,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     planned = plan_cells(cells_of(parts, scale), scale, data, user, options.seeds)
     for cell in planned:
         config = config_of(cell, scale, data)
-        sweep.check_cell(config, Cell(cell.name, {}))
+        check_cell(config, Cell(cell.name, {}))
         check_prepared(config)
         check_window(cell.name, config)
     folder = options.workdir.expanduser()
@@ -123,13 +124,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         def begin(jobs):
             return make_local(options.jobs, num_signals, [lock.fileno()]), options.jobs
 
-        sweep.run_jobs(jobs, begin, num_signals, lambda: write_page(folder))
+        run_jobs(jobs, begin, num_signals, lambda: write_page(folder))
         stopped = num_signals() > 0
         if "bound" in parts and not stopped:
             write_bound(folder, jobs, BOUND_SIZES[scale])
         write_page(folder)
     print(f"page: {folder / 'reproduction.html'}")
-    sweep.end(folder, stopped)
+    end(folder, stopped)
 
 
 def find_parts(options: argparse.Namespace) -> list[str]:
@@ -160,7 +161,7 @@ def choose(name: str, given: str, known: Mapping[str, Any]) -> str:
 def check_prepared(config: Config) -> None:
     """Files that a cell reads are there; what a package holds is fetched by the cell itself."""
     options = config.data
-    kind = sweep.kind_of(config)
+    kind = kind_of(config)
     if options.source not in ("folder", "librispeech_tfds", "tfds"):
         return
     card = "audio_librispeech" if kind == "audio" else "image_imagenet"
@@ -184,7 +185,7 @@ def check_prepared(config: Config) -> None:
 
 def check_window(name: str, config: Config) -> None:
     """A window holds a positive for every offset."""
-    if sweep.kind_of(config) != "audio":
+    if kind_of(config) != "audio":
         return
     num_latents, furthest = config.data.window_samples // 160, config.model.num_offsets
     if furthest >= num_latents:
@@ -226,24 +227,9 @@ def describe(planned: Sequence[Planned], scale: str, data: str, num_jobs: int) -
 def open_folder(
     folder: pathlib.Path, plan: dict[str, Any], planned: Sequence[Planned]
 ) -> Iterator[TextIO]:
-    """Record the plan beside what the folder already holds; only one command at a time."""
+    """Record the plan beside what the folder already holds."""
     path = folder / "sweep.json"
-    if (folder / "config.json").exists():
-        raise UserError(f"{folder} holds a single run: choose another --workdir")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "sweep.lock").open("w")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {folder} ({error.strerror}): choose another --workdir, or free space"
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another reproduction of {folder}, or a cell of it, still runs: wait for its end"
-            ) from None
+    with lock_folder(folder, "reproduction") as lock:
         recorded = launch.read_json(path) if path.exists() else None
         launch.write_json(path, joined(recorded, plan, planned, folder))
         yield lock
@@ -298,7 +284,7 @@ def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None
     if path.exists() or not status.is_done(job.folder):
         return
     try:
-        launch.write_json(path, reproduce_bound.measure_bound(job.folder, sizes))
+        launch.write_json(path, measure_bound(job.folder, sizes))
     except UserError as error:
         print(f"no bound by the number of negatives: {error}")
 

@@ -27,7 +27,7 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments import launch
 from experiments.launch import Config
-from experiments.mi_methods import (
+from experiments.mutual_information.methods import (
     Estimator,
     claims,
     init_methods,

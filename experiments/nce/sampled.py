@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.losses import info_nce, ranking_nce, sampled_softmax
-from experiments.nce_enumerate import count_draws
-from experiments.nce_rows import Finding, finding, row
+from experiments.nce.enumerate import count_draws
+from experiments.nce.rows import Finding, finding, row
 
 DATA, NOISE = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
 

@@ -17,7 +17,7 @@ from cpc.negatives import (
     negative_weights,
     solve_temperature,
 )
-from experiments.nce_rows import Finding, finding, row
+from experiments.nce.rows import Finding, finding, row
 
 
 def losses_at(positives: np.ndarray, beta: float, tau: float, num: int) -> tuple:

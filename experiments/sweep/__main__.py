@@ -22,30 +22,26 @@ cell failed.
 """
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
 import pathlib
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, TextIO
 
 from absl import flags
 from ml_collections import config_flags
 
-from configs import audio_voices, image_fashion_mnist
 from cpc import report
 from cpc.types import UserError
-from experiments import compare, launch, status
+from experiments import compare, launch
 from experiments.launch import Config
-from experiments.sweep_cells import Cell, differences, flag_text, make_cells, with_settings
-from experiments.sweep_launchers import (
+from experiments.sweep.cells import Cell, differences, flag_text, make_cells
+from experiments.sweep.jobs import check_cell, end, kind_of, lock_folder, run_jobs
+from experiments.sweep.launchers import (
     Job,
-    Launch,
     count_signals,
     import_submitit,
     make_local,
@@ -127,28 +123,6 @@ def read_paper(cells: Sequence[Cell]) -> dict[str, str]:
     return paper
 
 
-def check_cell(config: Config, cell: Cell) -> None:
-    """A cell's config is checked before any cell runs."""
-    changed = with_settings(config, cell.settings)
-    reference = {"image": image_fashion_mnist, "audio": audio_voices}.get(kind_of(config))
-    try:
-        if reference:
-            launch.check_config(changed, reference.get_config())
-        else:
-            launch.check_numbers(changed)
-    except UserError as error:
-        raise UserError(f"the cell {cell.name}: {error}") from None
-
-
-def kind_of(config: Config) -> str:
-    """The experiment that a config is of, by its keys."""
-    if "protocol" in config:
-        return "mutual_information"
-    if "data" not in config or "model" not in config:
-        raise UserError("this config is of no experiment that can be swept: it lacks data or model")
-    return "image" if "augment" in config else "audio"
-
-
 def make_jobs(config: Config, cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
     """The command of each cell."""
     flag = flags.FLAGS["config"]
@@ -169,7 +143,7 @@ def make_jobs(config: Config, cells: Sequence[Cell], folder: pathlib.Path) -> li
 
 @contextlib.contextmanager
 def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> Iterator[TextIO]:
-    """Record what is swept, or find that the folder holds the same; only one sweep at a time."""
+    """Record what is swept, or find that the folder holds the same."""
     wanted = {
         "config": json.loads(config.to_json()),
         "grid": GRID.value,
@@ -179,24 +153,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
         "cells": json.loads(json.dumps({cell.name: cell.settings for cell in cells})),
     }
     path = folder / "sweep.json"
-    if (folder / "config.json").exists():
-        raise UserError(f"{folder} holds a single run: choose another --workdir for the sweep")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "sweep.lock").open("w")
-    except OSError as error:
-        raise UserError(
-            f"cannot write to the folder of the sweep {folder} ({error.strerror}): choose another "
-            "--workdir, or free space there"
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another sweep of {folder}, or a cell of it, still runs: wait for its end, or "
-                "stop it"
-            ) from None
+    with lock_folder(folder, "sweep") as lock:
         if path.exists():
             check_same_sweep(launch.read_json(path), wanted, folder)
         launch.write_json(path, wanted)
@@ -235,63 +192,6 @@ def begin_slurm(folder: pathlib.Path, num_signals: Callable[[], int]) -> Callabl
     return lambda jobs: (make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs))
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    begin: Callable[[Sequence[Job]], tuple[Launch, int]],
-    num_signals: Callable[[], int],
-    after: Callable[[], None],
-) -> None:
-    """Run the cells that are not done; a cell that fails is recorded, and the others go on.
-
-    `begin(jobs)` gives the launch function and how many it takes at a time; `after()` is called
-    when a cell has ended.
-    """
-    wanted = [job for job in jobs if not status.is_done(job.folder)]
-    done = len(jobs) - len(wanted)
-    print(f"cells: {len(jobs)}, done: {done}")
-    if not wanted:
-        after()
-        return
-    for job in wanted:
-        job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / "failed.json").unlink(missing_ok=True)
-    launch_one, num_parallel = begin(wanted)
-    with ThreadPoolExecutor(num_parallel) as pool:
-        futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]
-        for future in as_completed(futures):
-            if sentence := future.result():
-                done += 1
-                print(f"[{done}/{len(jobs)}] {sentence}", flush=True)
-                after()
-
-
-def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str:
-    """Run one cell; returns what became of it, or nothing if the sweep was stopped before."""
-    if num_signals():
-        return ""
-    print(f"starts {job.name}: {job.log}", flush=True)
-    try:
-        code = launch_one(job)
-        error = last_words(job.log)
-    except OSError as problem:
-        code, error = 1, f"cannot start: {problem}"
-    if status.is_done(job.folder):
-        return f"done   {job.name}"
-    if num_signals():
-        return f"stopped {job.name}"
-    failure = {"status": code, "error": error, "command": shlex.join(job.command)}
-    launch.write_json(job.folder / "failed.json", failure)
-    return f"FAILED {job.name}: {error}"
-
-
-def last_words(log: pathlib.Path) -> str:
-    """The error's sentence in a log, or its last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-200:]]
-    lines = [line for line in lines if line]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it said nothing"])[-1]
-
-
 def compare_cells(folder: pathlib.Path, jobs: Sequence[Job], paper: dict[str, str]) -> None:
     """The page of all cells, as far as they are."""
     if not any((job.folder / "config.json").exists() for job in jobs):
@@ -300,19 +200,6 @@ def compare_cells(folder: pathlib.Path, jobs: Sequence[Job], paper: dict[str, st
         report.write_comparison([(job.name, job.folder) for job in jobs], folder, paper)
     except (UserError, OSError) as error:
         print(f"no comparison: {error}")
-
-
-def end(folder: pathlib.Path, stopped: bool) -> None:
-    """The table, where the results are, and the exit status."""
-    rows = status.read_all(folder)
-    print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
-    page = folder / "comparison.html"
-    if page.exists():
-        print(f"comparison: {page}")
-    if stopped:
-        launch.fail(f"interrupted; to resume: {launch.command_line()}", 130)
-    if any(row.state != "done" for row in rows):
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from configs import (
 )
 from cpc.types import UserError
 from experiments.launch import Config, flatten
-from experiments.sweep_cells import Cell, find_key, parse_value, with_settings
+from experiments.sweep.cells import Cell, find_key, parse_value, with_settings
 
 
 class Open(NamedTuple):

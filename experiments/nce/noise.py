@@ -11,7 +11,7 @@ import numpy as np
 from cpc.losses import nce
 from cpc.negatives import propose
 from cpc.negatives.proposal import GradientMode
-from experiments.nce_rows import Finding, finding, row
+from experiments.nce.rows import Finding, finding, row
 
 MODES: tuple[GradientMode, ...] = ("fixed", "stopped", "through")
 

@@ -16,8 +16,9 @@ import numpy as np
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments import launch, nce_bound, nce_hardness, nce_noise, nce_sampled
-from experiments.nce_rows import Finding
+from experiments import launch
+from experiments.nce import bound, hardness, noise, sampled
+from experiments.nce.rows import Finding
 
 SEED = 0
 QUICK = flags.DEFINE_bool("quick", False, "Small sizes, for a look: a fraction of the time.")
@@ -31,39 +32,39 @@ def experiments(quick: bool) -> dict[str, Callable[[], Finding]]:
 
     cosines = np.random.default_rng(SEED).normal(0, 0.2, 128).clip(-1, 1)
     return {
-        "likelihood_limit": lambda: nce_noise.likelihood_limit(
+        "likelihood_limit": lambda: noise.likelihood_limit(
             10, size((1, 3, 10, 30, 100, 300, 1000, 3000), (1, 10, 100, 1000)), SEED
         ),
-        "noise_modes": lambda: nce_noise.noise_modes(
+        "noise_modes": lambda: noise.noise_modes(
             size((100, 1000, 10_000, 100_000), (100, 1000)),
             4,
             size(100, 200),
             (1, 5, 50),
             SEED,
         ),
-        "sampled_softmax": lambda: nce_sampled.sampled_softmax_bias(
+        "sampled_softmax": lambda: sampled.sampled_softmax_bias(
             size((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32))
         ),
-        "identity": lambda: nce_bound.identity(0.8, (2, 3, 5, 10, 30, 100)),
-        "dependent_negatives": lambda: nce_bound.dependent_negatives(
+        "identity": lambda: bound.identity(0.8, (2, 3, 5, 10, 30, 100)),
+        "dependent_negatives": lambda: bound.dependent_negatives(
             0.6, 999, (1, 3, 9, 27, 111, 333, 999)
         ),
-        "bias_against_n": lambda: nce_bound.bias_against_n(
+        "bias_against_n": lambda: bound.bias_against_n(
             (2.0, 4.0, 6.0, 8.0, 10.0),
             size((64, 128, 256, 512, 1024, 2048), (64, 256)),
             size(2**15, 2**12),
             SEED,
         ),
-        "threshold": lambda: nce_hardness.threshold(
+        "threshold": lambda: hardness.threshold(
             0.2, 0.1, size((4, 16, 64, 256, 1024, 4096), (4, 64)), 601
         ),
-        "negatives_needed": lambda: nce_hardness.negatives_needed(
+        "negatives_needed": lambda: hardness.negatives_needed(
             size((0.1, 0.05, 0.01, 0.001), (0.1, 0.05)),
             (0.5, 0.9, 0.95, 0.99),
             size(4000, 1000),
             SEED,
         ),
-        "temperature": lambda: nce_hardness.temperature(
+        "temperature": lambda: hardness.temperature(
             cosines, np.geomspace(0.001, 10, size(61, 21)), (0.25, 0.5, 0.75)
         ),
     }

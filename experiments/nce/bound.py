@@ -16,8 +16,8 @@ from cpc.estimators import info_nce as estimate_info_nce
 from cpc.estimators.discrete_tasks import discrete_information
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.losses import info_nce
-from experiments.nce_enumerate import count_draws
-from experiments.nce_rows import Finding, finding, row
+from experiments.nce.enumerate import count_draws
+from experiments.nce.rows import Finding, finding, row
 
 jit_info_nce = jax.jit(info_nce)
 

@@ -14,14 +14,15 @@ import configs.mi_consistency
 import configs.mi_staircase
 import configs.mi_tasks
 from cpc.types import UserError
-from experiments import launch, mi_consistency, mi_staircase, mi_tasks
+from experiments import launch
 from experiments.launch import Config
+from experiments.mutual_information import consistency, staircase, tasks
 
 #: What runs, and the config that has all its keys.
 PROTOCOLS = {
-    "staircase": (mi_staircase.run, configs.mi_staircase.get_config),
-    "tasks": (mi_tasks.run, configs.mi_tasks.get_config),
-    "consistency": (mi_consistency.run, configs.mi_consistency.get_config),
+    "staircase": (staircase.run, configs.mi_staircase.get_config),
+    "tasks": (tasks.run, configs.mi_tasks.get_config),
+    "consistency": (consistency.run, configs.mi_consistency.get_config),
 }
 #: Numbers that must be above 0, in whichever config they are.
 POSITIVE = (

@@ -1,0 +1,1 @@
+"""Noise-contrastive estimation measured against its theory: `python -m experiments.nce`."""

@@ -1,0 +1,1 @@
+"""Many runs of one config: `python -m experiments.sweep`."""
