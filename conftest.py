@@ -3,11 +3,12 @@
 import os
 import pathlib
 
+from tests.commands import QUICK_COMPILATION
+
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-    os.environ["XLA_FLAGS"] = (
-        os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    )
+    flags = (os.environ.get("XLA_FLAGS", ""), QUICK_COMPILATION)
+    os.environ["XLA_FLAGS"] = " ".join((*flags, "--xla_force_host_platform_device_count=8"))
 
 import jaxtyping
 import pytest

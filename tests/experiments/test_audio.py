@@ -13,6 +13,7 @@ import pytest
 import soundfile
 
 from cpc.data import make_synthetic, phone_chain, read_all
+from tests.commands import ONE_DEVICE
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
@@ -32,7 +33,7 @@ def command(*flags, module="audio"):
 
 def environment():
     """One device, as a laptop has, and a cache of compilations that the tests share."""
-    return {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    return {**os.environ, **ONE_DEVICE}
 
 
 def run(*flags, module="audio", status=0):

@@ -21,6 +21,7 @@ from cpc.evaluate.embeddings import continue_mirrored
 from cpc.types import UserError
 from experiments import embed, image
 from experiments.embed_output import open_output
+from tests.commands import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[2]
 RATE = 16_000
@@ -236,7 +237,7 @@ def test_from_a_run_to_features_by_commands(recordings, tmp_path):
     def run(module, *flags, status=0):
         done = subprocess.run(
             [sys.executable, "-m", f"experiments.{module}", *map(str, flags)],
-            cwd=ROOT, env={**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"},
+            cwd=ROOT, env={**os.environ, **ONE_DEVICE},
             capture_output=True, text=True,
         )  # fmt: skip
         assert done.returncode == status, done.stdout + done.stderr

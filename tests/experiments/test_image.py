@@ -17,6 +17,7 @@ from cpc.data import Images
 from cpc.types import UserError
 from experiments import image, image_probes
 from experiments.image_data import cut_split
+from tests.commands import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = (
@@ -60,7 +61,7 @@ def pictures(tmp_path_factory):
 
 
 def run(*flags, status=0, module="experiments.image"):
-    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **ONE_DEVICE}
     done = subprocess.run(
         [sys.executable, "-m", module, *flags],
         cwd=ROOT,

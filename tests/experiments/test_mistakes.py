@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 from cpc.types import UserError
+from tests.commands import ONE_DEVICE
 
 DEMO = "--config=configs/audio_voices.py"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -209,7 +210,7 @@ def test_probes_without_labels_or_with_one_speaker(audio, folder_config, tmp_pat
 def test_flags_end_in_one_sentence(flags, words):
     done = subprocess.run(
         [sys.executable, "-m", "experiments.audio", *flags],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "XLA_FLAGS": ""},
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, **ONE_DEVICE},
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     (sentence,) = done.stderr.strip().splitlines()
@@ -246,7 +247,7 @@ def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", script, *flags],
         cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "XLA_FLAGS": "", "CPC_DATA": str(tmp_path / "cache")},
+        env={**os.environ, **ONE_DEVICE, "CPC_DATA": str(tmp_path / "cache")},
     )  # fmt: skip
     assert done.returncode == 2, done.stdout + done.stderr
     sentence = done.stderr.strip().splitlines()[-1]

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from cpc.train import restore_params
+from tests.commands import ONE_DEVICE, QUICK_COMPILATION
 
 ROOT = pathlib.Path(__file__).parents[2]
 AUDIO = ("experiments.audio", "configs/audio_synthetic.py")
@@ -41,13 +42,13 @@ def start(
     """A process of a command."""
     environment = {
         **os.environ,
-        "JAX_PLATFORMS": "cpu",
+        **ONE_DEVICE,
         "JAX_NUM_PROCESSES": str(number),
         "JAX_PROCESS_ID": str(index),
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
         "CPC_JOIN_SECONDS": "60",
         "CPC_HANG_SECONDS": str(hang_seconds),
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}" if devices > 1 else "",
+        "XLA_FLAGS": f"{QUICK_COMPILATION} --xla_force_host_platform_device_count={devices}",
     }
     experiment, config = command
     flags = [f"--config.{key}={value}" for key, value in keys.items()]

@@ -27,6 +27,7 @@ from experiments.sweep.launchers import (
     share_cores,
     template,
 )
+from tests.commands import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -368,7 +369,7 @@ SMALL = (
 
 
 def command(folder, *more):
-    environment = {**os.environ, "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **ONE_DEVICE}
     return subprocess.run(
         [sys.executable, "-m", "experiments.sweep", *SMALL, "--workdir", str(folder), *more],
         cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
