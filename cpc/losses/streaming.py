@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import score_blocks
 from cpc.losses.info_nce import info_nce
-from cpc.losses.pallas_tiles import score_by_kernels
+from cpc.losses.pallas_gpu import score_on_gpu
+from cpc.losses.pallas_tpu import score_on_tpu
 from cpc.losses.rows import Number, check
 from cpc.losses.tiles import AnchorScores, Places, num_columns
 from cpc.types import NegativeRule, Position, UserError
@@ -68,8 +69,10 @@ def streaming_info_nce(
         `criterion_bytes` what all of it takes.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
-      kernels: on an NVIDIA GPU, the Pallas kernels of `score_by_kernels` in place of the blocks.
-        They were checked on a CPU and their lowering for the GPU too, but were never timed there.
+      kernels: on an NVIDIA GPU or a TPU, the Pallas kernels of `score_on_gpu` or `score_on_tpu` in
+        place of the blocks; the rule may then close over numbers, not over arrays. Both were
+        interpreted on a CPU and lowered for their platform, and the TPU's compiled for a v5e.
+        Neither was ever timed, and the TPU's never ran on one.
 
     Returns:
       Losses in float32, 0 where an anchor has no positive or no negative, and their standing,
@@ -184,13 +187,14 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
     def by_blocks(inputs, weights):
         return _score_blocks(inputs, weights, rule, offset, block, columns)
 
-    def by_kernels(inputs, weights):
+    def by_kernels(score, inputs, weights):
         queries, keys, anchors, candidates = inputs
-        return score_by_kernels(queries, keys, anchors, candidates, weights, rule, offset)
+        return score(queries, keys, anchors, candidates, weights, rule, offset)
 
     if not kernels:
         return by_blocks(inputs, weights)
-    return jax.lax.platform_dependent(inputs, weights, cuda=by_kernels, default=by_blocks)
+    on_gpu, on_tpu = (functools.partial(by_kernels, x) for x in (score_on_gpu, score_on_tpu))
+    return jax.lax.platform_dependent(inputs, weights, cuda=on_gpu, tpu=on_tpu, default=by_blocks)
 
 
 def _score_blocks(inputs, weights, rule, offset, block, columns):

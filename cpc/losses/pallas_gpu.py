@@ -31,7 +31,7 @@ from cpc.losses.tiles import (
 from cpc.types import NegativeRule, Position
 
 
-def score_by_kernels(
+def score_on_gpu(
     queries: Float[Array, "m d"],
     keys: Float[Array, "n d"],
     anchors: Places,
@@ -106,35 +106,35 @@ def _cut(size, x, places):
     return x.reshape(-1, x.shape[-1]), [*flat.positions, flat.exists.astype(jnp.int32)]
 
 
-def _places(sequence, time, lane, group, exists):
-    return Places(Position(sequence, time, lane, group), exists != 0)
-
-
 def _part(refs, i, size):
     return [ref[pl.ds(i * size, size)] for ref in refs]
 
 
-def _product(a, b):
-    """Float32 sums, and no products rounded to the GPU's TF32."""
-    return jnp.matmul(a, b, preferred_element_type=jnp.float32, precision=jax.lax.Precision.HIGHEST)
+def product(a: Array, b: Array) -> Array:
+    """Float32 sums, and no float32 rounded to the GPU's TF32 or the TPU's bfloat16."""
+    # Mosaic refuses to be precise about what is half precision already.
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32, precision=precision)
 
 
-def _tile(q, k, rows, columns, rule, offset):
-    rows, columns = _places(*rows), _places(*columns)
-    is_positive = find_positives(rows, columns, offset)
-    where = find_negatives(rows, columns, rule, offset) & ~is_positive
-    return _product(q, k.T), where, is_positive
+def score_tile(q: Array, k: Array, rows: Any, columns: Any, rule: NegativeRule, offset: Any) -> Any:
+    """Scores, which of them are negatives and which the positive; places as five arrays (size,)."""
+    # Existence stays an integer until it is a matrix: Mosaic turns no vector of booleans.
+    rows, columns = (Places(Position(*x[:4]), x[4]) for x in (rows, columns))
+    is_positive = find_positives(rows, columns, offset) != 0
+    where = (find_negatives(rows, columns, rule, offset) != 0) & ~is_positive
+    return product(q, k.T), where, is_positive
 
 
 def _collect(q, *refs, rule, offset, size):
     rows, target, k, columns, outputs = refs[:5], refs[5], refs[6], refs[7:12], refs[12:]
     q, rows = q[...], [x[...] for x in rows]
     diagonal = jnp.arange(size)[:, None] == jnp.arange(size)[None]
-    positive = jnp.where(diagonal, _product(q, target[...].T), 0.0).sum(-1)
+    positive = jnp.where(diagonal, product(q, target[...].T), 0.0).sum(-1)
 
     def one_tile(j, seen):
         [part] = _part([k], j, size)
-        scores, where, _ = _tile(q, part, rows, _part(columns, j, size), rule, offset)
+        scores, where, _ = score_tile(q, part, rows, _part(columns, j, size), rule, offset)
         return add_tile(seen, scores, positive, where)
 
     seen = jax.lax.fori_loop(0, k.shape[0] // size, one_tile, no_negatives(size))
@@ -142,7 +142,10 @@ def _collect(q, *refs, rule, offset, size):
         output[...] = x
 
 
-def _weights(scores, where, is_positive, highest, total, share):
+def weigh_tile(
+    scores: Array, where: Array, is_positive: Array, highest: Array, total: Array, share: Array
+) -> Array:
+    """`derivatives` of what was collected."""
     zero = jnp.zeros_like(highest, jnp.int32)
     return derivatives(
         scores, where, is_positive, Negatives(highest, total, zero, zero, zero), share
@@ -155,8 +158,8 @@ def _by_queries(q, *refs, rule, offset, size):
 
     def one_tile(j, dq):
         [part] = _part([k], j, size)
-        tile = _tile(q, part, rows, _part(columns, j, size), rule, offset)
-        return dq + _product(_weights(*tile, *per_row).astype(part.dtype), part)
+        tile = score_tile(q, part, rows, _part(columns, j, size), rule, offset)
+        return dq + product(weigh_tile(*tile, *per_row).astype(part.dtype), part)
 
     steps = k.shape[0] // size
     output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(q.shape, jnp.float32))
@@ -168,9 +171,9 @@ def _by_keys(k, *refs, rule, offset, size):
 
     def one_tile(i, dk):
         part, *own = _part([q, *others], i, size)
-        tile = _tile(part, k, own[:5], columns, rule, offset)
-        w = _weights(*tile, *own[5:]).astype(k.dtype)
-        return dk + _product(w.T, weighted[pl.ds(i * size, size)])
+        tile = score_tile(part, k, own[:5], columns, rule, offset)
+        w = weigh_tile(*tile, *own[5:]).astype(k.dtype)
+        return dk + product(w.T, weighted[pl.ds(i * size, size)])
 
     steps = q.shape[0] // size
     output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(k.shape, jnp.float32))
