@@ -79,7 +79,7 @@ def _forward(queries, keys, anchors, candidates, rule, offset, block):
     def find_pairs(_, part):
         q, rows = part
         index = find_targets(rows, whole, offset)
-        return None, (index, score_positives(q, keys[jnp.maximum(index, 0)]))
+        return None, (index, score_positives(q, keys[jnp.maximum(index, 0)], block))
 
     _, (index, positive) = jax.lax.scan(find_pairs, None, (parts, rows))
     paired = jnp.where(index >= 0, index, n).ravel()

@@ -166,14 +166,25 @@ def find_targets(anchors: Places, tiles: Places, offset: Any) -> Int[Array, " m"
     return jax.lax.scan(one_tile, none, (jnp.arange(num_tiles) * columns, tiles))[0]
 
 
-def score_positives(queries: Float[Array, "m d"], targets: Float[Array, "m d"]) -> Array:
-    """Scores of the anchors' own targets, as a product makes them.
+def score_positives(
+    queries: Float[Array, "m d"], targets: Float[Array, "m d"], columns: int
+) -> Float[Array, " m"]:
+    """Scores of the anchors' own targets, as a product with so many columns makes them.
 
-    The diagonal of a product and not a sum along rows, which would round differently: then a
-    positive would not tie with its equals.
+    A sum along rows, or a product of another size, would round differently: then a positive would
+    not tie with its equals.
     """
-    scores = jnp.matmul(queries, targets.T, preferred_element_type=jnp.float32)
-    return jnp.diagonal(scores)
+    m, d = targets.shape
+    parts = jnp.pad(targets, ((0, -m % columns), (0, 0))).reshape(-1, columns, d)
+
+    def one_part(_, part):
+        start, targets = part
+        scores = jnp.matmul(queries, targets.T, preferred_element_type=jnp.float32)
+        rows = jnp.minimum(start + jnp.arange(columns), m - 1)
+        return None, scores[rows, jnp.arange(columns)]
+
+    starts = columns * jnp.arange(len(parts))
+    return jax.lax.scan(one_part, None, (starts, parts))[1].ravel()[:m]
 
 
 def cut_places(size: int, x: Array, places: Places) -> tuple[Array, Places]:
@@ -214,7 +225,8 @@ def score_tiles(
     if the anchors were `weighted`.
     """
     index = find_targets(anchors, candidates, offset)
-    positive = score_positives(q, keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)])
+    targets = keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)]
+    positive = score_positives(q, targets, keys.shape[1])
 
     def one_tile(keys, candidates):
         scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)

@@ -137,6 +137,18 @@ def test_equals_are_tied(cut):
     np.testing.assert_array_equal(standing.wins[counted], (len(k) - 1) / 2)
 
 
+@pytest.mark.parametrize("columns", [7, 16, 32])
+def test_equals_are_tied_in_tiles_of_any_size(columns):
+    """A positive is scored by a product of its tile's size, since another would round otherwise."""
+    rng = np.random.default_rng(0)
+    q, key = (jnp.asarray(rng.normal(size=(rows, 17)), jnp.float32) for rows in (100, 1))
+    places = [Position(z, jnp.arange(n), z, z) for n in (100, 300) for z in [jnp.zeros(n, int)]]
+    _, standing = jax.jit(
+        lambda q, k: streaming_info_nce(q, k, *places, negatives.batch, 1, columns=columns)
+    )(70 * q, jnp.tile(key, (300, 1)))
+    np.testing.assert_array_equal(standing.wins, 299 / 2)
+
+
 @pytest.mark.parametrize("block", [8, 512])
 def test_both_directions_equal_two_calls(block):
     """A rule that is not symmetric, any weights, a temperature, places that do not exist."""
