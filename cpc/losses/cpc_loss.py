@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import AnchorLoss, Choose, summed_losses
+from cpc.losses.blocks import AnchorLoss, Choose
 from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
+from cpc.losses.shares import shared_losses
 from cpc.losses.tiles import AnchorScores, Places
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
@@ -63,7 +64,7 @@ def cpc_loss(
     memory: Memory | None = None,
     block: int = 512,
     columns: int | None = None,
-    criterion: Any = summed_losses,
+    criterion: Any = shared_losses,
 ) -> tuple[Float[Array, ""], OffsetSums]:
     """Sum over offsets k of the mean loss of the anchors that have a latent k ahead.
 
@@ -77,7 +78,8 @@ def cpc_loss(
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: of the latents; arrays that broadcast to (b, t, ...).
       rule: rule(anchor, candidate, offset) -> bool; it never allows the positive. One that is
-        marked `same_place` is not called: times and lanes are then taken to count upwards.
+        marked `same_place` is not called: times and lanes are then taken to count upwards; one
+        that is marked with `num_shares` is asked about each share of the sequences alone.
       loss: of each anchor, such as those of this package, with their options bound.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.

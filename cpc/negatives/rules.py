@@ -33,6 +33,9 @@ class Rule:
     same_place: bool = False
     """Only, and all, latents of other sequences at the positive's time and lane: what is allowed
     needs no look at positions, and `cpc_loss` scores nothing else."""
+    num_shares: int = 1
+    """The batch's sequences, in order, are so many equal shares, and no negative is of another one:
+    `cpc_loss` scores each share by itself."""
 
     @property
     def is_bound(self) -> bool:
@@ -53,6 +56,7 @@ class Rule:
             f"{self.name} & {other.name}",
             lambda *args: self.allows(*args) & other.allows(*args),
             False if False in both else True if True in both else None,
+            num_shares=max(self.num_shares, other.num_shares),
         )
 
 
@@ -140,4 +144,5 @@ def within_shards(num_shards: int, batch_size: int) -> Rule:
     return Rule(
         f"within_shards({num_shards})",
         lambda anchor, candidate, offset: anchor.sequence // size == candidate.sequence // size,
+        num_shares=num_shards,
     )

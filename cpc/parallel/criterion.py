@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from cpc.losses.blocks import AnchorLoss, Choose, summed_losses
 from cpc.losses.info_nce import info_nce
+from cpc.losses.shares import shared_losses
 from cpc.losses.tiles import AnchorScores, Places
 from cpc.parallel.ring import ring_losses
 from cpc.parallel.shares import check_shares, share
@@ -46,9 +47,11 @@ def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Any:
         block: int,
         columns: int | None,
     ) -> tuple[Float[Array, " k"], AnchorScores]:
-        if mesh.shape[axis] == 1 or choose is not None:
+        num_devices, num_keys = mesh.shape[axis], anchors.exists.size
+        has_shares = getattr(rule, "num_shares", 1) % num_devices == 0 and len(keys) == num_keys
+        if num_devices == 1 or has_shares or choose is not None:  # then nothing has to travel
             plan = rule, loss, choose, offsets, block, columns
-            return summed_losses(queries, keys, anchors, candidates, rng, *plan)
+            return shared_losses(queries, keys, anchors, candidates, rng, *plan)
         args = queries, keys, anchors, candidates, rule
         if loss is info_nce and takes_ring(len(offsets), *keys.shape):
             return ring_losses(*args, offsets, block, mesh, axis)

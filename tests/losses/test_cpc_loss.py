@@ -268,6 +268,25 @@ def test_devices_change_nothing(num_devices, shards):
     np.testing.assert_array_equal(one[0][1].n, many[0][1].n)
 
 
+def test_shares_are_scored_by_themselves():
+    """The numbers of the rule alone, in a quarter of the work."""
+    outputs, rule = random_outputs(8, 10, 6, 3), negatives.within_shards(4, 8)
+
+    def compile_loss(rule):
+        def loss(outputs):
+            return cpc_loss(outputs, positions_of(8, 10), rule, block=80)
+
+        return jax.jit(jax.value_and_grad(loss, has_aux=True)).lower(outputs).compile()
+
+    marked, plain = compile_loss(rule), compile_loss(lambda *args: rule.allows(*args))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        marked(outputs),
+        plain(outputs),
+    )
+    assert marked.cost_analysis()["flops"] < 0.5 * plain.cost_analysis()["flops"]
+
+
 def thin(num_negatives):
     def choose(rng, positive, scores, where):
         return scores, negatives.sample_uniform(rng, where, num_negatives)

@@ -178,3 +178,32 @@ def test_sequences_that_do_not_divide_are_one_sentence(form):
             *plan,
             mesh=make_mesh(3),
         )
+
+
+def test_shares_of_the_batch_stay_on_their_devices():
+    """As many shares as devices, or more: no latent travels, and the numbers are one device's."""
+    mesh, rng = make_mesh(4), np.random.default_rng(1)
+    z, predictions = (
+        jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((B, A, D), (B, A, 2, D))
+    )
+    positions = Position(
+        np.arange(B)[:, None], np.arange(A)[None], np.zeros((1, 1)), np.zeros((1, 1))
+    )
+
+    def compute(criterion):
+        def loss(z, predictions):
+            outputs = CPCOutputs(z, z, predictions)
+            rule = negatives.within_shards(4, B)
+            return cpc_loss(outputs, positions, rule, **criterion)[0]
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1)))
+
+    split = jax.device_put((z, predictions), batch_sharding(mesh))
+    many = compute({"criterion": make_criterion(mesh, BATCH_AXIS)})
+    text = many.lower(*split).compile().as_text()
+    assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute"))
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
+        many(*split),
+        compute({})(z, predictions),
+    )
