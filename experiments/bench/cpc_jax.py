@@ -25,6 +25,7 @@ def main() -> None:
     config = audio_voices.get_config()
     for section in (config.model, config.data):
         section.update({name: value for name, value in sizes.items() if name in section})
+    config.negatives.groups = num_groups = sizes["num_groups"]
     config.model.dtype = "bfloat16" if sizes["device"] == "gpu" else "float32"
     config.evaluate.num_windows = 0
     mesh = launch.start(sizes["device"])
@@ -49,9 +50,10 @@ def main() -> None:
     flop = count_flop(
         step.params["model"],
         audio.ConvEncoder(),
-        config.data.batch_size,
+        config.data.batch_size // num_groups,
         config.data.window_samples,
     )
+    flop = Flop(*(num_groups * part for part in flop))
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work(flop)}))
 
 

@@ -2,8 +2,8 @@
 
 The network of van den Oord et al. (2018), section 3.1, as in `cpc.models`: five strided
 convolutions with biases and ReLU and no norm, a GRU, one linear map an offset; cross-entropy over
-all latents of the batch; Adam. Zeros stand on both sides of a layer's input, where ours stand on
-the left: as many frames and operations, and no copy for torch.
+all latents of the batch, or of each of its groups; Adam. Zeros stand on both sides of a layer's
+input, where ours stand on the left: as many frames and operations, and no copy for torch.
 
     python -m experiments.bench.cpc_torch '{"width": 512, "context_width": 256, ...}'
 
@@ -24,7 +24,7 @@ KERNELS, STRIDES = (10, 8, 4, 4, 4), (5, 4, 2, 2, 2)
 class CPC(nn.Module):
     """Encoder, context and predictors."""
 
-    def __init__(self, width: int, context_width: int, num_offsets: int):
+    def __init__(self, width: int, context_width: int, num_offsets: int, num_groups: int):
         super().__init__()
         layers = []
         for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True)):
@@ -33,7 +33,7 @@ class CPC(nn.Module):
         self.encoder = nn.Sequential(*layers)
         self.context = nn.GRU(width, context_width, batch_first=True)
         self.predictors = nn.Linear(context_width, num_offsets * width, bias=False)
-        self.num_offsets = num_offsets
+        self.num_offsets, self.num_groups = num_offsets, num_groups
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         """Waveforms (b, s) to latents (b, t, d)."""
@@ -43,18 +43,21 @@ class CPC(nn.Module):
         """The loss of a batch."""
         z = self.encode(x)
         c, _ = self.context(z)
-        return score(z, self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1)))
+        predictions = self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1))
+        return score(z, predictions, self.num_groups)
 
 
-def score(z: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
-    """The loss: sum over offsets of the mean cross-entropy over all latents (b t, d)."""
+def score(z: torch.Tensor, predictions: torch.Tensor, num_groups: int) -> torch.Tensor:
+    """The loss: sum over offsets of the mean cross-entropy over the latents of a group."""
     b, t, d = z.shape
-    candidates = z.reshape(b * t, d)
-    index = torch.arange(b * t, device=z.device).view(b, t)
+    shape = (num_groups, -1, d) if num_groups > 1 else (-1, d)
+    candidates = z.reshape(shape)
+    index = torch.arange(b * t // num_groups, device=z.device).view(-1, t)
     loss = z.new_zeros(())
     for k in range(1, predictions.shape[2] + 1):
-        queries = predictions[:, : t - k, k - 1].reshape(-1, d)
-        loss = loss + functional.cross_entropy(queries @ candidates.T, index[:, k:].reshape(-1))
+        scores = predictions[:, : t - k, k - 1].reshape(shape) @ candidates.mT
+        target = index[:, k:].reshape(-1).repeat(num_groups)
+        loss = loss + functional.cross_entropy(scores.flatten(0, -2), target)
     return loss
 
 
@@ -64,7 +67,8 @@ def main() -> None:
     is_gpu = sizes["device"] == "gpu"
     device = "cuda" if is_gpu else "cpu"
     torch.manual_seed(0)
-    model = CPC(sizes["width"], sizes["context_width"], sizes["num_offsets"]).to(device)
+    names = ("width", "context_width", "num_offsets", "num_groups")
+    model = CPC(*(sizes[name] for name in names)).to(device)
     prepare = torch.compile if is_gpu else lambda function: function
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-4, fused=True)
     x = torch.randn(sizes["batch_size"], sizes["window_samples"], device=device)
@@ -100,7 +104,9 @@ def main() -> None:
     parts = {
         "encoder": differentiate(lambda x: model.encode(x).square().sum(), x),
         "context": differentiate(lambda z: model.context(z)[0].square().sum(), z),
-        "criterion": differentiate(score, z, predictions),
+        "criterion": differentiate(
+            lambda z, predictions: score(z, predictions, model.num_groups), z, predictions
+        ),
     }
     time_cases({"step": step}, 1)
     peak = torch.cuda.max_memory_allocated() if is_gpu else peak_bytes()

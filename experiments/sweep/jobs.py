@@ -90,7 +90,7 @@ def run_jobs(
         for future in as_completed(futures):
             if sentence := future.result():
                 done += 1
-                print(f"[{done}/{len(jobs)}] {sentence}", flush=True)
+                print(f"[{done}/{len(jobs)}] {sentence}\n", end="", flush=True)
                 after()
 
 
@@ -98,7 +98,7 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
     """Run one cell; returns what became of it, or nothing if the sweep was stopped before."""
     if num_signals():
         return ""
-    print(f"starts {job.name}: {job.log}", flush=True)
+    print(f"starts {job.name}: {job.log}\n", end="", flush=True)  # one write: others print too
     try:
         code = launch_one(job)
         error = last_words(job.log)

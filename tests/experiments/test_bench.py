@@ -138,6 +138,7 @@ def test_our_side_times_every_part(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE["XLA_FLAGS"])
     sizes = {
         "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
+        "num_groups": 1,
         "device": "cpu", "num_calls": 1,
     }  # fmt: skip
     measured = versus.run_side(sys.executable, "cpc_jax", json.dumps(sizes))
