@@ -28,6 +28,9 @@ class Flop(NamedTuple):
 def count_flop(params: PyTree, encoder: ConvEncoder, batch_size: int, window_samples: int) -> Flop:
     """Operations that the products of a step need, a multiplication and an addition being two.
 
+    As the network's formulas have them: an encoder that shares products does fewer, so that its
+    fraction of a peak can pass 1.
+
     With b windows of t latents, K offsets and A = b sum_k (t - k) pairs of anchor and offset:
 
         convolution of layer i  2 b t_i |kernel_i|

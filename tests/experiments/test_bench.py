@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
+from cpc.models.convolution import LEAST_WIDTH
 from cpc.types import UserError
 from experiments.bench import versus
 from experiments.bench.flop import count_flop, count_frames
@@ -62,9 +63,13 @@ def test_frames_are_the_encoders(padding):
     assert frames[-1] == z.shape[1]
 
 
-def test_flop_agrees_with_the_compilers_where_nothing_loops():
-    """Its count has the elementwise work and lacks the padding: a few per cent."""
-    encoder = ConvEncoder(64)
+@pytest.mark.parametrize(("width", "share"), [(LEAST_WIDTH - 4, 1.0), (LEAST_WIDTH, 0.77)])
+def test_flop_agrees_with_the_compilers_where_nothing_loops(width, share):
+    """Its count has the elementwise work and lacks the padding: a few per cent.
+
+    From some width on the encoder needs three products for four.
+    """
+    encoder = ConvEncoder(width)
     params = shapes(encoder, GRU(8), 1, 2, 20480)
     variables = {"params": params["encoder"]}
     x = jax.ShapeDtypeStruct((2, 20480), jnp.float32)
@@ -73,7 +78,8 @@ def test_flop_agrees_with_the_compilers_where_nothing_loops():
         return jnp.square(encoder.apply(variables, x)).sum()
 
     cost = jax.jit(jax.value_and_grad(energy)).lower(variables, x).cost_analysis()
-    assert math.isclose(count_flop(params, encoder, 2, 20480).encoder, cost["flops"], rel_tol=0.05)
+    plain = count_flop(params, encoder, 2, 20480).encoder
+    assert math.isclose(share * plain, cost["flops"], rel_tol=0.05)
 
 
 def test_compilations_are_seen():
