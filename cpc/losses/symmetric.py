@@ -43,7 +43,8 @@ def streaming_symmetric_info_nce(
     The same as two calls of `streaming_info_nce`, the second with queries and keys exchanged and
     the offset negative: rule(key's position, query's position, -offset). The scores are shared:
     value and gradient cost 4 products instead of 6, whatever weights the losses get. CLIP is half
-    the sum of the two means (Radford et al. 2021, fig. 3).
+    the sum of the two means (Radford et al. 2021, fig. 3). Ranks and wins see ties to float32
+    rounding only, where `streaming_info_nce` sees them to the last bit.
 
     The arguments and errors are those of `streaming_info_nce`, without its `columns`.
 
