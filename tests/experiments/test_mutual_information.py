@@ -140,10 +140,10 @@ def test_what_may_be_claimed(experiment):
 def test_the_staircase_stops_resumes_and_ends_the_same(
     experiment, staircase, tmp_path, monkeypatch
 ):
-    from experiments.mutual_information import staircase
+    from experiments.mutual_information import staircase as program
 
     with monkeypatch.context() as patch:
-        stop_after(patch, staircase, 7)
+        stop_after(patch, program, 7)
         said = run(experiment, small_staircase(), tmp_path / "parts")
     assert "stopped by SIGTERM; to resume: " in said
     assert not (tmp_path / "parts" / "table.json").exists()
