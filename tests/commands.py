@@ -5,3 +5,5 @@
 QUICK_COMPILATION = "--xla_backend_optimization_level=0"
 #: One device, as a laptop has, and not the tests' own eight.
 ONE_DEVICE = {"XLA_FLAGS": QUICK_COMPILATION, "JAX_PLATFORMS": "cpu"}
+#: For what trains or measures long enough that polished loops pay.
+ONE_DEVICE_POLISHED = {**ONE_DEVICE, "XLA_FLAGS": ""}

@@ -9,7 +9,7 @@ import sys
 import jupytext
 import pytest
 
-from tests.commands import ONE_DEVICE
+from tests.commands import ONE_DEVICE_POLISHED
 
 SOURCES = sorted((pathlib.Path(__file__).parents[1] / "notebooks").glob("*.py"))
 
@@ -31,6 +31,6 @@ def test_runs(source):
         [sys.executable, "-m", "pytest", "--nbmake", "-q", "-p", "no:cacheprovider",
          "-W", "ignore", source.with_suffix(".ipynb")],
         capture_output=True, text=True, cwd=source.parent,
-        env={**os.environ, **ONE_DEVICE},
+        env={**os.environ, **ONE_DEVICE_POLISHED},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -55,7 +55,9 @@ def main(given: Config) -> None:
         "input": lambda: rows.input_rows(config, data, mesh, effort),
         "start": lambda: rows.start_rows(config, device),
         "torch": lambda: versus.torch_rows(device, effort.num_processes, effort.num_calls),
-        "criterion": lambda: criterion.criterion_rows(effort.num_processes, effort.num_calls),
+        "criterion": lambda: criterion.criterion_rows(
+            effort.num_candidates, effort.num_processes, effort.num_calls
+        ),
         "draws": lambda: [draws.draw_row(num_rounds)],
         "pictures": lambda: images.image_rows(mesh, effort.num_batches, num_rounds),
         "scaling": scaling.scaling_rows,

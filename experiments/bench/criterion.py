@@ -11,6 +11,7 @@ it are left out.
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -28,18 +29,18 @@ WIDTH, BLOCK = 256, 512
 SIZES = (4096, 16384)
 LARGE, LARGE_BYTES = 131_072, 2**30
 #: Largest ratios at 16,384 candidates: to torch's time and memory, to the products' time.
-TIME, MEMORY, PRODUCTS = 0.6, 0.04, 1.3
+JUDGED, TIME, MEMORY, PRODUCTS = SIZES[-1], 0.6, 0.04, 1.3
 #: Windows, latents of each, offsets and negatives, sampled; largest ratio to gathering vectors.
 SAMPLED, GATHER = (8, 128, 12, 128), 0.8
 
 
-def criterion_rows(num_rounds: int, num_calls: int) -> list[Row]:
-    """Rows of each size, and of sampled negatives."""
+def criterion_rows(sizes: Sequence[int], num_rounds: int, num_calls: int) -> list[Row]:
+    """Rows of each number of candidates, and of sampled negatives."""
     python = find_torch()
     rows = []
-    for n in SIZES:
+    for n in sizes:
         rounds = [run_round(n, python, num_calls, reverse=i % 2 == 1) for i in range(num_rounds)]
-        rows += compare(n, rounds, judged=n == SIZES[-1])
+        rows += compare(n, rounds, judged=n == JUDGED)
     return [*rows, sampled_row(num_rounds * num_calls)]
 
 
@@ -132,4 +133,4 @@ def sampled_row(num_calls: int) -> Row:
 
 if __name__ == "__main__":
     keep_freed_memory()
-    print(format_table([large_row()] if "--large" in sys.argv[1:] else criterion_rows(3, 3)))
+    print(format_table([large_row()] if "--large" in sys.argv[1:] else criterion_rows(SIZES, 3, 3)))

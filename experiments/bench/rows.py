@@ -13,6 +13,7 @@ from cpc.models import ConvEncoder
 from cpc.train import put_batch
 from experiments import audio, training
 from experiments.audio_data import AudioData
+from experiments.bench import criterion
 from experiments.bench.flop import count_flop
 from experiments.bench.startup import measure_start
 from experiments.bench.step import (
@@ -44,10 +45,26 @@ class Effort(NamedTuple):
     """Drawn to time the input."""
     num_steps: int
     """On fresh batches, watched for compilations."""
+    num_candidates: tuple[int, ...]
+    """Of InfoNCE."""
 
 
-FULL = Effort(num_processes=3, num_rounds=10, num_calls=3, num_batches=500, num_steps=10)
-QUICK = Effort(num_processes=1, num_rounds=2, num_calls=1, num_batches=20, num_steps=3)
+FULL = Effort(
+    num_processes=3,
+    num_rounds=10,
+    num_calls=3,
+    num_batches=500,
+    num_steps=10,
+    num_candidates=criterion.SIZES,
+)
+QUICK = Effort(
+    num_processes=1,
+    num_rounds=2,
+    num_calls=1,
+    num_batches=20,
+    num_steps=3,
+    num_candidates=criterion.SIZES[:1],
+)
 
 
 def step_rows(

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from cpc.data import make_synthetic, phone_chain, read_all
-from tests.commands import ONE_DEVICE
+from tests.commands import ONE_DEVICE_POLISHED
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def command(*flags, module="audio"):
 
 def environment():
     """One device, as a laptop has, and a cache of compilations that the tests share."""
-    return {**os.environ, **ONE_DEVICE}
+    return {**os.environ, **ONE_DEVICE_POLISHED}
 
 
 def run(*flags, module="audio", status=0):

@@ -19,7 +19,7 @@ from experiments.bench.flop import count_flop, count_frames
 from experiments.bench.process import peak_bytes, time_cases
 from experiments.bench.step import count_compilations
 from experiments.bench.table import Row, Target, describe, format_table
-from tests.commands import ONE_DEVICE
+from tests.commands import ONE_DEVICE_POLISHED
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -141,7 +141,7 @@ def test_a_python_without_torch_is_one_sentence(monkeypatch):
 
 def test_our_side_times_every_part(monkeypatch):
     # The tests' eight devices would share a batch of 2.
-    monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE["XLA_FLAGS"])
+    monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
     sizes = {
         "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
         "num_groups": 1,
@@ -166,7 +166,7 @@ def test_medians_of_calls_and_a_peak_that_grows():
 
 def bench(*flags, cache):
     environment = {
-        **os.environ, **ONE_DEVICE, "CPC_DATA": str(cache)
+        **os.environ, **ONE_DEVICE_POLISHED, "CPC_DATA": str(cache)
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "experiments.bench", *flags],
