@@ -138,20 +138,20 @@ def read_results(reproduction: Reproduction, table: Table) -> list[Result]:
 
 def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
     """Which claims held, which did not, which cannot be told, and which are not measured."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, list[str]]] = {}  # verdict -> claim -> the labelled sets
     several = {
         result.table.title for result in results for other in results
         if result.table is other.table and result.data != other.data
     }  # fmt: skip
     for result in results:
-        on = f" ({result.data})" if result.table.title in several else ""
+        on = [result.data] if result.table.title in several else []
         for judgement in result.judgements:
-            words = f"{result.table.task}: {judgement.claim.sentence}{on}"
-            found.setdefault(judgement.verdict, []).append(words)
+            claim = f"{result.table.task}: {judgement.claim.sentence}"
+            found.setdefault(judgement.verdict, {}).setdefault(claim, []).extend(on)
     offsets = read_offsets(reproduction.cells.get("steps-20"))
     if "figure 3" in reproduction.plan["parts"]:
         kind = offsets.verdict if offsets else MISSING
-        found.setdefault(kind, []).append("accuracy falls with the offset (Figure 3)")
+        found.setdefault(kind, {})["accuracy falls with the offset (Figure 3)"] = []
     problems = [
         f"{entry.name}: {entry.problem}"
         for cell in reproduction.cells.values()
@@ -159,8 +159,12 @@ def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
         if entry.problem
     ]
     waiting = [name for name, cell in reproduction.cells.items() if not cell.entries]
+
+    def listed(claims):
+        return "; ".join(f"{c} ({', '.join(on)})" if on else c for c, on in claims.items())
+
     return [
-        *(f"{words}: {'; '.join(found[kind])}." for kind, words in VERDICTS if kind in found),
+        *(f"{words}: {listed(found[kind])}." for kind, words in VERDICTS if kind in found),
         *([f"Cells not begun: {', '.join(waiting)}."] if waiting else []),
         *problems,
     ]
