@@ -88,7 +88,10 @@ def shared_config(config: Config) -> dict[str, Any]:
 def write_card(workdir: pathlib.Path, folder: str, pretrained: models.Pretrained) -> str:
     """The model card: what it was trained on, what was measured, how it is loaded."""
     config, step = pretrained.about["config"], pretrained.about["step"]
-    shown = [f"{key} {config['data'][key]}" for key in SHOWN if config["data"].get(key)]
+    data = dict(config["data"])
+    if data["source"] in ("voices", "synthetic", "folder"):  # which have no split by name
+        data.pop("split", None)
+    shown = [f"{key} {data[key]}" for key in SHOWN if data.get(key)]
     return f"""# {workdir.resolve().name}
 
 Contrastive predictive coding (van den Oord et al. 2018) of {pretrained.input["kind"]}: encoder,
