@@ -89,8 +89,8 @@ def write_card(workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
     """The model card: what it was trained on, what was measured, how it is loaded."""
     config, step = pretrained.about["config"], pretrained.about["step"]
     data = dict(config["data"])
-    if data["source"] in ("voices", "synthetic", "folder"):  # which have no split by name
-        data.pop("split", None)
+    if "window_samples" in data and data["source"] != "librispeech_tfds":
+        data.pop("split", None)  # other sound has no split by name
     shown = [f"{key} {data[key]}" for key in SHOWN if data.get(key)]
     return f"""# {workdir.resolve().name}
 
