@@ -142,7 +142,7 @@ def score_blocks(
                 return None, (scores, None)
             return dkeys, (scores, dq.astype(queries.dtype).reshape(b, size, d))
 
-        zero = jnp.zeros((*keys.shape[:-2], d, keys.shape[-2])) if gradients else None
+        zero = jnp.zeros((*keys.shape[:-2], d, keys.shape[-2]), jnp.float32) if gradients else None
         cut_weights = None if weights is None else cut(weights, 0)
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)

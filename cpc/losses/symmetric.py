@@ -118,7 +118,7 @@ def _backward(rule, offset, block, saved, cotangents):
         return dkeys + gradient_of_keys(q, w), dq
 
     xs = (parts, rows, of_parts, g)
-    dkeys, dqueries = jax.lax.scan(differentiate, jnp.zeros(keys.shape[::-1]), xs)
+    dkeys, dqueries = jax.lax.scan(differentiate, jnp.zeros(keys.shape[::-1], jnp.float32), xs)
     dqueries = dqueries.reshape(-1, keys.shape[1])[: len(queries)]
     return dqueries.astype(keys.dtype), dkeys.T.astype(keys.dtype), None, None
 

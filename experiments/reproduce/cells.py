@@ -173,7 +173,7 @@ SCALES = {
             "probe.features": ("z", "c", "random z", "pixels"),
             "probe.num_images": 20_000,
         },
-        hardware="2 fast CPU cores (of 200 GFLOP/s: a quarter more time)",
+        hardware="2 fast CPU cores",
         seconds_per_step={"audio": 0.2, "image": 0.5},
         seconds_per_cell=50,
         seconds_of_table_1=390,
