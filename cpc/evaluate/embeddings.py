@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -15,7 +16,7 @@ def embed_utterances(
     embed: Callable[[np.ndarray], ArrayLike],
     waveforms: Iterable[Float[np.ndarray, " _"]],
     stride: int = 160,
-    batch_samples: int = 2_000_000,
+    batch_samples: int | None = None,
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Embed utterances of any length in padded batches of at most six shapes of waveform.
 
@@ -27,11 +28,13 @@ def embed_utterances(
         embed: (b, s) float32 to (b, at least s // stride, f); best jitted by the caller.
         waveforms: float32, one array an utterance; all are held in memory.
         stride: samples of one frame.
-        batch_samples: at most so many samples in a batch (a longer utterance goes alone).
+        batch_samples: at most so many samples in a batch (a longer utterance goes alone); None:
+            250,000 on a CPU, whose caches hold no more activations, and 2,000,000 elsewhere.
 
     Returns:
         Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
     """
+    batch_samples = batch_samples or (250_000 if jax.default_backend() == "cpu" else 2_000_000)
     waveforms = list(waveforms)
     if not waveforms:
         return []

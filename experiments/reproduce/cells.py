@@ -161,7 +161,7 @@ SCALES = {
             "probe.features": ("c", "z", "mfcc", "random c", "supervised"),
             "probe.hidden_width": 64,
             "probe.num_epochs": 3,
-            "probe.hours": 1.0,
+            "probe.hours": 0.5,
             "probe.minutes_per_speaker": 4.0,
         },
         image={
@@ -171,7 +171,7 @@ SCALES = {
             "save_every": 300,
             "probe.tasks": ("linear", "units"),
             "probe.features": ("z", "c", "random z", "pixels"),
-            "probe.num_images": 20_000,
+            "probe.num_images": 10_000,
         },
         hardware="2 fast CPU cores",
         seconds_per_step={"audio": 0.2, "image": 0.5},
