@@ -13,9 +13,10 @@ Two neighbouring outputs see three frames, left, middle and right, and share a p
 three products for four (Winograd 1980, F(2, 2)), and both gradients need three for four likewise.
 It pays where numbers are multiplied more slowly than they are moved: in training on a CPU, in
 float32, from some width on. A forward pass without gradients is XLA's, which takes half the time at
-128 channels, and so it is elsewhere; on a CPU only its gradient to the input is slow. With G_j = [g_j, g_{j-1}], the gradients of all outputs that frame j enters, both gradients
-are one product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G; where the input is narrower than the
-output, as a waveform is, [F_j, F_{j+1}]^T g takes less room.
+128 channels, and so it is elsewhere; on a CPU only its gradient to the input is slow. With
+G_j = [g_j, g_{j-1}], the gradients of all outputs that frame j enters, both gradients are one
+product: dF = G [W_0, W_1]^T and [dW_0, dW_1] = F^T G; where the input is narrower than the output,
+as a waveform is, [F_j, F_{j+1}]^T g takes less room.
 """
 
 import functools
