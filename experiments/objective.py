@@ -49,9 +49,10 @@ class Objective(NamedTuple):
     init: Callable[[Sequence[View]], tuple[PyTree, PyTree]]
     """init(views) -> (params, state), of this objective alone; arrays or shapes of arrays."""
     score: Callable[..., tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]]
-    """score(params, state, views, rng, train) -> (loss, sums, state, metrics).
+    """score(params, state, views, rng, train, maps=None) -> (loss, sums, state, metrics).
 
-    Views add up in the loss; their sums stand one after the other along the offsets.
+    Views add up in the loss; their sums stand one after the other along the offsets. `maps` are
+    those of `cpc_loss`, of outputs as the model made them.
     """
     scored: Callable[[CPCOutputs], CPCOutputs]
     """Outputs whose dot products are the scores, before the temperature."""
@@ -112,7 +113,7 @@ def build_objective(
             return negatives.bounded_temperature(params["raw_temperature"], low, high)
         return state.get("temperature", jnp.float32(options.temperature))
 
-    def score(params, state, views, rng, train=True):
+    def score(params, state, views, rng, train=True, maps=None):
         views = [(scored(outputs), positions) for outputs, positions in views]
         new_state = dict(state)
         if train and options.temperature_rule == "entropy":
@@ -129,6 +130,7 @@ def build_objective(
                 outputs,
                 positions,
                 rule,
+                maps=None if config.loss.cosine else maps,
                 loss=loss,
                 choose=choose,
                 temperature=tau,

@@ -15,7 +15,7 @@ import optax
 from cpc.data import prefetch
 from cpc.estimators import Track, Tracker, bound_over_sequences
 from cpc.evaluate import feature_spread
-from cpc.models import Model
+from cpc.models import Model, linear_maps
 from cpc.train import (
     JsonlWriter,
     ProgressWriter,
@@ -219,7 +219,7 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
                 for (outputs, positions), (key, _) in zip(views, keys, strict=True)
             ]
         loss, sums, state, metrics = objective.score(
-            params["objective"], state, views, of_objective, True
+            params["objective"], state, views, of_objective, True, linear_maps(params["model"])
         )
         return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
 

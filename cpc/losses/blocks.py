@@ -42,7 +42,7 @@ Choose: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8, 9, 10))
 def summed_losses(
     queries: Float[Array, "k b a d"],
-    keys: Float[Array, "n d"],
+    keys: Float[Array, "*own n d"],
     anchors: Places,
     candidates: Places,
     rng: Array,
@@ -56,8 +56,9 @@ def summed_losses(
     """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
 
     Anchors have places (b, a): a sequence's latents in any order; candidates have places (n,). The
-    score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j]; about `block`
-    anchors are scored at a time, against `columns` candidates (`tiles.num_columns`).
+    score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where
+    each offset has keys of its own; about `block` anchors are scored at a time, against `columns`
+    candidates (`tiles.num_columns`).
     """
     plan = (rule, loss, choose, offsets, block, columns)
     scores, _, _ = score_blocks(queries, keys, anchors, candidates, rng, *plan, gradients=False)
@@ -68,15 +69,16 @@ def _forward(queries, keys, anchors, candidates, rng, *plan):
     scores, *gradients = score_blocks(
         queries, keys, anchors, candidates, rng, *plan, gradients=True
     )
-    return (scores.loss.sum((1, 2)), scores), gradients
+    return (scores.loss.sum((1, 2)), scores), (keys, *gradients)
 
 
-def _backward(rule, loss, choose, offsets, block, columns, gradients, cotangents):
-    dqueries, dkeys = gradients
+def _backward(rule, loss, choose, offsets, block, columns, residuals, cotangents):
+    keys, dqueries, dkeys = residuals
     g = cotangents[0]
-    dtype = dqueries.dtype  # of queries and keys
-    dqueries = (g[:, None, None, None] * dqueries).astype(dtype)
-    return dqueries, jnp.einsum("k,kdn->dn", g, dkeys).T.astype(dtype), None, None, None
+    dqueries = g[:, None, None, None] * dqueries
+    dkeys = jnp.einsum("k,kdn->dn" if keys.ndim == 2 else "k,kdn->kdn", g, dkeys)
+    dkeys = jnp.swapaxes(dkeys, -1, -2)
+    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None, None
 
 
 summed_losses.defvjp(_forward, _backward)
@@ -84,7 +86,7 @@ summed_losses.defvjp(_forward, _backward)
 
 def score_blocks(
     queries: Float[Array, "k b a d"],
-    keys: Float[Array, "n d"],
+    keys: Float[Array, "*own n d"],
     anchors: Places,
     candidates: Places,
     rng: Array,
@@ -104,15 +106,14 @@ def score_blocks(
     anchors, with the weights if there are any.
     """
     b, a, d = queries.shape[1:]
-    n = keys.shape[0]
+    n = keys.shape[-2]
     # Blocks are cut along the places of a sequence, not along b, which devices share.
     size = min(a, -(-block // b))
     num_blocks = -(-a // size)
     pad = num_blocks * size - a
     plain = loss is info_nce and choose is None
     width = num_columns(b * size, n, columns) if plain else n
-    if width < n:
-        keys, candidates = cut_places(width, keys, candidates)
+    own_keys = keys if keys.ndim == 3 else None
 
     def cut(x, fill):  # (b, a, ...) -> (blocks, b, size, ...)
         x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
@@ -121,7 +122,10 @@ def score_blocks(
     anchors = Places(Position(*(cut(p, -1) for p in anchors.positions)), cut(anchors.exists, False))
 
     def one_offset(_, inputs):
-        k, queries, weights = inputs
+        k, queries, weights, own = inputs
+        z, places = keys if own is None else own, candidates
+        if width < n:
+            z, places = cut_places(width, z, places)
 
         def one_block(dkeys, inputs):
             index, q, anchors, g = inputs
@@ -129,20 +133,20 @@ def score_blocks(
             rows = jax.tree.map(jnp.ravel, anchors)
             weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
             if width < n:
-                scores, dq, dkeys = score_tiles(q, weighted, keys, rows, candidates, rule, k, dkeys)
+                scores, dq, dkeys = score_tiles(q, weighted, z, rows, places, rule, k, dkeys)
             else:
                 key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
-                scores, w = _score_block(q, keys, rows, candidates, key, rule, loss, choose, k)
-                w, dq = w.astype(keys.dtype), None
+                scores, w = _score_block(q, z, rows, places, key, rule, loss, choose, k)
+                w, dq = w.astype(z.dtype), None
                 if gradients:
-                    dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+                    dq = jnp.matmul(w, z, preferred_element_type=jnp.float32)
                     dkeys += gradient_of_keys(weighted, w)
             scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
             if dq is None:
                 return None, (scores, None)
             return dkeys, (scores, dq.astype(queries.dtype).reshape(b, size, d))
 
-        zero = jnp.zeros((*keys.shape[:-2], d, keys.shape[-2]), jnp.float32) if gradients else None
+        zero = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32) if gradients else None
         cut_weights = None if weights is None else cut(weights, 0)
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
@@ -151,7 +155,7 @@ def score_blocks(
             dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
         return None, (*joined, dkeys)
 
-    _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights))
+    _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights, own_keys))
     return result
 
 

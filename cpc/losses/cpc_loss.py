@@ -54,6 +54,7 @@ def cpc_loss(
     positions: Position,
     rule: NegativeRule,
     *,
+    maps: Float[Array, "k h d"] | None = None,
     loss: AnchorLoss = info_nce,
     choose: Choose | None = None,
     temperature: float | int | Float[Array, ""] = 1.0,
@@ -80,6 +81,9 @@ def cpc_loss(
       rule: rule(anchor, candidate, offset) -> bool; it never allows the positive. One that is
         marked `same_place` is not called: times and lanes are then taken to count upwards; one
         that is marked with `num_shares` is asked about each share of the sequences alone.
+      maps: the W_k, where predictions are W_k c and nothing more. Where contexts are narrower than
+        latents, on one device, scores are then made as c . (W_k^T z): the same numbers to rounding
+        in fewer operations. Gradients go to c and to the maps, and none to the predictions.
       loss: of each anchor, such as those of this package, with their options bound.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
@@ -103,7 +107,7 @@ def cpc_loss(
       UserError: not one anchor has a latent that many steps ahead; a temperature not above 0;
         offsets that are not as many as the predictions.
     """
-    z, predictions = outputs.z, outputs.predictions
+    z, c, predictions = outputs
     num_offsets, width = predictions.shape[-2:]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
     if len(offsets) != num_offsets or min(offsets) < 1:
@@ -117,6 +121,7 @@ def cpc_loss(
         raise UserError(f"temperature is {temperature}: it must be above 0")
     if where is not None:  # padding may hold anything, and 0 * NaN is NaN
         z = jnp.where(where[..., None], z, 0.0)
+        c = jnp.where(where[..., None], c, 0.0)
         predictions = jnp.where(where[..., None, None], predictions, 0.0)
     b, *places = z.shape[:-1]
     anchors = Places(
@@ -124,13 +129,19 @@ def cpc_loss(
         jnp.ones((b, *places), bool).reshape(b, -1) if where is None else where.reshape(b, -1),
     )
     candidates = jax.tree.map(jnp.ravel, anchors)
-    queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
-    queries = (queries / temperature).astype(z.dtype)
     keys = z.reshape(-1, width)
     if memory is not None:
         keys = jnp.concatenate([keys, jax.lax.stop_gradient(memory.keys).astype(keys.dtype)])
         further = Places(memory.positions, memory.exists)
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
+    at_same_place = getattr(rule, "same_place", False) and memory is None
+    can_project = maps is not None and criterion is shared_losses and not at_same_place
+    if can_project and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:]):
+        c = c.reshape(b, -1, c.shape[-1])
+        queries, keys = jnp.broadcast_to(c, (num_offsets, *c.shape)), project(keys, maps)
+    else:
+        queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
+    queries = (queries / temperature).astype(z.dtype)
     if not isinstance(bias, int | float) or bias:  # as one more dimension of the dot product
         queries = _append(queries, bias)
         keys = _append(keys, 1.0)
@@ -146,7 +157,7 @@ def cpc_loss(
             offsets,
             math.prod(places[1:]),
         )
-        if getattr(rule, "same_place", False) and memory is None
+        if at_same_place
         else criterion(
             queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, columns
         )
@@ -154,6 +165,22 @@ def cpc_loss(
     losses, scores = result
     sums = sum_anchors(scores)
     return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
+
+
+def projection_pays(m: int, n: int, h: int, d: int) -> bool:
+    """Whether n candidates brought down to the width of m contexts take fewer operations.
+
+    n d h + m n h for candidates and scores, against m d h + m n d for predictions and scores.
+
+    >>> projection_pays(1024, 1024, 256, 512), projection_pays(1024, 100_000, 500, 512)
+    (True, False)
+    """
+    return n * d * h + m * n * h < m * d * h + m * n * d
+
+
+def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Array, "k n h"]:
+    """W_k^T z: the candidates of each offset, as wide as the contexts."""
+    return jnp.einsum("nd,khd->knh", keys, maps.astype(keys.dtype))
 
 
 def _append(x, value):

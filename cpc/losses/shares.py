@@ -17,7 +17,7 @@ from cpc.types import NegativeRule
 
 def shared_losses(
     queries: Float[Array, "k b a d"],
-    keys: Float[Array, "n d"],
+    keys: Float[Array, "*own n d"],
     anchors: Places,
     candidates: Places,
     rng: Array,
@@ -35,7 +35,7 @@ def shared_losses(
     """
     b, a = queries.shape[1:3]
     num_shares = getattr(rule, "num_shares", 1)
-    if num_shares == 1 or choose is not None or b % num_shares or len(keys) != b * a:
+    if num_shares == 1 or choose is not None or b % num_shares or keys.shape[-2] != b * a:
         plan = rule, loss, choose, offsets, block, columns
         return summed_losses(queries, keys, anchors, candidates, rng, *plan)
 
@@ -46,9 +46,10 @@ def shared_losses(
         plan = rule, loss, None, offsets, max(1, block // num_shares), columns
         return summed_losses(queries, keys, anchors, candidates, rng, *plan)
 
-    of_shares = jax.vmap(of_share, in_axes=(1, 0, 0, 0), out_axes=(0, 1))
+    of_shares = jax.vmap(of_share, in_axes=(1, -3, 0, 0), out_axes=(0, 1))
     queries = queries.reshape(len(queries), num_shares, -1, *queries.shape[2:])
-    keys, anchors, candidates = jax.tree.map(split, (keys, anchors, candidates))
+    keys = keys.reshape(*keys.shape[:-2], num_shares, -1, keys.shape[-1])
+    anchors, candidates = jax.tree.map(split, (anchors, candidates))
     losses, scores = of_shares(queries, keys, anchors, candidates)
     whole: Any = jax.tree.map(lambda x: x.reshape(len(x), b, a), scores)
     return jnp.sum(losses, 0), whole

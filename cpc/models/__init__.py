@@ -18,7 +18,7 @@ from cpc.models.load import (
     save,
 )
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
-from cpc.models.predictors import LinearPredictor
+from cpc.models.predictors import LinearPredictor, linear_maps
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.stream import frames_around, stream_contexts, stream_latents
@@ -52,6 +52,7 @@ __all__ = [
     "frame_positions",
     "frames_around",
     "from_frame",
+    "linear_maps",
     "load",
     "load_cpc_audio",
     "load_pretrained",

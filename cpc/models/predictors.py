@@ -1,5 +1,8 @@
 """Predictors: contexts to the latents that they expect at each offset."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -19,3 +22,9 @@ class LinearPredictor(nn.Module):
         return nn.DenseGeneral(
             (self.num_offsets, self.width), use_bias=False, dtype=self.dtype, name="W"
         )(c)
+
+
+def linear_maps(params: Mapping[str, Any]) -> Float[Array, "k h d"] | None:
+    """The W_k among a CPC's parameters; None if they hold no single LinearPredictor."""
+    kernel = params.get("predictor", {}).get("W", {}).get("kernel")
+    return None if kernel is None else jnp.moveaxis(kernel, 1, 0)

@@ -93,7 +93,8 @@ def blocking(call):
 
 def work(flop: Flop) -> dict[str, int]:
     """Operations of each case."""
-    parts = {name: getattr(flop, name) for name in ("encoder", "context", "criterion")}
+    criterion = flop.predictor + flop.criterion
+    parts = {"encoder": flop.encoder, "context": flop.context, "criterion": criterion}
     return {"step": sum(flop), **parts, "product": PRODUCT_FLOP}
 
 

@@ -42,7 +42,10 @@ class CPC(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The loss of a batch."""
         z = self.encode(x)
-        c, _ = self.context(z)
+        return self.criterion(z, self.context(z)[0])
+
+    def criterion(self, z: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        """The loss of latents and contexts."""
         predictions = self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1))
         return score(z, predictions, self.num_groups)
 
@@ -75,8 +78,7 @@ def main() -> None:
     with torch.no_grad():
         z = model.encode(x)
         c, _ = model.context(z)
-        predictions = model.predictors(c).unflatten(-1, (sizes["num_offsets"], -1))
-    z, predictions = z.detach().requires_grad_(), predictions.detach().requires_grad_()
+    z, c = z.detach().requires_grad_(), c.detach().requires_grad_()
 
     def differentiate(function, *inputs):
         run = prepare(function)
@@ -104,9 +106,7 @@ def main() -> None:
     parts = {
         "encoder": differentiate(lambda x: model.encode(x).square().sum(), x),
         "context": differentiate(lambda z: model.context(z)[0].square().sum(), z),
-        "criterion": differentiate(
-            lambda z, predictions: score(z, predictions, model.num_groups), z, predictions
-        ),
+        "criterion": differentiate(model.criterion, z, c),
     }
     time_cases({"step": step}, 1)
     peak = torch.cuda.max_memory_allocated() if is_gpu else peak_bytes()

@@ -112,7 +112,7 @@ def timing_rows(config: Config, step: Step, timings: dict[str, Timing]) -> list[
         "step": sum(flop),
         "encoder": flop.encoder,
         "encoder and context": flop.encoder + flop.context,
-        "criterion": flop.criterion,
+        "criterion": flop.predictor + flop.criterion,
     }
     target = Target("fraction_of_peak", 0.5)
     return [

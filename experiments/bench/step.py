@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from cpc.models import linear_maps
 from cpc.train import TrainState
 from cpc.types import Batch
 from experiments import training
@@ -52,7 +53,7 @@ def make_step(config: Config, problem: Problem, mesh: jax.sharding.Mesh, batch: 
 def make_parts(
     problem: Problem, params: Any, extra: Any, batch: Batch
 ) -> dict[str, Callable[[], Any]]:
-    """Value and gradient of the encoder, of encoder and context, and of the criterion."""
+    """Value and gradient of encoder, of encoder and context, and of predictor and criterion."""
     rng = jax.random.key(0)
 
     def compute(params):
@@ -63,17 +64,18 @@ def make_parts(
         views = problem.look(compute(params), batch)
         return sum(jnp.square(getattr(outputs, name)).sum() for outputs, _ in views)
 
-    def score(outputs):
+    def score(outputs, maps):  # with the predictions, which the loss may make in its own way
         own = params["objective"], extra["objective"]
-        return problem.objective.score(*own, problem.look(outputs, batch), rng, True)[:2]
+        outputs = outputs._replace(predictions=jnp.einsum("bth,khd->btkd", outputs.c, maps))
+        return problem.objective.score(*own, problem.look(outputs, batch), rng, True, maps)[:2]
 
-    outputs = jax.jit(compute)(params)
+    outputs, maps = jax.jit(compute)(params), linear_maps(params["model"])
     gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)
-    criterion = jax.jit(jax.value_and_grad(score, has_aux=True))
+    criterion = jax.jit(jax.value_and_grad(score, (0, 1), has_aux=True))
     return {
         "encoder": lambda: gradient(params, "z"),
         "encoder and context": lambda: gradient(params, "c"),
-        "criterion": lambda: criterion(outputs),
+        "criterion": lambda: criterion(outputs, maps),
     }
 
 

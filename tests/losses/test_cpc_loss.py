@@ -12,7 +12,7 @@ import pytest
 
 from cpc import negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import Memory, cpc_loss, info_nce
+from cpc.losses import Memory, cpc_loss, info_nce, sigmoid
 from cpc.types import CPCOutputs, Position, UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
@@ -49,8 +49,9 @@ def golden_rule(params):
     return rule & TARGETS_ONLY if params["pool"] == "targets" else rule
 
 
-def golden_loss(arrays, params, inputs, block=512):
+def golden_loss(arrays, params, inputs, block=512, with_maps=False):
     z, c, w = arrays
+    maps = jnp.swapaxes(w, 1, 2) if with_maps and not params["cosine"] else None
     predictions = jnp.einsum("bth,kdh->btkd", c, w)
     if params["cosine"]:
         z, predictions = (
@@ -64,6 +65,7 @@ def golden_loss(arrays, params, inputs, block=512):
         CPCOutputs(z, c, predictions),
         positions_of(batch, length, inputs.get("speaker")),
         golden_rule(params),
+        maps=maps,
         temperature=1 / params["scale"],
         where=where,
         block=block,
@@ -74,11 +76,13 @@ def test_goldens_are_covered():
     assert len(COVERED) >= 25, "only explicit negatives and common anchors are out of scope"
 
 
+@pytest.mark.parametrize("with_maps", [False, True])
 @pytest.mark.parametrize("name", COVERED)
-def test_equals_golden(name):
+def test_equals_golden(name, with_maps):
     params, inputs, expected = CASES[name]
     arrays = [jnp.asarray(inputs[key], jnp.float32) for key in ("z", "c", "W")]
-    (_, sums), gradients = jax.value_and_grad(golden_loss, has_aux=True)(arrays, params, inputs)
+    loss = functools.partial(golden_loss, with_maps=with_maps)
+    (_, sums), gradients = jax.value_and_grad(loss, has_aux=True)(arrays, params, inputs)
     rtol, atol = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
     close = functools.partial(np.testing.assert_allclose, rtol=rtol)
 
@@ -100,6 +104,65 @@ def test_equals_golden(name):
         if f"grad_{key}" in expected:
             want = expected[f"grad_{key}"] * num_counted
             close(gradient, want, atol=scale(want))
+
+
+def linear_loss(arrays, with_maps, **options):
+    z, c, maps, *memory = arrays
+    if memory:
+        places = Position(*(jnp.full(len(memory[0]), -7) for _ in range(4)))
+        options["memory"] = Memory(memory[0], places, jnp.ones(len(memory[0]), bool))
+    outputs = CPCOutputs(z, c, jnp.einsum("bth,khd->btkd", c, maps))
+    rule = options.pop("rule", negatives.batch)
+    positions = positions_of(*z.shape[:2])
+    return cpc_loss(outputs, positions, rule, maps=maps if with_maps else None, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"block": 8, "columns": 5},
+        {"rule": negatives.within_shards(2, 4)},
+        {"rule": negatives.one_per_sequence},
+        {"loss": sigmoid, "bias": -1.0, "temperature": 0.5},
+        {"choose": negatives.uniform_subset(5), "rng": jax.random.key(7)},
+        {"where": jnp.arange(9)[None] < jnp.array([9, 4, 7, 9])[:, None]},
+        {"offsets": (2, 5)},
+        {"memory": 6},
+    ],
+    ids=lambda options: ",".join(options) or "plain",
+)
+def test_projected_candidates_give_the_same(options):
+    keys = jax.random.split(jax.random.key(0), 4)
+    num_memory = options.get("memory", 0)
+    shapes = (4, 9, 7), (4, 9, 3), (2, 3, 7), *([(num_memory, 7)] if num_memory else [])
+    arrays = [jax.random.normal(*pair) for pair in zip(keys, shapes, strict=False)]
+    rest = {name: value for name, value in options.items() if name != "memory"}
+
+    def both(with_maps):
+        loss = functools.partial(linear_loss, with_maps=with_maps, **rest)
+        return jax.value_and_grad(loss, has_aux=True)(arrays)
+
+    for found, expected in zip(*map(jax.tree.leaves, (both(True), both(False))), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+def product_flop(with_maps, shapes):
+    arrays = [jnp.zeros(shape) for shape in shapes]
+
+    def gradient(arrays):
+        return jax.grad(linear_loss, has_aux=True)(arrays, with_maps, block=10_000)
+
+    return jax.jit(gradient).lower(arrays).compile().cost_analysis()["flops"]
+
+
+def test_candidates_are_projected_where_contexts_are_narrower():
+    narrow, wide = (
+        [(4, 64, 128), (4, 64, 16), (1, 16, 128)],
+        [(4, 64, 16), (4, 64, 16), (1, 16, 16)],
+    )
+    assert product_flop(True, narrow) < 0.5 * product_flop(False, narrow)
+    assert product_flop(True, wide) == product_flop(False, wide)
 
 
 @pytest.mark.parametrize("block", [1, 7, 16, 10_000])
