@@ -16,8 +16,17 @@ from cpc.report.tables import flatten
 from cpc.report.words import PICTURES, words_of
 from cpc.types import UserError
 
-#: Keys of a config that change no number of the table; the seed has its own place there.
-ASIDE = ("seed", "log_every", "eval_every", "save_every", "data.num_threads")
+#: Keys of a config that change no number of the table; the seed has its own place there, and what
+#: was probed shows in the columns.
+ASIDE = (
+    "seed",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "data.num_threads",
+    "probe.tasks",
+    "probe.features",
+)
 
 
 class Estimate(NamedTuple):

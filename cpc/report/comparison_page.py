@@ -114,7 +114,13 @@ def page_body(cells: Sequence[Cell], head: list[str], rows: list[list[str]]) -> 
         [
             f"<h1>{markup.escape(title_of(cells))}</h1>",
             markup.bullets([*best_sentences(cells), *problem_sentences(cells)]),
-            markup.table(head, rows, title="One row a cell", caption=caption),
+            markup.table(
+                [name.replace("_", "_\u200b").replace("N − L", "N\u00a0−\u00a0L") for name in head],
+                kept_together(rows),
+                title="One row a cell",
+                caption=caption,
+                style="wrapping",
+            ),
             markup.section(
                 "Over the training",
                 markup.picture(
@@ -149,18 +155,22 @@ def page_body(cells: Sequence[Cell], head: list[str], rows: list[list[str]]) -> 
     )
 
 
+def kept_together(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Cells of a table that may break, but not within an interval."""
+    return [[cell.replace(" to ", "\u00a0to\u00a0") for cell in row] for row in rows]
+
+
 def best_sentences(cells: Sequence[Cell]) -> list[str]:
     """Which cell has the most of each number."""
     sentences = []
     found = [(cell, number) for cell in cells if (number := nats(cell))]
-    ceilings = {str(watched(run)[-1].get("log_n")) for c in cells for run in c.runs if watched(run)}
-    if len(found) > 1 and all(is_bound for _, (_, is_bound) in found) and len(ceilings) == 1:
+    obstacles = obstacles_of(cells, [is_bound for _, (_, is_bound) in found])
+    if len(found) > 1 and not obstacles:
         cell, (best, _) = max(found, key=lambda pair: pair[1][0].value)
         sentences.append(f"Highest bound: {cell.name}, {best.value:.2f} nats.")
     elif len(found) > 1:
         sentences.append(
-            "log N − L does not compare between all cells: they differ in their number of "
-            "negatives, or not all are bounds."
+            f"log N − L does not compare between all cells: {' and '.join(obstacles)}."
         )
     for probe in headline(cells):
         rows = [(cell, row) for cell in cells if (row := probe_row(cell, cells[0], probe))]
@@ -169,6 +179,21 @@ def best_sentences(cells: Sequence[Cell]) -> list[str]:
             lead = f", {points(row.over_first)} over {cells[0].name}" if row.over_first else ""
             sentences.append(f"Best {probe_title(probe)}: {cell.name}, {percent(row)} %{lead}.")
     return sentences
+
+
+def obstacles_of(cells: Sequence[Cell], are_bounds: Sequence[bool]) -> list[str]:
+    """Why the nats of cells do not compare; nothing if they do."""
+    last = [watched(run)[-1] for cell in cells for run in cell.runs if watched(run)]
+    num_offsets = {len(record.get("offsets", ())) for record in last}
+    # Over the offsets that all have: a ceiling falls with the offset where windows are short.
+    shared = slice(min(num_offsets, default=0))
+    ceilings = {str(record.get("log_n", [])[shared]) for record in last}
+    found = {
+        "their offsets differ": len(num_offsets) > 1,
+        "their numbers of negatives differ": len(ceilings) > 1,
+        "not all are bounds": not all(are_bounds),
+    }
+    return [text for text, holds in found.items() if holds]
 
 
 def problem_sentences(cells: Sequence[Cell]) -> list[str]:

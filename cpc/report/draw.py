@@ -24,6 +24,8 @@ def make_figure(
     columns = min(num_columns, num_panels)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(width, rows * row_height), layout="constrained", facecolor="white")
+    if rows > 1:  # the name of a panel keeps clear of the axis above
+        figure.get_layout_engine().set(hspace=0.06)  # pyright: ignore[reportOptionalMemberAccess]
     panels = [figure.add_subplot(rows, columns, panel + 1) for panel in range(num_panels)]
     for axes in panels:
         style_axes(axes)

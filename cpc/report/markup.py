@@ -36,9 +36,11 @@ caption { text-align: left; padding: 0 0 8px; }
 th, td { padding: 6px 10px; border-bottom: 1px solid var(--line); text-align: right;
   vertical-align: top; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-thead th { border-bottom: 2px solid var(--ink); font-weight: 600; vertical-align: bottom; }
+thead th { border-bottom: 2px solid var(--ink); font-weight: 600; vertical-align: bottom;
+  white-space: normal; }
 td.text, th.text { text-align: left; }
 .named th:nth-child(2), .named td:nth-child(2), .plain th { text-align: left; }
+.wrapping td { white-space: normal; }
 .plain td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .plain td:first-child { width: 30%; }
 tr.strong td { font-weight: 600; background: var(--soft); }

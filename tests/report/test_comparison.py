@@ -143,7 +143,7 @@ def test_scores_and_other_ceilings_are_not_ranked(tmp_path):
     _, table = write(tmp_path, base=base, score=score)
     assert "| 3.00 (score) |" in table
     page = (tmp_path / "out" / "comparison.html").read_text()
-    assert "does not compare between all cells" in page
+    assert "does not compare between all cells: not all are bounds." in page
     assert "Highest bound" not in page
 
 
