@@ -3,6 +3,7 @@
 And, to compare them with, the same network trained on the labels.
 """
 
+import json
 import pathlib
 import time
 from collections.abc import Callable, Sequence
@@ -113,9 +114,9 @@ def run_tasks(
     accuracies = {}
     for task in config.probe.tasks if tasks is None else tasks:
         begin = time.perf_counter()
-        rows = phone_rows(config, data, model, features) if task == "phones" else []
+        rows = phone_rows(config, folder, data, model, features) if task == "phones" else []
         if task == "speakers":
-            rows = speaker_rows(config, data, model, features)
+            rows = speaker_rows(config, folder, data, model, features)
             points, speaker, names = speaker_picture(data, features["c"])
             part = folder / "picture.part.npz"
             np.savez(part, features=points, speaker=speaker, names=names)
@@ -157,7 +158,7 @@ def make_features(
 
 
 def phone_rows(
-    config: Config, data: AudioData, model: Model, features: dict
+    config: Config, folder: pathlib.Path, data: AudioData, model: Model, features: dict
 ) -> list[dict[str, Any]]:
     """Frame-wise phones, on every labelled set."""
     rows = []
@@ -171,12 +172,12 @@ def phone_rows(
             for part in parts
         ]
         row = {"task": "phones", "data": name, "num_classes": len(phones.names)}
-        rows += rows_of(config, model, features, parts, labels, **row)
+        rows += rows_of(config, folder, model, features, parts, labels, **row)
     return rows
 
 
 def speaker_rows(
-    config: Config, data: AudioData, model: Model, features: dict
+    config: Config, folder: pathlib.Path, data: AudioData, model: Model, features: dict
 ) -> list[dict[str, Any]]:
     """Speakers, frame-wise and by utterance."""
     names = _speaker_names(data)
@@ -190,11 +191,13 @@ def speaker_rows(
         for part in parts
     ]
     row = {"task": "speakers", "data": config.data.source, "num_classes": len(names)}
-    return rows_of(config, model, features, parts, labels, **row, units=("frame", "utterance"))
+    units = "frame", "utterance"
+    return rows_of(config, folder, model, features, parts, labels, **row, units=units)
 
 
 def rows_of(
     config: Config,
+    folder: pathlib.Path,
     model: Model,
     features: dict,
     parts: Sequence[Recordings],
@@ -206,7 +209,8 @@ def rows_of(
     for feature in config.probe.features:  # one at a time: a feature can fill the memory
         if feature == "supervised":
             print(f"the network trained on {row['task']} of {row['data']}:")
-            answer = train_supervised(config, model, parts[0], labels[0], row["num_classes"])
+            own = folder / f"supervised-{row['task']}-{row['data']}"
+            answer = train_supervised(config, own, model, parts[0], labels[0], row["num_classes"])
             decay = config.optim.weight_decay
             rows += answer_rows(
                 answer(parts[1]), *labels, features=feature, weight_decay=decay, **row
@@ -225,6 +229,7 @@ def rows_of(
 
 def train_supervised(
     config: Config,
+    folder: pathlib.Path,
     model: Model,
     recordings: Recordings,
     labels: Sequence[np.ndarray],
@@ -233,8 +238,8 @@ def train_supervised(
     """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
 
     From a new start, as long as the run, on windows of the same length, with the same optimizer;
-    `labels` has one a frame of each recording. Returns a function from recordings to the
-    log-probabilities (frames, num_classes) of each.
+    `labels` has one a frame of each recording; the folder is for checkpoints. Returns a function
+    from recordings to the log-probabilities (frames, num_classes) of each.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
     draw = make_batches(
@@ -273,6 +278,9 @@ def train_supervised(
         log_every=config.log_every,
         writers=(console,),
         num_threads=options.num_threads,
+        folder=folder,
+        save_every=config.save_every,
+        settings={"config": json.loads(config.to_json()), "recordings": list(recordings.names)},
     )
     console.close()
     return lambda part: embed_utterances(answer, [read_all(part, i) for i in range(len(part))])

@@ -3,8 +3,11 @@
 For audio the last row of Table 1 of van den Oord et al. (2018), "same architecture".
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,8 +16,19 @@ import optax
 from jaxtyping import Float, Int
 
 from cpc.data import prefetch
-from cpc.train import Writer, fit, init_state, jit_step, make_train_step
-from cpc.types import Array, Batch
+from cpc.train import (
+    Checkpoints,
+    TrainState,
+    Writer,
+    fit,
+    init_state,
+    jit_step,
+    make_train_step,
+    open_checkpoints,
+    stop_on_signals,
+)
+from cpc.types import Array, Batch, UserError
+from experiments import launch
 
 #: features(params, extra, batch, rng, train) -> (features (..., f), extra)
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
@@ -32,6 +46,9 @@ def train_on_labels(
     log_every: int = 0,
     writers: Sequence[Writer] = (),
     num_threads: int = 0,
+    folder: pathlib.Path | None = None,
+    save_every: int = 0,
+    settings: Mapping[str, Any] | None = None,
 ) -> Callable[[Any], Array]:
     """Train a network and a softmax on its features together, by the loop of every training.
 
@@ -44,12 +61,15 @@ def train_on_labels(
         rng: the root of the training's random keys.
         writers: get a record of the loss every `log_every` steps (0: at the last).
         num_threads: that draw batches ahead.
+        folder: for checkpoints every `save_every` steps and at a signal, until the last step;
+            without it a training that is cut short starts anew. One process alone writes them.
+        settings: json of what the training depends on; checkpoints of other settings are deleted.
 
     Returns:
         answer(x) -> log-probabilities (..., classes) of the trained network, as in evaluation.
 
     Raises:
-        UserError: the loss or a gradient is not finite.
+        UserError: the loss or a gradient is not finite; a signal stopped the training.
     """
     # Wherever it was trained, it is trained on here.
     extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
@@ -72,13 +92,41 @@ def train_on_labels(
 
     state = init_state({"model": model, "head": head}, extra, tx, rng, {})
     step = jit_step(make_train_step(loss_fn, tx), state)
-    state, _ = fit(state, step, batches, num_steps=num_steps, log_every=log_every, writers=writers)
+    fit_to = functools.partial(fit, num_steps=num_steps, log_every=log_every, writers=writers)
+    if folder is None or jax.process_count() > 1:
+        state, _ = fit_to(state, step, batches)
+    else:
+        with resumed(folder, settings or {}, state) as (checkpoint, state, stop):
+            state, reason = fit_to(
+                state, step, batches, checkpoint=checkpoint, save_every=save_every, stop=stop
+            )
+        if reason:
+            raise UserError(
+                f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
+                "same command resumes it"
+            )
+        shutil.rmtree(folder)
 
     @jax.jit
     def answer(params, extra, x):
         return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
 
     return functools.partial(answer, state.params, state.extra)
+
+
+@contextlib.contextmanager
+def resumed(
+    folder: pathlib.Path, settings: Mapping[str, Any], state: TrainState
+) -> Iterator[tuple[Checkpoints, TrainState, Callable[[], str]]]:
+    """The checkpoints of a folder, the newest state among them or else this one, and `stop`."""
+    stamp = folder / "settings.json"
+    if folder.exists() and not (stamp.exists() and launch.read_json(stamp) == settings):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    launch.write_json(stamp, dict(settings))
+    with open_checkpoints(folder / "checkpoints") as checkpoint, stop_on_signals() as stop:
+        restored = checkpoint.restore(state)
+        yield checkpoint, restored[0] if restored else state, stop
 
 
 def cross_entropy(scores: Float[Array, "*rows c"], labels: Int[Array, "*rows"]) -> Float[Array, ""]:

@@ -1,5 +1,7 @@
 """Networks trained whole on labels: the loss, the loop, the rows of audio, the one of pictures."""
 
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,7 +45,7 @@ def test_cross_entropy_at_the_edges():
     assert cross_entropy(jnp.ones((2, 4), jnp.bfloat16), jnp.array([0, 3])).dtype == jnp.float32
 
 
-def toy(unlabelled=0.0, num_steps=40):
+def toy(unlabelled=0.0, num_steps=40, stop_at=None, drawn=None, **options):
     """Rows far from zero, told apart once their mean, which the network keeps, is taken off."""
 
     def centred(params, extra, batch, rng, train):
@@ -51,6 +53,10 @@ def toy(unlabelled=0.0, num_steps=40):
         return (batch["x"] - mean) * params, {"mean": mean}
 
     def draw(step):
+        if drawn is not None:
+            drawn.append(step)
+        if step == stop_at:
+            signal.raise_signal(signal.SIGTERM)
         label = np.random.default_rng(step).permutation(np.arange(8) % 2)
         label = np.where(np.arange(8) < 6, label, -1).astype(np.int32)
         x = 100 + np.where(label >= 0, 2.0 * label - 1, unlabelled)
@@ -68,7 +74,7 @@ def toy(unlabelled=0.0, num_steps=40):
     answer = train_on_labels(
         centred, {"params": jnp.ones(1), "mean": jnp.zeros(())}, draw, optax.adam(0.1),
         num_classes=2, num_steps=num_steps, rng=jax.random.key(0), num_threads=2, log_every=10,
-        writers=(Keep(),),
+        writers=(Keep(),), **options,
     )  # fmt: skip
     return answer, records
 
@@ -81,6 +87,30 @@ def test_a_network_learns_what_labels_say():
     assert np.exp(log_p).max(1).min() > 0.9
     assert [record["step"] for record in records] == [10, 20, 30, 40]
     assert records[-1]["loss"] < records[0]["loss"] < np.log(2)
+
+
+def test_a_training_on_labels_resumes(tmp_path):
+    x, folder = np.array([[99.0], [100.5]], np.float32), tmp_path / "labels"
+    options = {"folder": folder, "save_every": 5, "settings": {"seed": 0}}
+    with pytest.raises(
+        UserError, match=r"stopped by SIGTERM at step \d+: the same command resumes"
+    ):
+        toy(stop_at=12, **options)
+    drawn = []
+    resumed = toy(drawn=drawn, **options)[0](x)
+    np.testing.assert_array_equal(resumed, toy()[0](x))
+    assert 1 not in drawn
+    assert drawn.count(0) == 1  # for its shapes
+    assert not folder.exists()
+
+
+def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path):
+    options = {"folder": tmp_path / "labels", "save_every": 5}
+    with pytest.raises(UserError, match="SIGTERM"):
+        toy(stop_at=12, settings={"seed": 0}, **options)
+    drawn = []
+    toy(drawn=drawn, settings={"seed": 1}, **options)
+    assert drawn.count(0) == 2
 
 
 def test_rows_without_a_label_teach_nothing():
@@ -124,10 +154,10 @@ def sound():
     return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
 
 
-def test_rows_of_audio(config, sound, capsys):
+def test_rows_of_audio(config, sound, tmp_path, capsys):
     model = audio.build_model(config.model)
-    rows = audio_probes.phone_rows(config, sound, model, {})
-    rows += audio_probes.speaker_rows(config, sound, model, {})
+    rows = audio_probes.phone_rows(config, tmp_path, sound, model, {})
+    rows += audio_probes.speaker_rows(config, tmp_path, sound, model, {})
     assert [(row["task"], row["data"], row["unit"]) for row in rows] == [
         ("phones", "toy", "frame"),
         ("speakers", "synthetic", "frame"),
