@@ -1,6 +1,7 @@
 """How every figure of the report looks: colours, axes, and the way to a PNG file."""
 
 import io
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,7 +26,8 @@ def make_figure(
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(width, rows * row_height), layout="constrained", facecolor="white")
     if rows > 1:  # the name of a panel keeps clear of the axis above
-        figure.get_layout_engine().set(hspace=0.06)  # pyright: ignore[reportOptionalMemberAccess]
+        engine: Any = figure.get_layout_engine()
+        engine.set(hspace=0.06)
     panels = [figure.add_subplot(rows, columns, panel + 1) for panel in range(num_panels)]
     for axes in panels:
         style_axes(axes)

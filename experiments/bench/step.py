@@ -69,7 +69,8 @@ def make_parts(
         outputs = outputs._replace(predictions=jnp.einsum("bth,khd->btkd", outputs.c, maps))
         return problem.objective.score(*own, problem.look(outputs, batch), rng, True, maps)[:2]
 
-    outputs, maps = jax.jit(compute)(params), linear_maps(params["model"])
+    outputs: Any = jax.jit(compute)(params)
+    maps: Any = linear_maps(params["model"])
     gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)
     criterion = jax.jit(jax.value_and_grad(score, (0, 1), has_aux=True))
     return {
