@@ -180,7 +180,8 @@ def projection_pays(m: int, n: int, h: int, d: int) -> bool:
 
 def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Array, "k n h"]:
     """W_k^T z: the candidates of each offset, as wide as the contexts."""
-    return jnp.einsum("nd,khd->knh", keys, maps.astype(keys.dtype))
+    # One product an offset: of a single one for all, the offsets would have to be moved outwards.
+    return jnp.stack([keys @ w.T for w in maps.astype(keys.dtype)])
 
 
 def _append(x, value):

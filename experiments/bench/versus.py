@@ -36,7 +36,7 @@ CASES = {
     "step": "whole step",
     "encoder": "encoder",
     "context": "GRU",
-    "criterion": "criterion over all candidates",
+    "criterion": "criterion over all candidates, predictions included",
 }
 
 
