@@ -135,8 +135,12 @@ def cpc_loss(
         further = Places(memory.positions, memory.exists)
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
     at_same_place = getattr(rule, "same_place", False) and memory is None
-    can_project = maps is not None and criterion is shared_losses and not at_same_place
-    if can_project and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:]):
+    if (
+        maps is not None
+        and criterion is shared_losses
+        and not at_same_place
+        and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:])
+    ):
         c = c.reshape(b, -1, c.shape[-1])
         queries, keys = jnp.broadcast_to(c, (num_offsets, *c.shape)), project(keys, maps)
     else:
