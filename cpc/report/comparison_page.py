@@ -115,7 +115,7 @@ def page_body(cells: Sequence[Cell], head: list[str], rows: list[list[str]]) -> 
             f"<h1>{markup.escape(title_of(cells))}</h1>",
             markup.bullets([*best_sentences(cells), *problem_sentences(cells)]),
             markup.table(
-                [name.replace("_", "_\u200b").replace("N − L", "N\u00a0−\u00a0L") for name in head],
+                [markup.breakable(name).replace("N − L", "N\u00a0−\u00a0L") for name in head],
                 kept_together(rows),
                 title="One row a cell",
                 caption=caption,

@@ -2,6 +2,7 @@
 
 import base64
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -99,6 +100,15 @@ def cards(numbers: Sequence[tuple[str, str]]) -> str:
     """Large numbers with their meaning below: (number, meaning)."""
     items = "\n".join(f"<li><b>{escape(n)}</b><span>{escape(m)}</span></li>" for n, m in numbers)
     return f'<ul class="cards">\n{items}\n</ul>' if numbers else ""
+
+
+def breakable(text: str) -> str:
+    """With a zero-width space where the key of a config may go on in a new line.
+
+    >>> breakable("model.num_offsets=4, 0.5").split("\u200b")
+    ['model.', 'num_', 'offsets=', '4, 0.5']
+    """
+    return re.sub(r"(?<=[a-z])[._=](?=\w)", lambda found: f"{found[0]}\u200b", text)
 
 
 def picture(png: bytes, title: str, caption: str) -> str:

@@ -329,7 +329,7 @@ def open_table(reproduction: Reproduction) -> str:
     head, rows = open_rows(reproduction)
     return markup.table(
         head,
-        rows,
+        [[markup.breakable(text) for text in row] for row in rows],
         title="Choices",
         caption="Phones by frame, linear on c; points over the cell mixed. Empty where no cell "
         "varies the choice, or none was asked for.",
