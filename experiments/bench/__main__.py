@@ -59,7 +59,9 @@ def main(given: Config) -> None:
             effort.num_candidates, effort.num_processes, effort.num_calls
         ),
         "draws": lambda: [draws.draw_row(num_rounds)],
-        "pictures": lambda: images.image_rows(mesh, effort.num_batches, num_rounds),
+        "pictures": lambda: images.image_rows(
+            mesh, effort.num_batches, num_rounds, effort.num_pictures
+        ),
         "scaling": scaling.scaling_rows,
     }
     measured = []

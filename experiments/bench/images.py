@@ -26,27 +26,30 @@ from experiments.bench.step import measure_rounds, time_call
 from experiments.bench.table import Row, Target
 from experiments.image_data import ImageData
 
-NUM_FILES, FILE_PIXELS = 512, 256
+FILE_PIXELS = 256
 #: Pictures of 64 pixels in 7x7 patches of 16, against as many pixels whole.
-BATCH, SIDE, PATCH, STRIDE = 16, 64, 16, 8
+SIDE, PATCH, STRIDE = 64, 16, 8
 
 
-def image_rows(mesh: jax.sharding.Mesh, num_batches: int, num_rounds: int) -> list[Row]:
+def image_rows(
+    mesh: jax.sharding.Mesh, num_batches: int, num_rounds: int, num_pictures: int
+) -> list[Row]:
     """The step, feeding small pictures and JPEG files, encoding patches, fitting a probe."""
     return [
-        step_row(mesh, num_rounds),
+        step_row(mesh, num_rounds, 8 * num_pictures),
         small_row(num_batches),
-        jpeg_row(),
-        patch_row(num_rounds),
+        jpeg_row(32 * num_pictures),
+        patch_row(num_rounds, num_pictures),
         probe_row(num_rounds),
     ]
 
 
-def step_row(mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
+def step_row(mesh: jax.sharding.Mesh, num_rounds: int, batch_size: int) -> Row:
     """The whole step of configs/image_fashion_mnist.py, on pictures that are made up."""
     config = image_fashion_mnist.get_config()
+    config.data.batch_size = batch_size
     config.evaluate.num_images = 0
-    images = make_pictures(4 * config.data.batch_size)
+    images = make_pictures(4 * batch_size)
     data = ImageData(images, images, images)
     problem = image.make_problem(config, data, lambda variables, step: {})
     state, step, _ = training.make_step(config, problem, mesh)
@@ -59,7 +62,7 @@ def step_row(mesh: jax.sharding.Mesh, num_rounds: int) -> Row:
 
     timing = measure_rounds({"step": advance}, num_rounds, 3)["step"]
     seconds = statistics.median(timing.seconds)
-    rate = config.data.batch_size / seconds
+    rate = batch_size / seconds
     figures = {"milliseconds": 1e3 * seconds, "pictures_per_second": rate}
     text = f"{1e3 * seconds:.1f} ms, {rate:,.0f} pictures/s"
     return Row("whole step of small pictures", figures, text)
@@ -96,13 +99,13 @@ def small_row(num_batches: int) -> Row:
     return Row("picture pipeline", figures, text, Target("pictures_per_second", 20_000))
 
 
-def jpeg_row() -> Row:
+def jpeg_row(num_files: int) -> Row:
     """JPEG files decoded by the folder reader on threads, against the decoder alone on as many."""
     with tempfile.TemporaryDirectory() as name:
         root = pathlib.Path(name)
         (root / "train" / "one").mkdir(parents=True)
         rng, photographs = np.random.default_rng(0), load_sample_images().images
-        paths = [root / "train" / "one" / f"{i}.jpeg" for i in range(NUM_FILES)]
+        paths = [root / "train" / "one" / f"{i}.jpeg" for i in range(num_files)]
         for i, path in enumerate(paths):
             top, left = rng.integers(0, 427 - FILE_PIXELS), rng.integers(0, 640 - FILE_PIXELS)
             crop = photographs[i % 2][top : top + FILE_PIXELS, left : left + FILE_PIXELS]
@@ -115,10 +118,10 @@ def jpeg_row() -> Row:
         begin = time.perf_counter()
         with ThreadPoolExecutor() as pool:
             list(pool.map(decode, paths))
-        alone = NUM_FILES / (time.perf_counter() - begin)
+        alone = num_files / (time.perf_counter() - begin)
         begin = time.perf_counter()
         read_image_folder(root, "train", log=lambda line: None)
-        rate = NUM_FILES / (time.perf_counter() - begin)
+        rate = num_files / (time.perf_counter() - begin)
     figures = {
         "pictures_per_second": rate,
         "decoder_pictures_per_second": alone,
@@ -128,14 +131,13 @@ def jpeg_row() -> Row:
     return Row("JPEG files of 256 pixels", figures, text, Target("pictures_per_second", 1000))
 
 
-def patch_row(num_rounds: int) -> Row:
+def patch_row(num_rounds: int, num_pictures: int) -> Row:
     """The encoder's value and gradient on patches, against the same pixels as whole pictures."""
     encoder = ResNet(resnet_stages(18, 2), pooled_stem=False)
-    pictures = jax.random.normal(jax.random.key(0), (BATCH, SIDE, SIDE, 3))
+    pictures = jax.random.normal(jax.random.key(0), (num_pictures, SIDE, SIDE, 3))
     patches = cut_patches(pictures, PATCH, STRIDE)
     patches = patches.reshape(-1, PATCH, PATCH, 3)
-    count = patches.size // pictures.size * BATCH
-    whole = jnp.tile(pictures, (count // BATCH, 1, 1, 1))
+    whole = jnp.tile(pictures, (patches.size // pictures.size, 1, 1, 1))
     share = patches.size / whole.size  # not quite the same number of pixels
     variables = encoder.init(jax.random.key(1), patches[:1])
 
@@ -155,9 +157,10 @@ def patch_row(num_rounds: int) -> Row:
     pairs = zip(timings["patches"].seconds, timings["whole"].seconds, strict=True)
     ratio = statistics.median(one / other / share for one, other in pairs)
     seconds = statistics.median(timings["patches"].seconds)
-    figures = {"times_whole": ratio, "milliseconds_a_picture": 1e3 * seconds / BATCH}
+    milliseconds = 1e3 * seconds / num_pictures
+    figures = {"times_whole": ratio, "milliseconds_a_picture": milliseconds}
     text = (
-        f"{1e3 * seconds / BATCH:.1f} ms a picture in {PATCH}-pixel patches, {ratio:.2f} times "
-        "the same pixels whole"
+        f"{milliseconds:.1f} ms a picture in {PATCH}-pixel patches, {ratio:.2f} times the same "
+        "pixels whole"
     )
     return Row("patch encoder", figures, text, Target("times_whole", 1.2, at_least=False))

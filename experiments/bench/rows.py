@@ -47,6 +47,8 @@ class Effort(NamedTuple):
     """On fresh batches, watched for compilations."""
     num_candidates: tuple[int, ...]
     """Of InfoNCE."""
+    num_pictures: int
+    """Of a batch in patches; a training step has 8 times as many, the folder of files 32 times."""
 
 
 FULL = Effort(
@@ -56,6 +58,7 @@ FULL = Effort(
     num_batches=500,
     num_steps=10,
     num_candidates=criterion.SIZES,
+    num_pictures=16,
 )
 QUICK = Effort(
     num_processes=1,
@@ -64,6 +67,7 @@ QUICK = Effort(
     num_batches=20,
     num_steps=3,
     num_candidates=criterion.SIZES[:1],
+    num_pictures=2,
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from cpc.data import make_synthetic, phone_chain, read_all
-from tests.commands import ONE_DEVICE_POLISHED
+from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED
 
 pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).parents[2]
@@ -31,15 +31,11 @@ def command(*flags, module="audio"):
     return [sys.executable, "-m", f"experiments.{module}", *flags]
 
 
-def environment():
-    """One device, as a laptop has, and a cache of compilations that the tests share."""
-    return {**os.environ, **ONE_DEVICE_POLISHED}
-
-
-def run(*flags, module="audio", status=0):
+def run(*flags, module="audio", status=0, how=ONE_DEVICE):
     done = subprocess.run(
-        command(*flags, module=module), cwd=ROOT, env=environment(), capture_output=True, text=True
-    )
+        command(*flags, module=module), cwd=ROOT, env={**os.environ, **how}, capture_output=True,
+        text=True,
+    )  # fmt: skip
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -60,7 +56,9 @@ CLOCK = ("steps_per_second", "seconds")
 def synthetic(tmp_path_factory):
     """The synthetic config, whole."""
     workdir = tmp_path_factory.mktemp("runs") / "synthetic"
-    done = run("--config", "configs/audio_synthetic.py", "--workdir", workdir)
+    done = run(
+        "--config", "configs/audio_synthetic.py", "--workdir", workdir, how=ONE_DEVICE_POLISHED
+    )
     return workdir, done
 
 
@@ -134,7 +132,7 @@ def test_stop_and_resume_equals_never_stopped(tmp_path, how):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     run(*flags, "--workdir", whole)
     process = subprocess.Popen(
-        command(*flags, "--workdir", parts), cwd=ROOT, env=environment(),
+        command(*flags, "--workdir", parts), cwd=ROOT, env={**os.environ, **ONE_DEVICE},
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
@@ -200,7 +198,7 @@ def test_voices_train_and_probe(tmp_path):
         "--config.log_every=10", "--config.eval_every=30", "--config.optim.warmup_steps=5",
         "--config.probe.minutes_per_speaker=0.5",
     )  # fmt: skip
-    done = run(*flags, "--workdir", tmp_path / "run")
+    done = run(*flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED)
     assert "10 speakers" in done.stdout
     phones = json.loads((tmp_path / "run" / "probes" / "phones.json").read_text())["rows"]
     assert {row["data"] for row in phones} == {"festvox_ru", "asterisk_en"}

@@ -81,8 +81,8 @@ def test_goldens_are_covered():
 def test_equals_golden(name, with_maps):
     params, inputs, expected = CASES[name]
     arrays = [jnp.asarray(inputs[key], jnp.float32) for key in ("z", "c", "W")]
-    loss = functools.partial(golden_loss, with_maps=with_maps)
-    (_, sums), gradients = jax.value_and_grad(loss, has_aux=True)(arrays, params, inputs)
+    loss = functools.partial(golden_loss, params=params, inputs=inputs, with_maps=with_maps)
+    (_, sums), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays)
     rtol, atol = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
     close = functools.partial(np.testing.assert_allclose, rtol=rtol)
 
@@ -141,7 +141,7 @@ def test_projected_candidates_give_the_same(options):
 
     def both(with_maps):
         loss = functools.partial(linear_loss, with_maps=with_maps, **rest)
-        return jax.value_and_grad(loss, has_aux=True)(arrays)
+        return jax.jit(jax.value_and_grad(loss, has_aux=True))(arrays)
 
     for found, expected in zip(*map(jax.tree.leaves, (both(True), both(False))), strict=True):
         np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
@@ -422,8 +422,8 @@ GENERAL = dataclasses.replace(negatives.one_per_sequence, same_place=False)
 
 def test_strict_bound_equals_the_rule():
     outputs = random_outputs(6, 9, 5, 4)
-    _, sums = cpc_loss(outputs, positions_of(6, 9), GENERAL)
-    strict = bound_over_sequences(outputs.z, outputs.predictions)
+    _, sums = jax.jit(lambda outputs: cpc_loss(outputs, positions_of(6, 9), GENERAL))(outputs)
+    strict = jax.jit(bound_over_sequences)(outputs.z, outputs.predictions)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), strict, sums)
 
 

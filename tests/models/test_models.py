@@ -82,16 +82,15 @@ def test_equals_golden(name):
     encoder = ConvEncoder(params["channels"], norm=norm, padding=tuple(params["padding"]))
     train = params["norm"] == "batch_train"
     mutable = ["batch_stats"] if train else False
-    z = encoder.apply(
-        encoder_variables(norm), jnp.asarray(inputs["x"][:, 0]), train, mutable=mutable
-    )
+    apply = jax.jit(functools.partial(encoder.apply, train=train, mutable=mutable))
+    z = apply(encoder_variables(norm), jnp.asarray(inputs["x"][:, 0]))
     z = z[0] if train else z
     tolerance = {"rtol": META["tolerance"]["f32_rtol"], "atol": META["tolerance"]["f32_atol"]}
     np.testing.assert_allclose(z, expected["z"], **tolerance)
     kind, layers = params["context"], params["layers"]
     context = (GRU if kind == "gru" else LSTM)(params["hidden"], layers)
     start = [jnp.asarray(inputs["h0"]).reshape(z.shape[0], -1)] if "h0" in inputs else []
-    c = context.apply(recurrent_params(kind, layers), z, *start)
+    c = jax.jit(context.apply)(recurrent_params(kind, layers), z, *start)
     np.testing.assert_allclose(c, expected["c"], **tolerance)
 
 
@@ -112,11 +111,17 @@ def test_fast_convolution_equals_plain(kernel, stride, padding, length, channels
             x, w, (stride,), [padding], dimension_numbers=("NWC", "WIO", "NWC")
         )
 
-    cotangent = jnp.asarray(rng.normal(size=plain(x, w).shape), jnp.float32)
-    expected, pull = jax.vjp(plain, x, w)
-    value, fast_pull = jax.vjp(lambda x, w: convolve(x, w, stride, padding), x, w)
-    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
-    for a, b in zip(fast_pull(cotangent), pull(cotangent), strict=True):
+    def fast(x, w):
+        return convolve(x, w, stride, padding)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def value_and_gradients(convolution, cotangent):
+        value, pull = jax.vjp(convolution, x, w)
+        return value, *pull(cotangent)
+
+    cotangent = jnp.asarray(rng.normal(size=jax.eval_shape(plain, x, w).shape), jnp.float32)
+    results = (value_and_gradients(convolution, cotangent) for convolution in (fast, plain))
+    for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
@@ -151,8 +156,14 @@ def test_no_context_depends_on_a_later_sample(context, norm):
     """The gradient of c_t by every sample after frame t is exactly zero, and not by the frame."""
     model, x = small_model(context, norm), noise(1, 160 * 12)
     variables = model.init(jax.random.key(0), {"x": x})
+
+    @jax.jit
+    @jax.grad
+    def differentiate(x, t):
+        return jnp.sum(jnp.sin(model.embed(variables, x)[1][0, t]))
+
     for t in (0, 5, 11):
-        gradient = jax.grad(lambda x, t=t: jnp.sum(jnp.sin(model.embed(variables, x)[1][0, t])))(x)
+        gradient = differentiate(x, t)
         assert jnp.abs(gradient[0, 160 * t : 160 * (t + 1)]).max() > 0
         np.testing.assert_array_equal(gradient[0, 160 * (t + 1) :], 0.0)
 
@@ -185,8 +196,10 @@ def test_encoder_states_its_geometry():
 def test_bfloat16_computes_what_float32_does(context):
     x = noise(2, 1600)
     variables = small_model(context).init(jax.random.key(0), {"x": x})
-    outputs, _ = small_model(context).apply(variables, {"x": x})
-    half, _ = small_model(context, dtype=jnp.bfloat16).apply(variables, {"x": x})
+    outputs, half = (
+        jax.jit(small_model(context, dtype=dtype).apply)(variables, {"x": x})[0]
+        for dtype in (jnp.float32, jnp.bfloat16)
+    )
     for a, b in zip(half, outputs, strict=True):
         assert a.dtype == jnp.bfloat16
         error = jnp.linalg.norm(a.astype(jnp.float32) - b) / jnp.linalg.norm(b)
@@ -218,8 +231,8 @@ def test_batch_norm_keeps_state_only_in_training():
 def test_transformer_forgets_what_lies_beyond_its_span():
     context = CausalTransformer(16, 1, num_heads=2, span=6)
     z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 20, 8)), jnp.float32)
-    variables = context.init(jax.random.key(0), z)
-    gradient = jax.grad(lambda z: jnp.sin(context.apply(variables, z)[0, 15]).sum())(z)
+    variables = jax.jit(context.init)(jax.random.key(0), z)
+    gradient = jax.jit(jax.grad(lambda z: jnp.sin(context.apply(variables, z)[0, 15]).sum()))(z)
     seen = np.flatnonzero(np.abs(np.asarray(gradient[0])).max(-1))
     assert (seen.min(), seen.max()) == (10, 15)
 
