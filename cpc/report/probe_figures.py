@@ -6,7 +6,6 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from sklearn.manifold import TSNE
 
 from cpc.report.draw import (
     BLUE,
@@ -165,6 +164,15 @@ def progress_parts(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (task, data, unit), (features, probe)
 
 
+def flat_points(x: np.ndarray) -> np.ndarray:
+    """t-SNE of the standardised features (n, d): (n, 2), the same each time."""
+    from sklearn.manifold import TSNE  # over a second, which other pictures need not wait
+
+    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
+    perplexity = min(30.0, (len(x) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
+
+
 def speakers_figure(run: Run) -> Figure | None:
     """t-SNE of the features of frames, coloured by speaker: the paper's Figure 2."""
     picture = run.picture
@@ -172,11 +180,7 @@ def speakers_figure(run: Run) -> Figure | None:
         return None
     rng = np.random.default_rng(0)
     chosen = np.sort(rng.permutation(len(picture.features))[:MAX_POINTS])
-    features, speaker = picture.features[chosen], picture.speaker[chosen]
-    features = (features - features.mean(axis=0)) / (features.std(axis=0) + 1e-6)
-    perplexity = min(30.0, (len(features) - 1) / 3)
-    points = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(features)
-
+    points, speaker = flat_points(picture.features[chosen]), picture.speaker[chosen]
     figure, (axes,) = make_figure(1, width=8.4, row_height=4.6)
     colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
     for number in np.unique(speaker):

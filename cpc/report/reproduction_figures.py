@@ -8,7 +8,6 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from sklearn.manifold import TSNE
 
 from cpc.report.comparison import Estimate
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, RED, add_legend, label, make_figure
@@ -57,14 +56,6 @@ def chosen_speakers(picture: Picture) -> Picture:
     speakers = np.sort(np.argsort(-counts, kind="stable")[:NUM_SPEAKERS])
     rows = np.flatnonzero(np.isin(picture.speaker, speakers))[:MAX_POINTS]
     return picture._replace(features=picture.features[rows], speaker=picture.speaker[rows])
-
-
-def flat_points(picture: Picture) -> np.ndarray:
-    """t-SNE of the standardised features, (n, 2), the same each time."""
-    x = picture.features
-    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
-    perplexity = min(30.0, (len(x) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
 
 
 def speakers_picture(points: np.ndarray, speaker: np.ndarray, names: Sequence[str]) -> str:
@@ -149,6 +140,18 @@ def bound_figure(rows: Sequence[Record], truth: dict[str, Any] | None) -> Figure
     return figure
 
 
+def spread(heights: np.ndarray, gap: float) -> np.ndarray:
+    """Ascending heights moved apart to at least a gap, each as far up as another goes down.
+
+    >>> spread(np.array([0.0, 0.5, 0.5, 1.0]), 0.25)
+    array([0.   , 0.375, 0.625, 1.   ])
+    """
+    steps = gap * np.arange(len(heights))
+    pushed_up = np.maximum.accumulate(heights - steps)
+    pushed_down = np.minimum.accumulate((heights - steps)[::-1])[::-1]
+    return (pushed_up + pushed_down) / 2 + steps
+
+
 def bound_and_probe_figure(
     points: dict[str, list[tuple[str, float, float]]],
     taus: dict[str, tuple[Estimate, float] | None],
@@ -156,15 +159,20 @@ def bound_and_probe_figure(
     """A point a run: its strict bound, and what a linear probe reads off c."""
     figure, panels = make_figure(len(points), num_columns=2, row_height=3.9)
     for axes, (data, runs) in zip(panels, points.items(), strict=True):
-        for name, bound, accuracy in runs:
-            axes.plot(bound, accuracy, "o", color=BLUE, markersize=5)
+        names, bounds, accuracies = zip(*sorted(runs, key=lambda run: run[2]), strict=True)
+        axes.plot(bounds, accuracies, "o", color=BLUE, markersize=5)
+        low, high = axes.get_ylim()
+        heights = spread((np.array(accuracies) - low) / (high - low), 0.045)
+        for name, bound, accuracy, height in zip(names, bounds, accuracies, heights, strict=True):
             axes.annotate(
                 name.removeprefix("open-"),
                 (bound, accuracy),
-                xytext=(4, 3),
-                textcoords="offset points",
+                xytext=(1.03, height),
+                textcoords="axes fraction",
+                va="center",
                 fontsize=7,
                 color=INK,
+                arrowprops={"arrowstyle": "-", "color": GRAY, "linewidth": 0.5, "shrinkB": 3},
             )
         tau = taus[data]
         words = f", τ {tau[0].value:.2f}" if tau and math.isfinite(tau[0].value) else ""

@@ -13,6 +13,7 @@ from cpc.report.comparison import Cell, Estimate, Probe, by_seed, difference, wa
 from cpc.report.comparison_page import finite, markdown, with_interval
 from cpc.report.draw import to_png
 from cpc.report.image_figures import units_figure
+from cpc.report.probe_figures import flat_points
 from cpc.report.records import mean_known, read_json
 from cpc.report.reproduction import (
     EQUAL_POINTS,
@@ -42,7 +43,6 @@ from cpc.report.reproduction_figures import (
     bound_and_probe_figure,
     bound_figure,
     chosen_speakers,
-    flat_points,
     offsets_figure,
     speakers_picture,
 )
@@ -263,7 +263,7 @@ def figure_2(reproduction: Reproduction) -> str:
         f"features themselves, is of the same speaker for {100 * share:.1f} % of the points "
         f"(by chance {100 * chance:.1f} %)."
     )
-    drawn = speakers_picture(flat_points(picture), picture.speaker, picture.names)
+    drawn = speakers_picture(flat_points(picture.features), picture.speaker, picture.names)
     return markup.section(title, drawn, markup.paragraph(words))
 
 
@@ -389,7 +389,7 @@ def bound_section(reproduction: Reproduction) -> str:
         else "",
         shown(
             bound_and_probe_figure(points, taus),
-            "Does log N − L predict the probe?",
+            "Whether log N − L predicts the probe",
             predict_sentence(taus),
         )
         if points

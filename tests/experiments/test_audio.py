@@ -122,17 +122,26 @@ def test_probe_runs_alone_on_any_checkpoint(synthetic):
     assert "step 7" in absent.stderr
 
 
+STOPPED = (
+    "--config", "configs/audio_synthetic.py", *SMALL, "--config.num_steps=120",
+    "--config.log_every=10", "--config.eval_every=40", "--config.save_every=20",
+    "--config.model.norm=batch", "--config.optim.ema_decay=0.9", "--config.probe.tasks=()",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+    """Records of the run that others stop and resume."""
+    workdir = tmp_path_factory.mktemp("runs") / "whole"
+    run(*STOPPED, "--workdir", workdir)
+    return records(workdir, *CLOCK)
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
-def test_stop_and_resume_equals_never_stopped(tmp_path, how):
-    flags = (
-        "--config", "configs/audio_synthetic.py", *SMALL, "--config.num_steps=120",
-        "--config.log_every=10", "--config.eval_every=40", "--config.save_every=20",
-        "--config.model.norm=batch", "--config.optim.ema_decay=0.9", "--config.probe.tasks=()",
-    )  # fmt: skip
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run(*flags, "--workdir", whole)
+def test_stop_and_resume_equals_never_stopped(never_stopped, tmp_path, how):
+    parts = tmp_path / "parts"
     process = subprocess.Popen(
-        command(*flags, "--workdir", parts), cwd=ROOT, env={**os.environ, **ONE_DEVICE},
+        command(*STOPPED, "--workdir", parts), cwd=ROOT, env={**os.environ, **ONE_DEVICE},
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 120
@@ -146,8 +155,8 @@ def test_stop_and_resume_equals_never_stopped(tmp_path, how):
         assert f"stopped by {how.name}; to resume: " in output
         assert "-m experiments.audio --config configs/audio_synthetic.py" in output
         assert process.returncode == 0
-    run(*flags, "--workdir", parts)
-    assert records(parts, *CLOCK) == records(whole, *CLOCK)
+    run(*STOPPED, "--workdir", parts)
+    assert records(parts, *CLOCK) == never_stopped
 
 
 def write_librispeech(root, make):
@@ -196,7 +205,7 @@ def test_voices_train_and_probe(tmp_path):
     flags = (
         "--config", "configs/audio_voices.py", *SMALL, "--config.num_steps=30",
         "--config.log_every=10", "--config.eval_every=30", "--config.optim.warmup_steps=5",
-        "--config.probe.minutes_per_speaker=0.5",
+        "--config.probe.minutes_per_speaker=0.5", "--config.probe.features=('c','mfcc')",
     )  # fmt: skip
     done = run(*flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED)
     assert "10 speakers" in done.stdout

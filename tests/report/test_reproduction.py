@@ -248,7 +248,7 @@ def test_the_whole_page(tmp_path):
     page = report.write_reproduction(folder).read_text()
     for words in (
         "Held: ", "Cannot be told", "Not measured", "τ", "Figure 2", "Two readings", "truth",
-        "Does log N − L predict the probe?", "device, or of the whole batch",
+        "Whether log N − L predicts the probe", "device, or of the whole batch",
     ):  # fmt: skip
         assert words in page, words
     assert "+5.4 (" in page  # open-norm over mixed: 70.0 and 64.6
