@@ -351,8 +351,9 @@ def make_evaluation(
     def evaluate(state):
         variables = model_variables(state.params, state.ema, state.extra)
         own, step = (state.params["objective"], state.extra["objective"]), int(state.step)
-        sums = [measure(variables, own, batch) for batch in batches]
-        track = tracker(jax.device_get(jax.tree.map(lambda *leaves: sum(leaves), *sums)))
+        # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
+        sums = [jax.device_get(measure(variables, own, batch)) for batch in batches]
+        track = tracker(jax.tree.map(lambda *leaves: sum(leaves), *sums))
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
         held_out = float(np.sum(track.loss))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
