@@ -30,6 +30,20 @@ from cpc.losses.tiles import (
 )
 from cpc.types import NegativeRule, Position
 
+#: Bytes of a tile's vectors. Compiled for compute capabilities 8.0 and 9.0, the kernels fit the
+#: shared memory with so many and not with twice as many.
+TILE_BYTES = 32_768
+
+
+def tile_size(width: int, dtype: Any) -> int:
+    """Anchors and candidates of a tile, at most 64; 0 if not even the least, 16, fit the chip.
+
+    >>> tile_size(256, jnp.bfloat16), tile_size(500, jnp.float32), tile_size(1024, jnp.float32)
+    (64, 16, 0)
+    """
+    size = min(64, TILE_BYTES // (pl.next_power_of_2(width) * jnp.dtype(dtype).itemsize))
+    return size if size >= 16 else 0
+
 
 def score_on_gpu(
     queries: Float[Array, "m d"],
@@ -40,7 +54,7 @@ def score_on_gpu(
     rule: NegativeRule,
     offset: int,
     *,
-    size: int = 64,
+    size: int | None = None,
     interpret: bool = False,
 ) -> tuple[AnchorScores, Any, Any]:
     """Scores of the anchors and, given weights, the derivatives of their losses.
@@ -55,10 +69,11 @@ def score_on_gpu(
       weights: None for no derivatives.
       rule: rule(anchor, candidate, offset) -> bool.
       offset: steps from the anchor to its positive.
-      size: anchors and candidates of a tile, a power of 2 of at least 16.
+      size: anchors and candidates of a tile, a power of 2 of at least 16; `tile_size` by default.
       interpret: run on any platform, slowly.
     """
     (m, d), n = queries.shape, len(keys)
+    size = size or tile_size(d, keys.dtype)
     index = find_targets(anchors, cut_places(min(n, COLUMNS), keys, candidates)[1], offset)
     widen = [(0, 0), (0, max(16, pl.next_power_of_2(d)) - d)]  # Triton's sizes are powers of 2
     targets = _cut(size, jnp.pad(keys[jnp.maximum(index, 0)], widen), anchors)[0]
@@ -72,7 +87,9 @@ def score_on_gpu(
 
     def call(kernel, own, whole, outputs):
         return pl.pallas_call(
-            functools.partial(kernel, rule=rule, offset=offset, size=size),
+            functools.partial(
+                kernel, rule=rule, offset=offset, size=size, precision=HIGHEST if interpret else X3
+            ),
             grid=(len(own[0]) // size,),
             in_specs=[*tiles(*own), *(pl.BlockSpec(x.shape, lambda i, r=x.ndim: (0,) * r)
                                       for x in whole)],
@@ -110,31 +127,46 @@ def _part(refs, i, size):
     return [ref[pl.ds(i * size, size)] for ref in refs]
 
 
-def product(a: Array, b: Array) -> Array:
+#: Three products of TF32 make one of float32. Without tensor cores, Triton unrolls a float32
+#: product into more code than its compiler ends with in minutes.
+X3 = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3
+HIGHEST = jax.lax.Precision.HIGHEST
+
+
+def product(a: Array, b: Array, precision: Any = HIGHEST) -> Array:
     """Float32 sums, and no float32 rounded to the GPU's TF32 or the TPU's bfloat16."""
     # Mosaic refuses to be precise about what is half precision already.
-    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    precision = precision if a.dtype == jnp.float32 else None
     return jnp.matmul(a, b, preferred_element_type=jnp.float32, precision=precision)
 
 
-def score_tile(q: Array, k: Array, rows: Any, columns: Any, rule: NegativeRule, offset: Any) -> Any:
+def score_tile(
+    q: Array,
+    k: Array,
+    rows: Any,
+    columns: Any,
+    rule: NegativeRule,
+    offset: Any,
+    precision: Any = HIGHEST,
+) -> Any:
     """Scores, which of them are negatives and which the positive; places as five arrays (size,)."""
     # Existence stays an integer until it is a matrix: Mosaic turns no vector of booleans.
     rows, columns = (Places(Position(*x[:4]), x[4]) for x in (rows, columns))
     is_positive = find_positives(rows, columns, offset) != 0
     where = (find_negatives(rows, columns, rule, offset) != 0) & ~is_positive
-    return product(q, k.T), where, is_positive
+    return product(q, k.T, precision), where, is_positive
 
 
-def _collect(q, *refs, rule, offset, size):
+def _collect(q, *refs, rule, offset, size, precision):
     rows, target, k, columns, outputs = refs[:5], refs[5], refs[6], refs[7:12], refs[12:]
     q, rows = q[...], [x[...] for x in rows]
     diagonal = jnp.arange(size)[:, None] == jnp.arange(size)[None]
-    positive = jnp.where(diagonal, product(q, target[...].T), 0.0).sum(-1)
+    positive = jnp.where(diagonal, product(q, target[...].T, precision), 0.0).sum(-1)
 
     def one_tile(j, seen):
         [part] = _part([k], j, size)
-        scores, where, _ = score_tile(q, part, rows, _part(columns, j, size), rule, offset)
+        others = _part(columns, j, size)
+        scores, where, _ = score_tile(q, part, rows, others, rule, offset, precision)
         return add_tile(seen, scores, positive, where)
 
     seen = jax.lax.fori_loop(0, k.shape[0] // size, one_tile, no_negatives(size))
@@ -152,28 +184,28 @@ def weigh_tile(
     )
 
 
-def _by_queries(q, *refs, rule, offset, size):
+def _by_queries(q, *refs, rule, offset, size, precision):
     own, k, columns, output = [x[...] for x in refs[:8]], refs[8], refs[9:14], refs[14]
     q, rows, per_row = q[...], own[:5], own[5:]
 
     def one_tile(j, dq):
         [part] = _part([k], j, size)
-        tile = score_tile(q, part, rows, _part(columns, j, size), rule, offset)
-        return dq + product(weigh_tile(*tile, *per_row).astype(part.dtype), part)
+        tile = score_tile(q, part, rows, _part(columns, j, size), rule, offset, precision)
+        return dq + product(weigh_tile(*tile, *per_row).astype(part.dtype), part, precision)
 
     steps = k.shape[0] // size
     output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(q.shape, jnp.float32))
 
 
-def _by_keys(k, *refs, rule, offset, size):
+def _by_keys(k, *refs, rule, offset, size, precision):
     columns, (q, *others), weighted, output = refs[:5], refs[5:14], refs[14], refs[15]
     k, columns = k[...], [x[...] for x in columns]
 
     def one_tile(i, dk):
         part, *own = _part([q, *others], i, size)
-        tile = score_tile(part, k, own[:5], columns, rule, offset)
+        tile = score_tile(part, k, own[:5], columns, rule, offset, precision)
         w = weigh_tile(*tile, *own[5:]).astype(k.dtype)
-        return dk + product(w.T, weighted[pl.ds(i * size, size)])
+        return dk + product(w.T, weighted[pl.ds(i * size, size)], precision)
 
     steps = q.shape[0] // size
     output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(k.shape, jnp.float32))

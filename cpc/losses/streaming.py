@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import score_blocks
 from cpc.losses.info_nce import info_nce
-from cpc.losses.pallas_gpu import score_on_gpu
+from cpc.losses.pallas_gpu import score_on_gpu, tile_size
 from cpc.losses.pallas_tpu import score_on_tpu
 from cpc.losses.rows import Number, check
 from cpc.losses.tiles import AnchorScores, Places, num_columns
@@ -70,9 +70,10 @@ def streaming_info_nce(
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
       kernels: on an NVIDIA GPU or a TPU, the Pallas kernels of `score_on_gpu` or `score_on_tpu` in
-        place of the blocks; the rule may then close over numbers, not over arrays. Both were
-        interpreted on a CPU and lowered for their platform, and the TPU's compiled for a v5e.
-        Neither was ever timed, and the TPU's never ran on one.
+        place of the blocks; the rule may then close over numbers, not over arrays. On a GPU, keys
+        of more than 2 kB are left to the blocks, and products of float32 are three of TF32. Both
+        were interpreted on a CPU and compiled for their chips (compute capabilities 8.0 and 9.0;
+        v5e), where neither was ever timed.
 
     Returns:
       Losses in float32, 0 where an anchor has no positive or no negative, and their standing,
@@ -194,7 +195,10 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
     if not kernels:
         return by_blocks(inputs, weights)
     on_gpu, on_tpu = (functools.partial(by_kernels, x) for x in (score_on_gpu, score_on_tpu))
-    return jax.lax.platform_dependent(inputs, weights, cuda=on_gpu, tpu=on_tpu, default=by_blocks)
+    fits = tile_size(inputs[1].shape[-1], inputs[1].dtype) > 0
+    return jax.lax.platform_dependent(
+        inputs, weights, cuda=on_gpu if fits else by_blocks, tpu=on_tpu, default=by_blocks
+    )
 
 
 def _score_blocks(inputs, weights, rule, offset, block, columns):

@@ -102,6 +102,19 @@ def test_interpreted_kernels_equal_the_scan_where_scores_are_huge(score, huge):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-2 * jnp.abs(want).max())
 
 
+@pytest.mark.parametrize(("width", "calls"), [(512, 5), (513, 0)])
+def test_keys_too_wide_for_a_gpu_are_left_to_the_blocks(width, calls):
+    q, k, anchors, candidates, _ = example(d=width)
+
+    def loss(q, k):
+        return streaming_info_nce(q, k, anchors, candidates, WINDOW, 1, kernels=True)[0].sum()
+
+    allowed = [export.DisabledSafetyCheck.custom_call(CALLS["cuda"][1:])]
+    step = jax.jit(jax.grad(loss, (0, 1)))
+    made = export.export(step, platforms=["cuda"], disabled_checks=allowed)(q, k)
+    assert made.mlir_module().count(CALLS["cuda"]) == calls
+
+
 def test_each_is_lowered_for_its_platform_alone():
     q, k, anchors, candidates, _ = example()
 
