@@ -49,33 +49,32 @@ def _forward(x, w, bias, start):
         recurrent = p[:, 2 * width :] + bias
         n = jnp.tanh(x[:, 2 * width :] + r * recurrent)
         h = n + u * (h - n)
-        return h, (h, ru, n, recurrent)
+        # One array to keep, and not three: on a GPU each would be a kernel of every step.
+        return h, (h, jnp.concatenate([ru, n, recurrent], axis=-1))
 
-    _, (states, ru, n, recurrent) = jax.lax.scan(step, start, x)
-    return states, (w, start, states, ru, n, recurrent)
+    _, (states, kept) = jax.lax.scan(step, start, x)
+    return states, (w, start, states, kept)
 
 
 def _backward(residuals, g):
-    w, start, states, ru, n, recurrent = residuals
+    w, start, states, kept = residuals
     width = start.shape[-1]
-    r, u = ru[..., :width], ru[..., width:]
+    r, u, n, recurrent = jnp.split(kept, 4, axis=-1)
     previous = jnp.concatenate([start[None], states[:-1]])
-    # Everything that does not depend on the steps after, for all steps at once.
+    # Everything that does not depend on the steps after, for all steps at once: what the
+    # derivative by h' is multiplied with to be the derivative by n's sum and by each gate of p.
     to_n = (1 - u) * (1 - n * n)
-    to_u = (previous - n) * u * (1 - u)
-    to_r = recurrent * r * (1 - r)
+    to_p = (to_n * recurrent * r * (1 - r), (previous - n) * u * (1 - u), to_n * r)
 
     def step(dh, gates):
-        g, to_n, to_u, to_r, r, u = gates
+        g, to_p, u = gates
         dh = dh + g
-        dn = dh * to_n
-        dp = jnp.concatenate([dn * to_r, dh * to_u, dn * r], axis=-1)
-        return dh * u + dp @ w.T, (dp, dn)
+        dp = jnp.concatenate([dh * to_gate for to_gate in to_p], axis=-1)
+        return dh * u + dp @ w.T, dh
 
-    dstart, (dp, dn) = jax.lax.scan(
-        step, jnp.zeros_like(start), (g, to_n, to_u, to_r, r, u), reverse=True
-    )
-    dx = jnp.concatenate([dp[..., : 2 * width], dn], axis=-1)
+    dstart, dh = jax.lax.scan(step, jnp.zeros_like(start), (g, to_p, u), reverse=True)
+    dp = jnp.concatenate([dh * to_gate for to_gate in to_p], axis=-1)
+    dx = jnp.concatenate([dp[..., : 2 * width], dh * to_n], axis=-1)
     dw = previous.reshape(-1, width).T @ dp.reshape(-1, 3 * width)
     return dx, dw, dp[..., 2 * width :].sum((0, 1)), dstart
 
