@@ -51,6 +51,13 @@ def test_the_batch_that_is_named_fits_and_the_next_does_not(has, options):
             memory.check_memory(config, make_mesh(1), 128, 512, 12)
 
 
+@pytest.mark.parametrize(("backend", "block"), [("cpu", 512), ("gpu", 8192)])
+def test_an_accelerator_scores_more_anchors_at_a_time(has, monkeypatch, backend, block):
+    has(2 * 10**9)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert f"in blocks of {block} anchors" in refusal(make_config(data__batch_size=1024))
+
+
 def test_the_sentence_has_the_numbers(has):
     has(2 * 10**9)
     sentence = refusal(make_config(data__batch_size=1024, negatives__queue=1000))

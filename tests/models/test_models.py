@@ -125,11 +125,16 @@ def test_fast_convolution_equals_plain(kernel, stride, padding, length, channels
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_fast_gru_equals_plain():
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_fast_gru_equals_plain(backend, monkeypatch):
+    """Step by step, and as an accelerator does it: 8 steps in one turn of the loop, then 3."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     rng = np.random.default_rng(1)
-    shapes = (9, 2, 12), (4, 12), (4,), (2, 4)
+    shapes = (11, 2, 12), (4, 12), (4,), (2, 4)
     arrays = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
-    cotangent = jnp.asarray(rng.normal(size=(9, 2, 4)), jnp.float32)
+    cotangent = jnp.asarray(rng.normal(size=(11, 2, 4)), jnp.float32)
+    products = str(jax.make_jaxpr(lambda *x: jax.vjp(gru_scan, *x)[1](cotangent))(*arrays))
+    assert products.count("unroll=8") == (2 if backend == "gpu" else 0)
     expected, pull = jax.vjp(gru_scan_plain, *arrays)
     value, fast_pull = jax.vjp(gru_scan, *arrays)
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
