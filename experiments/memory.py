@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from cpc import losses
+from cpc.losses.tiles import block_size
 from cpc.parallel import takes_ring
 from cpc.types import UserError
 from experiments.launch import Config
-from experiments.objective import block_size, build_choice, build_loss, build_rule
+from experiments.objective import build_choice, build_loss, build_rule
 
 #: What a container may use, where it is limited: of cgroups 2 and 1.
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -37,13 +38,14 @@ def check_memory(
     step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.groups)
     batches = range(batch_size // step * step, 0, -step)
     fits = next((size for size in batches if needed(size) <= memory), 0)
-    blocks = (block_size() >> halvings for halvings in range(1, block_size().bit_length()))
+    usual = block_size(batch_size * num_latents + config.negatives.queue)
+    blocks = (usual >> halvings for halvings in range(1, usual.bit_length()))
     block = next((size for size in blocks if needed(batch_size, size) <= memory), 0)
     queue = f" and {config.negatives.queue:,} of a queue" if config.negatives.queue else ""
     raise UserError(
         f"the loss alone takes {giga(needed(batch_size))} of a device's {giga(memory)}, for "
         f"{batch_size} x {num_latents:,} candidates{queue}, {width} wide, at {num_offsets} offsets "
-        f"in blocks of {block_size()} anchors: "
+        f"in blocks of {usual} anchors: "
         + (f"data.batch_size={fits} fits" if fits else "no data.batch_size fits")
         + (f", or `block={block}` of cpc_loss" if block else ", and smaller blocks do not help")
         + "; fewer offsets (model.num_offsets), a smaller negatives.queue or more devices need less"
@@ -60,10 +62,10 @@ def criterion_bytes(
     block: int = 0,
 ) -> int:
     """What one of the devices holds for the loss of a batch; in the blocks of the training by 0."""
-    block = block or block_size()
     choose, loss = build_choice(config.negatives), build_loss(config.loss)
     is_plain = choose is None and loss is losses.info_nce
     num_candidates = batch_size * num_latents + config.negatives.queue
+    block = block or block_size(num_candidates)
     travels = num_devices > 1 and is_plain and takes_ring(num_offsets, num_candidates, width)
     # Keys that travel leave a share of them on each device, and scores in whole rows of it.
     held = -(-num_candidates // num_devices) if travels else num_candidates

@@ -138,7 +138,6 @@ def build_objective(
                 rng=jax.random.fold_in(rng, i),
                 offsets=offsets,
                 memory=_memory(queues[i]) if queues else None,
-                block=block_size(),
                 **on_mesh,
             )
             total += value
@@ -217,14 +216,6 @@ def build_loss(options: Config) -> AnchorLoss:
     if options.name not in table:
         raise UserError(f"loss.name is {options.name!r}: choose one of {', '.join(table)}")
     return table[options.name]
-
-
-def block_size() -> int:
-    """Anchors that are scored at a time: what a CPU's cache holds, or what keeps more than it busy.
-
-    An accelerator starts some 15 kernels for a block, each of them some microseconds.
-    """
-    return 512 if jax.default_backend() == "cpu" else 8192
 
 
 def build_choice(options: Config) -> Choose | None:

@@ -11,7 +11,7 @@ from cpc.losses.blocks import AnchorLoss, Choose
 from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
 from cpc.losses.shares import shared_losses
-from cpc.losses.tiles import AnchorScores, Places
+from cpc.losses.tiles import AnchorScores, Places, block_size
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -63,7 +63,7 @@ def cpc_loss(
     where: Bool[Array, "b t ..."] | None = None,
     offsets: tuple[int, ...] | None = None,
     memory: Memory | None = None,
-    block: int = 512,
+    block: int | None = None,
     columns: int | None = None,
     criterion: Any = shared_losses,
 ) -> tuple[Float[Array, ""], OffsetSums]:
@@ -92,8 +92,9 @@ def cpc_loss(
       where: latents that exist; padding is neither anchor, positive nor candidate.
       offsets: what the predictions are of, ascending; 1 to k by default.
       memory: further candidates.
-      block: anchors scored at a time; changes memory and speed, not the result (with a random
-        `choose`, it changes which negatives are drawn). `criterion_bytes` says what it takes.
+      block: anchors scored at a time, by default 512 on a CPU and up to 8192 elsewhere; changes
+        memory and speed, not the result (with a random `choose`, it changes which negatives are
+        drawn). `criterion_bytes` says what it takes.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
         while a block's scores fit 256 MB. Changes memory and speed alone.
       criterion: how the losses are summed, such as that of `cpc.parallel.make_criterion`, for a
@@ -150,6 +151,7 @@ def cpc_loss(
         queries = _append(queries, bias)
         keys = _append(keys, 1.0)
     rng = jax.random.key(0) if rng is None else rng
+    block = block_size(keys.shape[-2]) if block is None else block
     result: Any = (
         same_place_losses(
             queries,

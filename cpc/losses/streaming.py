@@ -12,7 +12,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.pallas_gpu import score_on_gpu, tile_size
 from cpc.losses.pallas_tpu import score_on_tpu
 from cpc.losses.rows import Number, check
-from cpc.losses.tiles import AnchorScores, Places, num_columns
+from cpc.losses.tiles import AnchorScores, Places, block_size, num_columns
 from cpc.types import NegativeRule, Position, UserError
 
 
@@ -40,7 +40,7 @@ def streaming_info_nce(
     temperature: Number = 1.0,
     where_anchors: Bool[Array, " m"] | None = None,
     where_candidates: Bool[Array, " n"] | None = None,
-    block: int = 512,
+    block: int | None = None,
     columns: int | None = None,
     kernels: bool = False,
 ) -> tuple[Float[Array, " m"], Standing]:
@@ -65,8 +65,8 @@ def streaming_info_nce(
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
       where_candidates: which candidates exist, likewise.
-      block: anchors scored at a time; `largest_block` says how many fit a memory, and
-        `criterion_bytes` what all of it takes.
+      block: anchors scored at a time, by default 512 on a CPU and up to 8192 elsewhere;
+        `largest_block` says how many fit a memory, and `criterion_bytes` what all of it takes.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
       kernels: on an NVIDIA GPU or a TPU, the Pallas kernels of `score_on_gpu` or `score_on_tpu` in
@@ -95,6 +95,7 @@ def streaming_info_nce(
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check("temperature", temperature, above=0)
+    block = block_size(len(keys)) if block is None else block
     check("block", block, least=1)
     inputs = read_inputs(
         queries, keys, anchors, candidates, where_anchors, where_candidates, temperature

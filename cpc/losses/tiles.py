@@ -58,6 +58,18 @@ class Negatives(NamedTuple):
     tied: Int[Array, " m"]
 
 
+def block_size(num_candidates: int) -> int:
+    """Anchors of a block by default: what a CPU's cache holds, or what keeps an accelerator busy.
+
+    An accelerator starts some 15 kernels for a block, which take their time however small it is;
+    it gets 8192 anchors, or as many as leave their rows whole.
+    """
+    if jax.default_backend() == "cpu":
+        return 512
+    whole = WHOLE_ROWS // max(num_candidates, 1)
+    return min(8192, whole) if whole >= 512 else 8192
+
+
 def num_columns(rows: int, n: int, columns: int | None) -> int:
     """Candidates of a tile: as asked for, or all while so many rows of scores fit WHOLE_ROWS.
 

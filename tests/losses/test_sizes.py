@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from cpc.losses import cpc_loss, criterion_bytes, largest_block, negative_sampling
+from cpc.losses.tiles import block_size, num_columns
 from cpc.negatives import batch
 from cpc.types import CPCOutputs, Position, UserError
 
@@ -50,3 +51,16 @@ def test_bad_sizes():
         criterion_bytes(4, 4, 2, columns=0)
     with pytest.raises(UserError, match="give it 1200 or more"):
         largest_block(100, 1199)
+
+
+@pytest.mark.parametrize(
+    ("num_candidates", "anchors"), [(100, 8192), (2**14, 2**12), (2**17, 512), (10**6, 8192)]
+)
+def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
+    num_candidates, anchors, monkeypatch
+):
+    assert block_size(num_candidates) == 512
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert block_size(num_candidates) == anchors
+    is_whole = num_columns(anchors, num_candidates, None) == num_candidates
+    assert is_whole == (num_candidates <= 2**17)
