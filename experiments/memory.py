@@ -59,13 +59,13 @@ def criterion_bytes(
     width: int,
     num_offsets: int,
     batch_size: int,
-    block: int = 0,
+    block: int | None = None,
 ) -> int:
-    """What one of the devices holds for the loss of a batch; in the blocks of the training by 0."""
+    """What one of the devices holds for the loss of a batch, by default in blocks as it chooses."""
     choose, loss = build_choice(config.negatives), build_loss(config.loss)
     is_plain = choose is None and loss is losses.info_nce
     num_candidates = batch_size * num_latents + config.negatives.queue
-    block = block or block_size(num_candidates)
+    block = block_size(num_candidates) if block is None else block
     travels = num_devices > 1 and is_plain and takes_ring(num_offsets, num_candidates, width)
     # Keys that travel leave a share of them on each device, and scores in whole rows of it.
     held = -(-num_candidates // num_devices) if travels else num_candidates

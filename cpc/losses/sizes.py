@@ -1,7 +1,7 @@
-"""How much memory the criterion needs, from its shapes alone; no device is asked."""
+"""How much memory the criterion needs, from its shapes alone; no device is asked for its size."""
 
 from cpc.losses.rows import check
-from cpc.losses.tiles import num_columns
+from cpc.losses.tiles import block_size, num_columns
 from cpc.types import UserError
 
 #: Of a score while its block is at work: the score, its derivative and that one's transpose.
@@ -15,7 +15,7 @@ def criterion_bytes(
     *,
     num_offsets: int = 1,
     num_sequences: int = 1,
-    block: int = 512,
+    block: int | None = None,
     columns: int | None = None,
     itemsize: int = 4,
 ) -> int:
@@ -31,7 +31,7 @@ def criterion_bytes(
       width: d.
       num_offsets: k; 1 for `streaming_info_nce`.
       num_sequences: of the anchors; `cpc_loss` scores at least one anchor of each at a time.
-      block: anchors scored at a time, as passed to the loss.
+      block: anchors scored at a time, as passed to the loss; what it chooses, by default.
       columns: as passed to the loss; n for losses that keep whole rows, which are all but InfoNCE
         of all negatives.
       itemsize: i, bytes of a number of keys and queries.
@@ -42,6 +42,7 @@ def criterion_bytes(
     >>> criterion_bytes(4, 8, 2)  # 12 * 32 + 4 * 16 + 4 * (16 + 2 * 8)
     576
     """
+    block = block_size(num_candidates) if block is None else block
     check("block", block, least=1)
     each = -(-num_anchors // num_sequences)
     rows = num_sequences * min(each, -(-block // num_sequences))
