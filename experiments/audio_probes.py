@@ -69,13 +69,12 @@ def check_options(config: Config) -> None:
         )
 
 
-def check_data(config: Config, data: AudioData, tasks: Sequence[str] | None = None) -> None:
+def check_data(config: Config, data: AudioData) -> None:
     """Probes that these data cannot feed are found before the training, not after it."""
-    wanted: Sequence[str] = config.probe.tasks if tasks is None else tasks
-    if "speakers" in wanted:
+    if "speakers" in config.probe.tasks:
         _speaker_names(data)
         _check_windows(config, _of_speakers(config, data.train), config.data.source)
-    if "phones" not in wanted:
+    if "phones" not in config.probe.tasks:
         return
     if not data.phones:
         raise UserError(
@@ -102,7 +101,6 @@ def run_tasks(
     model: Model,
     variables: Any,
     step: int,
-    tasks: Sequence[str] | None = None,
 ) -> dict[str, float]:
     """Fit the probes of each task, print their table, record it under probes/.
 
@@ -112,15 +110,15 @@ def run_tasks(
     folder.mkdir(exist_ok=True)
     features = make_features(config, model, variables)
     accuracies = {}
-    for task in config.probe.tasks if tasks is None else tasks:
+    for task in config.probe.tasks:
         begin = time.perf_counter()
         rows = phone_rows(config, folder, data, model, features) if task == "phones" else []
         if task == "speakers":
             rows = speaker_rows(config, folder, data, model, features)
             points, speaker, names = speaker_picture(data, features["c"])
-            part = folder / "picture.part.npz"
-            np.savez(part, features=points, speaker=speaker, names=names)
-            part.replace(folder / "picture.npz")
+            launch.write_arrays(
+                folder / "picture.npz", features=points, speaker=speaker, names=names
+            )
         launch.write_json(folder / f"{task}.json", {"step": step, "rows": rows})
         print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
         print_rows(rows)

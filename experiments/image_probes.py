@@ -96,7 +96,7 @@ def run_tasks(
     labelled = labelled_pictures(data.probe, config.probe.num_images, config.seed)
     test = labelled_pictures(data.test, 0, 0)
     features = make_features(config, model, prepare, variables, labelled, test)
-    rows = class_rows(config, labelled, test, features, model, prepare, variables)
+    rows = class_rows(config, labelled, test, features, model, prepare)
     if rows:
         others = rows_of_other_probes(folder / "classes.json", step, rows)
         launch.write_json(folder / "classes.json", {"step": step, "rows": [*others, *rows]})
@@ -174,7 +174,6 @@ def class_rows(
     features: Features,
     model: Model,
     prepare: Callable,
-    variables: Any,
 ) -> list[dict[str, Any]]:
     """Rows of the report's table: each feature under each probe, and the supervised network."""
     options, correct, correct_5, settings = config.probe, {}, {}, {}
@@ -322,7 +321,7 @@ def save_neighbours(
     k = min(NUM_NEIGHBOURS, len(gallery))
     rows = np.asarray(nearest(gallery, held[queries], k=k).row)
     neighbours = np.stack([labelled.pixels[row] for row in rows])
-    save_arrays(
+    launch.write_arrays(
         folder / "neighbours.npz",
         queries=test.pixels[queries],
         neighbours=neighbours,
@@ -356,7 +355,7 @@ def save_units(
         [np.asarray(cut(test.pixels[[n]]))[0, p // j, p % j] for n, p in zip(*pair, strict=True)]
         for pair in zip(picture, place, strict=True)
     ]
-    save_arrays(folder / "units.npz", units=units, patches=to_uint8(np.asarray(patches)))
+    launch.write_arrays(folder / "units.npz", units=units, patches=to_uint8(np.asarray(patches)))
 
 
 def save_augmented(workdir: pathlib.Path, problem: Problem) -> None:
@@ -370,19 +369,14 @@ def save_augmented(workdir: pathlib.Path, problem: Problem) -> None:
     )
     folder = workdir / "probes"
     folder.mkdir(exist_ok=True)
-    save_arrays(folder / "augmented.npz", plain=to_uint8(plain), augmented=to_uint8(augmented))
+    launch.write_arrays(
+        folder / "augmented.npz", plain=to_uint8(plain), augmented=to_uint8(augmented)
+    )
 
 
 def to_uint8(x: np.ndarray) -> np.ndarray:
     """From [-1, 1] to pixels."""
     return np.clip(np.round((x + 1) * 127.5), 0, 255).astype(np.uint8)
-
-
-def save_arrays(path: pathlib.Path, **arrays: Any) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.stem + ".part.npz")
-    np.savez(part, **arrays)
-    part.replace(path)
 
 
 def print_rows(rows: Sequence[dict[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, TypeAlias
 
 import jax
+import numpy as np
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
@@ -299,9 +300,8 @@ def check_same_config(recorded: dict, wanted: dict, path: pathlib.Path) -> None:
     """One sentence that names the keys in which two configs differ."""
     a, b = dict(flatten(recorded)), dict(flatten(wanted))
     # What changes neither batches nor updates may change between two starts.
-    keys = {
-        key for key in a.keys() | b.keys() if not key.startswith(("probe.", "data.num_threads"))
-    }
+    free = ("probe.", "data.num_threads", "steps_per_launch")
+    keys = {key for key in a.keys() | b.keys() if not key.startswith(free)}
     differing = [
         f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here"
         for key in sorted(keys)
@@ -383,4 +383,11 @@ def write_json(path: pathlib.Path, value: Any) -> None:
         return
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(value, indent=2) + "\n")
+    part.replace(path)
+
+
+def write_arrays(path: pathlib.Path, **arrays: np.ndarray) -> None:
+    """An .npz, written whole or not at all."""
+    part = path.with_name(path.stem + ".part.npz")
+    np.savez(part, allow_pickle=False, **arrays)
     part.replace(path)

@@ -6,13 +6,12 @@ python -m experiments.probe --workdir runs/fashion --task few_labels --step 1000
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
 from cpc import report
-from cpc.train import restore_params
 from cpc.types import UserError
 from experiments import (
     audio,
@@ -48,28 +47,23 @@ def main() -> None:
                 f"{', '.join(KNOWN[kind])}"
             )
     launch.start(launch.DEVICE.value)
-    arrays, _, step = restore_params(workdir / "checkpoints", STEP.value)
-    variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
-    probe = (probe_audio if kind == "audio" else probe_images)(config, workdir, tasks)
+    config.probe.tasks = tuple(tasks)
+    variables, step = training.read_variables(workdir, STEP.value)
+    probe = (probe_audio if kind == "audio" else probe_images)(config, workdir)
     probe(variables, step)
     print(f"report: {report.write_report(workdir)}")
 
 
-def probe_audio(
-    config: Config, workdir: pathlib.Path, tasks: Sequence[str]
-) -> Callable[[Any, int], Any]:
+def probe_audio(config: Config, workdir: pathlib.Path) -> Callable[[Any, int], Any]:
     """probe(variables, step), on the recordings of the config."""
     data = audio_data.load_data(config, print)
     model = audio.build_model(config.model)
-    audio_probes.check_data(config, data, tasks)
-    return functools.partial(audio_probes.run_tasks, config, workdir, data, model, tasks=tasks)
+    audio_probes.check_data(config, data)
+    return functools.partial(audio_probes.run_tasks, config, workdir, data, model)
 
 
-def probe_images(
-    config: Config, workdir: pathlib.Path, tasks: Sequence[str]
-) -> Callable[[Any, int], Any]:
+def probe_images(config: Config, workdir: pathlib.Path) -> Callable[[Any, int], Any]:
     """probe(variables, step), on the pictures of the config."""
-    config.probe.tasks = tuple(tasks)
     data = image_data.load_data(config, print)
     model = image.build_model(config, image.choose_offsets(config))
     prepare = functools.partial(image.prepare, config)

@@ -30,6 +30,7 @@ from cpc.train import (
     open_checkpoints,
     put_batch,
     replicate,
+    restore_params,
     run_on_first,
     stop_on_signals,
 )
@@ -117,7 +118,6 @@ def train(
             eval_every=config.eval_every,
             checkpoint=checkpoint,
             save_every=config.save_every,
-            best="held_out_loss",
             writers=writers,
             stop=stop,
             steps_per_launch=per_launch,
@@ -251,6 +251,12 @@ def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> 
     return make(params, extra, jax.random.fold_in(root, 1))
 
 
+def read_variables(workdir: pathlib.Path, step: int | None = None) -> tuple[Any, int]:
+    """The model of a run's checkpoint, the newest by default, and its step."""
+    arrays, _, step = restore_params(workdir / "checkpoints", step)
+    return model_variables(**arrays), step
+
+
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
     """The model's variables as they are evaluated: the running average, if there is one."""
     # A checkpoint read without its state has no entry for what is empty.
@@ -355,12 +361,10 @@ def make_evaluation(
         sums = [jax.device_get(measure(variables, own, batch)) for batch in batches]
         track = tracker(jax.tree.map(lambda *leaves: sum(leaves), *sums))
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
-        held_out = float(np.sum(track.loss))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {
-                "held_out_loss": held_out,
-                "loss": held_out,
+                "loss": float(np.sum(track.loss)),
                 **spread,
                 **describe_track(problem, tracker, track),
             },

@@ -37,7 +37,6 @@ from IPython.display import Audio, Image, display
 from configs import audio_synthetic, audio_voices
 from cpc import data
 from cpc.report.records import final_bound, read_run
-from cpc.train import restore_params
 from experiments import audio, training
 from experiments.audio_data import load_data
 
@@ -113,8 +112,7 @@ assert max(value) > 0.2
 # in the order of their loudest moments.
 
 # %%
-arrays, _, _ = restore_params(workdir / "checkpoints")
-variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
+variables, _ = training.read_variables(workdir)
 model = audio.build_model(config.model)
 z, c = jax.device_get(jax.jit(model.embed)(variables, x[None, :48_000]))
 figure, panels = plt.subplots(2, sharex=True, figsize=(9, 4.5), layout="constrained")

@@ -253,7 +253,7 @@ def test_five_best_of_more_than_five_classes(num_classes):
     # The class is told from the next one by chance: the best is often wrong, the five best never.
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=("linear",), probe__features=("z",), probe__solver="ridge")
-    (row,) = image_probes.class_rows(config, images, images, lambda name: (x, x), None, None, None)
+    (row,) = image_probes.class_rows(config, images, images, lambda name: (x, x), None, None)
     assert row["accuracy"] < 0.8
     if num_classes > 5:
         assert row["top_5"]["accuracy"] > 0.95
