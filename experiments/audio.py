@@ -100,10 +100,8 @@ def make_problem(
 
 def build_model(config: Config) -> Model:
     """Encoder, context and predictor by the config's words."""
-    if config.context not in CONTEXTS:
-        raise UserError(f"model.context is {config.context!r}: choose one of {', '.join(CONTEXTS)}")
-    if config.dtype not in ("float32", "bfloat16"):
-        raise UserError(f"model.dtype is {config.dtype!r}: choose float32 or bfloat16")
+    launch.check_word("model.context", config.context, CONTEXTS)
+    launch.check_word("model.dtype", config.dtype, launch.DTYPES)
     dtype = jnp.dtype(config.dtype)
     return make_model(
         CPC(

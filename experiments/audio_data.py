@@ -10,7 +10,7 @@ import numpy as np
 from cpc import data
 from cpc.data.voices import prepare_voices
 from cpc.types import UserError
-from experiments.launch import Config
+from experiments.launch import Config, check_word
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -37,8 +37,7 @@ class AudioData(NamedTuple):
 def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     """Read, pack and split the recordings of `config.data`."""
     options = config.data
-    if options.source not in SOURCES:
-        raise UserError(f"data.source is {options.source!r}: choose one of {', '.join(SOURCES)}")
+    check_word("data.source", options.source, SOURCES)
     if options.source == "synthetic":
         return _synthetic(config)
     packs = data.cache_dir() / "packs"

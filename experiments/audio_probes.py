@@ -42,18 +42,13 @@ MAX_POINTS = 1500
 def check_options(config: Config) -> None:
     """What no data could make work is found before anything is read."""
     options = config.probe
-    if options.every and (not config.eval_every or options.every % config.eval_every):
-        raise UserError(
-            f"probe.every is {options.every}, but probes are fitted at evaluations, every "
-            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
-        )
-    for name, given, known in (
-        ("probe.tasks", options.tasks, TASKS),
-        ("probe.features", options.features, FEATURES),
-    ):
-        for word in given:
-            if word not in known:
-                raise UserError(f"{name} has {word!r}: choose from {', '.join(known)}")
+    launch.check_probe(
+        config,
+        {
+            "probe.tasks": (options.tasks, TASKS),
+            "probe.features": (options.features, FEATURES),
+        },
+    )
     if options.tasks and not options.features:
         raise UserError(f"probe.features is empty: choose from {', '.join(FEATURES)}")
     if options.every and "supervised" in options.features:

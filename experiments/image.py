@@ -124,12 +124,8 @@ def sizes_of_loss(config: Config, offsets: tuple[int, ...]) -> tuple[int, int, i
 def build_model(config: Config, offsets: tuple[int, ...]) -> Model:
     """Encoder, contexts and predictors by the config's words."""
     options = config.model
-    if options.context not in CONTEXTS:
-        raise UserError(
-            f"model.context is {options.context!r}: choose one of {', '.join(CONTEXTS)}"
-        )
-    if options.dtype not in ("float32", "bfloat16"):
-        raise UserError(f"model.dtype is {options.dtype!r}: choose float32 or bfloat16")
+    launch.check_word("model.context", options.context, CONTEXTS)
+    launch.check_word("model.dtype", options.dtype, launch.DTYPES)
     dtype = jnp.dtype(options.dtype)
     encoder, width = build_encoder(options, dtype)
     context = functools.partial(

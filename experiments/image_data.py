@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cpc import data
 from cpc.data.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
-from experiments.launch import Config
+from experiments.launch import Config, check_word
 
 SOURCES = ("fashion_mnist", "folder", "tfds")
 
@@ -43,8 +43,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
 def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str], data.Images]:
     """Split -> its pictures."""
     options = config.data
-    if options.source not in SOURCES:
-        raise UserError(f"data.source is {options.source!r}: choose one of {', '.join(SOURCES)}")
+    check_word("data.source", options.source, SOURCES)
     if options.source == "fashion_mnist":
         if (options.size, options.channels) != (28, 1):
             raise UserError(

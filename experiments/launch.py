@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import jax
@@ -103,6 +103,8 @@ BELOW_ONE = (
     "negatives.target_entropy",
     "loss.prior",
 )
+
+DTYPES = ("float32", "bfloat16")
 
 #: What a start writes into a run directory before it reads the data.
 BEFORE_DATA = ("config.json", "environment.json", "log.txt")
@@ -271,6 +273,26 @@ def check_numbers(config: Config) -> None:
     for key in BELOW_ONE:
         if key in given and not given[key] < 1:
             raise UserError(f"the config's {key} is {given[key]}: it must be below 1")
+
+
+def check_word(key: str, given: str, known: Collection[str]) -> None:
+    """A word of a config is one of those that mean something."""
+    if given not in known:
+        raise UserError(f"{key} is {given!r}: choose one of {', '.join(known)}")
+
+
+def check_probe(config: Config, words: Mapping[str, tuple[Collection[str], Collection[str]]]):
+    """Probes at evaluations, and words (key -> given, known) that mean something."""
+    every = config.probe.every
+    if every and (not config.eval_every or every % config.eval_every):
+        raise UserError(
+            f"probe.every is {every}, but probes are fitted at evaluations, every "
+            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
+        )
+    for key, (given, known) in words.items():
+        for word in given:
+            if word not in known:
+                raise UserError(f"{key} has {word!r}: choose from {', '.join(known)}")
 
 
 def open_run(workdir: str | None, config: Config, mesh: jax.sharding.Mesh) -> pathlib.Path:

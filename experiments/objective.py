@@ -16,7 +16,7 @@ from cpc.losses import AnchorLoss, Choose, Memory, OffsetSums, cpc_loss, describ
 from cpc.parallel import make_criterion
 from cpc.train import BATCH_AXIS
 from cpc.types import CPCOutputs, Position, PyTree, UserError
-from experiments.launch import Config
+from experiments.launch import Config, check_word
 
 RULES = (
     negatives.batch,
@@ -69,26 +69,9 @@ def build_objective(
     """
     options = config.negatives
     rule, loss, choose = build_rule(config), build_loss(config.loss), build_choice(options)
-    if options.temperature_rule not in TEMPERATURES:
-        raise UserError(
-            f"negatives.temperature_rule is {options.temperature_rule!r}: choose one of "
-            f"{', '.join(TEMPERATURES)}"
-        )
-    if options.temperature <= 0:
-        raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
-    on_mesh = {"criterion": make_criterion(mesh, BATCH_AXIS)} if mesh and mesh.size > 1 else {}
+    check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
-    if not 0 < low < high:
-        raise UserError(
-            f"negatives.temperature_low is {low} and temperature_high {high}: they must be above 0 "
-            "and ascend"
-        )
-    if options.temperature_rule != "fixed" and not low < options.temperature < high:
-        raise UserError(
-            f"negatives.temperature is {options.temperature}: under the rule "
-            f"{options.temperature_rule} it starts between temperature_low ({low}) and "
-            f"temperature_high ({high})"
-        )
+    on_mesh = {"criterion": make_criterion(mesh, BATCH_AXIS)} if mesh and mesh.size > 1 else {}
 
     def init(views):
         params, state = {}, {}
@@ -144,27 +127,21 @@ def build_objective(
             parts.append(sums)
         metrics = {"temperature": tau}
         if queues:
-            new_state["step"] = state["step"] + 1
+            step = state["step"]
+            metrics["queue_age"] = _mean_age(queues[0], step)
+            new_state["step"] = step + 1
             new_state["queues"] = tuple(
-                negatives.push(queue, *_newest(view), state["step"])
+                negatives.push(queue, *_newest(view), step)
                 for queue, view in zip(queues, views, strict=True)
             )
-            ages = negatives.ages(queues[0], state["step"])
-            held = queues[0].exists
-            metrics["queue_age"] = jnp.where(held, ages, 0).sum() / jnp.maximum(held.sum(), 1)
         sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
         return total, sums, new_state, metrics
 
-    number = {"semi_hard": "", "ring": ""}.get(options.choose, f"{options.num_sampled} ")
-    chosen = "" if choose is None else f", {number}{options.choose}"
-    queued = f", queue of {options.queue:,}" if options.queue else ""
-    independent = rule.is_bound and not options.queue and not options.momentum
-    independent = independent and (choose is None or options.choose == "uniform")
     return Objective(
         rule=rule,
-        name=f"{rule.name}{chosen}{queued}",
+        name=name_negatives(rule, choose, options),
         choose=choose,
-        is_bound=describe(loss).is_bound(independent),
+        is_bound=describe(loss).is_bound(are_independent(rule, choose, options)),
         momentum=options.momentum,
         init=init,
         score=score,
@@ -173,12 +150,43 @@ def build_objective(
     )
 
 
+def check_temperature(options: Config) -> None:
+    """The temperature is above 0, and starts where its rule may take it."""
+    check_word("negatives.temperature_rule", options.temperature_rule, TEMPERATURES)
+    if options.temperature <= 0:
+        raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
+    low, high = options.temperature_low, options.temperature_high
+    if not 0 < low < high:
+        raise UserError(
+            f"negatives.temperature_low is {low} and temperature_high {high}: they must be above 0 "
+            "and ascend"
+        )
+    if options.temperature_rule != "fixed" and not low < options.temperature < high:
+        raise UserError(
+            f"negatives.temperature is {options.temperature}: under the rule "
+            f"{options.temperature_rule} it starts between temperature_low ({low}) and "
+            f"temperature_high ({high})"
+        )
+
+
+def name_negatives(rule: negatives.Rule, choose: Choose | None, options: Config) -> str:
+    """Rule, choice and memory, for records."""
+    number = {"semi_hard": "", "ring": ""}.get(options.choose, f"{options.num_sampled} ")
+    chosen = "" if choose is None else f", {number}{options.choose}"
+    return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
+
+
+def are_independent(rule: negatives.Rule, choose: Choose | None, options: Config) -> bool:
+    """Whether the negatives are independent draws from the marginal, as a bound needs them."""
+    of_batch = rule.is_bound and not options.queue and not options.momentum
+    return of_batch and (choose is None or options.choose == "uniform")
+
+
 def build_rule(config: Config) -> negatives.Rule:
     """The negative rule of a config, with its window and its groups."""
     named = {rule.name: rule for rule in RULES}
     options, batch_size = config.negatives, config.data.batch_size
-    if options.rule not in named:
-        raise UserError(f"negatives.rule is {options.rule!r}: choose one of {', '.join(named)}")
+    check_word("negatives.rule", options.rule, named)
     rule = named[options.rule]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
@@ -213,18 +221,14 @@ def build_loss(options: Config) -> AnchorLoss:
         "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
         "triplet_all": bind(losses.triplet, margin=margin, mining="all"),
     }
-    if options.name not in table:
-        raise UserError(f"loss.name is {options.name!r}: choose one of {', '.join(table)}")
+    check_word("loss.name", options.name, table)
     return table[options.name]
 
 
 def build_choice(options: Config) -> Choose | None:
     """Which of the allowed negatives an anchor uses; None for all."""
     k = options.num_sampled
-    if options.choose not in CHOICES:
-        raise UserError(
-            f"negatives.choose is {options.choose!r}: choose one of {', '.join(CHOICES)}"
-        )
+    check_word("negatives.choose", options.choose, CHOICES)
     if options.choose == "semi_hard":
         return negatives.semi_hard(options.margin)
     if options.choose == "ring":
@@ -255,6 +259,12 @@ def _unit(outputs):
 
 def _memory(queue):
     return Memory(queue.keys, queue.positions, queue.exists)
+
+
+def _mean_age(queue, step):
+    """In steps, of the latents that it holds."""
+    ages = jnp.where(queue.exists, negatives.ages(queue, step), 0)
+    return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
 
 
 def _newest(view):

@@ -1,10 +1,11 @@
 """What the experiments share: the training run, and the records it writes."""
 
+import contextlib
 import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -17,10 +18,12 @@ from cpc.estimators import Track, Tracker, bound_over_sequences
 from cpc.evaluate import feature_spread
 from cpc.models import Model, linear_maps
 from cpc.train import (
+    Checkpoints,
     JsonlWriter,
     ProgressWriter,
     TensorBoardWriter,
     TrainState,
+    Writer,
     fit,
     init_state,
     is_first,
@@ -93,20 +96,9 @@ def train(
             num_threads=config.data.num_threads,
         )
 
-    checkpoint = open_checkpoints(workdir / "checkpoints", print)
-    with checkpoint, stop_on_signals() as stop:
-        restored = checkpoint.restore(state)
-        state = restored[0] if restored else state
-        start = int(state.step)
-        console = ProgressWriter(config.num_steps, ("loss", "nats"), problem.per_step)
-        if start:
-            console.say(f"resuming from step {start:,}")
-        jsonl = workdir / "metrics.jsonl"
-        writers, seconds = [], 0.0
-        if is_first():
-            tensorboard = TensorBoardWriter(workdir / "tensorboard", start)
-            writers = [JsonlWriter(jsonl, start), tensorboard, console]
-            seconds = seconds_recorded(jsonl)
+    console = ProgressWriter(config.num_steps, ("loss", "nats"), problem.per_step)
+    with open_training(workdir, state, console) as (state, checkpoint, writers, stop):
+        seconds = seconds_recorded(workdir / "metrics.jsonl") if is_first() else 0.0
         state, reason = fit(
             state,
             step,
@@ -122,9 +114,27 @@ def train(
             stop=stop,
             steps_per_launch=per_launch,
         )
+    return reason, model_variables(state.params, state.ema, state.extra)
+
+
+@contextlib.contextmanager
+def open_training(
+    folder: pathlib.Path, state: TrainState, console: ProgressWriter
+) -> Iterator[tuple[TrainState, Checkpoints, Sequence[Writer], Callable[[], str]]]:
+    """The newest state of a run directory, its checkpoints, its writers, and `stop`."""
+    with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
+        restored = checkpoint.restore(state)
+        state = restored[0] if restored else state
+        start = int(state.step)
+        if start:
+            console.say(f"resuming from step {start:,}")
+        writers: list[Writer] = []
+        if is_first():
+            tensorboard = TensorBoardWriter(folder / "tensorboard", start)
+            writers = [JsonlWriter(folder / "metrics.jsonl", start), tensorboard, console]
+        yield state, checkpoint, writers, stop
         for writer in writers:
             writer.close()
-    return reason, model_variables(state.params, state.ema, state.extra)
 
 
 def make_step(
@@ -168,16 +178,16 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
 
 
 def apply_in_parts(
-    model: Model, variables: Any, batch: Batch, rng: Any, num_parts: int
+    model: Model, variables: Any, batch: Batch, rng: Any, num_parts: int, train: bool = True
 ) -> tuple[Any, Any]:
-    """`model.apply` in training, with the activations of one part of the batch in memory at a time.
+    """`model.apply`, with the activations of one part of the batch in memory at a time.
 
     What the model makes of each part is kept and its activations are not: the gradient computes
     them again, part by part, so that every latent can be every other's negative (Gao et al. 2021,
     "Scaling deep contrastive learning batch size"). Values and gradients are those of the whole.
     """
     if num_parts == 1:
-        return model.apply(variables, batch, True, rng)
+        return model.apply(variables, batch, train, rng)
 
     def cut(x):  # every part takes rows of every device
         return x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1)
@@ -188,7 +198,7 @@ def apply_in_parts(
     @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop keeps its steps apart anyway
     def one_part(part):
         batch, rng = part
-        return model.apply(variables, batch, True, rng)[0]
+        return model.apply(variables, batch, train, rng)[0]
 
     parts = jax.tree.map(cut, batch), jax.random.split(rng, num_parts)
     outputs = jax.tree.map(join, jax.lax.map(one_part, parts))
@@ -213,7 +223,8 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
             model = jax.lax.stop_gradient(params["model"])
             state["slow"] = optax.incremental_update(model, state["slow"], 1 - objective.momentum)
             variables = {"params": state["slow"], **extra["model"]}
-            keys = problem.look(problem.model.apply(variables, batch, False)[0], batch)
+            keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
+            keys = problem.look(keys[0], batch)
             views = [
                 (outputs._replace(z=jax.lax.stop_gradient(key.z)), positions)
                 for (outputs, positions), (key, _) in zip(views, keys, strict=True)

@@ -12,17 +12,13 @@ import numpy as np
 
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.train import (
-    JsonlWriter,
     ProgressWriter,
-    TensorBoardWriter,
     fit,
     init_state,
     jit_step,
     make_optimizer,
     make_train_step,
-    open_checkpoints,
     replicate,
-    stop_on_signals,
 )
 from cpc.types import UserError
 from experiments import launch
@@ -36,6 +32,7 @@ from experiments.mutual_information.methods import (
     total_loss,
     values_of,
 )
+from experiments.training import open_training
 
 MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
@@ -53,19 +50,8 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     loss_fn = make_loss(config, methods)
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     step = jit_step(make_train_step(loss_fn, tx), state)
-    checkpoint = open_checkpoints(folder / "checkpoints", print)
-    with checkpoint, stop_on_signals() as stop:
-        restored = checkpoint.restore(state)
-        state = restored[0] if restored else state
-        start = int(state.step)
-        console = ProgressWriter(num_steps, ("truth", "info_nce"))
-        if start:
-            console.say(f"resuming from step {start:,}")
-        writers = [
-            JsonlWriter(folder / "metrics.jsonl", start),
-            TensorBoardWriter(folder / "tensorboard", start),
-            console,
-        ]
+    console = ProgressWriter(num_steps, ("truth", "info_nce"))
+    with open_training(folder, state, console) as (state, checkpoint, writers, stop):
         _, reason = fit(
             state,
             step,
@@ -78,8 +64,6 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
             writers=writers,
             stop=stop,
         )
-        for writer in writers:
-            writer.close()
     if reason:
         print(f"stopped by {reason}; to resume: {launch.command_line()}")
         return False

@@ -68,7 +68,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("model.context", "gruu", "model.context is 'gruu': choose one of gru, lstm"),
     ("model.norm", "laier", "choose one of none, layer"),
     ("model.padding", "reflect", "choose causal, same or valid"),
-    ("model.dtype", "float12", "choose float32 or bfloat16"),
+    ("model.dtype", "float12", "choose one of float32, bfloat16"),
     ("model.num_offsets", 16, "an offset of 16 needs sequences of more than 16 latents"),
     ("negatives.rule", "bach", "negatives.rule is 'bach': choose one of batch"),
     ("negatives.groups", 3, "does not divide into 3 groups"),
