@@ -56,8 +56,7 @@ def run(
     check_batch_size(config.data.batch_size, mesh)
     check_negatives(config)
     model = build_model(config.model)
-    num_latents = max(1, config.data.window_samples // ConvEncoder().stride)
-    check_memory(config, mesh, num_latents, config.model.width, config.model.num_offsets)
+    check_memory(config, mesh, num_latents(config), config.model.width, config.model.num_offsets)
     folder = launch.open_run(workdir, config, mesh)
     data = launch.load_in_turn(lambda: load_data(config, print))
     launch.write_skipped(folder, data.train.skipped)
@@ -118,10 +117,15 @@ def build_model(config: Config) -> Model:
     )
 
 
+def num_latents(config: Config) -> int:
+    """Of a window."""
+    return max(1, config.data.window_samples // ConvEncoder().stride)
+
+
 def check_negatives(config: Config) -> None:
     """Some anchor has a negative at every offset, whoever speaks."""
     rule, batch_size = build_rule(config), config.data.batch_size
-    length = max(1, config.data.window_samples // ConvEncoder().stride)
+    length = num_latents(config)
     sequence, time = np.divmod(np.arange(batch_size * length), length)
     candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
     for k in range(1, min(config.model.num_offsets, length - 1) + 1):
@@ -149,17 +153,16 @@ def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
     """Phones where they are known, and speakers, of a training batch's latents (b, t)."""
-    num_latents = max(1, config.data.window_samples // ConvEncoder().stride)
-    phones = label_frames(data, batch["utterance"], batch["start"], num_latents)
+    phones = label_frames(data, batch["utterance"], batch["start"], num_latents(config))
     known = {"phone": phones} if (phones >= 0).any() else {}
     return {**known, "speaker": batch["speaker"][:, None]}
 
 
-def positions(batch: Batch, num_latents: int) -> Position:
+def positions(batch: Batch, length: int) -> Position:
     """Where the latents of a batch of windows come from."""
     return Position(
         sequence=batch["sequence"][:, None],
-        time=jnp.arange(num_latents)[None],
+        time=jnp.arange(length)[None],
         lane=jnp.zeros((1, 1), jnp.int32),
         group=batch["speaker"][:, None],
     )

@@ -85,7 +85,7 @@ def check_data(config: Config, data: AudioData) -> None:
                     "these recordings?"
                 )
             for utterance, length in zip(part.names, part.lengths, strict=True):
-                align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
+                align(phones.labels[utterance], num_frames(length), utterance)
         _check_windows(config, _of_phones(config, data.train, phones), name)
 
 
@@ -159,7 +159,7 @@ def phone_rows(
         parts = _of_phones(config, data.train, phones), _labelled(data.test, phones.labels)
         labels = [
             [
-                align(phones.labels[utterance], max(1, int(length) // FRAME_SAMPLES), utterance)
+                align(phones.labels[utterance], num_frames(length), utterance)
                 for utterance, length in zip(part.names, part.lengths, strict=True)
             ]
             for part in parts
@@ -178,7 +178,7 @@ def speaker_rows(
     parts = [_of_speakers(config, part) for part in (data.train, select(data.test, known))]
     labels = [
         [
-            np.full(max(1, int(length) // FRAME_SAMPLES), names.index(speaker), np.int32)
+            np.full(num_frames(length), names.index(speaker), np.int32)
             for speaker, length in zip(part.speakers, part.lengths, strict=True)
         ]
         for part in parts
@@ -241,12 +241,12 @@ def train_supervised(
         batch_size=options.batch_size,
         seed=config.seed,
     )
-    num_frames = max(1, options.window_samples // FRAME_SAMPLES)
+    length = num_frames(options.window_samples)
 
     def draw_labelled(step):
         batch = draw(step)
         places = zip(batch["utterance"], batch["start"], strict=True)
-        windows = [label_window(labels[i], int(start), num_frames) for i, start in places]
+        windows = [label_window(labels[i], int(start), length) for i, start in places]
         return {"x": batch["x"], "label": np.stack(windows)}
 
     def contexts(params, extra, batch, rng, train):
@@ -279,15 +279,20 @@ def train_supervised(
     return lambda part: embed_utterances(answer, [read_all(part, i) for i in range(len(part))])
 
 
-def label_window(labels: np.ndarray, start: int, num_frames: int) -> np.ndarray:
+def num_frames(num_samples: int) -> int:
+    """Labelled frames of so many samples."""
+    return max(1, int(num_samples) // FRAME_SAMPLES)
+
+
+def label_window(labels: np.ndarray, start: int, length: int) -> np.ndarray:
     """Labels of the frames of a window that begins at a sample: of the 10 ms that overlap most.
 
     >>> label_window(np.array([5, 6, 7], np.int32), 90, 3)
     array([ 6,  7, -1], dtype=int32)
     """
     begin = (start + FRAME_SAMPLES // 2) // FRAME_SAMPLES
-    found = labels[begin : begin + num_frames]
-    return np.pad(found, (0, num_frames - len(found)), constant_values=UNLABELLED)
+    found = labels[begin : begin + length]
+    return np.pad(found, (0, length - len(found)), constant_values=UNLABELLED)
 
 
 def _speaker_names(data: AudioData) -> list[str]:
