@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
+from cpc.models.layers import Conv, Dense
 from cpc.types import UserError
 
 
@@ -27,7 +28,7 @@ class GRU(nn.Module):
         """Contexts; `start` is the first layer's state before the first latent."""
         h = z.astype(self.dtype)
         for i in range(self.num_layers):
-            x = nn.Dense(3 * self.width, dtype=self.dtype, name=f"input{i}")(h)
+            x = Dense(3 * self.width, dtype=self.dtype, name=f"input{i}")(h)
             w = self.param(
                 f"recurrent{i}", _orthogonal_blocks, (self.width, 3 * self.width)
             ).astype(self.dtype)
@@ -58,7 +59,7 @@ class LSTM(nn.Module):
         """Contexts from zero states."""
         h = z.astype(self.dtype)
         for i in range(self.num_layers):
-            x = nn.Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
+            x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
             w = self.param(
                 f"recurrent{i}", _orthogonal_blocks, (self.width, 4 * self.width)
             ).astype(self.dtype)
@@ -86,10 +87,10 @@ class CausalConv(nn.Module):
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
         """Contexts; z_{-1}, z_{-2}, ... count as zero."""
-        h = nn.Dense(self.width, dtype=self.dtype, name="input")(z)
+        h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{i}")(h)
-            y = nn.Conv(
+            y = Conv(
                 self.width,
                 (self.kernel,),
                 kernel_dilation=2**i,
@@ -129,22 +130,22 @@ class CausalTransformer(nn.Module):
         t = z.shape[1]
         back = jnp.arange(t)[:, None] - jnp.arange(t)[None]
         visible = (back >= 0) & (back < self.span)
-        h = nn.Dense(self.width, dtype=self.dtype, name="input")(z)
+        h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm_attention{i}")(h)
             h = h + self._attend(y, visible, i)
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm_hidden{i}")(h)
-            y = nn.gelu(nn.Dense(4 * self.width, dtype=self.dtype, name=f"hidden{i}")(y))
-            h = h + nn.Dense(self.width, dtype=self.dtype, name=f"output{i}")(y)
+            y = nn.gelu(Dense(4 * self.width, dtype=self.dtype, name=f"hidden{i}")(y))
+            h = h + Dense(self.width, dtype=self.dtype, name=f"output{i}")(y)
         return nn.LayerNorm(dtype=self.dtype, name="norm")(h)
 
     def _attend(self, y, visible, i):
         b, t, width = y.shape
         heads = (b, t, self.num_heads, width // self.num_heads)
-        project = nn.Dense(3 * width, use_bias=False, dtype=self.dtype, name=f"attention{i}")
+        project = Dense(3 * width, use_bias=False, dtype=self.dtype, name=f"attention{i}")
         q, k, v = (part.reshape(heads) for part in jnp.split(project(y), 3, axis=-1))
         y = jax.nn.dot_product_attention(_rotate(q), _rotate(k), v, mask=visible[None, None])
-        return nn.Dense(width, dtype=self.dtype, name=f"mix{i}")(y.reshape(b, t, width))
+        return Dense(width, dtype=self.dtype, name=f"mix{i}")(y.reshape(b, t, width))
 
 
 def _rotate(x):

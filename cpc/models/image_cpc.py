@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from cpc.models.layers import Dense
 from cpc.types import CPCOutputs, Position, UserError
 
 DIRECTIONS = ("down", "up", "right", "left")
@@ -105,7 +106,7 @@ class ImageCPC(nn.Module):
         self.predictors = {direction: self.make_predictor() for direction in self.directions}
         if self.target_width is not None:
             self.targets = {
-                direction: nn.Dense(self.target_width, dtype=self.dtype)
+                direction: Dense(self.target_width, dtype=self.dtype)
                 for direction in self.directions
             }
 

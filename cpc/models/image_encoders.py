@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from cpc.models.layers import Conv
 from cpc.types import UserError
 
 PICTURE_NORMS = ("none", "layer", "group", "batch")
@@ -131,7 +132,7 @@ class SmallConvEncoder(nn.Module):
         """Pictures to latents."""
         y = x.astype(self.dtype)
         for n, width in enumerate(self.widths):
-            y = nn.Conv(
+            y = Conv(
                 width,
                 (3, 3),
                 strides=1 if n == 0 else 2,

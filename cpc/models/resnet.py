@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import check_norm, convolve, mean_pool, normalise
+from cpc.models.layers import Conv
 from cpc.types import UserError
 
 
@@ -176,7 +177,7 @@ class Block(nn.Module):
 
 def _convolution(module, width, kernel, stride, scale, name):
     """A convolution that starts at `scale` times He's initialisation; biases where no norm acts."""
-    return nn.Conv(
+    return Conv(
         width,
         (kernel, kernel),
         strides=stride,

@@ -11,6 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import convolve
+from cpc.models.layers import Conv, Dense
 
 
 class MaskedRowConv(nn.Module):
@@ -27,7 +28,7 @@ class MaskedRowConv(nn.Module):
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
         """Contexts; beyond the grid's edges are zeros."""
-        h = nn.Dense(self.width, dtype=self.dtype, name="input")(z)
+        h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for n in range(self.num_layers):
             # Differs from Henaff et al.: a norm over the channels of each place comes first.
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{n}")(h)
@@ -41,7 +42,7 @@ class MaskedRowConv(nn.Module):
         """Zeros above alone, so that no row sees the one below; on both sides for columns."""
         rows, columns = kernel
         padding = ((rows - 1, 0), (columns // 2, columns // 2))
-        return nn.Conv(
+        return Conv(
             self.width,
             kernel,
             padding=padding,
@@ -71,7 +72,7 @@ class RowGRU(nn.Module):
         b, _, num_columns, _ = z.shape
         h, gates = z.astype(self.dtype), 3 * self.width
         for n in range(self.num_layers):
-            x = nn.Conv(gates, (1, 3), dtype=self.dtype, name=f"input{n}")(h)
+            x = Conv(gates, (1, 3), dtype=self.dtype, name=f"input{n}")(h)
             w = self.param(
                 f"recurrent{n}", nn.initializers.lecun_normal(), (3 * self.width, gates)
             ).astype(self.dtype)

@@ -1,0 +1,39 @@
+"""Layers whose biases are added, and their gradients summed, in float32."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.models import ConvEncoder
+from cpc.models.layers import Conv, Dense
+
+X = jax.random.normal(jax.random.key(0), (64, 1024, 5))
+
+
+@pytest.mark.parametrize(
+    ("own", "flax", "options"),
+    [(Dense, nn.Dense, {"features": 3}), (Conv, nn.Conv, {"features": 3, "kernel_size": (3,)})],
+)
+def test_layers_are_those_of_flax(own, flax, options):
+    variables = flax(**options).init(jax.random.key(1), X)
+    made = own(**options, dtype=jnp.float32).apply(variables, X)
+    np.testing.assert_array_equal(made, flax(**options).apply(variables, X))
+
+    def total(variables):
+        y = own(**options, dtype=jnp.bfloat16).apply(variables, X)
+        assert y.dtype == jnp.bfloat16
+        return y.astype(jnp.float32).sum()
+
+    # Each of 65,536 places adds 1. In bfloat16 the sum would stop at 16,384.
+    np.testing.assert_array_equal(jax.grad(total)(variables)["params"]["bias"], np.full(3, 65536.0))
+
+
+def test_the_encoders_biases_too():
+    encoder = ConvEncoder(4, dtype=jnp.bfloat16)
+    x = jnp.zeros((16, 160 * 1024))
+    variables = encoder.init(jax.random.key(0), x[:, :1600])
+    variables["params"]["bias4"] = jnp.ones(4)  # of silence the last layer is its bias
+    gradient = jax.grad(lambda v: encoder.apply(v, x).astype(jnp.float32).sum())(variables)
+    np.testing.assert_array_equal(gradient["params"]["bias4"], np.full(4, 16384.0))
