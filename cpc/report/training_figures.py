@@ -207,7 +207,7 @@ def collapse_figure(run: Run) -> Figure | None:
 
 
 def speed_figure(run: Run) -> Figure | None:
-    """Steps a second, hours of audio a second, learning rate and gradient norm over the steps."""
+    """Steps a second, learning rate and gradient norm over the steps."""
     if not any("steps_per_second" in record for record in run.train):
         return None
     figure, panels = make_figure(3, row_height=2.7)
