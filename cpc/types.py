@@ -20,7 +20,7 @@ ArrayLike: TypeAlias = jax.Array | np.ndarray
 PyTree: TypeAlias = Any
 
 #: One batch on its way to the device: "x" the inputs, "sequence" the row in the global batch,
-#: "speaker" (or any class whose sharing the sampler controls), maybe labels.
+#: "speaker" (or any class whose sharing the sampler controls), maybe labels; "_mask" marks padding.
 Batch: TypeAlias = dict[str, Any]
 
 
