@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import digamma
 
 from cpc.estimators.estimate import Estimate
 from cpc.types import UserError
@@ -38,7 +37,8 @@ def ksg(
     if not 1 <= k < n:
         raise UserError(f"k is {k}: with {n} pairs it must be from 1 to {n - 1} neighbours")
     pairs = np.concatenate([x, y], axis=1)
-    from scipy.spatial import KDTree  # a tenth of a second, which nothing else here needs
+    from scipy.spatial import KDTree  # half a second, which no start of training needs
+    from scipy.special import digamma
 
     radius = KDTree(pairs).query(pairs, k=k + 1, p=np.inf)[0][:, -1]  # the first is the pair
     if not radius.all():
