@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
-from cpc.models.layers import Conv, Dense
+from cpc.models.linear import Conv, Dense
 from cpc.types import UserError
 
 

@@ -132,7 +132,7 @@ class ConvEncoder(nn.Module):
             y = convolve(y, w.astype(self.dtype), stride, pads[i])
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
-                y = (y + bias).astype(self.dtype)  # as in `cpc.models.layers`
+                y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`
             y = nn.relu(self._normalise(y, i, train))
         return y
 

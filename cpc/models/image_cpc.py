@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
-from cpc.models.layers import Dense
+from cpc.models.linear import Dense
 from cpc.types import CPCOutputs, Position, UserError
 
 DIRECTIONS = ("down", "up", "right", "left")

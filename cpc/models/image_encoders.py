@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.layers import Conv
+from cpc.models.linear import Conv
 from cpc.types import UserError
 
 PICTURE_NORMS = ("none", "layer", "group", "batch")

@@ -17,7 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import check_norm, convolve, mean_pool, normalise
-from cpc.models.layers import Conv
+from cpc.models.linear import Conv
 from cpc.types import UserError
 
 

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import convolve
-from cpc.models.layers import Conv, Dense
+from cpc.models.linear import Conv, Dense
 
 
 class MaskedRowConv(nn.Module):
