@@ -235,7 +235,10 @@ class Requeued:
 
         if self._process is not None:
             self._process.terminate()
-            self._process.wait()
+            # This is a signal's handler, called from within `wait` above: another `wait` would be
+            # for the lock that that one holds. If it has reaped the process, there is none.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Requeued(), command, log)
 
 

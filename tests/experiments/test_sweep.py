@@ -336,6 +336,44 @@ def test_a_job_of_slurm_writes_its_log(tmp_path, monkeypatch):
     assert (tmp_path / "log.1.txt").read_text() == "word\n"
 
 
+#: Of submitit what a job sees: a handler in the main thread, and the class that it returns.
+SUBMITIT = """
+import signal, sys, types
+sys.modules["submitit"] = types.SimpleNamespace(helpers=types.SimpleNamespace(
+    DelayedSubmission=lambda function, *arguments: (type(function).__name__, *arguments)
+))
+from experiments.sweep.launchers import Requeued
+job, (log, *command) = Requeued(), sys.argv[1:]
+def requeue(number, frame):
+    print(*job.checkpoint(command, log)[::2])
+    sys.exit(7)
+signal.signal(signal.SIGUSR2, requeue)
+print("ended with", job(command, log))
+signal.raise_signal(signal.SIGUSR2)
+"""
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    (PATIENT.format(end="sys.exit(0)"), ""),
+    ("print('ready')", "ended with 0\n"),
+], ids=["while it runs", "when it has just ended"])  # fmt: skip
+def test_a_preempted_job_saves_and_is_requeued(tmp_path, code, said):
+    log = tmp_path / "log.txt"
+    words = [sys.executable, "-c", SUBMITIT, str(log), sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE) as job:
+        try:
+            while not said and not (log.exists() and "ready" in log.read_text()):
+                assert job.poll() is None
+                time.sleep(0.02)
+            if not said:
+                job.send_signal(signal.SIGUSR2)
+            assert job.communicate(timeout=20)[0] == f"{said}Requeued {log}\n"
+        finally:
+            job.kill()
+    assert job.returncode == 7
+    assert log.read_text() == ("ready\n" if said else "ready\nsaved\n")
+
+
 def test_templates_run_each_cell_once(tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text('#!/bin/bash\necho "$@"\n')
