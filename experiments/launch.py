@@ -310,6 +310,8 @@ def open_run(workdir: str | None, config: Config, mesh: jax.sharding.Mesh) -> pa
             check_same_config(read_json(path / "config.json"), wanted, path)
         write_json(path / "config.json", wanted)
         write_json(path / "environment.json", environment)
+        if is_first():
+            (path / "failed.json").unlink(missing_ok=True)  # a sweep's word about an earlier start
     except OSError as error:
         raise UserError(
             f"cannot write to the run directory {path} ({error.strerror}): choose another "

@@ -22,11 +22,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from cpc.train.metrics import duration
 from cpc.types import UserError
 from experiments.launch import fail
 
 #: A run that has recorded nothing for so long, and for so many of its intervals, is dead.
 PATIENCE_SECONDS, PATIENCE_INTERVALS = 300, 10
+#: By how much the clocks of a machine and of its files may differ.
+CLOCK_SECONDS = 60
 #: Where runs keep much that is of no concern here.
 NOT_RUNS = ("checkpoints", "tensorboard", "figures", "probes", "slurm")
 
@@ -76,7 +79,7 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     problem = ""
     if is_done(folder):
         state = "done"
-    elif failure:
+    elif failure and not has_process(folder):
         state = "failed"
         problem = f"{failure.get('error', 'no word')}; to try again: {failure.get('command', '')}"
     elif not config and not records:
@@ -116,10 +119,9 @@ def was_stopped(folder: pathlib.Path) -> bool:
 
 def lives(folder: pathlib.Path, train: list[dict[str, Any]], now: float) -> bool:
     """By its process where that is recorded and of this machine; else by its newest file."""
-    environment = read_json(folder / "environment.json")
-    pid = environment.get("pid")
-    if isinstance(pid, int) and pid > 0 and environment.get("host") == platform.node():
-        return is_alive(pid)
+    known = has_process(folder)
+    if known is not None:
+        return known
     times = [time_of(path) for path in [folder, *folder.glob("*"), *folder.glob("probes/*")]]
     seconds = [found for r in train if (found := number(r.get("seconds"))) is not None]
     gaps = [b - a for a, b in itertools.pairwise(seconds) if b > a]
@@ -127,15 +129,33 @@ def lives(folder: pathlib.Path, train: list[dict[str, Any]], now: float) -> bool
     return now - max(times) < max(PATIENCE_SECONDS, PATIENCE_INTERVALS * interval)
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
+def has_process(folder: pathlib.Path) -> bool | None:
+    """Whether the recorded process lives; None if none is recorded, or one of another machine."""
+    path = folder / "environment.json"
+    environment = read_json(path)
+    pid = environment.get("pid")
+    if isinstance(pid, int) and pid > 0 and environment.get("host") == platform.node():
+        return is_alive(pid, time_of(path))
+    return None
+
+
+def is_alive(pid: int, recorded: float) -> bool:
+    """Whether a process that was there at that time, in seconds since 1970, still is."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except OSError:  # it is another user's
+        pass
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:  # this is no Linux
         return True
-    return True
+    # proc(5): what follows the name in brackets is the state, Z of one that has ended, and in the
+    # 22nd field the start, in ticks since boot. Who started later has been given the number anew.
+    state, *fields = stat.rpartition(")")[2].split()
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[18]) / os.sysconf("SC_CLK_TCK")
+    return state not in "ZX" and time.time() - age < recorded + CLOCK_SECONDS
 
 
 def time_of(path: pathlib.Path) -> float:
@@ -269,10 +289,7 @@ def time_left(row: Status) -> str:
     """Of the training, at its last rate."""
     if row.state != "running" or not row.steps_per_second or None in (row.step, row.num_steps):
         return "–"
-    seconds = max(0, int(((row.num_steps or 0) - (row.step or 0)) / row.steps_per_second))
-    minutes, second = divmod(seconds, 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    return duration(max(0.0, ((row.num_steps or 0) - (row.step or 0)) / row.steps_per_second))
 
 
 def read_all(root: pathlib.Path) -> list[Status]:

@@ -78,12 +78,13 @@ def run_jobs(
     wanted = [job for job in jobs if not status.is_done(job.folder)]
     done = len(jobs) - len(wanted)
     print(f"cells: {len(jobs)}, done: {done}")
+    for job in jobs:
+        (job.folder / "failed.json").unlink(missing_ok=True)
     if not wanted:
         after()
         return
     for job in wanted:
         job.folder.mkdir(parents=True, exist_ok=True)
-        (job.folder / "failed.json").unlink(missing_ok=True)
     launch_one, num_parallel = begin(wanted)
     with ThreadPoolExecutor(num_parallel) as pool:
         futures = [pool.submit(run_job, job, launch_one, num_signals) for job in wanted]

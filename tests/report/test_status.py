@@ -2,6 +2,7 @@ import json
 import os
 import platform
 import shutil
+import subprocess
 
 import pytest
 from small_run import probe_row, write_run
@@ -78,6 +79,17 @@ def test_a_recorded_process_tells_more_than_the_age_of_files(runs):
 
     assert state("old", os.getpid()) == "running"
     assert state("now", 2**22 + 1) == "dead"  # above the greatest that Linux gives
+    assert state("now", 2**70) == "dead"
+    assert state("sweep/failed", 2**22 + 1) == "failed"
+    assert state("sweep/failed", os.getpid()) == "running"
+
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie: nobody has asked for it
+    assert state("now", ended.pid) == "dead"
+    ended.wait()
+    os.utime(runs / "sweep" / "failed" / "environment.json", (1e9, 1e9))
+    failed = {row.name: row.state for row in status.read_all(runs)}["sweep/failed"]
+    assert failed == "failed", "the number is another process's by now"
 
 
 def test_done_needs_steps_probes_and_report(runs):
