@@ -162,6 +162,8 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
 
 def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:
     """One sentence about what differs."""
+    if isinstance(recorded, dict) and "reproduction" in recorded:
+        raise UserError(f"{folder} holds a reproduction, no sweep: choose another --workdir")
     try:
         theirs = [Cell(name, settings) for name, settings in recorded["cells"].items()]
         base = recorded["config"]

@@ -13,6 +13,7 @@ import yaml
 from ml_collections import ConfigDict
 
 from configs import audio_synthetic, image_fashion_mnist, mi_tasks
+from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments import launch
 from experiments.sweep.__main__ import check_same_sweep
@@ -147,6 +148,8 @@ def test_another_sweep_is_told_by_what_differs(tmp_path):
         check_same_sweep(other, here, tmp_path)
     with pytest.raises(UserError, match="damaged"):
         check_same_sweep([], here, tmp_path)
+    with pytest.raises(UserError, match="holds a reproduction, no sweep"):
+        check_same_sweep({"reproduction": {}, "cells": {}}, here, tmp_path)
     assert differences([Cell("a", {})], [Cell("a", {})]) == []
 
 
@@ -194,7 +197,17 @@ def test_what_is_done_is_skipped_and_what_fails_is_tried_again(jobs, capsys):
     assert "FAILED b: no such file; name another" in capsys.readouterr().out
     assert run(jobs, breaks_once) == (["b"], 1)
     assert not failed.exists()
+    failed.write_text("{}")  # as if b had been run by its own command
     assert run(jobs, breaks_once) == ([], 1)
+    assert not failed.exists()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypatch, is_first):
+    monkeypatch.setattr(launch, "is_first", lambda: is_first)
+    (tmp_path / "failed.json").write_text("{}")
+    launch.open_run(str(tmp_path), config, make_mesh(1))
+    assert (tmp_path / "failed.json").exists() != is_first
 
 
 def test_a_status_of_0_without_an_end_is_a_failure(jobs):
