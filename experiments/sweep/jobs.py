@@ -5,6 +5,7 @@ import fcntl
 import pathlib
 import shlex
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -101,8 +102,9 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
         return ""
     print(f"starts {job.name}: {job.log}\n", end="", flush=True)  # one write: others print too
     try:
+        length = job.log.stat().st_size if job.log.exists() else 0
         code = launch_one(job)
-        error = last_words(job.log)
+        error = describe_end(code, job.log, length)
     except OSError as problem:
         code, error = 1, f"cannot start: {problem}"
     if status.is_done(job.folder):
@@ -114,12 +116,16 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
     return f"FAILED {job.name}: {error}"
 
 
-def last_words(log: pathlib.Path) -> str:
-    """The error's sentence in a log, or its last line."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()[-200:]]
-    lines = [line for line in lines if line]
+def describe_end(code: int, log: pathlib.Path, length: int) -> str:
+    """The error's sentence in what a log has beyond a length, or the last line; and a signal."""
+    text = log.read_bytes()[length:].decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (errors or lines or ["it said nothing"])[-1]
+    words = (errors or lines or [""])[-1]
+    if code >= 0:
+        return words or "it said nothing"
+    name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
+    return f"killed by {name}; its last words: {words}" if words else f"killed by {name}"
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:

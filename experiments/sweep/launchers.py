@@ -176,7 +176,7 @@ def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -
                 return 128 + signal.SIGTERM
             time.sleep(1)
         try:
-            return max(one.results())
+            return next((code for code in one.results() if code), 0)
         except Exception as error:  # submitit's own, with the job's last words
             with job.log.open("a") as log:
                 log.write(f"the job {one.job_id} ended as {one.state}: {error}\n")

@@ -215,6 +215,27 @@ def test_a_status_of_0_without_an_end_is_a_failure(jobs):
     assert json.loads((jobs[0].folder / "failed.json").read_text())["error"] == "first"
 
 
+@pytest.mark.parametrize(("code", "words", "error"), [
+    (1, "step 50\n", "step 50"),
+    (1, "error: no room\nlast line\n", "no room"),
+    (1, "\n", "it said nothing"),
+    (-9, "step 50\n", "killed by SIGKILL; its last words: step 50"),
+    (-9, "", "killed by SIGKILL"),
+    (-50, "", "killed by signal 50"),
+])  # fmt: skip
+def test_the_error_is_of_the_last_start(jobs, code, words, error):
+    def launch_one(job):
+        with job.log.open("a") as log:
+            log.write(words)
+        return code
+
+    jobs[0].folder.mkdir()
+    jobs[0].log.write_text("error: of an earlier start\n")
+    run_jobs(jobs[:1], lambda wanted: (launch_one, 1), lambda: 0, lambda: None)
+    failure = json.loads((jobs[0].folder / "failed.json").read_text())
+    assert (failure["status"], failure["error"]) == (code, error)
+
+
 def test_after_a_signal_nothing_starts_and_nothing_counts_as_failed(jobs):
     signals = []
 
@@ -332,8 +353,8 @@ def test_jobs_of_slurm_are_waited_for(jobs):
     for job in jobs:
         job.folder.mkdir()
     running = FakeJob([0], is_done=False)
-    submitted = {"a": FakeJob([0, 3]), "b": FakeJob(RuntimeError("no node")), "c": running}
-    assert make_waiting(submitted, lambda: 0)(jobs[0]) == 3
+    submitted = {"a": FakeJob([0, -9]), "b": FakeJob(RuntimeError("no node")), "c": running}
+    assert make_waiting(submitted, lambda: 0)(jobs[0]) == -9
     assert make_waiting(submitted, lambda: 0)(jobs[1]) == 1
     assert jobs[1].log.read_text() == "the job 17_0 ended as TIMEOUT: no node\n"
     assert make_waiting(submitted, lambda: 1)(jobs[2]) == 128 + signal.SIGTERM
