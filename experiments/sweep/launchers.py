@@ -245,9 +245,8 @@ class Requeued:
 def template(kind: str, jobs: Sequence[Job]) -> str:
     """A file for a cluster that runs all cells; python is that of the image."""
     commands = [shlex.join(["python", *job.command[1:]]) for job in jobs]
-    # exec: the signal that a pod is taken away reaches Python itself.
-    text, indent, start = (GKE, 16, "exec ") if kind == "gke" else (SKYPILOT, 4, "")
-    cases = [f"{number}) {start}{command} ;;" for number, command in enumerate(commands)]
+    text, indent, end = (GKE, 16, " & ;;") if kind == "gke" else (SKYPILOT, 4, " ;;")
+    cases = [f"{number}) {command}{end}" for number, command in enumerate(commands)]
     return text.format(number=len(jobs), cases=f"\n{' ' * indent}".join(cases))
 
 
@@ -263,6 +262,11 @@ spec:
   completions: {number}
   parallelism: {number}
   backoffLimitPerIndex: 10
+  podFailurePolicy:
+    rules:
+      - action: Ignore  # a pod that is taken away is none of the ten
+        onPodConditions:
+          - type: DisruptionTarget
   template:
     metadata:
       annotations:
@@ -281,12 +285,18 @@ spec:
           resources:
             limits:
               nvidia.com/gpu: 1
+          env:
+            - name: JAX_NUM_PROCESSES  # JAX would take all pods of the Job for one cluster
+              value: "1"
           command: ["bash", "-c"]
           args:
             - |
+              # A cell that was stopped has saved and says 0, but its index is not completed.
+              trap 'kill $!; wait $!; exit 143' TERM
               case $JOB_COMPLETION_INDEX in
                 {cases}
               esac
+              wait $!
           volumeMounts:
             - name: runs
               mountPath: /cpc/runs

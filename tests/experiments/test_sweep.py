@@ -408,6 +408,37 @@ def test_a_preempted_job_saves_and_is_requeued(tmp_path, code, said):
     assert log.read_text() == ("ready\n" if said else "ready\nsaved\n")
 
 
+def script_of_pod(jobs):
+    pod = yaml.safe_load(template("gke", jobs))["spec"]
+    assert pod["completions"] == len(jobs)
+    (container,) = pod["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "JAX_NUM_PROCESSES", "value": "1"}]
+    (script,) = container["args"]
+    return script
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("exit 3", 3), ("for i in {1..900}; do sleep 0.01; done", 143)]
+)
+def test_a_pod_that_is_taken_away_has_not_completed(tmp_path, monkeypatch, end, status):
+    """Its cell, which gets the signal, ends with 0 all the same."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\ntrap 'echo saved; exit 0' TERM\necho ready\n{end}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    script = script_of_pod([Job("a", tmp_path, ["python3", "-m", "x"])])
+    with subprocess.Popen(["bash", "-c", script], text=True, stdout=subprocess.PIPE) as pod:
+        try:
+            assert pod.stdout.readline() == "ready\n"
+            if status == 143:
+                pod.terminate()
+            assert pod.communicate(timeout=20)[0] == ("saved\n" if status == 143 else "")
+        finally:
+            pod.kill()
+    assert pod.returncode == status
+
+
 def test_templates_run_each_cell_once(tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text('#!/bin/bash\necho "$@"\n')
@@ -421,9 +452,7 @@ def test_templates_run_each_cell_once(tmp_path, monkeypatch):
             ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
         ).stdout
 
-    pod = yaml.safe_load(template("gke", jobs))["spec"]
-    assert pod["completions"] == 3
-    (script,) = pod["template"]["spec"]["containers"][0]["args"]
+    script = script_of_pod(jobs)
     assert shell(script, JOB_COMPLETION_INDEX="1") == "-m --x=('b', 1)\n"
     task = yaml.safe_load(template("skypilot", jobs))["run"]
     first, second = (shell(task, SKYPILOT_NODE_RANK=rank, SKYPILOT_NUM_NODES="2") for rank in "01")
