@@ -54,7 +54,7 @@ CELL = flags.DEFINE_multi_string(
     "cell", [], "'key=value key=value' or 'name: key=value': one cell; '' is the config as it is."
 )
 SEEDS = flags.DEFINE_integer("seeds", None, "So many seeds of each cell, from the config's on.")
-JOBS = flags.DEFINE_integer("jobs", 1, "Cells at a time, which share the cores of this machine.")
+JOBS = flags.DEFINE_integer("jobs", 1, "Cells at a time, sharing this machine's cores and GPUs.")
 PROCESSES = flags.DEFINE_integer(
     "processes", 1, "Local: processes that make each cell together, as hosts of a cluster do."
 )

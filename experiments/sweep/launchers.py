@@ -55,18 +55,20 @@ def make_local(
     keep: Sequence[int] = (),
     num_processes: int = 1,
 ) -> Launch:
-    """Processes of this machine; each cell has its share of the cores.
+    """Processes of this machine; each cell has its share of the cores and of the GPUs.
 
     The first signal is passed on, so that the cell saves; a second one kills. `keep` are file
     descriptors that the processes hold open, such as that of a lock. Several processes of a cell
     find each other as `cpc.train.distributed.find_cluster` says.
     """
-    shares: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for share in share_cores(num_parallel):
+    shares: queue.SimpleQueue[tuple[list[int], dict[str, str]]] = queue.SimpleQueue()
+    gpus = share_gpus(find_gpus(), num_parallel)
+    for share in zip(share_cores(num_parallel), gpus, strict=True):
         shares.put(share)
 
     def launch(job: Job) -> int:
         share, processes = shares.get(), []
+        cores, devices = share
         try:
             for rank, variables in enumerate(loopback(num_processes)):
                 with log_of(job.log, rank).open("ab") as log:
@@ -75,14 +77,14 @@ def make_local(
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
-                        env={**os.environ, **variables},
+                        env={**os.environ, **devices, **variables},
                         start_new_session=True,  # Ctrl-C comes from here, once
                         pass_fds=tuple(keep),
                     )
                 processes.append(process)
-                if share:
+                if cores:
                     with contextlib.suppress(ProcessLookupError):  # it ended already
-                        os.sched_setaffinity(process.pid, share)
+                        os.sched_setaffinity(process.pid, cores)
             return wait(processes, num_signals)
         finally:
             shares.put(share)
@@ -140,6 +142,28 @@ def share_cores(num_parallel: int) -> list[list[int]]:
     return [
         cores[i::num_parallel] if len(cores) >= num_parallel else [] for i in range(num_parallel)
     ]
+
+
+def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
+    """Names of the GPUs that CUDA would show a process of this one."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    return [str(number) for number, _ in enumerate(pathlib.Path(driver).glob("*"))]
+
+
+def share_gpus(gpus: Sequence[str], num_parallel: int) -> list[dict[str, str]]:
+    """The variable that shows each process its GPUs; none where all are for all, as with cores.
+
+    >>> share_gpus(["0", "1", "2"], 2)
+    [{'CUDA_VISIBLE_DEVICES': '0,2'}, {'CUDA_VISIBLE_DEVICES': '1'}]
+    >>> share_gpus(["0"], 2)
+    [{}, {}]
+    """
+    if num_parallel == 1 or len(gpus) < num_parallel:
+        return [{}] * num_parallel
+    shares = (gpus[i::num_parallel] for i in range(num_parallel))
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
 
 
 def make_slurm(

@@ -22,10 +22,12 @@ from experiments.sweep.jobs import check_cell, kind_of, run_jobs
 from experiments.sweep.launchers import (
     Job,
     Requeued,
+    find_gpus,
     import_submitit,
     make_local,
     make_waiting,
     share_cores,
+    share_gpus,
     template,
 )
 from tests.commands import ONE_DEVICE
@@ -303,6 +305,27 @@ def test_cores_are_shared_and_the_lock_is_held(tmp_path):
         thread.join()
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert [int(core) for core in job.log.read_text().split()] == (shares[0] or cores)
+
+
+def test_gpus_are_shared(tmp_path, monkeypatch):
+    """Cells at a time see different ones; where there are too few, each sees all."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / "gpus" / name).mkdir(parents=True)
+    assert find_gpus(str(tmp_path / "gpus")) == ["0", "1"]
+    assert find_gpus(str(tmp_path / "none")) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus(str(tmp_path / "gpus")) == []
+    assert share_gpus(["0", "1"], 1) == [{}]
+    assert share_gpus([], 2) == [{}, {}]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-a,7")
+    assert share_gpus(find_gpus(), 4) == [{}] * 4
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    launch = make_local(2, lambda: 0)
+    for name in "abc":
+        assert launch(Job(name, tmp_path, [sys.executable, "-c", code])) == 0
+    assert (tmp_path / "log.txt").read_text() == "3,7\nGPU-a\n3,7\n"
 
 
 def test_processes_of_a_cell_find_each_other(tmp_path):
