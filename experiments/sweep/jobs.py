@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TextIO
 
 from configs import audio_voices, image_fashion_mnist
+from cpc.train.optimizer import make_schedule
 from cpc.types import UserError
 from experiments import launch, status
 from experiments.launch import Config
@@ -20,16 +21,65 @@ from experiments.sweep.launchers import Job, Launch
 
 
 def check_cell(config: Config, cell: Cell) -> None:
-    """A cell's config is checked before any cell runs."""
-    changed = with_settings(config, cell.settings)
-    reference = {"image": image_fashion_mnist, "audio": audio_voices}.get(kind_of(config))
+    """A cell's config is checked before any cell runs, as far as it needs no data and no device."""
+    checks = {"audio": check_audio, "image": check_image, "mutual_information": check_information}
     try:
-        if reference:
-            launch.check_config(changed, reference.get_config())
-        else:
-            launch.check_numbers(changed)
+        checks[kind_of(config)](with_settings(config, cell.settings))
     except UserError as error:
         raise UserError(f"the cell {cell.name}: {error}") from None
+
+
+# The modules that these import define the flags of the cells' commands, which a sweep has not.
+
+
+def check_audio(config: Config) -> None:
+    """Keys, numbers and words of `experiments.audio`."""
+    from experiments import audio, audio_data, audio_probes
+
+    launch.check_config(config, audio_voices.get_config())
+    audio_probes.check_options(config)
+    audio.build_model(config.model)
+    check_training(config, tuple(range(1, config.model.num_offsets + 1)), audio_data.SOURCES)
+
+
+def check_image(config: Config) -> None:
+    """Keys, numbers and words of `experiments.image`."""
+    from experiments import image, image_data, image_probes
+
+    launch.check_config(config, image_fashion_mnist.get_config())
+    image_probes.check_options(config)
+    offsets = image.choose_offsets(config)
+    image.build_model(config, offsets)
+    check_training(config, offsets, image_data.SOURCES)
+
+
+def check_training(config: Config, offsets: tuple[int, ...], sources: Sequence[str]) -> None:
+    """What sound and pictures have in common."""
+    from experiments.objective import build_objective
+
+    if config.data.source not in sources:
+        raise UserError(
+            f"data.source is {config.data.source!r}: choose one of {', '.join(sources)}"
+        )
+    build_objective(config, offsets)
+    optim = config.optim
+    make_schedule(optim.learning_rate, optim.warmup_steps, config.num_steps, optim.schedule)
+
+
+def check_information(config: Config) -> None:
+    """Keys, numbers and words of `experiments.mutual_information`."""
+    from experiments.mutual_information import __main__ as information
+    from experiments.mutual_information import methods, staircase
+
+    if config.protocol not in information.PROTOCOLS:
+        known = ", ".join(information.PROTOCOLS)
+        raise UserError(f"protocol is {config.protocol!r}: choose one of {known}")
+    _, reference = information.PROTOCOLS[config.protocol]
+    launch.check_config(config, reference())
+    information.check_numbers(config)
+    methods.make_methods(config)
+    if config.protocol == "staircase":
+        staircase.check(config)
 
 
 def kind_of(config: Config) -> str:

@@ -93,11 +93,11 @@ def test_everything_small_takes_an_hour_at_most():
 
 def test_dry_run(capsys, tmp_path):
     argv = ["--table", "2", "--scale", "small", "--seeds", "2", "--dry-run", "--device", "cpu"]
-    reproduce.main([*argv, "--workdir", str(tmp_path / "x"), "--audio", "num_steps=7"])
+    reproduce.main([*argv, "--workdir", str(tmp_path / "x"), "--audio", "num_steps=70"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
     assert all("-m experiments.audio --config" in line for line in lines)
-    assert all("--config.num_steps=7 " in line and "--device cpu" in line for line in lines)
+    assert all("--config.num_steps=70 " in line and "--device cpu" in line for line in lines)
     assert not (tmp_path / "x").exists()
 
 

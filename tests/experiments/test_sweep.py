@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ml_collections import ConfigDict
 
-from configs import audio_synthetic, image_fashion_mnist, mi_tasks
+from configs import audio_synthetic, image_fashion_mnist, mi_staircase, mi_tasks
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments import launch
@@ -139,6 +139,35 @@ def test_a_cells_whole_config_is_checked(config):
     assert kind_of(mi_tasks.get_config()) == "mutual_information"
     with pytest.raises(UserError, match="no experiment that can be swept"):
         kind_of(ConfigDict({"seed": 0}))
+
+
+@pytest.mark.parametrize(("module", "key", "value", "words"), [
+    (audio_synthetic, "negatives.rule", "bach", r"negatives\.rule is 'bach': choose one of batch"),
+    (audio_synthetic, "negatives.choose", "hard", r"negatives\.choose is 'hard'"),
+    (audio_synthetic, "negatives.temperature_rule", "held", r"temperature_rule is 'held'"),
+    (audio_synthetic, "negatives.groups", 3, "does not divide into 3 groups"),
+    (audio_synthetic, "loss.name", "infonce", r"loss\.name is 'infonce': choose one of info_nce"),
+    (audio_synthetic, "model.context", "gruu", r"model\.context is 'gruu'"),
+    (audio_synthetic, "model.norm", "laier", "norm 'laier' is unknown"),
+    (audio_synthetic, "model.padding", "none", "padding 'none' is unknown"),
+    (audio_synthetic, "data.source", "voice", r"data\.source is 'voice': choose one of voices"),
+    (audio_synthetic, "optim.schedule", "linear", "choose 'constant' or 'cosine'"),
+    (audio_synthetic, "probe.tasks", ("phone",), r"probe\.tasks has 'phone'"),
+    (image_fashion_mnist, "model.encoder", "large", r"model\.encoder is 'large'"),
+    (image_fashion_mnist, "model.norm", "channel", "norm 'channel' is unknown"),
+    (image_fashion_mnist, "model.context", "lstm", r"model\.context is 'lstm'"),
+    (image_fashion_mnist, "model.directions", ("dawn",), "directions are"),
+    (image_fashion_mnist, "data.source", "mnist", "choose one of fashion_mnist"),
+    (image_fashion_mnist, "probe.solver", "newton", r"probe\.solver has 'newton'"),
+    (mi_tasks, "protocol", "stairs", "protocol is 'stairs'"),
+    (mi_tasks, "critics", ("bilinear",), "critics has 'bilinear'"),
+    (mi_tasks, "estimators", ("infonce",), "estimators has 'infonce'"),
+    (mi_tasks, "num_steps", 7, "must divide num_steps"),
+    (mi_staircase, "maps", ("cube",), "maps has 'cube'"),
+])  # fmt: skip
+def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
+    with pytest.raises(UserError, match=f"the cell x: .*{words}"):
+        check_cell(module.get_config(), Cell("x", {key: value}))
 
 
 def test_another_sweep_is_told_by_what_differs(tmp_path):
@@ -504,14 +533,14 @@ def command(folder, *more):
 def test_a_sweep_end_to_end(tmp_path):
     """One cell runs, one fails; the same command tries again only that; another is refused."""
     folder = tmp_path / "sweep"
-    cells = ("--cell=", "--cell=wrong: negatives.rule=bach")
+    cells = ("--cell=", "--cell=wrong: data.source=folder")
     plan = command(folder, *cells, "--dry-run")
     assert plan.returncode == 0, plan.stderr
-    assert "--config.negatives.rule=bach" in plan.stdout.splitlines()[1]
+    assert "--config.data.source=folder" in plan.stdout.splitlines()[1]
     assert not folder.exists()
     first = command(folder, *cells)
     assert first.returncode == 1, first.stdout + first.stderr
-    assert "FAILED wrong: negatives.rule is 'bach': choose one of batch" in first.stdout
+    assert "FAILED wrong: data.source is folder: set data.path to its folder" in first.stdout
     assert "done   base" in first.stdout
     assert "1 done, 1 failed" in first.stdout
     page = (folder / "comparison.html").read_text()
