@@ -14,11 +14,11 @@ at a time:
 --grid "probe.tasks=('phones',),('phones','speakers')". Configs of audio, images and mutual
 information will do.
 
-Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
-The same command again skips what is done, resumes what is not, and tries again what failed. Ctrl-C
-stops all cells, each of which saves. While it runs: python -m experiments.status runs/sweep. After
-each cell: comparison.html, .md and .json (not for mutual information). Exit status: 0, or 1 if a
-cell failed.
+Each cell is a run directory below --workdir (by default runs/audio_voices-sweep, after the config),
+which the command that --dry-run prints makes alone. The same command again skips what is done,
+resumes what is not, and tries again what failed. Ctrl-C stops all cells, each of which saves. While
+it runs: python -m experiments.status runs/sweep. After each cell: comparison.html, .md and .json
+(not for mutual information). Exit status: 0, or 1 if a cell failed.
 """
 
 import contextlib
@@ -81,10 +81,6 @@ def main(config_flag: flags.FlagHolder) -> None:
     config = config_flag.value
     if config is None:
         raise UserError("no --config is given: name one, such as configs/audio_voices.py")
-    if not launch.WORKDIR.value:
-        raise UserError(
-            "no --workdir is given: name the directory of the sweep, such as runs/sweep"
-        )
     if JOBS.value < 1:
         raise UserError(f"--jobs is {JOBS.value}: it is a number of cells at a time, 1 or more")
     if PROCESSES.value < 1:
@@ -92,7 +88,8 @@ def main(config_flag: flags.FlagHolder) -> None:
     cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
     for cell in cells:
         check_cell(config, cell)
-    folder = pathlib.Path(launch.WORKDIR.value).expanduser()
+    file = config_flags.get_config_filename(flags.FLAGS["config"])
+    folder = pathlib.Path(launch.WORKDIR.value or default_workdir(file)).expanduser()
     jobs = make_jobs(config, cells, folder)
     if TEMPLATE.value:
         print(template(TEMPLATE.value, jobs), end="")
@@ -103,6 +100,7 @@ def main(config_flag: flags.FlagHolder) -> None:
     if LAUNCHER.value == "slurm":
         import_submitit()  # a machine without it gets its sentence before anything is written
     paper = read_paper(make_cells(config, GRID.value, CELL.value, None))
+    print(f"workdir: {folder}")
     with open_sweep(folder, config, cells) as lock, count_signals() as num_signals:
         begin = begin_local(lock, num_signals)
         if LAUNCHER.value == "slurm":
@@ -112,6 +110,15 @@ def main(config_flag: flags.FlagHolder) -> None:
         run_jobs(jobs, begin, num_signals, compare_all if has_page else lambda: None)
         stopped = num_signals() > 0
     end(folder, stopped)
+
+
+def default_workdir(config_file: str) -> str:
+    """Where a sweep is made if no --workdir says it.
+
+    >>> default_workdir("configs/audio_voices.py")
+    'runs/audio_voices-sweep'
+    """
+    return f"runs/{pathlib.Path(config_file).stem}-sweep"
 
 
 def read_paper(cells: Sequence[Cell]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from configs import audio_synthetic, image_fashion_mnist, mi_staircase, mi_tasks
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments import launch
-from experiments.sweep.__main__ import check_same_sweep
+from experiments.sweep.__main__ import check_same_sweep, default_workdir
 from experiments.sweep.cells import Cell, differences, make_cells, parse_value, with_settings
 from experiments.sweep.jobs import check_cell, kind_of, run_jobs
 from experiments.sweep.launchers import (
@@ -128,6 +128,7 @@ def test_names_are_fit_for_directories(config):
     assert "negatives.window=-1" in names(cells)
     assert len(cells[0].name) <= 180
     assert len(set(names(cells))) == len(cells)
+    assert default_workdir("configs/audio_voices.py") == "runs/audio_voices-sweep"
 
 
 def test_a_cells_whole_config_is_checked(config):
@@ -534,12 +535,14 @@ def test_a_sweep_end_to_end(tmp_path):
     """One cell runs, one fails; the same command tries again only that; another is refused."""
     folder = tmp_path / "sweep"
     cells = ("--cell=", "--cell=wrong: data.source=folder")
-    plan = command(folder, *cells, "--dry-run")
+    plan = command("", *cells, "--dry-run")
     assert plan.returncode == 0, plan.stderr
-    assert "--config.data.source=folder" in plan.stdout.splitlines()[1]
-    assert not folder.exists()
+    wrong = plan.stdout.splitlines()[1]
+    assert "--config.data.source=folder" in wrong
+    assert wrong.endswith("--workdir runs/audio_synthetic-sweep/wrong")
     first = command(folder, *cells)
     assert first.returncode == 1, first.stdout + first.stderr
+    assert first.stdout.startswith(f"workdir: {folder}\n")
     assert "FAILED wrong: data.source is folder: set data.path to its folder" in first.stdout
     assert "done   base" in first.stdout
     assert "1 done, 1 failed" in first.stdout
