@@ -75,11 +75,13 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     last = train[-1] if train else {}
     rate = number(last.get("steps_per_second"))
     nats, is_bound = read_nats(records)
-    failure = read_json(folder / "failed.json")
+    failure, process = read_json(folder / "failed.json"), has_process(folder)
     problem = ""
     if is_done(folder):
         state = "done"
-    elif failure and not has_process(folder):
+    elif process:  # whatever an earlier start has left there
+        state = "running"
+    elif failure:
         state = "failed"
         problem = f"{failure.get('error', 'no word')}; to try again: {failure.get('command', '')}"
     elif not config and not records:
@@ -87,7 +89,7 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     elif was_stopped(folder):
         state = "stopped"
     else:
-        state = "running" if lives(folder, train, now) else "dead"
+        state = "running" if process is None and is_fresh(folder, train, now) else "dead"
     steps = [number(value) for value in (last.get("step"), config.get("num_steps"))]
     step, num_steps = (None if value is None else int(value) for value in steps)
     probe = read_probe(folder)
@@ -117,18 +119,6 @@ def was_stopped(folder: pathlib.Path) -> bool:
     return bool(lines) and lines[-1].startswith("stopped by ")
 
 
-def lives(folder: pathlib.Path, train: list[dict[str, Any]], now: float) -> bool:
-    """By its process where that is recorded and of this machine; else by its newest file."""
-    known = has_process(folder)
-    if known is not None:
-        return known
-    times = [time_of(path) for path in [folder, *folder.glob("*"), *folder.glob("probes/*")]]
-    seconds = [found for r in train if (found := number(r.get("seconds"))) is not None]
-    gaps = [b - a for a, b in itertools.pairwise(seconds) if b > a]
-    interval = statistics.median(gaps) if gaps else 0.0
-    return now - max(times) < max(PATIENCE_SECONDS, PATIENCE_INTERVALS * interval)
-
-
 def has_process(folder: pathlib.Path) -> bool | None:
     """Whether the recorded process lives; None if none is recorded, or one of another machine."""
     path = folder / "environment.json"
@@ -156,6 +146,15 @@ def is_alive(pid: int, recorded: float) -> bool:
     state, *fields = stat.rpartition(")")[2].split()
     age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[18]) / os.sysconf("SC_CLK_TCK")
     return state not in "ZX" and time.time() - age < recorded + CLOCK_SECONDS
+
+
+def is_fresh(folder: pathlib.Path, train: list[dict[str, Any]], now: float) -> bool:
+    """Whether its newest file is: all there is to go by where no process is known."""
+    times = [time_of(path) for path in [folder, *folder.glob("*"), *folder.glob("probes/*")]]
+    seconds = [found for r in train if (found := number(r.get("seconds"))) is not None]
+    gaps = [b - a for a, b in itertools.pairwise(seconds) if b > a]
+    interval = statistics.median(gaps) if gaps else 0.0
+    return now - max(times) < max(PATIENCE_SECONDS, PATIENCE_INTERVALS * interval)
 
 
 def time_of(path: pathlib.Path) -> float:

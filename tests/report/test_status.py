@@ -82,6 +82,7 @@ def test_a_recorded_process_tells_more_than_the_age_of_files(runs):
     assert state("now", 2**70) == "dead"
     assert state("sweep/failed", 2**22 + 1) == "failed"
     assert state("sweep/failed", os.getpid()) == "running"
+    assert state("sweep/stopped", os.getpid()) == "running"
 
     ended = subprocess.Popen(["true"])
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie: nobody has asked for it
