@@ -106,8 +106,8 @@ BELOW_ONE = (
 
 DTYPES = ("float32", "bfloat16")
 
-#: What a start writes into a run directory before it reads the data.
-BEFORE_DATA = ("config.json", "environment.json", "log.txt")
+#: What a start, or a sweep of it, writes into a run directory before the data are read.
+BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json")
 
 #: A ConfigDict, whose attributes no type checker knows.
 Config: TypeAlias = Any
