@@ -1,0 +1,262 @@
+"""Where cells run: processes of this machine, jobs of SLURM, files for clusters."""
+
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+from cpc.types import UserError
+from experiments.sweep.launchers import (
+    Job,
+    Requeued,
+    find_gpus,
+    import_submitit,
+    make_local,
+    make_waiting,
+    share_cores,
+    share_gpus,
+    template,
+)
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+PATIENT = """
+import signal, sys, time
+def stop(number, frame):
+    print("saved", flush=True)
+    {end}
+signal.signal(signal.SIGTERM, stop)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("end", "num_signals", "status"), [("sys.exit(0)", 1, 0), ("", 2, -9)])
+def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_signals, status):
+    signals = []
+    job = Job("a", tmp_path, [sys.executable, "-c", PATIENT.format(end=end)])
+
+    def signal_when(word):
+        while word not in (job.log.read_text() if job.log.exists() else ""):
+            time.sleep(0.02)
+        signals.append(word)
+
+    def press():
+        for word in ("ready", "saved")[:num_signals]:
+            signal_when(word)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    assert make_local(1, lambda: len(signals), [])(job) == status
+    thread.join()
+    assert job.log.read_text() == "ready\nsaved\n"
+
+
+def test_cores_are_shared_and_the_lock_is_held(tmp_path):
+    code = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    cores = sorted(os.sched_getaffinity(0))
+    shares = share_cores(2)
+    if len(cores) > 1:
+        assert sorted(core for share in shares for core in share) == cores
+    assert share_cores(len(cores) + 1) == [[]] * (len(cores) + 1)
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wait = f"import time; time.sleep(0.3); {code}"
+        launch = make_local(2, lambda: 0, [lock.fileno()])
+        job = Job("a", tmp_path, [sys.executable, "-c", wait])
+        thread = threading.Thread(target=launch, args=(job,))
+        thread.start()
+        while not job.log.exists():
+            time.sleep(0.01)
+        time.sleep(0.1)
+    # The parent's file is closed, as if it had been killed; the child still holds the lock.
+    with (tmp_path / "lock").open("w") as again:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        thread.join()
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert [int(core) for core in job.log.read_text().split()] == (shares[0] or cores)
+
+
+def test_gpus_are_shared(tmp_path, monkeypatch):
+    """Cells at a time see different ones; where there are too few, each sees all."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / "gpus" / name).mkdir(parents=True)
+    assert find_gpus(str(tmp_path / "gpus")) == ["0", "1"]
+    assert find_gpus(str(tmp_path / "none")) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_gpus(str(tmp_path / "gpus")) == []
+    assert share_gpus(["0", "1"], 1) == [{}]
+    assert share_gpus([], 2) == [{}, {}]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-a,7")
+    assert share_gpus(find_gpus(), 4) == [{}] * 4
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    launch = make_local(2, lambda: 0)
+    for name in "abc":
+        assert launch(Job(name, tmp_path, [sys.executable, "-c", code])) == 0
+    assert (tmp_path / "log.txt").read_text() == "3,7\nGPU-a\n3,7\n"
+
+
+def test_processes_of_a_cell_find_each_other(tmp_path):
+    """Each with its number and log; the first status that is not 0 counts."""
+    code = (
+        "import os, sys; e = os.environ; print(e['JAX_COORDINATOR_ADDRESS'], "
+        "e['JAX_NUM_PROCESSES']); sys.exit(4 * int(e['JAX_PROCESS_ID']))"
+    )
+    job = Job("a", tmp_path, [sys.executable, "-c", code])
+    assert make_local(1, lambda: 0, num_processes=2)(job) == 4
+    first, second = ((tmp_path / name).read_text() for name in ("log.txt", "log.1.txt"))
+    assert first == second
+    assert first.startswith("127.0.0.1:")
+    assert first.endswith(" 2\n")
+
+
+def test_slurm_without_slurm_is_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match="needs submitit: pip install"):
+        import_submitit()
+    monkeypatch.setitem(sys.modules, "submitit", object())
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match="this machine has no sbatch"):
+        import_submitit()
+
+
+class FakeJob:
+    """As submitit has them."""
+
+    job_id, state = "17_0", "TIMEOUT"
+
+    def __init__(self, outcome, is_done=True):
+        self.outcome, self.is_done, self.is_cancelled = outcome, is_done, False
+
+    def done(self):
+        return self.is_done
+
+    def cancel(self):
+        self.is_cancelled = True
+
+    def results(self):
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+def test_jobs_of_slurm_are_waited_for(tmp_path):
+    jobs = [Job(name, tmp_path / name, []) for name in "abc"]
+    for job in jobs:
+        job.folder.mkdir()
+    running = FakeJob([0], is_done=False)
+    submitted = {"a": FakeJob([0, -9]), "b": FakeJob(RuntimeError("no node")), "c": running}
+    assert make_waiting(submitted, lambda: 0)(jobs[0]) == -9
+    assert make_waiting(submitted, lambda: 0)(jobs[1]) == 1
+    assert jobs[1].log.read_text() == "the job 17_0 ended as TIMEOUT: no node\n"
+    assert make_waiting(submitted, lambda: 1)(jobs[2]) == 128 + signal.SIGTERM
+    assert running.is_cancelled
+
+
+def test_a_job_of_slurm_writes_its_log(tmp_path, monkeypatch):
+    command = [sys.executable, "-c", "import sys; print('word'); sys.exit(5)"]
+    assert Requeued()(command, str(tmp_path / "log.txt")) == 5
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert Requeued()(command, str(tmp_path / "log.txt")) == 5
+    assert (tmp_path / "log.txt").read_text() == "word\n"
+    assert (tmp_path / "log.1.txt").read_text() == "word\n"
+
+
+#: Of submitit what a job sees: a handler in the main thread, and the class that it returns.
+SUBMITIT = """
+import signal, sys, types
+sys.modules["submitit"] = types.SimpleNamespace(helpers=types.SimpleNamespace(
+    DelayedSubmission=lambda function, *arguments: (type(function).__name__, *arguments)
+))
+from experiments.sweep.launchers import Requeued
+job, (log, *command) = Requeued(), sys.argv[1:]
+def requeue(number, frame):
+    print(*job.checkpoint(command, log)[::2])
+    sys.exit(7)
+signal.signal(signal.SIGUSR2, requeue)
+print("ended with", job(command, log))
+signal.raise_signal(signal.SIGUSR2)
+"""
+
+
+@pytest.mark.parametrize(("code", "said"), [
+    (PATIENT.format(end="sys.exit(0)"), ""),
+    ("print('ready')", "ended with 0\n"),
+], ids=["while it runs", "when it has just ended"])  # fmt: skip
+def test_a_preempted_job_saves_and_is_requeued(tmp_path, code, said):
+    log = tmp_path / "log.txt"
+    words = [sys.executable, "-c", SUBMITIT, str(log), sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE) as job:
+        try:
+            while not said and not (log.exists() and "ready" in log.read_text()):
+                assert job.poll() is None
+                time.sleep(0.02)
+            if not said:
+                job.send_signal(signal.SIGUSR2)
+            assert job.communicate(timeout=20)[0] == f"{said}Requeued {log}\n"
+        finally:
+            job.kill()
+    assert job.returncode == 7
+    assert log.read_text() == ("ready\n" if said else "ready\nsaved\n")
+
+
+def script_of_pod(jobs):
+    pod = yaml.safe_load(template("gke", jobs))["spec"]
+    assert pod["completions"] == len(jobs)
+    (container,) = pod["template"]["spec"]["containers"]
+    assert container["env"] == [{"name": "JAX_NUM_PROCESSES", "value": "1"}]
+    (script,) = container["args"]
+    return script
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [("exit 3", 3), ("for i in {1..900}; do sleep 0.01; done", 143)]
+)
+def test_a_pod_that_is_taken_away_has_not_completed(tmp_path, monkeypatch, end, status):
+    """Its cell, which gets the signal, ends with 0 all the same."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/bash\ntrap 'echo saved; exit 0' TERM\necho ready\n{end}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    script = script_of_pod([Job("a", tmp_path, ["python3", "-m", "x"])])
+    with subprocess.Popen(["bash", "-c", script], text=True, stdout=subprocess.PIPE) as pod:
+        try:
+            assert pod.stdout.readline() == "ready\n"
+            if status == 143:
+                pod.terminate()
+            assert pod.communicate(timeout=20)[0] == ("saved\n" if status == 143 else "")
+        finally:
+            pod.kill()
+    assert pod.returncode == status
+
+
+def test_templates_run_each_cell_once(tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/bash\necho "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    jobs = [Job(n, tmp_path / n, ["python3", "-m", f"--x=('{n}', 1)"]) for n in "abc"]
+
+    def shell(script, **variables):
+        environment = {**os.environ, **variables}
+        return subprocess.run(
+            ["bash", "-c", script], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    script = script_of_pod(jobs)
+    assert shell(script, JOB_COMPLETION_INDEX="1") == "-m --x=('b', 1)\n"
+    task = yaml.safe_load(template("skypilot", jobs))["run"]
+    first, second = (shell(task, SKYPILOT_NODE_RANK=rank, SKYPILOT_NUM_NODES="2") for rank in "01")
+    assert first == "-m --x=('a', 1)\n-m --x=('c', 1)\n"
+    assert second == "-m --x=('b', 1)\n"
