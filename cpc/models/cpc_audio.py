@@ -1,8 +1,10 @@
 """Checkpoints in the format of facebookresearch/CPC_audio (Riviere et al. 2020)."""
 
-from collections.abc import Mapping
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +22,14 @@ SAMPLE_RATE_HZ = 16_000
 WINDOW_SAMPLES = 20_480
 #: Gates of a unit -> the context of that many.
 CONTEXTS = {3: GRU, 4: LSTM}
+#: Entries of a layer's norm. The scale of "channel" is (1, d, 1), that of torch's own norms (d,).
+NORMS = {
+    "channel": ("weight", "bias"),
+    "batch": ("weight", "bias", "running_mean", "running_var"),
+    "none": (),
+    "instance": ("weight", "bias"),
+}
+_Sizes = TypeVar("_Sizes", bound=tuple)
 
 
 class _Entry(NamedTuple):
@@ -45,19 +55,29 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
         for name, array in entries.items()
         if not name.endswith("num_batches_tracked")  # a count that only torch's training reads
     }
-    (width,) = _shape(weights, "gEncoder.conv", ".bias", 1, path)
-    stacked, context_width = _shape(weights, "gAR.baseNet.weight_hh_l", "", 2, path)
-    gates = stacked // max(1, context_width)
-    if gates not in CONTEXTS:
+    if not any(name.startswith(("gEncoder.", "gAR.")) for name in weights):
         raise UserError(
-            f"the context in {path} has {gates} gates: a GRU, which has 3, or an LSTM of 4 is known"
+            f"{path} has no entry gEncoder... or gAR...: give a state dict of CPC_audio with a "
+            "convolutional encoder and a GRU or LSTM"
         )
-    norm = _norm(weights, path)
-    layers = sum(name.startswith("gAR.baseNet.weight_hh_l") for name in weights)
-    encoder = ConvEncoder(width, norm=norm, padding="same")
-    wanted = {**_encoder_entries(encoder), **_context_entries(gates, layers, width, context_width)}
+    width, norm = _fit(weights, _encoder_choices(weights), _encoder_entries)
+    gates, layers, context_width, _ = _fit(
+        weights, _context_choices(weights, width), _context_entries
+    )
+    if norm == "instance":
+        raise UserError(
+            f"the encoder in {path} has an instance norm, whose frames see the whole recording: "
+            "channel norm, batch norm and no norm are known"
+        )
+    if gates not in CONTEXTS:
+        raise UserError(f"the context in {path} is a plain RNN: a GRU or an LSTM is known")
+    wanted = {
+        **_encoder_entries(width, norm),
+        **_context_entries(gates, layers, context_width, width),
+    }
     check_entries(weights, wanted, str(path))
 
+    encoder = ConvEncoder(width, norm=norm, padding="same")
     params, stats = _encoder_variables(weights, encoder)
     recurrent = _recurrent_params(weights, gates, layers, context_width)
     variables = {"params": {"encoder": params, "context": recurrent}}
@@ -74,49 +94,64 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     return Pretrained(module, variables, given, {"format_read": "facebookresearch/CPC_audio"})
 
 
-def _shape(
-    weights: Mapping[str, np.ndarray], start: str, end: str, rank: int, path: Path
-) -> tuple[int, ...]:
-    """What all other shapes follow from: that of the first entry of a kind."""
-    for name, array in weights.items():
-        if name.startswith(start) and name.endswith(end) and array.ndim == rank:
-            return array.shape
-    raise UserError(
-        f"{path} has no entry {start}...{end}: give a state dict of CPC_audio with a convolutional "
-        "encoder and a GRU or LSTM"
-    )
+def _fit(
+    weights: Mapping[str, np.ndarray],
+    choices: Iterable[_Sizes],
+    entries: Callable[..., dict[str, _Entry]],
+) -> _Sizes:
+    """The first choice of sizes under which the fewest entries are wrong.
+
+    No entry can be trusted to give a size: the one that is misshapen must not make all others so.
+    """
+
+    def misfits(sizes: _Sizes) -> int:
+        wanted = entries(*sizes)
+        names = wanted.keys() & weights.keys()
+        good = sum(wanted[name].shape == weights[name].shape for name in names)
+        return len(wanted.keys() | weights.keys()) - good
+
+    return min(choices, key=misfits)
 
 
-def _norm(weights: Mapping[str, np.ndarray], path: Path) -> str:
-    if not any(name.startswith("gEncoder.batchNorm") for name in weights):
-        return "none"
-    if any(name.endswith("running_mean") for name in weights):
-        return "batch"
-    scale = weights.get("gEncoder.batchNorm0.weight")
-    if scale is not None and scale.ndim == 1:  # torch's own norms; that of CPC_audio is (1, d, 1)
-        raise UserError(
-            f"the encoder in {path} has an instance norm, whose frames see the whole recording: "
-            "channel norm, batch norm and no norm are known"
-        )
-    return "channel"
+def _encoder_choices(weights: Mapping[str, np.ndarray]) -> list[tuple[int, str]]:
+    """(width, norm) by all sizes that occur."""
+    shapes = [array.shape for name, array in weights.items() if name.startswith("gEncoder.")]
+    widths = sorted({size for shape in shapes for size in shape}) or [256]
+    return [(width, norm) for norm in NORMS for width in widths]
 
 
-def _encoder_entries(encoder: ConvEncoder) -> dict[str, _Entry]:
-    entries, width = {}, encoder.width
-    for i, kernel in enumerate(encoder.kernels):
+def _encoder_entries(width: int, norm: str) -> dict[str, _Entry]:
+    entries = {}
+    shape = (1, width, 1) if norm == "channel" else (width,)
+    for i, kernel in enumerate(ConvEncoder.kernels):
         entries[f"gEncoder.conv{i}.weight"] = _Entry((width, width if i else 1, kernel))
         entries[f"gEncoder.conv{i}.bias"] = _Entry((width,))
-        kinds = {
-            "none": (),
-            "channel": ("weight", "bias"),
-            "batch": ("weight", "bias", "running_mean", "running_var"),
-        }[encoder.norm]
-        shape = (1, width, 1) if encoder.norm == "channel" else (width,)
-        entries |= {f"gEncoder.batchNorm{i}.{kind}": _Entry(shape) for kind in kinds}
+        entries |= {f"gEncoder.batchNorm{i}.{kind}": _Entry(shape) for kind in NORMS[norm]}
     return entries
 
 
-def _context_entries(gates: int, layers: int, width: int, context_width: int) -> dict[str, _Entry]:
+def _context_choices(
+    weights: Mapping[str, np.ndarray], width: int
+) -> list[tuple[int, int, int, int]]:
+    """(gates, layers, context width, width) by all sizes that occur; the likeliest come first."""
+    found = {
+        name: array.shape
+        for name, array in weights.items()
+        if name.startswith("gAR.baseNet.") and array.ndim
+    }
+    layers = {int(end[1]) for name in found if (end := re.search(r"_l(\d+)$", name))}
+    squares = [shape[1] for name, shape in found.items() if "weight_hh" in name and shape[1:]]
+    near = statistics.mode(squares or [width])
+    choices = [
+        (gates, num_layers, stacked // gates, width)
+        for stacked in sorted({shape[0] for shape in found.values()}) or [3 * 256]
+        for gates in (*CONTEXTS, 1)
+        for num_layers in range(1, 1 + max(1, len(layers)))
+    ]
+    return sorted(choices, key=lambda sizes: (sizes[0] == 1, abs(sizes[2] - near)))
+
+
+def _context_entries(gates: int, layers: int, context_width: int, width: int) -> dict[str, _Entry]:
     entries, stacked = {}, gates * context_width
     for i in range(layers):
         entries |= {

@@ -92,13 +92,59 @@ def test_every_wrong_entry_is_listed(saved):
     )
 
 
+HH, BIAS0 = "gAR.baseNet.weight_hh_l0", "gEncoder.conv0.bias"
+RECURRENT = [f"gAR.baseNet.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "listed"),
+    [
+        ({BIAS0: (31,)}, f"misshapen {BIAS0} is (31,) and must be (32,)"),
+        ({HH: (96, 33)}, f"misshapen {HH} is (96, 33) and must be (96, 32)"),
+        ({HH: (96,)}, f"misshapen {HH} is (96,) and must be (96, 32)"),
+        (
+            {HH: None, BIAS0: (31,), "more": (2,)},
+            f"missing {HH}; unknown more; misshapen {BIAS0} is (31,) and must be (32,)",
+        ),
+        (
+            {**dict.fromkeys(RECURRENT), BIAS0: (31,)},
+            f"missing {', '.join(RECURRENT)}; misshapen {BIAS0} is (31,) and must be (32,)",
+        ),
+        (
+            {"gEncoder.batchNorm0.weight": (32,)},
+            "misshapen gEncoder.batchNorm0.weight is (32,) and must be (1, 32, 1)",
+        ),
+        (
+            {"gEncoder.batchNorm0.running_mean": (32,), f"{HH}_reverse": (96, 32)},
+            f"unknown gEncoder.batchNorm0.running_mean, {HH}_reverse",
+        ),
+    ],
+)
+def test_an_entry_that_gives_a_size_is_listed_and_no_good_one(saved, wrong, listed):
+    entries = state_dict()
+    for name, shape in wrong.items():
+        entries.pop(name, None)
+        if shape:
+            entries[name] = np.zeros(shape, "f")
+    with pytest.raises(UserError) as error:
+        load_cpc_audio(saved(entries))
+    assert str(error.value).endswith(f"do not fit the model: {listed}")
+
+
+def test_a_layer_that_lacks_its_recurrent_weights_still_counts(saved):
+    entries = state_dict("none", "gru", 2)
+    del entries["gAR.baseNet.weight_hh_l1"]
+    with pytest.raises(UserError, match=r"model: missing gAR.baseNet.weight_hh_l1$"):
+        load_cpc_audio(saved(entries))
+
+
 def test_other_networks_are_named(saved):
     entries = state_dict()
-    recurrent = {name: array[:24] for name, array in entries.items() if "gAR" in name}
-    with pytest.raises(UserError, match="1 gates"):
+    recurrent = {name: array[:32] for name, array in entries.items() if "gAR" in name}
+    with pytest.raises(UserError, match="is a plain RNN: a GRU or an LSTM is known"):
         load_cpc_audio(saved({**entries, **recurrent}))
     scales = {n: a.reshape(-1) for n, a in entries.items() if "batchNorm" in n}
     with pytest.raises(UserError, match="instance norm"):
         load_cpc_audio(saved({**entries, **scales}))
-    with pytest.raises(UserError, match=r"no entry gEncoder.conv....bias"):
+    with pytest.raises(UserError, match=r"no entry gEncoder... or gAR..."):
         load_cpc_audio(saved({"linear.weight": np.zeros((2, 2), "f")}))
