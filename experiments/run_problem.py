@@ -1,16 +1,18 @@
-"""What an experiment's command does with its problem: audit, train, probe, report."""
+"""What an experiment's command does with its problem: audit, train, probe, share, report."""
 
+import importlib.util
 import json
 import pathlib
 from typing import Any
 
 import jax
 
-from cpc import report
+from cpc import models, report
 from cpc.train import run_on_first
 from experiments import launch, training
 from experiments.audit import audit_run
 from experiments.launch import Config
+from experiments.share import describe, share
 from experiments.training import Problem
 
 
@@ -33,9 +35,13 @@ def run_problem(
 
 
 def finish(config: Config, workdir: pathlib.Path, problem: Problem, variables: Any) -> None:
-    """Probes and report."""
+    """Probes, the model as `cpc.models.load` reads it, and the report."""
     try:
         probe_once(config, workdir, problem, variables)
+        if importlib.util.find_spec("safetensors"):  # optional: without it, nothing is shared
+            recorded = launch.read_config(workdir)
+            last = describe(recorded, workdir, problem.model, variables, config.num_steps)
+            share(workdir, workdir / models.EXPORTED, last)
     finally:  # a probe that fails does not hide the training
         print(f"report: {report.write_report(workdir)}")
 

@@ -39,27 +39,32 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     """Write model.safetensors and config.json; returns the folder.
 
     Raises:
-      UserError: the package safetensors is not installed.
+      UserError: the package safetensors is not installed; the folder's config.json is of something
+        else, such as a run.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = Path(folder).expanduser()
+    path = folder / CONFIG
+    if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
+        raise UserError(f"{folder} has a {CONFIG} of something else: choose another folder")
     module, variables, given, about = pretrained
     write_weights(folder / WEIGHTS, flatten(variables))
     config = {"format": FORMAT, "model": describe(module), "input": given, "about": about}
     part = folder / f"{CONFIG}.part"
     part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    part.replace(folder / CONFIG)
+    part.replace(path)
     return folder
 
 
 def load(folder: str | Path) -> Callable[[ArrayLike], tuple[jax.Array, jax.Array]]:
-    """embed(x) -> (z, c), compiled, of a folder that `save` wrote or a run that was exported.
+    """embed(x) -> (z, c), compiled, of a folder that `save` wrote, or of a run.
 
+    A run is exported when it has reached its last step, and by `python -m experiments.export`.
     x is (b, s) of audio and (b, i, j, y, x, ch) of the patches of pictures; the numbers are those
     of the run's own model, to the last bit.
 
     Raises:
-      UserError: no exported model there, damaged files, or weights that do not fit the model.
+      UserError: no exported model there, a run that has a newer checkpoint than its export, damaged
+        files, or weights that do not fit the model.
     """
     return embed_with(load_pretrained(folder))
 
@@ -76,12 +81,12 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     Raises:
       UserError: as `load`.
     """
-    folder = Path(folder).expanduser()
+    run, folder = None, Path(folder).expanduser()
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():
-        folder = folder / EXPORTED
+        run, folder = folder, folder / EXPORTED
     if not (folder / WEIGHTS).exists():
         raise UserError(
-            f"{folder} has no {WEIGHTS}: give an exported folder, or export the run first with "
+            f"{folder} has no {WEIGHTS}: give an exported folder, or export the run with "
             f"python -m experiments.export --workdir {folder}"
         )
     try:
@@ -94,11 +99,23 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         raise UserError(
             f"{folder / CONFIG} cannot be read ({type(error).__name__}: {error}): export again"
         ) from error
+    newest = _newest_step(run)
+    if newest > about.get("step", newest):
+        raise UserError(
+            f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
+            f"again with python -m experiments.export --workdir {run}, or give {folder}"
+        )
     module = build(described)
     flat = read_weights(folder / WEIGHTS)
     check_entries(flat, _entries(module, shape, flat), str(folder / WEIGHTS))
     variables = jax.tree.map(jnp.asarray, nest(flat))
     return Pretrained(module, variables, given, about)
+
+
+def _newest_step(run: Path | None) -> int:
+    """The newest checkpoint of a run, by its folder's name; 0 if there is none."""
+    names = [path.name for path in run.glob("checkpoints/*")] if run else []
+    return max((int(name) for name in names if name.isdecimal()), default=0)
 
 
 def module_of(model: Model) -> nn.Module:

@@ -40,7 +40,7 @@ def nest(flat: Mapping[str, Any]) -> PyTree:
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
-    """Write named arrays as safetensors, whole or not at all.
+    """Write named arrays as safetensors, whole or not at all, into a folder that is made.
 
     Raises:
       UserError: the package safetensors is not installed.
@@ -48,8 +48,13 @@ def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
     part = path.with_name(f"{path.name}.part")
     # The format is the arrays' bytes in C order, whatever the order in memory.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    part.write_bytes(_safetensors().save(contiguous))
-    part.replace(path)
+    content = _safetensors().save(contiguous)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:

@@ -273,6 +273,7 @@ def file_table(run: Run, probes_folder: str) -> str:
         "tensorboard": "the same curves for TensorBoard",
         "probes": probes_folder,
         "audit.json": "what the negatives are, counted before the first step",
+        "exported": "the model to take away, for cpc.models.load",
         "figures": "the figures of this page as PNG",
         "skipped.txt": "files that could not be used, with reasons",
         "truth.json": "exact mutual information of the source",

@@ -1,6 +1,7 @@
 """A run's model in a folder: what is in it, that it is the same model, and what its card says."""
 
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from configs import audio_synthetic, image_fashion_mnist
 from cpc import models
 from cpc.train import open_checkpoints
 from cpc.types import UserError
-from experiments import audio, export, image
+from experiments import audio, export, image, launch, run_problem, share
 
 
 def audio_config():
@@ -132,6 +133,89 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
     exec(code, names)
     assert names["z"].shape == (2, 4, 4, 8)
     assert names["c"].shape == (2, 4, 4, 16)  # down and up
+
+
+@pytest.fixture
+def small_run(tmp_path):
+    """A run of pictures, with a bound whose last records are damaged."""
+    config = image_config()
+    module = models.module_of(image.build_model(config, image.choose_offsets(config)))
+    run = tmp_path / "run"
+    write_run(run, config, module, np.zeros((1, 4, 4, 8, 8, 1), "f"))
+    record = {"step": 2, "series": "strict", "offsets": [2], "n": [64.0], "log_n": [4.16]}
+    lines = [json.dumps({**record, "nats": 0.5}), json.dumps({**record, "step": 3, "nats": None})]
+    (run / "metrics.jsonl").write_text("\n".join([*lines, lines[0][:-9]]))
+    return run
+
+
+def test_damaged_and_null_records_are_passed_over(small_run):
+    (small_run / "probes").mkdir()
+    (small_run / "probes" / "cut.json").write_text('{"step": 4, "ro')
+    row = dict.fromkeys(share.COLUMNS, "x") | {"accuracy": 0.5, "low": None, "majority": 0.1}
+    (small_run / "probes" / "whole.json").write_text(json.dumps({"step": 4, "rows": [row]}))
+    export.run(str(small_run), None, None)
+    card = (small_run / "exported" / "README.md").read_text()
+    assert "at least 0.50 nats" in card
+    assert "(step 2, N 64" in card
+    assert "| x | x | x | x | x | 50.0 | – | – | 10.0 | 4 |" in card
+
+
+def test_without_a_card_nothing_is_written(small_run, monkeypatch):
+    def refuse(*arguments):
+        raise ValueError(arguments)
+
+    monkeypatch.setattr(share, "write_card", refuse)
+    with pytest.raises(ValueError, match="run"):
+        export.run(str(small_run), None, None)
+    assert not (small_run / "exported").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "match"),
+    [
+        ("run", "run has a config.json of something else: choose another"),
+        ("notes", "notes has a README.md of something else: choose another --output"),
+        ("file", r"cannot write to .*file .* choose another --output"),
+        ("file/deeper", r"cannot write to .*file/deeper .* choose another --output"),
+    ],
+)
+def test_outputs_that_hold_something_else_are_left_alone(small_run, output, match):
+    root = small_run.parent
+    (root / "notes").mkdir()
+    (root / "notes" / "README.md").write_text("mine")
+    (root / "file").write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))}
+    with pytest.raises(UserError, match=match):
+        export.run(str(small_run), str(root / output), None)
+    assert {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))} == before
+
+
+def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
+    """As `finish` does with the variables in memory: the same folder as by the command."""
+    export.run(str(small_run), str(small_run.parent / "shared"), None)
+    restored = models.load_pretrained(small_run.parent / "shared")
+    config = launch.read_config(small_run)
+    config.num_steps, config.probe.tasks = 4, ()
+    problem = types.SimpleNamespace(model=image.build_model(config, image.choose_offsets(config)))
+    monkeypatch.setattr(run_problem.report, "write_report", lambda workdir: workdir)
+    run_problem.finish(config, small_run, problem, restored.variables)
+    for name in ("model.safetensors", "config.json"):
+        made = (small_run / "exported" / name).read_bytes()
+        assert made == (small_run.parent / "shared" / name).read_bytes()
+    x = np.random.default_rng(1).normal(size=(2, 4, 4, 8, 8, 1)).astype("f")
+    wanted = jax.jit(problem.model.embed)(restored.variables, x)
+    for a, b in zip(models.load(small_run)(x), wanted, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_without_safetensors_ends_without_an_export(small_run, monkeypatch, capsys):
+    config = launch.read_config(small_run)
+    config.probe.tasks = ()
+    monkeypatch.setattr(run_problem.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(run_problem.report, "write_report", lambda workdir: "page")
+    run_problem.finish(config, small_run, types.SimpleNamespace(), {})
+    assert capsys.readouterr().out == "report: page\n"
+    assert not (small_run / "exported").exists()
 
 
 def test_the_code_on_an_audio_card_runs(audio_run):

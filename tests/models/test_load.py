@@ -134,6 +134,28 @@ def test_a_folder_without_a_model_says_how_to_export(tmp_path):
         load(tmp_path)
 
 
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    (tmp_path / "config.json").write_text('{"seed": 0}')
+    with pytest.raises(UserError, match=r"has a config.json of something else: choose another"):
+        save(tmp_path, pretrained(audio_module(), AUDIO))
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert (tmp_path / "config.json").read_text() == '{"seed": 0}'
+
+
+def test_a_run_does_not_load_as_older_than_it_is(tmp_path):
+    first = pretrained(audio_module(), AUDIO)  # of step 7
+    save(tmp_path / "exported", first)
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "damaged-9-1").mkdir()
+    assert load_pretrained(tmp_path).about == {"step": 7}
+    (tmp_path / "checkpoints" / "10").mkdir()
+    with pytest.raises(UserError, match=r"exported is of step 7 and the run now at step 10: exp"):
+        load(tmp_path)
+    assert load_pretrained(tmp_path / "exported").about == {"step": 7}
+    save(tmp_path / "exported", first._replace(about={"step": 10}))
+    assert load_pretrained(tmp_path).about == {"step": 10}
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
@@ -197,4 +219,5 @@ def test_without_safetensors_one_sentence_says_what_to_install(tmp_path, monkeyp
     real = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(UserError, match="pip install safetensors"):
-        write_weights(tmp_path / "a.safetensors", {})
+        write_weights(tmp_path / "new" / "a.safetensors", {})
+    assert not list(tmp_path.iterdir())

@@ -100,8 +100,8 @@ RECURRENT = [f"gAR.baseNet.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bi
     ("wrong", "listed"),
     [
         ({BIAS0: (31,)}, f"misshapen {BIAS0} is (31,) and must be (32,)"),
-        ({HH: (96, 33)}, f"misshapen {HH} is (96, 33) and must be (96, 32)"),
-        ({HH: (96,)}, f"misshapen {HH} is (96,) and must be (96, 32)"),
+        ({HH: (96, 33)}, f"misshapen {HH} is (96, 33) and must be (72, 24)"),
+        ({HH: (96,)}, f"misshapen {HH} is (96,) and must be (72, 24)"),
         (
             {HH: None, BIAS0: (31,), "more": (2,)},
             f"missing {HH}; unknown more; misshapen {BIAS0} is (31,) and must be (32,)",
@@ -115,7 +115,7 @@ RECURRENT = [f"gAR.baseNet.{kind}_l0" for kind in ("weight_ih", "weight_hh", "bi
             "misshapen gEncoder.batchNorm0.weight is (32,) and must be (1, 32, 1)",
         ),
         (
-            {"gEncoder.batchNorm0.running_mean": (32,), f"{HH}_reverse": (96, 32)},
+            {"gEncoder.batchNorm0.running_mean": (32,), f"{HH}_reverse": (72, 24)},
             f"unknown gEncoder.batchNorm0.running_mean, {HH}_reverse",
         ),
     ],
@@ -140,7 +140,7 @@ def test_a_layer_that_lacks_its_recurrent_weights_still_counts(saved):
 
 def test_other_networks_are_named(saved):
     entries = state_dict()
-    recurrent = {name: array[:32] for name, array in entries.items() if "gAR" in name}
+    recurrent = {name: array[:24] for name, array in entries.items() if "gAR" in name}
     with pytest.raises(UserError, match="is a plain RNN: a GRU or an LSTM is known"):
         load_cpc_audio(saved({**entries, **recurrent}))
     scales = {n: a.reshape(-1) for n, a in entries.items() if "batchNorm" in n}
