@@ -3,8 +3,11 @@ r"""Features of a folder of recordings or pictures, by the model of a run.
     python -m experiments.embed --workdir runs/voices --input /my/recordings --output features.npz
 
 --output says the form: .npz (name -> array, and times_seconds), .arrow (a row a file), or a folder
-(a .npy a file, in the input's tree, frames by width, as ABX tools expect). Recordings are of any
-length, rate and number of channels. --workdir can also be a folder that was exported.
+(a .npy a file, in the input's tree, frames by width, as ABX tools expect; times.json has the
+frames' distance and the middle of the first). Recordings are of any length, rate and number of
+channels. --workdir can also be a folder that was exported. --features is c or z, or any layer
+before: z1, z2, ... of the encoder (z1 of audio has a frame each 5 samples), c1, ... of the context;
+of a ResNet a stage counts as a layer.
 """
 
 import contextlib
@@ -32,11 +35,10 @@ from cpc.types import UserError
 from experiments import export, image, launch
 from experiments.embed_output import Write, open_output
 
-FEATURES = ("c", "z")
-#: Longer recordings are embedded in chunks of so many frames: 30 s, and 200 MB in a layer of 512.
-CHUNK_FRAMES = 3000
-#: Shorter ones share a batch with those that are at most a quarter longer, of so many frames.
-BATCH_FRAMES = 12_000
+#: Longer recordings are embedded in chunks of so many samples: 30 s, and 200 MB in a layer of 512.
+CHUNK_SAMPLES = 480_000
+#: Shorter ones share a batch with those that are at most a quarter longer, of so many samples.
+BATCH_SAMPLES = 1_920_000
 BATCH_PICTURES = 64
 #: Of a long recording that is measured.
 PART_SAMPLES = 2**23
@@ -63,22 +65,24 @@ def run(
     """Check what was asked for, embed every file, and say how fast it went."""
     if not (workdir and source and output):
         raise UserError("give --workdir of a run, --input of a folder, and --output: see --help")
-    if features not in FEATURES:
-        raise UserError(f"there are no features {features!r}: choose one of {', '.join(FEATURES)}")
     root = pathlib.Path(source).expanduser()
     launch.start(device)
     pretrained = read_model(pathlib.Path(workdir).expanduser(), step)
+    module, variables = models.end_at(pretrained.module, pretrained.variables, features)
+    pretrained = pretrained._replace(module=module, variables=variables)
     frame_seconds = None
-    module: Any = pretrained.module
     if pretrained.input["kind"] == "audio":
         frame_seconds = module.encoder.stride / pretrained.input["sample_rate_hz"]
     with open_output(output, frame_seconds) as write:
-        embed_folder(pretrained, root, write, features == "c", print)
+        embed_folder(pretrained, root, write, features.startswith("c"), print)
     print(f"features: {output}")
 
 
 def read_model(folder: pathlib.Path, step: int | None) -> models.Pretrained:
-    """The model of a run's checkpoint, or of a folder that was exported."""
+    """The model of a run's checkpoint, or of a folder that was exported, the run's own too."""
+    exported = folder / models.EXPORTED
+    if not any(folder.glob("checkpoints/*")) and (exported / models.WEIGHTS).exists():
+        folder = exported
     if (folder / models.WEIGHTS).exists():
         if step is not None:
             raise UserError(f"{folder} was exported and has one step alone: leave out --step")
@@ -217,7 +221,9 @@ def embed_recordings(
 
 def embed_batch(module: Any, is_context: bool, variables: Any, x: Any) -> Any:
     """Z or c of a batch of waveforms."""
-    return module.apply(variables, x, method="embed")[int(is_context)]
+    if is_context:
+        return module.apply(variables, x, method="embed")[1]
+    return module.apply(variables, x, method="encode")
 
 
 def embed_long(pretrained: models.Pretrained, recording: Recording, is_context: bool) -> np.ndarray:
@@ -230,8 +236,9 @@ def embed_long(pretrained: models.Pretrained, recording: Recording, is_context: 
         samples = read_samples(file, start, min(stop, size)).astype(np.float32) / 32768 * gain
         return continue_mirrored(samples, stop - start)
 
-    frames = num_frames(recording, module.encoder.stride)
-    parts = models.stream_latents(module, pretrained.variables, read, frames, CHUNK_FRAMES)
+    stride = module.encoder.stride
+    frames, chunk = num_frames(recording, stride), CHUNK_SAMPLES // stride
+    parts = models.stream_latents(module, pretrained.variables, read, frames, chunk)
     if is_context:
         parts = models.stream_contexts(module, pretrained.variables, parts)
     return np.concatenate([np.asarray(part[0], np.float32) for part in parts])[:frames]
@@ -241,20 +248,20 @@ def group_by_length(
     recordings: Sequence[Recording], stride: int
 ) -> tuple[list[tuple[int, list[Recording]]], list[Recording]]:
     """(frames, recordings that are filled up to them) of each batch, and those too long for one."""
-    lengths = [16]
-    while lengths[-1] < CHUNK_FRAMES:
-        lengths.append(min(CHUNK_FRAMES, lengths[-1] * 5 // 4))
+    lengths, most = [2560 // stride], CHUNK_SAMPLES // stride
+    while lengths[-1] < most:
+        lengths.append(min(most, lengths[-1] * 5 // 4))
     by_length = defaultdict(list)
     long = []
     for recording in recordings:
         frames = num_frames(recording, stride)
-        if frames > CHUNK_FRAMES:
+        if frames > most:
             long.append(recording)
         else:
             by_length[lengths[int(np.searchsorted(lengths, frames))]].append(recording)
     groups = []
     for length, members in sorted(by_length.items()):
-        rows = 2 ** int(np.log2(max(1, BATCH_FRAMES // length)))
+        rows = 2 ** int(np.log2(max(1, BATCH_SAMPLES // stride // length)))
         groups += [(length, members[i : i + rows]) for i in range(0, len(members), rows)]
     return groups, long
 
@@ -336,7 +343,9 @@ def fill(rows: list[np.ndarray]) -> np.ndarray:
 if __name__ == "__main__":
     INPUT = flags.DEFINE_string("input", None, "Folder of recordings or pictures, at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
-    LAYER = flags.DEFINE_string("features", "c", "c, the contexts, or z, the encoder's latents.")
+    LAYER = flags.DEFINE_string(
+        "features", "c", "c, the contexts; z, the latents; or a layer, such as z2."
+    )
     STEP = flags.DEFINE_integer("step", None, "Checkpoint of the run; the newest by default.")
     launch.run(
         lambda: run(

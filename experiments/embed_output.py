@@ -1,6 +1,7 @@
-"""Where features go: an .npz, an .arrow, or a .npy for each file."""
+"""Where features go: an .npz, an .arrow, or a .npy for each file and a times.json."""
 
 import contextlib
+import json
 import pathlib
 import zipfile
 from collections.abc import Callable, Iterator
@@ -41,6 +42,9 @@ def open_output(output: str, frame_seconds: float | None) -> Iterator[Write]:
         np.save(file, features)
 
     yield write
+    if frame_seconds:  # ABX tools read the .npy files alone
+        times = {"frame_seconds": frame_seconds, "first_seconds": frame_seconds / 2}
+        (path / "times.json").write_text(json.dumps(times) + "\n")
 
 
 @contextlib.contextmanager

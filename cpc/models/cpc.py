@@ -26,8 +26,12 @@ class CPC(nn.Module):
         self, x: Float[Array, "b s"], train: bool = False
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
         """Latents and contexts alone."""
-        z = self.encoder(x, train)
+        z = self.encode(x, train)
         return z, self.context(z)
+
+    def encode(self, x: Float[Array, "b s"], train: bool = False) -> Float[Array, "b t d"]:
+        """Latents alone."""
+        return self.encoder(x, train)
 
 
 class Model(NamedTuple):

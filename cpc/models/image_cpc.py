@@ -114,7 +114,7 @@ class ImageCPC(nn.Module):
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[CPCOutputs, ...]:
         """Targets, contexts and predictions of each direction, in its own frame."""
-        z = self._encode(x, train)
+        z = self.encode(x, train)
         return tuple(self._predict(z, direction) for direction in self.directions)
 
     def embed(
@@ -124,15 +124,17 @@ class ImageCPC(nn.Module):
 
         The contexts of several directions are concatenated, in the order of `directions`.
         """
-        z = self._encode(x, train)
+        z = self.encode(x, train)
         contexts = [
             from_frame(self.contexts[direction](to_frame(z, direction)), direction)
             for direction in self.directions
         ]
         return z, jnp.concatenate(contexts, axis=-1)
 
-    def _encode(self, x, train):
-        """All patches of all pictures as one batch."""
+    def encode(
+        self, x: Float[Array, "b i j y x ch"], train: bool = False
+    ) -> Float[Array, "b i j d"]:
+        """Latents alone; all patches of all pictures are one batch."""
         b, i, j, *patch = x.shape
         if patch[2] != self.channels:
             raise UserError(

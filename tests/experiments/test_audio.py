@@ -67,6 +67,7 @@ def test_the_run_directory_is_complete(synthetic):
     for name in (
         "config.json", "environment.json", "metrics.jsonl", "report.html", "truth.json",
         "probes/phones.json", "probes/speakers.json", "probes/picture.npz", "skipped.txt",
+        "exported/model.safetensors", "exported/README.md",
     ):  # fmt: skip
         assert (workdir / name).exists(), name
     assert list((workdir / "tensorboard").iterdir())

@@ -25,7 +25,7 @@ from tests.commands import ONE_DEVICE
 
 ROOT = pathlib.Path(__file__).parents[2]
 RATE = 16_000
-#: Frames, of which the last two go in chunks of 50.
+#: Frames of 10 ms, of which the last two go in chunks of 50.
 LENGTHS = {"ann/a": 5, "ann/b": 30, "bob/c": 28, "bob/d": 60, "e": 123}
 
 
@@ -58,8 +58,8 @@ def recordings(tmp_path_factory):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(embed, "CHUNK_FRAMES", 50)
-    monkeypatch.setattr(embed, "BATCH_FRAMES", 200)
+    monkeypatch.setattr(embed, "CHUNK_SAMPLES", 50 * 160)
+    monkeypatch.setattr(embed, "BATCH_SAMPLES", 200 * 160)
     monkeypatch.setattr(embed, "PART_SAMPLES", 3001)
 
 
@@ -96,6 +96,72 @@ def test_each_file_gets_what_the_model_gives_for_it_alone(
         np.testing.assert_allclose(made[path], wanted[:frames], rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("layer", "padding", "context"),
+    [
+        ("z1", "same", None),
+        ("z3", "causal", None),
+        ("z2", "valid", None),
+        ("c1", "causal", models.GRU(6, 2)),
+        ("c2", "same", models.CausalConv(6, 3)),
+    ],
+)
+def test_a_layer_of_each_file_with_the_times_of_its_own_frames(
+    recordings, tmp_path, small_chunks, monkeypatch, layer, padding, context
+):
+    """Streamed, in batches, against the module's layers on the whole by hand."""
+    monkeypatch.setattr(embed.launch, "start", lambda device: None)
+    pretrained = audio_model(padding, context=context)
+    models.save(tmp_path / "model", pretrained)
+    output = tmp_path / "features.npz"
+    embed.run(str(tmp_path / "model"), str(recordings), str(output), layer)
+    made, whole = np.load(output), read_folder(recordings)
+    encoder = pretrained.module.encoder
+    params = jax.tree.map(jax.numpy.asarray, pretrained.variables["params"])
+    number = int(layer[1]) if layer[0] == "z" else len(encoder.kernels)
+    stride = int(np.prod(encoder.strides[:number]))
+    np.testing.assert_allclose(
+        made["times_seconds"], (np.arange(len(made["e"])) + 0.5) * stride / RATE
+    )
+    for name in ("ann/b", "e"):
+        sound = read_all(whole, whole.names.index(pathlib.Path(name).name))
+        y = continue_mirrored(sound, len(sound) + 480)[None, :, None]
+        for i in range(number):
+            w = params["encoder"][f"kernel{i}"]
+            y = jax.lax.conv_general_dilated(
+                y, w, encoder.strides[i : i + 1], encoder.pads()[i : i + 1],
+                dimension_numbers=("NWC", "WIO", "NWC"),
+            )  # fmt: skip
+            y = jax.nn.relu(y + params["encoder"][f"bias{i}"])
+        if layer == "c1":  # that the second layer's input is the first one's output
+            first = {k: v for k, v in params["context"].items() if k.endswith("0")}
+            y = models.GRU(6).apply({"params": first}, y)
+        elif layer == "c2":
+            y = models.CausalConv(6, 2).apply({"params": params["context"]}, y)
+        frames = len(sound) // stride
+        assert made[name].shape == (frames, y.shape[-1])
+        np.testing.assert_allclose(made[name], y[0, :frames], rtol=1e-5, atol=3e-6)
+
+
+def test_the_layers_of_a_model_are_named_where_one_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setattr(embed.launch, "start", lambda device: None)
+    models.save(tmp_path, audio_model(context=models.GRU(6, 2)))
+    with pytest.raises(UserError, match=r"no layer 'z6': choose one of z1, .*, z5, z, c1, c2, c$"):
+        embed.run(str(tmp_path), "in", "out.npz", "z6")
+
+
+def test_a_run_without_checkpoints_has_its_export(tmp_path):
+    models.save(tmp_path / "exported", audio_model())
+    read = embed.read_model(tmp_path, None)
+    np.testing.assert_array_equal(
+        read.variables["params"]["encoder"]["bias0"],
+        audio_model().variables["params"]["encoder"]["bias0"],
+    )
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    with pytest.raises(UserError, match="is this the directory of a run"):  # asked for its config
+        embed.read_model(tmp_path, None)
+
+
 def test_every_form_holds_the_same(recordings, tmp_path, small_chunks):
     pretrained = audio_model()
     for output in ("a.npz", "a.arrow", "tree/"):
@@ -109,8 +175,11 @@ def test_every_form_holds_the_same(recordings, tmp_path, small_chunks):
         assert len(row["times_seconds"]) == len(row["features"])
     files = sorted(path for path in (tmp_path / "tree").rglob("*") if path.is_file())
     assert [f.relative_to(tmp_path / "tree").as_posix() for f in files] == [
-        f"{name}.npy" for name in sorted(LENGTHS)
+        *(f"{name}.npy" for name in sorted(LENGTHS)),
+        "times.json",
     ]
+    times = json.loads((tmp_path / "tree" / "times.json").read_text())
+    assert times == {"frame_seconds": 0.01, "first_seconds": 0.005}
     np.testing.assert_array_equal(np.load(tmp_path / "tree" / "bob" / "d.npy"), made["bob/d"])
 
 
@@ -202,7 +271,6 @@ def test_pictures_get_their_grids(tmp_path, monkeypatch):
     ("arguments", "match"),
     [
         ((None, "in", "out.npz"), "give --workdir"),
-        (("run", "in", "out.npz", "x"), "no features 'x': choose one of c, z"),
         (("run", "in", "out.npz"), "is this the directory of a run"),
     ],
 )

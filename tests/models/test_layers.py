@@ -1,0 +1,131 @@
+"""Layers of a model against what its own layers give, one after the other."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from random_variables import random_variables
+
+from cpc.models import (
+    CPC,
+    GRU,
+    LSTM,
+    CausalTransformer,
+    ConvEncoder,
+    ImageCPC,
+    LinearPredictor,
+    MaskedRowConv,
+    ResNet,
+    RowGRU,
+    SmallConvEncoder,
+    Stage,
+    end_at,
+    layer_names,
+)
+from cpc.types import UserError
+
+
+def audio_module(context, **options):
+    return CPC(ConvEncoder(8, **options), context, LinearPredictor(2, 8))
+
+
+def picture_module(encoder, context=functools.partial(RowGRU, 6)):
+    predictor = functools.partial(LinearPredictor, 1, 8)
+    return ImageCPC(encoder, context, predictor, directions=("down", "left"), channels=1)
+
+
+def draw(module, *shape):
+    """Input and variables."""
+    x = np.random.default_rng(0).normal(size=shape).astype("f")
+    return jnp.asarray(x), jax.tree.map(jnp.asarray, random_variables(module, x))
+
+
+def features(module, variables, layer, x):
+    module, variables = end_at(module, variables, layer)
+    if layer.startswith("z"):
+        return module.apply(variables, x, method="encode")
+    return module.apply(variables, x, method="embed")[1]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        audio_module(GRU(6), norm="batch", padding="same"),
+        audio_module(LSTM(6, 2), padding=(3, 2, 1, 1, 1)),
+        audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"),
+        picture_module(SmallConvEncoder((4, 8), norm="layer"), functools.partial(MaskedRowConv, 6)),
+        picture_module(ResNet((Stage(1, 4), Stage(1, 8)), norm="batch", pooled_stem=False)),
+    ],
+    ids=["gru", "lstm", "transformer", "small", "resnet"],
+)
+def test_the_last_layers_are_z_and_c(module):
+    def parts(module):
+        is_audio = isinstance(module, CPC)
+        return module.encoder, module.context if is_audio else module.make_context()
+
+    names, variables = layer_names(module), {"params": {"encoder": {"norm": {}}}}
+    for part in "zc":
+        for layer in (part, names[names.index(part) - 1]):
+            same, own = end_at(module, variables, layer)
+            assert parts(same) == parts(module)
+            assert own is variables
+
+
+def test_what_is_left_of_the_layers_makes_the_rest_of_the_features():
+    """LSTM: the second layer on the first one's c."""
+    module = audio_module(LSTM(6, 2))
+    x, variables = draw(module, 2, 1600)
+    first = features(module, variables, "c1", x)
+    second = {
+        f"{name[:-1]}0": value
+        for name, value in variables["params"]["context"].items()
+        if name.endswith("1")
+    }
+    again = LSTM(6).apply({"params": second}, first)
+    np.testing.assert_allclose(again, features(module, variables, "c", x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_layer_of_the_small_encoder_is_the_mean_of_its_places():
+    module = picture_module(SmallConvEncoder((4, 8)))
+    x, variables = draw(module, 2, 3, 3, 8, 8, 1)
+    conv = variables["params"]["encoder"]["conv0"]
+    patches = x.reshape(-1, 8, 8, 1)
+    y = jax.lax.conv_general_dilated(
+        patches, conv["kernel"], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    wanted = jax.nn.relu(y + conv["bias"]).mean((1, 2)).reshape(2, 3, 3, 4)
+    np.testing.assert_allclose(features(module, variables, "z1", x), wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", ["none", "layer", "batch"])
+def test_a_layer_of_a_resnet_is_what_leaves_its_stage(norm):
+    encoder = ResNet((Stage(1, 4), Stage(2, 8)), norm=norm, pooled_stem=False)
+    module = picture_module(encoder)
+    x, variables = draw(module, 1, 2, 2, 8, 8, 1)
+    own = {kind: tree["encoder"] for kind, tree in variables.items() if "encoder" in tree}
+    _, state = encoder.apply(own, x.reshape(-1, 8, 8, 1), capture_intermediates=True)
+    y = state["intermediates"]["stage0_block0"]["__call__"][0]
+    if norm == "layer":
+        mean, var = y.mean((1, 2, 3), keepdims=True), y.var((1, 2, 3), keepdims=True)
+        y = (y - mean) / jnp.sqrt(var + 1e-6)
+    wanted = jax.nn.relu(y).mean((1, 2)).reshape(1, 2, 2, 4)
+    np.testing.assert_allclose(features(module, variables, "z1", x), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_contexts_of_each_direction_end_at_the_layer():
+    module = picture_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 2))
+    x, variables = draw(module, 1, 3, 3, 8, 8, 1)
+    shorter = picture_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 1))
+    np.testing.assert_array_equal(
+        features(module, variables, "c1", x), shorter.apply(variables, x, method="embed")[1]
+    )
+    assert layer_names(module) == ["z1", "z2", "z", "c1", "c2", "c"]
+
+
+@pytest.mark.parametrize("layer", ["z0", "z6", "c2", "d", ""])
+def test_an_unknown_layer_names_those_that_there_are(layer):
+    module = audio_module(GRU(6))
+    with pytest.raises(UserError, match=r"choose one of z1, z2, z3, z4, z5, z, c1, c$"):
+        end_at(module, {}, layer)
