@@ -7,7 +7,7 @@ from cpc.models.critics import Baseline, GaussianConditional, JointCritic, Separ
 from cpc.models.encoders import ConvEncoder
 from cpc.models.image_cpc import DIRECTIONS, ImageCPC, frame_positions, from_frame, to_frame
 from cpc.models.image_encoders import SmallConvEncoder
-from cpc.models.layers import end_at, layer_names
+from cpc.models.layers import end_at, layer_depths
 from cpc.models.load import (
     EXPORTED,
     WEIGHTS,
@@ -54,7 +54,7 @@ __all__ = [
     "frame_positions",
     "frames_around",
     "from_frame",
-    "layer_names",
+    "layer_depths",
     "linear_maps",
     "load",
     "load_cpc_audio",

@@ -12,14 +12,18 @@ from cpc.models.resnet import ResNet
 from cpc.types import PyTree, UserError
 
 
-def layer_names(module: Any) -> list[str]:
-    """Of the encoder z1, z2, ... and its last, z; of the contexts c1, ... and their last, c.
+def layer_depths(module: Any) -> dict[str, int]:
+    """Names of layers -> how many their part has up to there; z and c are the last ones.
 
     >>> from cpc.models import GRU, LinearPredictor
-    >>> layer_names(CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512)))
-    ['z1', 'z2', 'z3', 'z4', 'z5', 'z', 'c1', 'c']
+    >>> layer_depths(CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512)))
+    {'z1': 1, 'z2': 2, 'z3': 3, 'z4': 4, 'z5': 5, 'z': 5, 'c1': 1, 'c': 1}
     """
-    return [*_numbered(module)]
+    context = module.context if isinstance(module, CPC) else module.make_context()
+    depths = {}
+    for letter, depth in (("z", _depth(module.encoder)), ("c", _depth(context))):
+        depths |= {f"{letter}{n}": n for n in range(1, depth + 1)} | {letter: depth}
+    return depths
 
 
 def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
@@ -31,10 +35,10 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
     Raises:
       UserError: no such layer; those that there are, are named.
     """
-    layers = _numbered(module)
-    if layer not in layers:
-        raise UserError(f"the model has no layer {layer!r}: choose one of {', '.join(layers)}")
-    number = layers[layer]
+    depths = layer_depths(module)
+    if layer not in depths:
+        raise UserError(f"the model has no layer {layer!r}: choose one of {', '.join(depths)}")
+    number = depths[layer]
     if layer.startswith("z"):
         encoder: Any = _first(module.encoder, number)
         if isinstance(encoder, ResNet) and encoder.norm != "none" and encoder != module.encoder:
@@ -43,15 +47,6 @@ def end_at(module: Any, variables: PyTree, layer: str) -> tuple[Any, PyTree]:
     if isinstance(module, CPC):
         return module.clone(context=_first(module.context, number)), variables
     return module.clone(make_context=lambda: _first(module.make_context(), number)), variables
-
-
-def _numbered(module: Any) -> dict[str, int]:
-    """Names of layers -> the layers that their part has up to there."""
-    context = module.context if isinstance(module, CPC) else module.make_context()
-    numbered = {}
-    for letter, depth in (("z", _depth(module.encoder)), ("c", _depth(context))):
-        numbered |= {f"{letter}{n}": n for n in range(1, depth + 1)} | {letter: depth}
-    return numbered
 
 
 def _depth(part: Any) -> int:

@@ -22,7 +22,7 @@ from cpc.models import (
     SmallConvEncoder,
     Stage,
     end_at,
-    layer_names,
+    layer_depths,
 )
 from cpc.types import UserError
 
@@ -65,7 +65,7 @@ def test_the_last_layers_are_z_and_c(module):
         is_audio = isinstance(module, CPC)
         return module.encoder, module.context if is_audio else module.make_context()
 
-    names, variables = layer_names(module), {"params": {"encoder": {"norm": {}}}}
+    names, variables = [*layer_depths(module)], {"params": {"encoder": {"norm": {}}}}
     for part in "zc":
         for layer in (part, names[names.index(part) - 1]):
             same, own = end_at(module, variables, layer)
@@ -121,11 +121,11 @@ def test_contexts_of_each_direction_end_at_the_layer():
     np.testing.assert_array_equal(
         features(module, variables, "c1", x), shorter.apply(variables, x, method="embed")[1]
     )
-    assert layer_names(module) == ["z1", "z2", "z", "c1", "c2", "c"]
+    assert [*layer_depths(module)] == ["z1", "z2", "z", "c1", "c2", "c"]
 
 
 @pytest.mark.parametrize("layer", ["z0", "z6", "c2", "d", ""])
-def test_an_unknown_layer_names_those_that_there_are(layer):
+def test_an_unknown_layer_depths_those_that_there_are(layer):
     module = audio_module(GRU(6))
     with pytest.raises(UserError, match=r"choose one of z1, z2, z3, z4, z5, z, c1, c$"):
         end_at(module, {}, layer)
