@@ -11,7 +11,6 @@ import pathlib
 from absl import flags
 
 from cpc import models
-from cpc.train import restore_params
 from cpc.types import UserError
 from experiments import audio, image, launch, training
 from experiments.share import CARD, describe, kind_of, share
@@ -45,8 +44,7 @@ def read_run(workdir: pathlib.Path, step: int | None = None) -> models.Pretraine
             f"{workdir} has no checkpoints: train it first with python -m "
             f"experiments.{'audio' if kind == 'audio' else 'image'} --workdir {workdir}"
         )
-    arrays, _, step = restore_params(workdir / "checkpoints", step)
-    variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
+    variables, step = training.read_variables(workdir, step)
     if kind == "audio":
         model = audio.build_model(config.model)
     else:
