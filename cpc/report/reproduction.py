@@ -391,7 +391,7 @@ def order_agreement(
 
     The interval is a parametric bootstrap: every row is drawn from a normal distribution as wide
     as its interval over seeds and test items. p: the share of all orders of our rows whose tau is
-    as high or higher. Nothing for less than three rows.
+    as high or higher. Nothing for less than three rows; NaN where all are equal.
     """
     if len(ours) < 3:
         return None
@@ -404,7 +404,7 @@ def order_agreement(
         drawn = kendall_tau(values + spread * noise, y)
         low, high = (float(end) for end in np.nanquantile(drawn, [0.025, 0.975]))
     p = math.nan
-    if len(values) <= MOST_PERMUTED:
+    if len(values) <= MOST_PERMUTED and math.isfinite(tau):
         orders = np.array(list(itertools.permutations(values)))
         p = float((kendall_tau(orders, y) >= tau - 1e-9).mean())
     return Estimate(tau, low, high), p

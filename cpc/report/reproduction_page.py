@@ -247,8 +247,10 @@ def order_sentence(result: Result) -> str:
     if result.tau is None:
         return "Order against the paper's: fewer than three of its rows are measured."
     tau, p = result.tau
-    share = f", p {p:.3f} (exact)" if math.isfinite(p) else ""
-    return f"Order against the paper's: Kendall's τ {with_interval(tau, 1, '.2f')}{share}."
+    share = f"p {markup.number_text(p, '.3f')}" + " (exact)" * math.isfinite(p)
+    untold = "" if math.isfinite(tau.value) else f": {UNTOLD}, as our rows are equal"
+    text = with_interval(tau, 1, ".2f")
+    return f"Order against the paper's: Kendall's τ {text}, {share}{untold}."
 
 
 def figure_2(reproduction: Reproduction) -> str:
@@ -284,12 +286,12 @@ def figure_3(reproduction: Reproduction) -> str:
 
 def offsets_sentence(offsets: Offsets) -> str:
     """Whether it falls."""
-    tau, p = offsets.tau
-    statistic = f"{tau:.2f}".replace("-", "−")
+    tau = markup.number_text(offsets.tau[0], ".2f").replace("-", "−")
+    p = markup.number_text(offsets.tau[1], ".2g")
     return (
         f"Held-out windows, N about {mean_known(offsets.num_candidates):,.0f}. The paper's curve "
         f"starts high and falls; ours: {offsets.verdict} (Kendall's τ of acc_top1 with the offset "
-        f"{statistic}, p {p:.2g} if offsets were independent). The first two offsets share samples "
+        f"{tau}, p {p} if offsets were independent). The first two offsets share samples "
         "with the context."
     )
 

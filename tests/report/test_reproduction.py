@@ -172,6 +172,25 @@ def test_agreement_with_the_paper_and_its_exact_p():
     assert reproduction.order_agreement(theirs[:2], tight[:2]) is None
 
 
+def test_equal_rows_have_no_order():
+    level = [Estimate(1.0, 0.9, 1.1)] * 3
+    agreement = reproduction.order_agreement([28.5, 57.6, 63.6], level)
+    assert np.isnan([*agreement[0], agreement[1]]).all()
+    said = reproduction_page.order_sentence(
+        reproduction_page.Result(STEPS, "", {}, {}, [], agreement)
+    )
+    assert "τ –, p –: cannot be told" in said
+
+
+def test_a_flat_curve_over_offsets_has_no_order(tmp_path):
+    write_plan(tmp_path, ["steps-20"])
+    path = write_cell(tmp_path, "steps-20")
+    (path / "metrics.jsonl").write_text(json.dumps({**record(1.0), "acc_top1": [0.5] * 20}) + "\n")
+    found = reproduction.read_offsets(reproduction.read_reproduction(tmp_path).cells["steps-20"])
+    assert found.verdict == UNTOLD
+    assert "offset –, p – if" in reproduction_page.offsets_sentence(found)
+
+
 def test_offsets_fall_rise_or_waver(tmp_path):
     write_plan(tmp_path, ["steps-20"])
     path = write_cell(tmp_path, "steps-20")
