@@ -53,7 +53,7 @@ class CPCOutputs(NamedTuple):
     c: Array
     """Contexts (b, t, h); c[:, t] has seen the latents up to and including t."""
     predictions: Array
-    """W_k c (b, t, k, d): entry k - 1 predicts the latent k steps ahead."""
+    """W_k c (b, t, k, d): entry i predicts the latent offsets[i] steps ahead (audio: i + 1)."""
 
 
 class UserError(Exception):

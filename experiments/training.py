@@ -308,11 +308,13 @@ def make_summary(
     """Turns the sums of a window of steps into its record; says so when the state changes."""
     tracker = Tracker(problem.objective.is_bound, problem.objective.name)
     begin, last = time.time() - seconds_before, ""
+    names = [f" {view}" if len(problem.views) > 1 else "" for view in problem.views]
+    places = [f"{k}{name}" for name in names for k in problem.offsets]
 
     def summarize(sums, step):
         nonlocal last
         track = tracker(sums["offsets"])
-        warning = tracker.warning(track) or "" if sums["steps"] else ""
+        warning = tracker.warning(track, places) or "" if sums["steps"] else ""
         kind = warning.split(":")[0]
         if kind and kind != last:
             say(f"step {step:,}: {warning}")

@@ -1,6 +1,7 @@
 """The tracker: what a run's sums say about mutual information, and when not to believe it."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,20 +76,22 @@ class Tracker:
             state=tuple(_state(*row) for row in zip(value, log_n, low, strict=True)),
         )
 
-    def warning(self, track: Track) -> str | None:
-        """A plain sentence if the loss sits at chance or the value at its ceiling."""
-        offsets = {state: [] for state in ("chance", "saturated", "warn", "fine")}
-        for k, state in enumerate(track.state, start=1):
-            offsets[state].append(k)
-        if len(offsets["chance"]) == len(track.state):
+    def warning(self, track: Track, places: Sequence[str]) -> str | None:
+        """A plain sentence if the loss sits at chance or the value at its ceiling.
+
+        `places` are the offsets of the track's entries in words, such as 2 or 2 down.
+        """
+        if set(track.state) == {"chance"}:
             return (
                 f"the loss sits at chance: log N - L is {np.nanmean(track.value):.3f} nats of "
                 f"{np.nanmean(track.log_n):.2f}, nothing is predicted yet"
             )
-        if offsets["saturated"]:
+        named = zip(places, track.state, strict=True)
+        full = [place for place, state in named if state == "saturated"]
+        if full:
             return (
-                f"the {self.word} is at its ceiling log N at offset {_join(offsets['saturated'])}: "
-                "the information may be far larger; use more negatives to see it"
+                f"the {self.word} is at its ceiling log N at offset {', '.join(full)}: the "
+                "information may be far larger; use more negatives to see it"
             )
         return None
 
@@ -99,7 +102,3 @@ def _state(value, log_n, low):
     if value <= 0.6 * log_n:
         return "fine"
     return "warn" if value <= 0.9 * log_n else "saturated"
-
-
-def _join(numbers):
-    return ", ".join(map(str, numbers))

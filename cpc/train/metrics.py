@@ -1,7 +1,7 @@
 """Where records go: a jsonl file, TensorBoard, a progress line.
 
 A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}. A
-writer has `write(record)` and `close()`. Lists are per offset: entry k - 1 belongs to offset k.
+writer has `write(record)` and `close()`. Lists are per offset: entry i belongs to offsets[i].
 """
 
 import contextlib

@@ -74,10 +74,19 @@ def test_sentences():
     chance = Tracker(False)(sums_of([0.0, 0.0], [8, 8], log_n))
     full = Tracker(False)(sums_of([8 * log_n] * 2, [8, 8], log_n))
     fine = Tracker(False)(sums_of([16.0, 15.9], [8, 8], log_n))
-    assert Tracker(False).warning(chance).startswith("the loss sits at chance: log N - L is 0.000")
-    assert "the score is at its ceiling log N at offset 1" in Tracker(False).warning(full)
-    assert "the bound is at its ceiling" in Tracker(True).warning(full)
-    assert Tracker(False).warning(fine) is None
+    said = Tracker(False).warning(chance, ["1"])
+    assert said.startswith("the loss sits at chance: log N - L is 0.000")
+    assert "the score is at its ceiling log N at offset 1:" in Tracker(False).warning(full, ["1"])
+    assert "the bound is at its ceiling" in Tracker(True).warning(full, ["1"])
+    assert Tracker(False).warning(fine, ["1"]) is None
+
+
+def test_the_sentence_names_offset_and_direction():
+    log_n = np.log(64)
+    fine, full = (sums_of([value] * 2, [8, 8], log_n) for value in (16.0, 8 * log_n))
+    track = Tracker(True)(jax.tree.map(lambda *ends: np.concatenate(ends), fine, full, fine, full))
+    said = Tracker(True).warning(track, ["2 down", "3 down", "2 up", "3 up"])
+    assert "at offset 3 down, 3 up:" in said
 
 
 def test_an_offset_without_anchors_is_chance_and_not_a_number():
