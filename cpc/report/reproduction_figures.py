@@ -135,6 +135,8 @@ def bound_figure(rows: Sequence[Record], truth: dict[str, Any] | None) -> Figure
     if last is not None and last < sizes[-1]:
         axes.axvline(last, color=GRAY, linewidth=1, label="a bound up to here, then a score")
     axes.set_xscale("log", base=2)
+    # In plain digits: a power's exponent would load all fonts of mathematics.
+    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
     label(axes, "N, the positive among them", "nats", "log N − L on held-out windows")
     add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

@@ -338,6 +338,14 @@ def test_every_point_of_the_picture_is_inside():
     assert len(np.unique(reproduction_figures.chosen_speakers(many).speaker)) == 10
 
 
+def test_sizes_are_written_in_plain_digits():
+    row = {"offset": 1, "value": 1.0, "low": 0.9, "high": 1.1, "is_bound": True}
+    rows = [{**row, "n": 2**power} for power in range(5, 17)]
+    axes = reproduction_figures.bound_figure(rows, None).axes[0]
+    ticks = [text.get_text() for text in axes.get_xticklabels(which="both")]
+    assert [text for text in ticks if text] == [f"{2**power:,}" for power in range(5, 17)]
+
+
 def test_at_the_papers_size_the_gap_is_shown(tmp_path):
     folder = paper_like(tmp_path, shift=0.01)
     plan = json.loads((folder / "sweep.json").read_text())
