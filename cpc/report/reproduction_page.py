@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -333,32 +333,41 @@ def open_table(reproduction: Reproduction) -> str:
         head,
         [[markup.breakable(text) for text in row] for row in rows],
         title="Choices",
-        caption="Phones by frame, linear on c; points over the cell mixed. Empty where no cell "
-        "varies the choice, or none was asked for.",
+        caption="Phones by frame, linear on c, and points over the cell mixed; classes of "
+        "pictures, linear on z, and points over the cell image.",
         style="plain",
     )
 
 
 def open_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]:
-    """Head and rows; a column for each labelled set."""
-    table = next(table for table in TABLES if table.number == "2")
-    sets = labelled_sets(reproduction.cells, table)
-    rows = []
-    for one in reproduction.plan["open"]:
-        cell = reproduction.cells.get(one["cell"])
-        row = [one["what"], one["choice"], one["change"]]
-        rows.append([*row, *(sensitivity(reproduction, cell, data) for data in sets)])
-    return ["open", "here", "varied as", *(f"phones, {data}" for data in sets)], rows
+    """Head and rows; a column for each labelled set, of phones and of pictures."""
+    columns = [
+        (base, Probe(table.task, data, table.unit, features, "linear"))
+        for base, number, features in (("mixed", "2", "c"), ("image", "3", "z"))
+        for table in [next(table for table in TABLES if table.number == number)]
+        for data in labelled_sets(reproduction.cells, table)
+    ]
+    rows = [
+        [
+            *(one[key] for key in ("what", "choice", "change")),
+            *(sensitivity(reproduction.cells, one["cell"], *column) for column in columns),
+        ]
+        for one in reproduction.plan["open"]
+    ]
+    heads = [f"{probe.task}, {probe.data}" for _, probe in columns]
+    return ["open", "here", "varied as", *heads], rows
 
 
-def sensitivity(reproduction: Reproduction, cell: Cell | None, data: str) -> str:
-    """Accuracy of a cell, and points over the base."""
-    probe = Probe("phones", data, "frame", "c", "linear")
-    base = reproduction.cells.get("mixed")
-    ours = list(by_seed(cell, probe).values()) if cell else []
-    theirs = list(by_seed(base, probe).values()) if base else []
+def sensitivity(cells: Mapping[str, Cell], name: str, base: str, probe: Probe) -> str:
+    """Accuracy of a cell, and points over the base; a dash for what it cannot be asked of."""
+    pictures = {row.cell for table in TABLES if table.unit == "picture" for row in table.rows}
+    if not name or (name in pictures) != (base in pictures):
+        return "–"
+    ours, theirs = (
+        list(by_seed(cells[one], probe).values()) if one in cells else [] for one in (name, base)
+    )
     if not ours:
-        return ""
+        return MISSING
     estimate = in_percent(combine(ours))
     text = f"{estimate.value:.1f}"
     if theirs:

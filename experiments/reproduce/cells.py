@@ -30,6 +30,8 @@ class Open(NamedTuple):
     cell: str = ""
     """The cell that varies it."""
     settings: Mapping[str, Any] = types.MappingProxyType({})
+    why_not: str = "no key varies it"
+    """Said where there is no cell."""
 
 
 class Scale(NamedTuple):
@@ -103,7 +105,11 @@ OPEN = (
         {"probe.num_epochs": 10},
     ),
     Open("size of the pictures' context network", "", "image-gru", IMAGES["image-gru"]),
-    Open("length of the pictures' training", "as the config says"),
+    Open(
+        "length of the pictures' training",
+        "as the config says",
+        why_not="num_steps does; there is no cell of it",
+    ),
 )
 
 SCALES = {
@@ -213,7 +219,7 @@ PARTS = {
     "figure 2": ("mixed",),
     "figure 3": ("steps-20",),
     "figure 5": ("image",),
-    "open": ("mixed", *(one.cell for one in OPEN if one.cell)),
+    "open": ("mixed", "image", *(one.cell for one in OPEN if one.cell)),
     "bound": ("mixed", "open-groups"),
 }
 
@@ -332,7 +338,7 @@ def describe_open(
                 "what": one.what,
                 "choice": "; ".join(part for part in (one.here, keys) if part),
                 "cell": one.cell,
-                "change": ", ".join(f"{key}={value}" for key, value in own.items()),
+                "change": ", ".join(f"{key}={value}" for key, value in own.items()) or one.why_not,
             }
         )
     return rows

@@ -313,6 +313,26 @@ def test_top_5_stands_beside_table_4(tmp_path):
     assert "Held: classes: the class is more often among CPC's five best" in summary
 
 
+def test_what_is_open_is_compared_with_its_own_base(tmp_path):
+    names = {"open-norm": "layer", "open-clip": "1.0", "image-gru": "gru", "": "no key varies it"}
+    choices = [{"what": n, "choice": "", "cell": n, "change": c} for n, c in names.items()]
+    cells = ("mixed", "open-norm", "open-clip", "image", "image-gru")
+    write_plan(tmp_path, cells, open=choices)
+    write_cell(tmp_path, "mixed", 0.5, half=0.03)
+    write_cell(tmp_path, "open-norm", 0.6, half=0.04)
+    for name, accuracy in (("image", 0.8), ("image-gru", 0.7)):
+        row = {**probe("z", accuracy, 0.01, data="shapes", task="classes"), "unit": "picture"}
+        write_cell(tmp_path, name, more=[row])
+    found = reproduction_page.open_rows(reproduction.read_reproduction(tmp_path))
+    assert found[0] == ["open", "here", "varied as", "phones, voices", "classes, shapes"]
+    assert [row[2:] for row in found[1]] == [
+        ["layer", "60.0, +10.0 (+5.0 to +15.0)", "–"],
+        ["1.0", MISSING, "–"],
+        ["gru", "–", "70.0, −10.0 (−11.4 to −8.6)"],
+        ["no key varies it", "–", "–"],
+    ]
+
+
 def test_names_are_escaped_everywhere(tmp_path):
     folder = whole_folder(tmp_path / "all")
     plan = json.loads((folder / "sweep.json").read_text())
