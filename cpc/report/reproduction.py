@@ -38,6 +38,9 @@ SURE, FEWEST_OFFSETS = 0.01, 3
 #: So many rows have few enough orders to go through.
 MOST_PERMUTED = 8
 
+#: Features of a row that no probe has: always the most frequent class of the training.
+CHANCE = "chance"
+
 HELD, REFUTED, UNTOLD = "held", "did not hold", "cannot be told"
 MISSING = "not measured"
 
@@ -120,7 +123,8 @@ def _table_1(task: str, claims: tuple[Claim, ...]) -> Table:
         ("CPC, one hidden layer", "c", "hidden"),
     ]
     ours = [Row(label, "mixed", f, p, None) for label, f, p in more if (f, p) not in known]
-    rows = (*theirs, *ours)
+    chance = Row("chance (the largest class)", "mixed", CHANCE, "", None)
+    rows = (chance, *theirs, *ours)
     return Table("1", f"Table 1: {task} by frame", task, "frame", rows, claims)
 
 
@@ -295,12 +299,23 @@ def measure(
         if row.cell not in cells:
             continue
         probe = Probe(table.task, data, table.unit, row.features, row.probe)
-        recorded = by_seed(cells[row.cell], probe).values()
+        of_seeds = majority_by_seed if row.features == CHANCE else by_seed
+        recorded = of_seeds(cells[row.cell], probe).values()
         rows = [one.get(table.score) if table.score else one for one in recorded]
         rows = [one for one in rows if one]  # few classes have no five best
         if rows:
             found[row.label] = (in_percent(combine(rows)), rows)
     return found
+
+
+def majority_by_seed(cell: Cell, probe: Probe) -> dict[Any, Record]:
+    """Of whatever probes there are of a task, data and unit; recorded without an interval."""
+    return {
+        run.config.get("seed"): {"accuracy": row["majority"], "low": math.nan, "high": math.nan}
+        for run in cell.runs
+        for other, row in probes_of(run).items()
+        if other[:3] == probe[:3]
+    }
 
 
 def combine(rows: Sequence[Record]) -> Estimate:
@@ -317,8 +332,8 @@ def combine(rows: Sequence[Record]) -> Estimate:
     seeds = mean - low if len(rows) > 1 else 0.0
     down = float(np.mean([row["accuracy"] - row["low"] for row in rows]))
     up = float(np.mean([row["high"] - row["accuracy"] for row in rows]))
-    ends = max(0.0, mean - math.hypot(seeds, down)), min(1.0, mean + math.hypot(seeds, up))
-    return Estimate(mean, *(round(end, 12) for end in ends))
+    ends = np.clip([mean - math.hypot(seeds, down), mean + math.hypot(seeds, up)], 0, 1)
+    return Estimate(mean, *(round(float(end), 12) for end in ends))
 
 
 def in_percent(estimate: Estimate) -> Estimate:

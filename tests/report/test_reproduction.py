@@ -32,7 +32,7 @@ PLAN = {
 def probe(features, accuracy, half, kind="linear", data="voices", task="phones"):
     return {
         "task": task, "data": data, "unit": "frame", "features": features, "probe": kind,
-        "accuracy": accuracy, "low": accuracy - half, "high": accuracy + half,
+        "accuracy": accuracy, "low": accuracy - half, "high": accuracy + half, "majority": 0.125,
     }  # fmt: skip
 
 
@@ -277,6 +277,7 @@ def test_the_whole_page(tmp_path):
     summary = (folder / "reproduction.md").read_text()
     assert "| mixed speaker (excl.) | 57.3 | 57.3 (56.8 to 57.8) | 1 |" in summary
     found = json.loads((folder / "reproduction.json").read_text())
+    assert "| chance (the largest class) |  | 12.5 | 1 |" in summary
     steps = next(t for t in found["tables"] if "steps" in t["title"])
     assert steps["tau"]["value"] == 1.0
     assert found["figure_3"]["verdict"] == HELD
