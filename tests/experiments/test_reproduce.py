@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from cpc.report.reproduction import TABLES
+from cpc.report.reproduction import CHANCE, TABLES
 from cpc.types import UserError
 from experiments.launch import flatten
 from experiments.reproduce import __main__ as reproduce
@@ -42,6 +42,17 @@ def test_every_row_of_the_page_has_a_cell():
         assert {row.cell for row in table.rows} <= set(PARTS[f"table {table.number}"])
         labels = {row.label for row in table.rows}
         assert all(set(pair) <= labels for claim in table.claims for pair in claim.pairs)
+
+
+def test_every_row_of_the_page_is_measured_at_some_scale():
+    made = set()
+    for scale in SCALES:
+        for cell in planned("mixed", "image", "image-gru", scale=scale, data="synthetic"):
+            asked = cells_.config_of(cell, scale, "synthetic").probe
+            made |= {(cell.name.split(",")[0], word) for word in (*asked.features, *asked.tasks)}
+    for table in TABLES:
+        for row in table.rows if table.number != "2" else ():
+            assert (row.cell, row.features) in made or row.features == CHANCE, row
 
 
 def test_a_cell_is_the_first_but_for_its_row():
