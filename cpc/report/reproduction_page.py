@@ -9,7 +9,16 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from cpc.report import markup
-from cpc.report.comparison import Cell, Estimate, Probe, by_seed, difference, watched
+from cpc.report.comparison import (
+    Cell,
+    Estimate,
+    Probe,
+    accuracy,
+    by_seed,
+    difference,
+    probes_of,
+    watched,
+)
 from cpc.report.comparison_page import finite, markdown, with_interval
 from cpc.report.draw import to_png
 from cpc.report.image_figures import units_figure
@@ -391,7 +400,10 @@ def bound_section(reproduction: Reproduction) -> str:
         "The bound, which the paper does not tabulate",
         shown(bound_figure(rows, truth), "Against the number of negatives", words) if rows else "",
         markup.table(
-            *bound_table(rows, truth), title="log N − L, nats", caption="*: a score, no bound."
+            *bound_table(rows, truth),
+            title="log N − L, nats",
+            caption="±: half of the 95 % interval over windows. *: a score, no bound.",
+            style="wrapping",
         )
         if rows
         else markup.paragraph("log N − L by number of negatives: not measured."),
@@ -448,16 +460,20 @@ def bound_table(
 
 
 def nats_text(row: dict[str, Any]) -> str:
-    """With a star where it is no bound.
+    """With half the width of its interval, and a star where it is no bound.
 
-    >>> nats_text({"value": -0.014, "is_bound": False})
-    '−0.01*'
+    >>> nats_text({"value": -0.014, "low": -0.044, "high": 0.016, "is_bound": False})
+    '−0.01 ±0.03*'
     """
-    return f"{row['value']:.2f}".replace("-", "−") + "*" * (not row["is_bound"])
+    value = f"{row['value']:.2f}".replace("-", "−")
+    half = markup.number_text((row["high"] - row["low"]) / 2, ".2f")
+    return f"{value} ±{half}" + "*" * (not row["is_bound"])
 
 
 def groups_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]] | None:
     """Cells that differ in negatives.groups alone: N, the score, the bound, and the phones."""
+    table = next(table for table in TABLES if table.number == "2")
+    sets = labelled_sets(reproduction.cells, table)
     rows = []
     for name in ("mixed", "open-groups"):
         cell = reproduction.cells.get(name)
@@ -465,6 +481,8 @@ def groups_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]
             if not run.tests:
                 continue
             score, strict = next(iter(run.tests.values()))[-1], watched(run)[-1]
+            known = probes_of(run)
+            phones = [known.get(Probe("phones", data, "frame", "c", "linear")) for data in sets]
             rows.append(
                 [
                     name,
@@ -473,9 +491,11 @@ def groups_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]]
                     f"{mean_known(score['log_n']):.2f}",
                     f"{mean_known(score['bound']):.2f}",
                     f"{mean_known(strict['bound']):.2f}" if strict.get("is_bound") else "",
+                    *(with_interval(accuracy([row]), 100, ".1f") if row else "" for row in phones),
                 ]
             )
     head = ["cell", "devices' groups", "N", "log N", "log N − L (score)", "strict bound"]
+    head += [f"phones %, {data}" for data in sets]
     return (head, rows) if {row[0] for row in rows} == {"mixed", "open-groups"} else None
 
 
@@ -501,7 +521,8 @@ def summary_of(
     found = read_json(reproduction.folder / "bound.json") or {}
     if "bound" in plan["parts"] and found.get("rows"):
         table = bound_table(found["rows"], found.get("truth"))
-        parts += ["## log N - L by N, nats (*: a score, no bound)", markdown(*table)]
+        said = "±: half of the 95 % interval over windows; *: a score, no bound"
+        parts += [f"## log N - L by N, nats ({said})", markdown(*table)]
     parts += ["## What is not here", *(f"- {sentence}" for sentence in ABSENT), NOTE]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

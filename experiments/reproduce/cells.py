@@ -221,7 +221,7 @@ PARTS = {
     "figure 3": ("steps-20",),
     "figure 5": ("image",),
     "open": ("mixed", "image", *(one.cell for one in OPEN if one.cell)),
-    "bound": ("mixed", "open-groups"),
+    "bound": (*TABLE_2, "open-groups"),
 }
 
 

@@ -273,7 +273,8 @@ def test_the_whole_page(tmp_path):
     assert "+5.4 (" in page  # open-norm over mixed: 70.0 and 64.6
     assert page.count("<script>") == 1
     assert not re.search(r'(src|href)="(?!data:)', page)  # it needs nothing beside itself
-    assert "1.00*" in page  # a score is marked
+    assert "1.00 ±0.10*" in page  # a score is marked
+    assert "60.0 (59.5 to 60.5)" in page  # phones of the cell with groups
     summary = (folder / "reproduction.md").read_text()
     assert "| mixed speaker (excl.) | 57.3 | 57.3 (56.8 to 57.8) | 1 |" in summary
     found = json.loads((folder / "reproduction.json").read_text())
