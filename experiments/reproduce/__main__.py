@@ -1,6 +1,6 @@
 r"""The paper's tables and figures, made again: sweeps of ordinary runs, and a page of both.
 
-    python -m experiments.reproduce --table 2 --scale small --data voices --workdir runs/reproduced
+    python -m experiments.reproduce --table 2 --scale small --data voices
     python -m experiments.reproduce --figure 3 --scale smoke --workdir runs/smoke
     python -m experiments.reproduce --all --scale paper --workdir runs/paper \
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
@@ -13,9 +13,9 @@ smoke: does everything run, in minutes, on sound that is made up. small: the ord
 the demo's voices, everything in about an hour on 2 cores (62 minutes were measured, --jobs 2).
 paper: the paper's sizes.
 
-Tables share cells: another --table into the same --workdir adds what is missing. The same command
-again resumes. Writes reproduction.html, .md and .json. While it runs:
-python -m experiments.status WORKDIR.
+Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
+unless another is named. Tables share cells: another --table into the same --workdir adds what is
+missing. The same command again resumes. While it runs: python -m experiments.status WORKDIR.
 """
 
 import argparse
@@ -73,7 +73,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--all", action="store_true", help="every table and figure")
     parser.add_argument("--scale", default="small", help=", ".join(SCALES))
     parser.add_argument("--data", help=f"{', '.join(DATA)}; each scale has its own by default")
-    parser.add_argument("--workdir", type=pathlib.Path, help="directory of all cells and the page")
+    parser.add_argument(
+        "--workdir",
+        type=pathlib.Path,
+        help="directory of all cells and the page; runs/reproduced-SCALE-DATA by default",
+    )
     parser.add_argument("--seeds", type=int, default=1, help="so many seeds of each cell")
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time, sharing the cores")
     add = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
@@ -90,8 +94,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parts = find_parts(options)
     scale, data = choose("scale", options.scale, SCALES), options.data
     data = choose("data", data or DEFAULT_DATA[scale], DATA)
-    if options.workdir is None:
-        raise UserError("no --workdir is given: name the directory of all cells")
     for name in ("seeds", "jobs"):
         if getattr(options, name) < 1:
             raise UserError(f"--{name} is {getattr(options, name)}: it must be 1 or more")
@@ -105,7 +107,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_cell(config, Cell(cell.name, {}))
         check_prepared(config)
         check_window(cell.name, config)
-    folder = options.workdir.expanduser()
+    folder = options.workdir or pathlib.Path("runs") / f"reproduced-{scale}-{data}"
+    folder = folder.expanduser()
     jobs = [make_job(cell, folder, options.device) for cell in planned]
     if options.dry_run:
         print("\n".join(shlex.join(job.command) for job in jobs))
@@ -119,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         **describe(planned, scale, data, options.jobs),
         "open": describe_open(scale, data, user),
     }
-    print(f"{plan['size']}.\n{plan['hardware']}.", flush=True)
+    print(f"workdir: {folder}\n{plan['size']}.\n{plan['hardware']}.", flush=True)
     with open_folder(folder, plan, planned) as lock, count_signals() as num_signals:
 
         def begin(jobs):

@@ -183,7 +183,7 @@ SCALES = {
         hardware="2 fast CPU cores",
         seconds_per_step={"audio": 0.2, "image": 0.5},
         seconds_per_cell=50,
-        seconds_of_table_1=390,
+        seconds_of_table_1=440,
     ),
     "paper": Scale(
         audio={

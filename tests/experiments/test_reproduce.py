@@ -99,7 +99,7 @@ def test_everything_small_takes_an_hour_at_most():
     said = reproduce.describe(cells, "small", "voices", 1)
     assert "400 steps of 8 windows of 1.28 s" in said["size"]
     assert said["hardware"].startswith("Hardware: 2 fast CPU cores")
-    assert "; time: about 5" in said["hardware"]
+    assert "; time: about 60 min" in said["hardware"]
     assert "never measured" in reproduce.describe(cells, "paper", "voices", 1)["hardware"]
 
 
@@ -113,6 +113,22 @@ def test_dry_run(capsys, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_the_folder_is_named_by_scale_and_data(capsys):
+    reproduce.main(["--table", "2", "--scale", "small", "--data", "voices", "--dry-run"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("--workdir runs/reproduced-small-voices/mixed,seed=0")
+
+
+def test_the_folder_is_said_first(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "run_jobs", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):  # as no cell is done
+        reproduce.main(["--figure", "3", "--scale", "smoke"])
+    said = capsys.readouterr().out
+    assert said.startswith("workdir: runs/reproduced-smoke-synthetic\n")
+    assert "page: runs/reproduced-smoke-synthetic/reproduction.html" in said
+
+
 @pytest.mark.parametrize(("argv", "words"), [
     ([], "nothing is asked for"),
     (["--table", "7"], "there is no table 7 here; choose from"),
@@ -121,7 +137,6 @@ def test_dry_run(capsys, tmp_path):
     (["--figure", "bound"], "there is no figure bound"),
     (["--all", "--scale", "huge"], "--scale is 'huge': choose one of smoke, small, paper"),
     (["--all", "--data", "timit"], "--data is 'timit': choose one of synthetic"),
-    (["--all"], "no --workdir"),
     (["--all", "--workdir", "x", "--seeds", "0"], "--seeds is 0"),
     (["--all", "--workdir", "x", "--audio", "num_step=3"], "did you mean num_steps"),
     (["--all", "--workdir", "x", "--audio", "num_steps"], "sets nothing"),
