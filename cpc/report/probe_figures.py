@@ -1,5 +1,6 @@
 """Figures of the probes: accuracies with intervals, and the picture of speakers."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -165,9 +166,18 @@ def progress_parts(name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def flat_points(x: np.ndarray) -> np.ndarray:
-    """t-SNE of the standardised features (n, d): (n, 2), the same each time."""
+    """t-SNE of the standardised features (n, d): (n, 2), the same each time.
+
+    The last answer is kept: the page of a reproduction is written anew after each of its cells.
+    """
+    return _flat_points(x.tobytes(), x.dtype.str, x.shape)
+
+
+@functools.lru_cache(maxsize=1)
+def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     from sklearn.manifold import TSNE  # over a second, which other pictures need not wait
 
+    x = np.frombuffer(data, dtype).reshape(shape)
     x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
     perplexity = min(30.0, (len(x) - 1) / 3)
     return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)

@@ -8,11 +8,13 @@ import re
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.manifold import TSNE
 
 from cpc import report
 from cpc.report import reproduction, reproduction_figures, reproduction_page
 from cpc.report.comparison import Estimate
 from cpc.report.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
+from cpc.report.probe_figures import flat_points
 from cpc.report.records import Picture
 from cpc.report.reproduction import HELD, MISSING, REFUTED, UNTOLD
 from cpc.types import UserError
@@ -345,6 +347,22 @@ def test_names_are_escaped_everywhere(tmp_path):
     for tag in ("<i>", "<u>", "<b>&", "\"'ana"):
         assert tag not in page, tag
     assert "&lt;b&gt;&amp;&quot;&#x27;ana" in page
+
+
+def test_points_are_not_laid_out_twice(monkeypatch):
+    fitted = []
+
+    class Counted(TSNE):
+        def fit_transform(self, X, y=None):
+            fitted.append(X)
+            return super().fit_transform(X, y)
+
+    monkeypatch.setattr("sklearn.manifold.TSNE", Counted)
+    x = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
+    first, second, other = (flat_points(points) for points in (x, x.copy(), x[::-1]))
+    assert len(fitted) == 2
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
 
 
 def test_every_point_of_the_picture_is_inside():
