@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from cpc.report.probe_figures import feature_order, grouped_rows
+from cpc.report import markup
+from cpc.report.probe_figures import PROBES, feature_order, grouped_rows
 from cpc.report.records import Record, Run, known, mean_known, read_run
 from cpc.report.tables import flatten
 from cpc.report.words import PICTURES, words_of
@@ -172,6 +173,19 @@ def over_seeds(values: Sequence[float | int]) -> Estimate:
     return Estimate(mean, float(mean - half), float(mean + half))
 
 
+def with_interval(estimate: Estimate, scale: float | int, style: str) -> str:
+    """A number and, in brackets, its interval.
+
+    >>> with_interval(Estimate(0.5, 0.4, 0.6), 100, ".1f")
+    '50.0 (40.0 to 60.0)'
+    """
+    value, low, high = (scale * one for one in estimate)
+    text = markup.number_text(value, style)
+    if math.isfinite(low + high):
+        text += f" ({low:{style}} to {high:{style}})"
+    return text.replace("-", "−")
+
+
 def difference(a: Estimate, b: Estimate) -> Estimate:
     """Difference a - b of independent estimates, from their intervals.
 
@@ -210,6 +224,17 @@ def probes_of(run: Run) -> dict[Probe, dict[str, Any]]:
         for group, rows in grouped_rows(run).items()
         for row in rows
     }
+
+
+def probe_title(probe: Probe) -> str:
+    """In words.
+
+    >>> probe_title(Probe("phones", "festvox-ru", "frame", "c", "linear"))
+    'phones by frame, festvox-ru, linear on c'
+    """
+    kind = PROBES.get(probe.probe, probe.probe)
+    by = "" if probe.unit == "picture" else f" by {probe.unit}"
+    return f"{probe.task}{by}, {probe.data}, {kind} on {probe.features}"
 
 
 def all_probes(cells: Sequence[Cell]) -> list[Probe]:

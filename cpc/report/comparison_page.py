@@ -2,15 +2,9 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from cpc.report import markup
 from cpc.report.comparison import (
@@ -25,18 +19,18 @@ from cpc.report.comparison import (
     headline,
     learned,
     nats,
-    over_seeds,
     probe_row,
-    probes_of,
+    probe_title,
     read_cells,
     stem,
     steps_of,
     value_of,
     watched,
+    with_interval,
 )
-from cpc.report.draw import GRAY, GRID, MUTED, add_shared_legend, label, make_figure, to_png
-from cpc.report.probe_figures import PROBES, progress_parts
-from cpc.report.records import Run, known, rule_name, series
+from cpc.report.comparison_figures import curves_figure, dots_figure
+from cpc.report.draw import to_png
+from cpc.report.records import known
 from cpc.report.verdict import duration
 from cpc.types import UserError
 
@@ -87,9 +81,9 @@ def write_comparison(
     whole = main_table(cells, paper, whole_columns(cells))
     shorter = main_table(cells, paper, accuracy_columns(cells))
     record = {"cells": [record_of(cell, cells, paper) for cell in cells]}
-    text = json.dumps(finite(record), indent=2, allow_nan=False)
+    text = json.dumps(markup.finite(record), indent=2, allow_nan=False)
     (folder / "comparison.json").write_text(text + "\n", encoding="utf-8")
-    (folder / "comparison.md").write_text(markdown(*whole), encoding="utf-8")
+    (folder / "comparison.md").write_text(markup.markdown(*whole), encoding="utf-8")
     path = folder / "comparison.html"
     path.write_text(markup.page(title_of(cells), page_body(cells, *shorter)), encoding="utf-8")
     return path
@@ -274,19 +268,6 @@ def nats_text(cell: Cell) -> str:
     return with_interval(estimate, 1, ".2f") + ("" if is_bound else " (score)")
 
 
-def with_interval(estimate: Estimate, scale: float | int, style: str) -> str:
-    """A number and, in brackets, its interval.
-
-    >>> with_interval(Estimate(0.5, 0.4, 0.6), 100, ".1f")
-    '50.0 (40.0 to 60.0)'
-    """
-    value, low, high = (scale * one for one in estimate)
-    text = markup.number_text(value, style)
-    if math.isfinite(low + high):
-        text += f" ({low:{style}} to {high:{style}})"
-    return text.replace("-", "−")
-
-
 def percent(row: ProbeRow) -> str:
     """Accuracy in percent."""
     return with_interval(row.accuracy, 100, ".1f")
@@ -311,17 +292,6 @@ def time_text(cell: Cell) -> str:
     """Time of training, mean over seeds."""
     seconds = known([steps_of(run)[2] for run in cell.runs])
     return duration(float(seconds.mean())) if len(seconds) else ""
-
-
-def probe_title(probe: Probe) -> str:
-    """In words.
-
-    >>> probe_title(Probe("phones", "festvox-ru", "frame", "c", "linear"))
-    'phones by frame, festvox-ru, linear on c'
-    """
-    kind = PROBES.get(probe.probe, probe.probe)
-    by = "" if probe.unit == "picture" else f" by {probe.unit}"
-    return f"{probe.task}{by}, {probe.data}, {kind} on {probe.features}"
 
 
 def probe_table(cells: Sequence[Cell], probe: Probe) -> str:
@@ -361,21 +331,6 @@ def runs_table(cells: Sequence[Cell]) -> str:
     return markup.details(f"Directories and commands ({len(rows)})", table)
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""A table as GitHub reads it.
-
-    >>> print(markdown(["cell", "nats"], [["a|b", "1.5"]]), end="")
-    | cell | nats |
-    |---|---|
-    | a\|b | 1.5 |
-    """
-    lines = [head, ["---"] * len(head), *rows]
-    texts = [[text.replace("|", "\\|").replace("\n", " ") for text in line] for line in lines]
-    texts = [f"| {' | '.join(line)} |" for line in texts]
-    texts[1] = f"|{'---|' * len(head)}"
-    return "\n".join(texts) + "\n"
-
-
 def record_of(cell: Cell, cells: Sequence[Cell], paper: Mapping[str, str]) -> dict[str, Any]:
     """Every number of a cell."""
     number = nats(cell)
@@ -409,127 +364,3 @@ def record_of(cell: Cell, cells: Sequence[Cell], paper: Mapping[str, str]) -> di
         **({"paper": paper.get(cell.name)} if paper else {}),
         "runs": runs,
     }
-
-
-def finite(tree: Any) -> Any:
-    """JSON has no NaN: null instead.
-
-    >>> finite({"low": math.nan, "values": [1.0]})
-    {'low': None, 'values': [1.0]}
-    """
-    if isinstance(tree, dict):
-        return {key: finite(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [finite(value) for value in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
-def colours(cells: Sequence[Cell]) -> list[Any]:
-    """One a cell."""
-    if len(cells) <= 10:
-        return [colormaps["tab10"](number) for number in range(len(cells))]
-    return [colormaps["turbo"](0.05 + 0.9 * i / (len(cells) - 1)) for i in range(len(cells))]
-
-
-def curves_figure(cells: Sequence[Cell]) -> Figure | None:
-    """Curves of log N - L of every run, and each headline probe where it was fitted on the way."""
-    panels_of: list[tuple[str, str, Callable[[Run], tuple[np.ndarray, np.ndarray]]]] = [
-        ("nats, mean over offsets", curve_title(cells), lambda run: series(watched(run), "bound"))
-    ]
-    for probe in headline(cells):
-        title = probe_title(probe)
-        panels_of.append(("percent", title, lambda run, probe=probe: probe_series(run, probe)))
-    drawn = []
-    for unit, title, read in panels_of:
-        lines = [(number, read(run)) for number, cell in enumerate(cells) for run in cell.runs]
-        if any(len(steps) > (unit == "percent") for _, (steps, _) in lines):
-            drawn.append((unit, title, lines))
-    if not drawn:
-        return None
-    figure, panels = make_figure(len(drawn), num_columns=2, row_height=3.6)
-    palette = colours(cells)
-    for axes, (unit, title, lines) in zip(panels, drawn, strict=True):
-        named = set()
-        for number, (steps, values) in lines:
-            if len(steps):
-                name = cells[number].name if number not in named else None
-                named.add(number)
-                draw_line(axes, steps, values, palette[number], name)
-        label(axes, "step", unit, title)
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    add_shared_legend(figure, panels)
-    return figure
-
-
-def draw_line(axes: Axes, steps: Any, values: Any, colour: Any, name: str | None) -> None:
-    """One run; later runs of the same cell have no name."""
-    axes.plot(
-        steps, values, color=colour, linewidth=1.4, marker="o", markersize=3, alpha=0.85, label=name
-    )
-
-
-def curve_title(cells: Sequence[Cell]) -> str:
-    """What is drawn, and whether it is a bound."""
-    records = [records[-1] for c in cells for run in c.runs if (records := watched(run))]
-    kinds = {bool(record.get("is_bound")) for record in records}
-    rules = {rule_name(record) for record in records}
-    kind = {frozenset([True]): " (bound)", frozenset([False]): " (score)"}.get(frozenset(kinds), "")
-    return f"log N − L{kind}" + (f", {rules.pop()}" if len(rules) == 1 else "")
-
-
-def probe_series(run: Run, probe: Probe) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and percent of a probe during the training, and at its end."""
-    for name in {key for record in run.probe_records for key in record if "/" in key}:
-        if name.count("/") not in (2, 4):
-            continue
-        (task, data, unit), (features, kind) = progress_parts(name)
-        if Probe(task, data or probe.data, unit, features, kind) == probe:
-            steps, values = series(run.probe_records, name)
-            row = probes_of(run).get(probe)
-            if row is not None:
-                steps = np.append(steps, steps_of(run)[0])
-                values = np.append(values, row["accuracy"])
-            return steps, 100 * values
-    return np.zeros(0), np.zeros(0)
-
-
-def dots_figure(cells: Sequence[Cell]) -> Figure | None:
-    """Accuracy of the headline probes of every cell with its interval."""
-    probes = headline(cells)
-    if not probes:
-        return None
-    height = 1.2 + 0.27 * len(cells)
-    figure, panels = make_figure(len(probes), num_columns=2, row_height=height)
-    palette = colours(cells)
-    for panel, (axes, probe) in enumerate(zip(panels, probes, strict=True)):
-        random = probe._replace(features=f"random {probe.features}")
-        for place, cell in enumerate(cells):
-            rows, untrained = (list(by_seed(cell, p).values()) for p in (probe, random))
-            if rows:
-                draw_dot(axes, place, rows, palette[place])
-            if untrained:
-                value = 100 * over_seeds([row["accuracy"] for row in untrained]).value
-                axes.plot(value, place, "x", color=GRAY, markersize=5)
-        axes.set_yticks(range(len(cells)), [] if panel % 2 else [short(c.name) for c in cells])
-        axes.set_ylim(len(cells) - 0.4, -0.6)
-        axes.grid(axis="y", visible=False)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
-        label(axes, "accuracy, percent", "", probe_title(probe))
-    return figure
-
-
-def short(name: str) -> str:
-    """Its end is what tells cells apart."""
-    return name if len(name) <= 44 else "…" + name[-43:]
-
-
-def draw_dot(axes: Axes, place: int, rows: list[dict[str, Any]], colour: Any) -> None:
-    """A point with its interval, and the single seeds."""
-    estimate = accuracy(rows)
-    value, low, high = (100 * one for one in estimate)
-    if math.isfinite(low + high):
-        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
-    axes.plot(value, place, "o", color=colour, markersize=6)
-    if len(rows) > 1:
-        single = [100 * row["accuracy"] for row in rows]
-        axes.plot(single, [place] * len(rows), "o", color=MUTED, markersize=2.5)

@@ -1,10 +1,11 @@
-"""Pieces of HTML: every text is escaped here and nowhere else."""
+"""Pieces of HTML: every text is escaped here and nowhere else; and of Markdown and JSON."""
 
 import base64
 import math
 import re
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 STYLE = """
 :root { --ink: #1f2733; --muted: #5c6776; --line: #e0e5ec; --blue: #2459c9; --soft: #f5f7fa; }
@@ -152,3 +153,31 @@ def cell(text: str) -> str:
 def details(summary: str, body: str) -> str:
     """Closed until it is wanted."""
     return f"<details><summary>{escape(summary)}</summary>\n{body}\n</details>"
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""A table as GitHub reads it.
+
+    >>> print(markdown(["cell", "nats"], [["a|b", "1.5"]]), end="")
+    | cell | nats |
+    |---|---|
+    | a\|b | 1.5 |
+    """
+    lines = [head, ["---"] * len(head), *rows]
+    texts = [[text.replace("|", "\\|").replace("\n", " ") for text in line] for line in lines]
+    texts = [f"| {' | '.join(line)} |" for line in texts]
+    texts[1] = f"|{'---|' * len(head)}"
+    return "\n".join(texts) + "\n"
+
+
+def finite(tree: Any) -> Any:
+    """JSON has no NaN: null instead.
+
+    >>> finite({"low": math.nan, "values": [1.0]})
+    {'low': None, 'values': [1.0]}
+    """
+    if isinstance(tree, dict):
+        return {key: finite(value) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree

@@ -18,8 +18,8 @@ from cpc.report.comparison import (
     difference,
     probes_of,
     watched,
+    with_interval,
 )
-from cpc.report.comparison_page import finite, markdown, with_interval
 from cpc.report.draw import to_png
 from cpc.report.image_figures import units_figure
 from cpc.report.probe_figures import flat_points
@@ -111,7 +111,7 @@ def write_reproduction(folder: Path) -> Path:
     title = "Reproduction of CPC at scale {scale}, on {data}".format(**reproduction.plan)
     sentences = verdict(reproduction, results)
     record = record_of(reproduction, results, sentences)
-    text = json.dumps(finite(record), indent=2, allow_nan=False)
+    text = json.dumps(markup.finite(record), indent=2, allow_nan=False)
     (folder / "reproduction.json").write_text(text + "\n", encoding="utf-8")
     summary = summary_of(title, reproduction, results, sentences)
     (folder / "reproduction.md").write_text(summary, encoding="utf-8")
@@ -512,17 +512,21 @@ def summary_of(
     parts = [f"# {title}", f"{plan['size']}. {plan['hardware']}.", *(f"- {s}" for s in sentences)]
     for result in results:
         parts += [f"## {result.table.title}" + (f", {result.data}" if result.data else "")]
-        parts += [markdown(*result_table(plan, result)), order_sentence(result)]
-        parts += [markdown(*claim_table(result))]
+        parts += [markup.markdown(*result_table(plan, result)), order_sentence(result)]
+        parts += [markup.markdown(*claim_table(result))]
     offsets = read_offsets(reproduction.cells.get("steps-20"))
     if "figure 3" in plan["parts"] and offsets:
-        parts += ["## Figure 3", markdown(*offsets_table(offsets)), offsets_sentence(offsets)]
-    parts += ["## What the paper leaves open", markdown(*open_rows(reproduction))]
+        parts += [
+            "## Figure 3",
+            markup.markdown(*offsets_table(offsets)),
+            offsets_sentence(offsets),
+        ]
+    parts += ["## What the paper leaves open", markup.markdown(*open_rows(reproduction))]
     found = read_json(reproduction.folder / "bound.json") or {}
     if "bound" in plan["parts"] and found.get("rows"):
         table = bound_table(found["rows"], found.get("truth"))
         said = "±: half of the 95 % interval over windows; *: a score, no bound"
-        parts += [f"## log N - L by N, nats ({said})", markdown(*table)]
+        parts += [f"## log N - L by N, nats ({said})", markup.markdown(*table)]
     parts += ["## What is not here", *(f"- {sentence}" for sentence in ABSENT), NOTE]
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 

@@ -154,7 +154,7 @@ def test_probes_over_the_training(tmp_path):
     ]
     write_run(tmp_path / "run", rows=rows(0.5, 0.4), log=log)
     (cell,) = read_cells([("run", tmp_path / "run")])
-    from cpc.report.comparison_page import curves_figure, probe_series
+    from cpc.report.comparison_figures import curves_figure, probe_series
 
     steps, values = probe_series(cell.runs[0], LINEAR)
     assert steps.tolist() == [5, 10, 20]
