@@ -47,6 +47,7 @@ class Memory(NamedTuple):
     positions: Position
     """Of the keys, (n,); their sequences are none of the batch's."""
     exists: Bool[Array, " n"]
+    """The other keys may hold NaN."""
 
 
 def cpc_loss(
@@ -132,7 +133,8 @@ def cpc_loss(
     candidates = jax.tree.map(jnp.ravel, anchors)
     keys = z.reshape(-1, width)
     if memory is not None:
-        keys = jnp.concatenate([keys, jax.lax.stop_gradient(memory.keys).astype(keys.dtype)])
+        held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots, likewise
+        keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
         further = Places(memory.positions, memory.exists)
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
     at_same_place = getattr(rule, "same_place", False) and memory is None

@@ -69,7 +69,7 @@ def push(
       keys: latents, cut off from the gradient here.
       positions: of the keys, arrays (m,).
       step: of the training, for `ages`.
-      where: which latents exist. The others take slots, which count as empty.
+      where: which latents exist. The others, which may hold NaN, take slots that count as empty.
 
     Raises:
       UserError: keys of another width; positions that are not one for each key.
@@ -89,7 +89,7 @@ def push(
     sequence = jnp.asarray(positions.sequence)
     sequence = jnp.minimum(sequence, -1 - sequence)  # what is below 0 already stays
     new = Queue(
-        keys=jax.lax.stop_gradient(keys),
+        keys=jax.lax.stop_gradient(jnp.where(exists[:, None], keys, 0)),
         positions=positions._replace(sequence=sequence),
         pushed=jnp.full(m, step, jnp.int32),
         exists=exists,

@@ -462,7 +462,7 @@ def test_same_place_equals_the_blocks(loss, choose):
 
 
 def test_memory_is_further_candidates_without_a_gradient():
-    """Two batches as one, against one batch with the other as its memory."""
+    """Two batches as one, against one batch with the other as its memory, of which 9 latents exist."""
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
     rule = negatives.excluding_sequence
     half = CPCOutputs(*(x[:2] for x in both))
@@ -471,11 +471,13 @@ def test_memory_is_further_candidates_without_a_gradient():
     )
 
     def loss(z, old):
-        memory = Memory(old.reshape(-1, 5), other, jnp.arange(12) < 9)
+        exists = jnp.arange(12) < 9
+        memory = Memory(jnp.where(exists[:, None], old.reshape(-1, 5), jnp.nan), other, exists)
         return cpc_loss(half._replace(z=z), positions_of(2, 6), rule, memory=memory)
 
     (value, sums), (dz, dold) = jax.value_and_grad(loss, (0, 1), has_aux=True)(half.z, both.z[2:])
     np.testing.assert_array_equal(sums.n / sums.anchors, 1 + 6 + 9)
+    assert np.isfinite(dz).all()
     assert np.any(np.asarray(dz))
     assert not np.any(np.asarray(dold))
     queries = half.predictions[:, :, 0].reshape(-1, 5)

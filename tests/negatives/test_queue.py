@@ -65,6 +65,14 @@ def test_keys_have_no_gradient_and_keep_the_queues_type():
     assert {x.dtype for x in half.positions} == {jnp.dtype("int32")}
 
 
+def test_latents_that_do_not_exist_leave_nothing():
+    keys, places, where = batch(4, 0)
+    poisoned = jnp.where(where[:, None], keys, jnp.nan)
+    assert 0 < where.sum() < 4
+    held = push(make_queue(4, 2), poisoned, places, 0, where).keys
+    np.testing.assert_array_equal(held, np.where(where[:, None], keys, 0))
+
+
 def test_shapes_stay_what_they_were():
     """What goes into a compiled step comes out alike: no second compilation."""
     queue = make_queue(3, 2)
