@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float
 from cpc.losses.blocks import AnchorLoss, Choose
 from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
+from cpc.losses.rows import Number, check, read_mask
 from cpc.losses.shares import shared_losses
 from cpc.losses.tiles import AnchorScores, Places, block_size
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
@@ -58,8 +59,8 @@ def cpc_loss(
     maps: Float[Array, "k h d"] | None = None,
     loss: AnchorLoss = info_nce,
     choose: Choose | None = None,
-    temperature: float | int | Float[Array, ""] = 1.0,
-    bias: float | int | Float[Array, ""] = 0.0,
+    temperature: Number = 1.0,
+    bias: Number = 0.0,
     rng: Array | None = None,
     where: Bool[Array, "b t ..."] | None = None,
     offsets: tuple[int, ...] | None = None,
@@ -107,7 +108,8 @@ def cpc_loss(
 
     Raises:
       UserError: not one anchor has a latent that many steps ahead; a temperature not above 0;
-        offsets that are not as many as the predictions.
+        offsets that are not as many as the predictions; block or columns below 1; where of another
+        shape than the latents, or not of booleans.
     """
     z, c, predictions = outputs
     num_offsets, width = predictions.shape[-2:]
@@ -119,8 +121,8 @@ def cpc_loss(
             f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "
             f"these have {z.shape[1]}: lower model.num_offsets or lengthen the window"
         )
-    if isinstance(temperature, int | float) and temperature <= 0:
-        raise UserError(f"temperature is {temperature}: it must be above 0")
+    check("temperature", temperature, above=0)
+    exists = read_mask("where", where, z.shape[:-1])
     if where is not None:  # padding may hold anything, and 0 * NaN is NaN
         z = jnp.where(where[..., None], z, 0.0)
         c = jnp.where(where[..., None], c, 0.0)
@@ -128,7 +130,7 @@ def cpc_loss(
     b, *places = z.shape[:-1]
     anchors = Places(
         Position(*(jnp.broadcast_to(p, (b, *places)).reshape(b, -1) for p in positions)),
-        jnp.ones((b, *places), bool).reshape(b, -1) if where is None else where.reshape(b, -1),
+        exists.reshape(b, -1),
     )
     candidates = jax.tree.map(jnp.ravel, anchors)
     keys = z.reshape(-1, width)
@@ -154,6 +156,7 @@ def cpc_loss(
         keys = _append(keys, 1.0)
     rng = jax.random.key(0) if rng is None else rng
     block = block_size(keys.shape[-2]) if block is None else block
+    check("block", block, least=1)
     result: Any = (
         same_place_losses(
             queries,

@@ -54,8 +54,8 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
                 "where_positive needs several positives: give positive the shape (m, p)"
             )
         positive = positive[:, None]
-    where = _mask("where", where, negatives)
-    where_positive = _mask("where_positive", where_positive, positive)
+    where = read_mask("where", where, negatives.shape)
+    where_positive = read_mask("where_positive", where_positive, positive.shape)
     return Rows(
         jnp.where(where_positive, positive, 0).astype(jnp.float32),
         jnp.where(where, negatives, 0).astype(jnp.float32),
@@ -65,13 +65,18 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
     )
 
 
-def _mask(name, mask, scores):
+def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
+    """What counts; all of it, if no mask is given.
+
+    Raises:
+      UserError: a mask of another shape, or not of booleans.
+    """
     if mask is None:
-        return jnp.ones(scores.shape, bool)
-    if mask.shape != scores.shape or mask.dtype != bool:
+        return jnp.ones(shape, bool)
+    if mask.shape != shape or mask.dtype != bool:
         raise UserError(
             f"{name} is {mask.dtype} of shape {mask.shape}: it must be booleans of the shape "
-            f"{scores.shape}, one for each score"
+            f"{shape}"
         )
     return mask
 
@@ -160,11 +165,13 @@ def logistic_loss(rows: Rows) -> Float[Array, " m"]:
 def check(
     name: str, value: Any, *, above: float | int = -jnp.inf, least: float | int = -jnp.inf
 ) -> None:
-    """Refuse a number that is known, being no tracer, and too small or not a number.
+    """Refuse several numbers, or one that is known, being no tracer, and too small or NaN.
 
     Raises:
       UserError: naming it.
     """
+    if jnp.ndim(value):
+        raise UserError(f"{name} has shape {jnp.shape(value)}: it must be one number")
     if not isinstance(value, Tracer) and not (value > above and value >= least):
         limit = f"above {above}" if above > -jnp.inf else f"{least} or more"
         raise UserError(f"{name} is {value}: it must be {limit}")

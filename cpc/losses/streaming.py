@@ -11,7 +11,7 @@ from cpc.losses.blocks import score_blocks
 from cpc.losses.info_nce import info_nce
 from cpc.losses.pallas_gpu import score_on_gpu, tile_size
 from cpc.losses.pallas_tpu import score_on_tpu
-from cpc.losses.rows import Number, check
+from cpc.losses.rows import Number, check, read_mask
 from cpc.losses.tiles import AnchorScores, Places, block_size, num_columns
 from cpc.types import NegativeRule, Position, UserError
 
@@ -136,16 +136,9 @@ def _read(places, vectors, positions, x, where):
             f"{vectors} has shape {x.shape} and the positions of {places} have "
             f"{[jnp.shape(p) for p in positions]}: they must be (m, d) and four times (m,), m >= 1"
         )
-    if where is None:
-        where = jnp.ones(x.shape[:1], bool)
-    elif where.shape != x.shape[:1] or where.dtype != bool:
-        raise UserError(
-            f"where_{places} is {where.dtype} of shape {where.shape}: it must be booleans of the "
-            f"shape {x.shape[:1]}"
-        )
-    else:
-        x = jnp.where(where[:, None], x, 0)
-    return x, Places(Position(*(jnp.asarray(p, jnp.int32) for p in positions)), where)
+    exists = read_mask(f"where_{places}", where, x.shape[:1])
+    x = x if where is None else jnp.where(exists[:, None], x, 0)
+    return x, Places(Position(*(jnp.asarray(p, jnp.int32) for p in positions)), exists)
 
 
 def standing(scores: AnchorScores) -> Standing:

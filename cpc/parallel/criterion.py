@@ -16,7 +16,7 @@ from cpc.losses.shares import shared_losses
 from cpc.losses.tiles import AnchorScores, Places
 from cpc.parallel.ring import ring_losses
 from cpc.parallel.shares import check_shares, share
-from cpc.types import NegativeRule
+from cpc.types import NegativeRule, UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
 GATHERED_BYTES = 2**28
@@ -30,9 +30,11 @@ def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Any:
     these. Negatives that are drawn (`choose`) leave the work to the compiler, so that the draws do
     not depend on the devices.
 
-    Raises (the criterion):
-      UserError: the sequences do not divide by the devices.
+    Raises:
+      UserError: no such axis; and from the criterion, sequences that do not divide by the devices.
     """
+    if axis not in mesh.shape:
+        raise UserError(f"the mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
 
     def criterion(
         queries: Float[Array, "k b a d"],

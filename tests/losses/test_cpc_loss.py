@@ -462,7 +462,7 @@ def test_same_place_equals_the_blocks(loss, choose):
 
 
 def test_memory_is_further_candidates_without_a_gradient():
-    """Two batches as one, against one batch with the other as its memory, of which 9 latents exist."""
+    """Two batches as one, against one batch with 9 latents of the other as its memory."""
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)
     rule = negatives.excluding_sequence
     half = CPCOutputs(*(x[:2] for x in both))
@@ -531,6 +531,19 @@ def test_too_many_offsets_is_a_sentence():
         cpc_loss(random_outputs(2, 12, 3, 12), positions_of(2, 12), negatives.batch)
 
 
-def test_temperature_must_be_positive():
-    with pytest.raises(UserError, match="temperature"):
-        cpc_loss(random_outputs(), positions_of(3, 7), negatives.batch, temperature=0.0)
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"temperature": 0.0}, "temperature is 0.0: it must be above 0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"temperature": jnp.ones(3)}, r"temperature has shape \(3,\): it must be one number"),
+        ({"block": 0}, "block is 0: it must be 1 or more"),
+        ({"columns": 0}, "columns is 0"),
+        ({"where": jnp.ones((3, 7))}, "where is float32"),
+        ({"where": jnp.ones((3, 1), bool)}, r"booleans of the shape \(3, 7\)"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_named(options, sentence, unchecked):
+    with pytest.raises(UserError, match=sentence):
+        cpc_loss(random_outputs(), positions_of(3, 7), negatives.batch, **options)

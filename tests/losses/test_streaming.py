@@ -252,6 +252,8 @@ def test_mistakes_are_named(unchecked):
     call = functools.partial(streaming_info_nce, q, k, anchors, candidates, negatives.batch, 1)
     with pytest.raises(UserError, match="temperature is 0"):
         call(temperature=0)
+    with pytest.raises(UserError, match=r"temperature has shape \(1,\)"):
+        call(temperature=jnp.ones(1))
     with pytest.raises(UserError, match="block is 0"):
         call(block=0)
     with pytest.raises(UserError, match="columns is 0"):

@@ -180,6 +180,11 @@ def test_sequences_that_do_not_divide_are_one_sentence(form):
         )
 
 
+def test_an_axis_that_is_not_of_the_mesh():
+    with pytest.raises(UserError, match=f"no axis 'rows': choose one of {BATCH_AXIS}"):
+        make_criterion(make_mesh(2), "rows")
+
+
 def test_shares_of_the_batch_stay_on_their_devices():
     """As many shares as devices, or more: no latent travels, and the numbers are one device's."""
     mesh, rng = make_mesh(4), np.random.default_rng(1)
