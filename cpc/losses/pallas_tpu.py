@@ -136,7 +136,7 @@ def _by_queries(q, *refs, rule, offset):
 
     @_at_first
     def _():
-        output[...] = jnp.zeros(output.shape)
+        output[...] = jnp.zeros(output.shape, jnp.float32)
 
     tile = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
     w = weigh_tile(*tile, *_read(per_row)).astype(k.dtype)
@@ -149,7 +149,7 @@ def _by_keys(k, *refs, rule, offset):
 
     @_at_first
     def _():
-        output[...] = jnp.zeros(output.shape)
+        output[...] = jnp.zeros(output.shape, jnp.float32)
 
     tile = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
     w = weigh_tile(*tile, *_read(per_row)).astype(k.dtype)

@@ -156,7 +156,7 @@ def _losses(queries, keys, anchors, candidates, rule, offset, block, columns, ke
 
 def _forward(queries, keys, anchors, candidates, *plan):
     inputs = (queries, keys, anchors, candidates)
-    scores, dqueries, dkeys = _pass(inputs, jnp.ones(len(queries)), *plan)
+    scores, dqueries, dkeys = _pass(inputs, jnp.ones(len(queries), jnp.float32), *plan)
     return scores, (inputs, scores.counted, dqueries, dkeys)
 
 

@@ -84,7 +84,7 @@ def _forward(queries, keys, anchors, candidates, rule, offset, block):
 
     _, (index, positive) = jax.lax.scan(find_pairs, None, (parts, rows))
     paired = jnp.where(index >= 0, index, n).ravel()
-    positive_of_key = jnp.zeros(n).at[paired].set(positive.ravel(), mode="drop")
+    positive_of_key = jnp.zeros(n, jnp.float32).at[paired].set(positive.ravel(), mode="drop")
     has_query = jnp.zeros(n, bool).at[paired].set(True, mode="drop")
 
     def collect(of_keys, part):

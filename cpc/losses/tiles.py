@@ -111,7 +111,7 @@ def _face(anchors, candidates):
 def no_negatives(m: int) -> Negatives:
     """Before the first tile."""
     zero = jnp.zeros(m, jnp.int32)
-    return Negatives(jnp.full(m, LOWEST), jnp.zeros(m, jnp.float32), zero, zero, zero)
+    return Negatives(jnp.full(m, LOWEST, jnp.float32), jnp.zeros(m, jnp.float32), zero, zero, zero)
 
 
 def add_tile(
@@ -127,9 +127,9 @@ def add_tile(
     return Negatives(
         highest,
         seen.total * jnp.exp(seen.highest - highest) + exp.sum(-1),
-        seen.number + where.astype(jnp.int32).sum(-1),
-        seen.beaten + (where & (scores < p)).astype(jnp.int32).sum(-1),
-        seen.tied + (where & (scores == p)).astype(jnp.int32).sum(-1),
+        seen.number + where.sum(-1, dtype=jnp.int32),
+        seen.beaten + (where & (scores < p)).sum(-1, dtype=jnp.int32),
+        seen.tied + (where & (scores == p)).sum(-1, dtype=jnp.int32),
     )
 
 
@@ -264,5 +264,5 @@ def score_tiles(
         return (dq, dkeys), None  # carried, dkeys are added to where they lie
 
     tiles = (jnp.arange(len(keys)), keys, candidates)
-    (dq, dkeys), _ = jax.lax.scan(differentiate, (jnp.zeros(q.shape), dkeys), tiles)
+    (dq, dkeys), _ = jax.lax.scan(differentiate, (jnp.zeros(q.shape, jnp.float32), dkeys), tiles)
     return scores, dq, dkeys

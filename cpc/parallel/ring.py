@@ -80,7 +80,7 @@ def _forward(queries, keys, anchors, candidates, rule, offsets, block, mesh, axi
             known = jax.lax.map(lambda x: _meet(x[0], x[1], held, rule), (known, tasks))
             return (known, arriving), None
 
-        nothing = Known(jnp.zeros(block), jnp.zeros(block, bool), no_negatives(block))
+        nothing = Known(jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block))
         known = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
         (known, _), _ = jax.lax.scan(step, (known, held), length=mesh.shape[axis])
         scores, size = jax.vmap(finish)(known.seen, known.positive, known.has_positive)

@@ -3,6 +3,8 @@
 No GPU and no TPU is needed; lowering for one says nothing of running there.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,6 +73,16 @@ def test_interpreted_kernels_equal_the_naive_twin(score, rule, dtype, close):
     np.testing.assert_array_equal(scores.num_negatives, np.maximum(want.num_candidates - 1, 0))
     for got, twin in ((dq, want.dqueries), (dk, want.dkeys)):
         np.testing.assert_allclose(got, twin, rtol=0, atol=close * np.abs(twin).max())
+
+
+@on_both
+def test_what_jax_counts_in_64_bits_stays_in_32(score):
+    q, k, anchors, candidates, g = example()
+    where = jnp.ones(len(q), bool), jnp.ones(len(k), bool)
+    run = functools.partial(interpreted, score, WINDOW)
+    with jax.enable_x64(True):
+        found = jax.eval_shape(run, q, k, anchors, candidates, g, where)
+    assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("f4")}
 
 
 @pytest.fixture(scope="module")

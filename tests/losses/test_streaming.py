@@ -181,6 +181,17 @@ def test_both_directions_equal_two_calls(block):
     assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
 
 
+def test_what_jax_counts_in_64_bits_stays_in_32():
+    """Of every loop's carry; with `jax_enable_x64`, sums of int32 are int64 unless one says."""
+    q, k, places, g = example(10)
+    with jax.enable_x64(True):
+        tiles = jax.eval_shape(functools.partial(run, columns=7), q, k, places, g)
+        both = jax.eval_shape(
+            lambda q, k: streaming_symmetric_info_nce(q, k, *places, negatives.batch, 1), q, k
+        )
+    assert {x.dtype for x in jax.tree.leaves((tiles[:2], tiles[2][:2], both))} == {np.dtype("f4")}
+
+
 def test_vmap_is_a_loop():
     q, k, places, _ = example(6)
     g = np.ones(len(q), np.float32)

@@ -164,6 +164,15 @@ def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
     assert ["ppermute" in t for t in text] == [False, True]
 
 
+def test_what_jax_counts_in_64_bits_stays_in_32(monkeypatch):
+    monkeypatch.setattr("cpc.parallel.criterion.GATHERED_BYTES", 100)
+    criterion = make_criterion(make_mesh(2), BATCH_AXIS)
+    loss = functools.partial(cpc_loss, rule=negatives.batch, criterion=criterion)
+    with jax.enable_x64(True):
+        found = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), *outputs_and_positions())
+    assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("f4")}
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_sequences_that_do_not_divide_are_one_sentence(form):
     x, params, _, anchors, _ = make_problem()
