@@ -30,6 +30,7 @@ from cpc.losses.tiles import (
     gradient_of_keys,
     num_columns,
     score_tiles,
+    vary_alike,
 )
 from cpc.types import NegativeRule, Position
 
@@ -147,6 +148,7 @@ def score_blocks(
             return dkeys, (scores, dq.astype(queries.dtype).reshape(b, size, d))
 
         zero = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32) if gradients else None
+        zero, _ = vary_alike((zero, z))
         cut_weights = None if weights is None else cut(weights, 0)
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
         dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)

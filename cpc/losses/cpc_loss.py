@@ -12,7 +12,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
 from cpc.losses.rows import Number, check, read_mask
 from cpc.losses.shares import shared_losses
-from cpc.losses.tiles import AnchorScores, Places, block_size
+from cpc.losses.tiles import AnchorScores, Places, block_size, vary_alike
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -154,6 +154,7 @@ def cpc_loss(
     if not isinstance(bias, int | float) or bias:  # as one more dimension of the dot product
         queries = _append(queries, bias)
         keys = _append(keys, 1.0)
+    queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
     rng = jax.random.key(0) if rng is None else rng
     block = block_size(keys.shape[-2]) if block is None else block
     check("block", block, least=1)

@@ -12,7 +12,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.pallas_gpu import score_on_gpu, tile_size
 from cpc.losses.pallas_tpu import score_on_tpu
 from cpc.losses.rows import Number, check, read_mask
-from cpc.losses.tiles import AnchorScores, Places, block_size, num_columns
+from cpc.losses.tiles import AnchorScores, Places, block_size, num_columns, vary_alike
 from cpc.types import NegativeRule, Position, UserError
 
 
@@ -126,7 +126,7 @@ def read_inputs(
             f"keys are {keys.shape[1]} wide and queries {queries.shape[1]}: their product needs "
             "one width"
         )
-    return (queries / temperature).astype(keys.dtype), keys, rows, places
+    return vary_alike(((queries / temperature).astype(keys.dtype), keys, rows, places))
 
 
 def _read(places, vectors, positions, x, where):

@@ -21,6 +21,7 @@ from cpc.losses.tiles import (
     gradient_of_keys,
     no_negatives,
     score_positives,
+    vary_alike,
 )
 from cpc.types import NegativeRule, Position
 
@@ -93,7 +94,8 @@ def _forward(queries, keys, anchors, candidates, rule, offset, block):
         of_keys = add_tile(of_keys, scores.T, positive_of_key, back)
         return of_keys, add_tile(no_negatives(block), scores, positive, where)
 
-    of_keys, of_parts = jax.lax.scan(collect, no_negatives(n), (parts, rows, positive))
+    nothing, _ = vary_alike((no_negatives(n), keys))
+    of_keys, of_parts = jax.lax.scan(collect, nothing, (parts, rows, positive))
     of_queries, index, positive = jax.tree.map(lambda x: x.ravel()[:m], (of_parts, index, positive))
     here, size_here = finish(of_queries, positive, index >= 0)
     there, size_there = finish(of_keys, positive_of_key, has_query)
@@ -118,7 +120,8 @@ def _backward(rule, offset, block, saved, cotangents):
         return dkeys + gradient_of_keys(q, w), dq
 
     xs = (parts, rows, of_parts, g)
-    dkeys, dqueries = jax.lax.scan(differentiate, jnp.zeros(keys.shape[::-1], jnp.float32), xs)
+    zero, _ = vary_alike((jnp.zeros(keys.shape[::-1], jnp.float32), keys))
+    dkeys, dqueries = jax.lax.scan(differentiate, zero, xs)
     dqueries = dqueries.reshape(-1, keys.shape[1])[: len(queries)]
     return dqueries.astype(keys.dtype), dkeys.T.astype(keys.dtype), None, None
 

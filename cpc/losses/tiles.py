@@ -108,6 +108,21 @@ def _face(anchors, candidates):
     return columns, jax.tree.map(lambda x: x[None, :], candidates)
 
 
+def vary_alike(tree: Any) -> Any:
+    """The arrays, each of them varying over the axes that any of them varies over.
+
+    Inside a `jax.shard_map` that checks it, loops ask this of what they carry, and custom gradients
+    of their arguments. Elsewhere nothing varies, and nothing is done.
+    """
+    varying = [jax.typeof(x).mat.varying for x in jax.tree.leaves(tree)]
+    axes = frozenset().union(*varying)
+
+    def vary(x):
+        return jax.lax.pcast(x, tuple(axes - jax.typeof(x).mat.varying), to="varying")
+
+    return jax.tree.map(vary, tree) if axes else tree
+
+
 def no_negatives(m: int) -> Negatives:
     """Before the first tile."""
     zero = jnp.zeros(m, jnp.int32)
@@ -174,7 +189,7 @@ def find_targets(anchors: Places, tiles: Places, offset: Any) -> Int[Array, " m"
         found = jnp.where(find_positives(anchors, candidates, offset), ids, -1).max(-1)
         return jnp.maximum(index, found), None
 
-    none = jnp.full(anchors.exists.shape, -1)
+    none, _ = vary_alike((jnp.full(anchors.exists.shape, -1), anchors))
     return jax.lax.scan(one_tile, none, (jnp.arange(num_tiles) * columns, tiles))[0]
 
 
@@ -250,7 +265,8 @@ def score_tiles(
         scores, where, _ = one_tile(*tile)
         return add_tile(seen, scores, positive, where), None
 
-    seen, _ = jax.lax.scan(collect, no_negatives(len(q)), (keys, candidates))
+    nothing, dq, _ = vary_alike((no_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
+    seen, _ = jax.lax.scan(collect, nothing, (keys, candidates))
     scores, size = finish(seen, positive, index >= 0)
     if dkeys is None:
         return scores, None, None
@@ -264,5 +280,5 @@ def score_tiles(
         return (dq, dkeys), None  # carried, dkeys are added to where they lie
 
     tiles = (jnp.arange(len(keys)), keys, candidates)
-    (dq, dkeys), _ = jax.lax.scan(differentiate, (jnp.zeros(q.shape, jnp.float32), dkeys), tiles)
+    (dq, dkeys), _ = jax.lax.scan(differentiate, (dq, dkeys), tiles)
     return scores, dq, dkeys

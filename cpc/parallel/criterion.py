@@ -114,7 +114,7 @@ def gathered_losses(
         mesh=mesh,
         in_specs=(rows, shares, shares, shares),
         out_specs=(shares, rows),
-        check_vma=False,  # the scans of `summed_losses` begin with zeros that are no device's own
+        check_vma=False,  # loss and rule are free to begin a loop with what is no device's own
     )
     shared = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
     losses, scores = of_devices(queries, shared[0], anchors, shared[1])

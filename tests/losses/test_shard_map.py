@@ -1,0 +1,62 @@
+"""The losses inside a user's `jax.shard_map`, which checks what varies over the devices."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import negatives
+from cpc.losses import cpc_loss, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.train import BATCH_AXIS, make_mesh
+from cpc.types import CPCOutputs, Position
+
+T, D = 6, 5
+
+
+def streaming(q, k, here, there, **cut):
+    return streaming_info_nce(q, k, here, there, negatives.batch, 1, **cut)[0].sum()
+
+
+def tiles(*args):
+    return streaming(*args, block=7, columns=5)
+
+
+def symmetric(q, k, here, there):
+    losses = streaming_symmetric_info_nce(q, k, here, there, negatives.batch, 1, block=7)
+    return losses[0][0].sum() + (losses[1][0] ** 2).sum()
+
+
+def several_offsets(q, k, here, _):
+    """Each device's own latents, and a parameter that all share."""
+    z, positions = jax.tree.map(lambda x: x.reshape(-1, T, *x.shape[1:]), (q, here))
+    predictions = jnp.einsum("bth,khd->btkd", z, k[: 2 * D].reshape(2, D, D))
+    return cpc_loss(CPCOutputs(z, z, predictions), positions, negatives.batch)[0]
+
+
+@pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets])
+def test_two_devices_add_up_what_each_share_gives(loss):
+    """Queries are split; the keys are whole on each device, so that their gradient is a sum."""
+    rng = np.random.default_rng(0)
+    q, k = (jnp.asarray(rng.normal(size=(4 * T, D)), jnp.float32) for _ in range(2))
+    sequence, time = np.divmod(np.arange(4 * T), T)
+    there = Position(*(jnp.asarray(p) for p in (sequence, time, 0 * time, sequence % 2)))
+
+    def of_device(q, k, here, there):
+        value, gradients = jax.value_and_grad(loss, (0, 1))(q, k, here, there)
+        return jax.lax.psum(value, BATCH_AXIS), gradients
+
+    whole, split = jax.P(), jax.P(BATCH_AXIS)
+    two = jax.shard_map(
+        of_device,
+        mesh=make_mesh(2),
+        in_specs=(split, whole, split, whole),
+        out_specs=(whole, (split, whole)),
+    )
+
+    def by_shares(q, k):
+        shares = zip(q.reshape(2, -1, D), *(p.reshape(2, -1) for p in there), strict=True)
+        return sum(loss(x, k, Position(*here), there) for x, *here in shares)
+
+    want = jax.jit(jax.value_and_grad(by_shares, (0, 1)))(q, k)
+    got = jax.jit(two)(q, k, there, there)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5), got, want)
