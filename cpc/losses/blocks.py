@@ -14,7 +14,7 @@ within the block. Where a row of scores is too long to keep, InfoNCE cuts the co
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -40,40 +40,56 @@ AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
 Choose: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6, 7, 8, 9, 10))
+class Plan(NamedTuple):
+    """What is done with the arrays: all that is static."""
+
+    rule: NegativeRule
+    loss: AnchorLoss
+    choose: Choose | None
+    offsets: tuple[int, ...]
+    """What the queries are of, as many as these have offsets."""
+    block: int
+    """Anchors scored at a time, about."""
+    columns: int | None
+    """Candidates scored at a time (`tiles.num_columns`)."""
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether rows of scores can be cut: those of InfoNCE over all negatives."""
+        return self.loss is info_nce and self.choose is None
+
+
+#: criterion(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
+Criterion: TypeAlias = Callable[
+    [Array, Array, Places, Places, Array, Plan], tuple[Array, AnchorScores]
+]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def summed_losses(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "*own n d"],
     anchors: Places,
     candidates: Places,
     rng: Array,
-    rule: NegativeRule,
-    loss: AnchorLoss,
-    choose: Choose | None,
-    offsets: tuple[int, ...],
-    block: int,
-    columns: int | None,
+    plan: Plan,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
 
     Anchors have places (b, a): a sequence's latents in any order; candidates have places (n,). The
     score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where
-    each offset has keys of its own; about `block` anchors are scored at a time, against `columns`
-    candidates (`tiles.num_columns`).
+    each offset has keys of its own.
     """
-    plan = (rule, loss, choose, offsets, block, columns)
-    scores, _, _ = score_blocks(queries, keys, anchors, candidates, rng, *plan, gradients=False)
+    scores, _, _ = score_blocks(queries, keys, anchors, candidates, rng, plan, gradients=False)
     return scores.loss.sum((1, 2)), scores
 
 
-def _forward(queries, keys, anchors, candidates, rng, *plan):
-    scores, *gradients = score_blocks(
-        queries, keys, anchors, candidates, rng, *plan, gradients=True
-    )
+def _forward(queries, keys, anchors, candidates, rng, plan):
+    scores, *gradients = score_blocks(queries, keys, anchors, candidates, rng, plan, gradients=True)
     return (scores.loss.sum((1, 2)), scores), (keys, *gradients)
 
 
-def _backward(rule, loss, choose, offsets, block, columns, residuals, cotangents):
+def _backward(_, residuals, cotangents):
     keys, dqueries, dkeys = residuals
     g = cotangents[0]
     dqueries = g[:, None, None, None] * dqueries
@@ -91,12 +107,7 @@ def score_blocks(
     anchors: Places,
     candidates: Places,
     rng: Array,
-    rule: NegativeRule,
-    loss: AnchorLoss,
-    choose: Choose | None,
-    offsets: tuple[int, ...],
-    block: int,
-    columns: int | None,
+    plan: Plan,
     *,
     gradients: bool,
     weights: Float[Array, "k b a"] | None = None,
@@ -106,14 +117,14 @@ def score_blocks(
     Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
     anchors, with the weights if there are any.
     """
+    rule, loss, choose, offsets, block, columns = plan
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
     # Blocks are cut along the places of a sequence, not along b, which devices share.
     size = min(a, -(-block // b))
     num_blocks = -(-a // size)
     pad = num_blocks * size - a
-    plain = loss is info_nce and choose is None
-    width = num_columns(b * size, n, columns) if plain else n
+    width = num_columns(b * size, n, columns) if plan.may_cut else n
     own_keys = keys if keys.ndim == 3 else None
 
     def cut(x, fill):  # (b, a, ...) -> (blocks, b, size, ...)

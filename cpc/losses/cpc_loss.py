@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import AnchorLoss, Choose
+from cpc.losses.blocks import AnchorLoss, Choose, Criterion, Plan
 from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
 from cpc.losses.rows import Number, check, read_mask
@@ -67,7 +67,7 @@ def cpc_loss(
     memory: Memory | None = None,
     block: int | None = None,
     columns: int | None = None,
-    criterion: Any = shared_losses,
+    criterion: Criterion = shared_losses,
 ) -> tuple[Float[Array, ""], OffsetSums]:
     """Sum over offsets k of the mean loss of the anchors that have a latent k ahead.
 
@@ -158,6 +158,7 @@ def cpc_loss(
     rng = jax.random.key(0) if rng is None else rng
     block = block_size(keys.shape[-2]) if block is None else block
     check("block", block, least=1)
+    plan = Plan(rule, loss, choose, offsets, block, columns)
     result: Any = (
         same_place_losses(
             queries,
@@ -170,9 +171,7 @@ def cpc_loss(
             math.prod(places[1:]),
         )
         if at_same_place
-        else criterion(
-            queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, columns
-        )
+        else criterion(queries, keys, anchors, candidates, rng, plan)
     )
     losses, scores = result
     sums = sum_anchors(scores)

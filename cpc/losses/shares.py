@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import AnchorLoss, Choose, summed_losses
+from cpc.losses.blocks import Plan, summed_losses
 from cpc.losses.tiles import AnchorScores, Places
-from cpc.types import NegativeRule
 
 
 def shared_losses(
@@ -21,12 +20,7 @@ def shared_losses(
     anchors: Places,
     candidates: Places,
     rng: Array,
-    rule: NegativeRule,
-    loss: AnchorLoss,
-    choose: Choose | None,
-    offsets: tuple[int, ...],
-    block: int,
-    columns: int | None,
+    plan: Plan,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """`summed_losses`, share by share where the rule is marked with a number of them.
 
@@ -34,17 +28,16 @@ def shared_losses(
     for the whole batch, so that the draws are those of the rule alone.
     """
     b, a = queries.shape[1:3]
-    num_shares = getattr(rule, "num_shares", 1)
-    if num_shares == 1 or choose is not None or b % num_shares or keys.shape[-2] != b * a:
-        plan = rule, loss, choose, offsets, block, columns
-        return summed_losses(queries, keys, anchors, candidates, rng, *plan)
+    num_shares = getattr(plan.rule, "num_shares", 1)
+    if num_shares == 1 or plan.choose is not None or b % num_shares or keys.shape[-2] != b * a:
+        return summed_losses(queries, keys, anchors, candidates, rng, plan)
+    plan_of_share = plan._replace(block=max(1, plan.block // num_shares))
 
     def split(x):  # (b, ...) or (b a, ...) -> (shares, ...)
         return x.reshape(num_shares, -1, *x.shape[1:])
 
     def of_share(queries, keys, anchors, candidates):
-        plan = rule, loss, None, offsets, max(1, block // num_shares), columns
-        return summed_losses(queries, keys, anchors, candidates, rng, *plan)
+        return summed_losses(queries, keys, anchors, candidates, rng, plan_of_share)
 
     of_shares = jax.vmap(of_share, in_axes=(1, -3, 0, 0), out_axes=(0, 1))
     queries = queries.reshape(len(queries), num_shares, -1, *queries.shape[2:])

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import score_blocks
+from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.info_nce import info_nce
 from cpc.losses.pallas_gpu import score_on_gpu, tile_size
 from cpc.losses.pallas_tpu import score_on_tpu
@@ -204,12 +204,7 @@ def _score_blocks(inputs, weights, rule, offset, block, columns):
         jax.tree.map(lambda x: x[None], anchors),
         candidates,
         jax.random.key(0),
-        rule,
-        info_nce,
-        None,
-        (offset,),
-        block,
-        columns,
+        Plan(rule, info_nce, None, (offset,), block, columns),
         gradients=weights is not None,
         weights=None if weights is None else weights[None, None],
     )

@@ -10,19 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import AnchorLoss, Choose, summed_losses
-from cpc.losses.info_nce import info_nce
+from cpc.losses.blocks import Criterion, Plan, summed_losses
 from cpc.losses.shares import shared_losses
 from cpc.losses.tiles import AnchorScores, Places
 from cpc.parallel.ring import ring_losses
 from cpc.parallel.shares import check_shares, share
-from cpc.types import NegativeRule, UserError
+from cpc.types import UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
 GATHERED_BYTES = 2**28
 
 
-def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Any:
+def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Criterion:
     """A function like `summed_losses`, of a batch split over the axis of a mesh.
 
     Losses, scores and gradients are those of one device to float32 rounding, for any rule over
@@ -42,22 +41,16 @@ def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Any:
         anchors: Places,
         candidates: Places,
         rng: Array,
-        rule: NegativeRule,
-        loss: AnchorLoss,
-        choose: Choose | None,
-        offsets: tuple[int, ...],
-        block: int,
-        columns: int | None,
+        plan: Plan,
     ) -> tuple[Float[Array, " k"], AnchorScores]:
         num_devices, num_keys = mesh.shape[axis], anchors.exists.size
-        has_shares = getattr(rule, "num_shares", 1) % num_devices == 0 and len(keys) == num_keys
-        if num_devices == 1 or has_shares or choose is not None:  # then nothing has to travel
-            plan = rule, loss, choose, offsets, block, columns
-            return shared_losses(queries, keys, anchors, candidates, rng, *plan)
-        args = queries, keys, anchors, candidates, rule
-        if loss is info_nce and takes_ring(len(offsets), *keys.shape):
-            return ring_losses(*args, offsets, block, mesh, axis)
-        return gathered_losses(*args, loss, offsets, block, columns, mesh, axis)
+        num_shares = getattr(plan.rule, "num_shares", 1)
+        has_shares = num_shares % num_devices == 0 and len(keys) == num_keys
+        if num_devices == 1 or has_shares or plan.choose is not None:  # nothing has to travel
+            return shared_losses(queries, keys, anchors, candidates, rng, plan)
+        travels = plan.may_cut and takes_ring(len(plan.offsets), *keys.shape)
+        across = ring_losses if travels else gathered_losses
+        return across(queries, keys, anchors, candidates, plan, mesh, axis)
 
     return criterion
 
@@ -82,15 +75,11 @@ def gathered_losses(
     keys: Float[Array, "n d"],
     anchors: Places,
     candidates: Places,
-    rule: NegativeRule,
-    loss: AnchorLoss,
-    offsets: tuple[int, ...],
-    block: int,
-    columns: int | None,
+    plan: Plan,
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
-    """`summed_losses` of each device's own anchors against all keys, gathered once.
+    """`summed_losses` of each device's own anchors against all keys, gathered once; no `choose`.
 
     What gathers the keys scatters the sum of their gradients, once, in the backward pass. The
     losses are added up outside: a sum over devices inside would be differentiated into another.
@@ -105,8 +94,8 @@ def gathered_losses(
         keys, candidates = jax.tree.map(
             lambda x: jax.lax.all_gather(x[0], axis, tiled=True), (keys, candidates)
         )
-        plan = jax.random.key(0), rule, loss, None, offsets, block, columns  # nothing is drawn
-        result: Any = summed_losses(queries, keys, anchors, candidates, *plan)
+        unused = jax.random.key(0)  # nothing is drawn
+        result: Any = summed_losses(queries, keys, anchors, candidates, unused, plan)
         return result[0][None], result[1]
 
     of_devices: Any = jax.shard_map(

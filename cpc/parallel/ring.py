@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from cpc.losses.blocks import Plan
 from cpc.losses.tiles import (
     AnchorScores,
     Negatives,
@@ -26,7 +27,6 @@ from cpc.losses.tiles import (
     no_negatives,
 )
 from cpc.parallel.shares import check_shares, share
-from cpc.types import NegativeRule
 
 
 class Known(NamedTuple):
@@ -42,13 +42,13 @@ def ring_losses(
     keys: Float[Array, "n d"],
     anchors: Places,
     candidates: Places,
-    rule: NegativeRule,
-    offsets: tuple[int, ...],
-    block: int,
+    plan: Plan,
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """`summed_losses` of InfoNCE over a batch that is split over the axis of a mesh.
+
+    The plan's loss is taken to be InfoNCE of all negatives, and its columns are the share's.
 
     Keys begin with the latents of the anchors, in their order; positives are among these, so that
     each device knows its anchors' positives after its own share, which is the first.
@@ -57,9 +57,9 @@ def ring_losses(
       UserError: the sequences do not divide by the devices.
     """
     check_shares(queries.shape[1], mesh.shape[axis])
-    block = min(block, anchors.exists.size // mesh.shape[axis])
+    block = min(plan.block, anchors.exists.size // mesh.shape[axis])
     keys, candidates = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
-    return _travel(queries, keys, anchors, candidates, rule, offsets, block, mesh, axis)
+    return _travel(queries, keys, anchors, candidates, plan.rule, plan.offsets, block, mesh, axis)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))

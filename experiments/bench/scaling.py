@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from cpc import negatives
 from cpc.losses import info_nce
+from cpc.losses.blocks import Plan
 from cpc.losses.tiles import Places
 from cpc.parallel import gathered_losses, ring_losses, takes_ring
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
@@ -105,14 +106,13 @@ def compile_criterion(form: str, p: int, b: int, length: int, width: int, offset
     anchors = Places(
         Position(*(jnp.broadcast_to(x, (b, length)) for x in place)), jnp.ones((b, length), bool)
     )
-    rule, steps = negatives.batch, tuple(range(1, offsets + 1))
+    steps = tuple(range(1, offsets + 1))
+    plan = Plan(negatives.batch, info_nce, None, steps, b * length, None)
+    criterion = ring_losses if form == "ring" else gathered_losses
 
     def loss(predictions, z):
-        args = predictions, z.reshape(-1, width), anchors, jax.tree.map(jnp.ravel, anchors), rule
-        if form == "ring":
-            return ring_losses(*args, steps, b * length, mesh, BATCH_AXIS)[0].sum()
-        plan = info_nce, steps, b * length, None, mesh, BATCH_AXIS
-        return gathered_losses(*args, *plan)[0].sum()
+        args = predictions, z.reshape(-1, width), anchors, jax.tree.map(jnp.ravel, anchors)
+        return criterion(*args, plan, mesh, BATCH_AXIS)[0].sum()
 
     shape = functools.partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     rows = jax.NamedSharding(mesh, jax.P(None, BATCH_AXIS))

@@ -9,7 +9,7 @@ import pytest
 
 from cpc import negatives
 from cpc.losses import cpc_loss, decoupled, info_nce
-from cpc.losses.blocks import summed_losses
+from cpc.losses.blocks import Plan, summed_losses
 from cpc.losses.tiles import Places
 from cpc.parallel import gathered_losses, make_criterion, ring_losses, takes_ring
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh, replicate
@@ -24,17 +24,7 @@ RULES = {
 }
 
 
-def ring(queries, keys, anchors, candidates, rng, rule, loss, choose, offsets, block, _, mesh):
-    args = queries, keys, anchors, candidates, rule, offsets, block
-    return ring_losses(*args, mesh, BATCH_AXIS)
-
-
-def gather(queries, keys, anchors, candidates, rng, rule, loss, choose, *plan, mesh):
-    args = queries, keys, anchors, candidates, rule, loss, *plan
-    return gathered_losses(*args, mesh, BATCH_AXIS)
-
-
-FORMS = {"ring": ring, "gather": gather}
+FORMS = {"ring": ring_losses, "gather": gathered_losses}
 
 
 def make_problem(further=0, scale=1.0):
@@ -61,14 +51,17 @@ def evaluate(form, devices, rule, further=0, scale=1.0, loss=info_nce, dtype=jnp
     """Losses, scores, and the gradient by parameters of both keys and queries."""
     x, params, queue, anchors, more = make_problem(further, scale)
     mesh = make_mesh(devices)
-    criterion = summed_losses if form == "one" else functools.partial(FORMS[form], mesh=mesh)
+    plan = Plan(RULES[rule], loss, None, OFFSETS, 5, None)
 
     def total(params, x, queue):
         z, queries = (x @ params[0]).astype(dtype), jnp.einsum("bad,kde->kbae", x, params[1:])
         keys = jnp.concatenate([z.reshape(-1, D), queue.astype(dtype)])
         candidates = jax.tree.map(lambda a, m: jnp.concatenate([a.ravel(), m]), anchors, more)
-        plan = jax.random.key(0), RULES[rule], loss, None, OFFSETS, 5, None
-        losses, scores = criterion(queries.astype(dtype), keys, anchors, candidates, *plan)
+        args = queries.astype(dtype), keys, anchors, candidates
+        if form == "one":
+            losses, scores = summed_losses(*args, jax.random.key(0), plan)
+        else:
+            losses, scores = FORMS[form](*args, plan, mesh, BATCH_AXIS)
         return (losses * jnp.array([0.3, 2.0])).sum(), (losses, scores)  # unequal cotangents
 
     x, anchors = jax.device_put((x, anchors), batch_sharding(mesh))
@@ -177,16 +170,10 @@ def test_what_jax_counts_in_64_bits_stays_in_32(monkeypatch):
 def test_sequences_that_do_not_divide_are_one_sentence(form):
     x, params, _, anchors, _ = make_problem()
     queries = jnp.einsum("bad,kde->kbae", x, params[1:])
-    plan = jax.random.key(0), negatives.batch, info_nce, None, OFFSETS, 5, None
+    args = queries, x.reshape(-1, D), anchors, jax.tree.map(jnp.ravel, anchors)
+    plan = Plan(negatives.batch, info_nce, None, OFFSETS, 5, None)
     with pytest.raises(UserError, match="8 sequences cannot be split over 3 devices"):
-        FORMS[form](
-            queries,
-            x.reshape(-1, D),
-            anchors,
-            jax.tree.map(jnp.ravel, anchors),
-            *plan,
-            mesh=make_mesh(3),
-        )
+        FORMS[form](*args, plan, make_mesh(3), BATCH_AXIS)
 
 
 def test_an_axis_that_is_not_of_the_mesh():
