@@ -65,10 +65,11 @@ def criterion_bytes(
     choose, loss = build_choice(config.negatives), build_loss(config.loss)
     is_plain = choose is None and loss is losses.info_nce
     num_candidates = batch_size * num_latents + config.negatives.queue
-    block = block_size(num_candidates) if block is None else block
     travels = num_devices > 1 and is_plain and takes_ring(num_offsets, num_candidates, width)
     # Keys that travel leave a share of them on each device, and scores in whole rows of it.
     held = -(-num_candidates // num_devices) if travels else num_candidates
+    columns = None if is_plain and not travels else held
+    block = block_size(held, columns) if block is None else block
     if choose is not None:  # the compiler cuts the blocks of the whole batch
         block = -(-block // num_devices)
     return losses.criterion_bytes(
@@ -78,7 +79,7 @@ def criterion_bytes(
         num_offsets=num_offsets,
         num_sequences=1 if travels else batch_size // num_devices,
         block=block,
-        columns=None if is_plain and not travels else held,
+        columns=columns,
         itemsize=jnp.dtype(config.model.dtype).itemsize,
     )
 

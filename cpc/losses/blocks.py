@@ -24,6 +24,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.tiles import (
     AnchorScores,
     Places,
+    block_size,
     cut_places,
     find_negatives,
     find_positives,
@@ -48,8 +49,8 @@ class Plan(NamedTuple):
     choose: Choose | None
     offsets: tuple[int, ...]
     """What the queries are of, as many as these have offsets."""
-    block: int
-    """Anchors scored at a time, about."""
+    block: int | None
+    """Anchors scored at a time, about; None to choose."""
     columns: int | None
     """Candidates scored at a time (`tiles.num_columns`)."""
 
@@ -57,6 +58,12 @@ class Plan(NamedTuple):
     def may_cut(self) -> bool:
         """Whether rows of scores can be cut: those of InfoNCE over all negatives."""
         return self.loss is info_nce and self.choose is None
+
+    def choose_block(self, num_candidates: int) -> int:
+        """`block`, or what it is by default."""
+        if self.block is not None:
+            return self.block
+        return block_size(num_candidates, self.columns if self.may_cut else num_candidates)
 
 
 #: criterion(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
@@ -117,11 +124,11 @@ def score_blocks(
     Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
     anchors, with the weights if there are any.
     """
-    rule, loss, choose, offsets, block, columns = plan
+    rule, loss, choose, offsets, _, columns = plan
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
     # Blocks are cut along the places of a sequence, not along b, which devices share.
-    size = min(a, -(-block // b))
+    size = min(a, -(-plan.choose_block(n) // b))
     num_blocks = -(-a // size)
     pad = num_blocks * size - a
     width = num_columns(b * size, n, columns) if plan.may_cut else n

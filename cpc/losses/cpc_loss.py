@@ -12,7 +12,7 @@ from cpc.losses.info_nce import info_nce
 from cpc.losses.places import same_place_losses
 from cpc.losses.rows import Number, check, read_mask
 from cpc.losses.shares import shared_losses
-from cpc.losses.tiles import AnchorScores, Places, block_size, vary_alike
+from cpc.losses.tiles import AnchorScores, Places, vary_alike
 from cpc.types import CPCOutputs, NegativeRule, Position, UserError
 
 
@@ -122,6 +122,8 @@ def cpc_loss(
             f"these have {z.shape[1]}: lower model.num_offsets or lengthen the window"
         )
     check("temperature", temperature, above=0)
+    if block is not None:
+        check("block", block, least=1)
     exists = read_mask("where", where, z.shape[:-1])
     if where is not None:  # padding may hold anything, and 0 * NaN is NaN
         z = jnp.where(where[..., None], z, 0.0)
@@ -156,8 +158,6 @@ def cpc_loss(
         keys = _append(keys, 1.0)
     queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
     rng = jax.random.key(0) if rng is None else rng
-    block = block_size(keys.shape[-2]) if block is None else block
-    check("block", block, least=1)
     plan = Plan(rule, loss, choose, offsets, block, columns)
     result: Any = (
         same_place_losses(

@@ -31,7 +31,8 @@ def shared_losses(
     num_shares = getattr(plan.rule, "num_shares", 1)
     if num_shares == 1 or plan.choose is not None or b % num_shares or keys.shape[-2] != b * a:
         return summed_losses(queries, keys, anchors, candidates, rng, plan)
-    plan_of_share = plan._replace(block=max(1, plan.block // num_shares))
+    block = plan.choose_block(b * a // num_shares)
+    plan_of_share = plan._replace(block=max(1, block // num_shares))
 
     def split(x):  # (b, ...) or (b a, ...) -> (shares, ...)
         return x.reshape(num_shares, -1, *x.shape[1:])

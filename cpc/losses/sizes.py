@@ -42,7 +42,7 @@ def criterion_bytes(
     >>> criterion_bytes(4, 8, 2)  # 12 * 32 + 4 * 16 + 4 * (16 + 2 * 8)
     576
     """
-    block = block_size(num_candidates) if block is None else block
+    block = block_size(num_candidates, columns) if block is None else block
     check("block", block, least=1)
     each = -(-num_anchors // num_sequences)
     rows = num_sequences * min(each, -(-block // num_sequences))

@@ -95,7 +95,7 @@ def streaming_info_nce(
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check("temperature", temperature, above=0)
-    block = block_size(len(keys)) if block is None else block
+    block = block_size(len(keys), columns) if block is None else block
     check("block", block, least=1)
     inputs = read_inputs(
         queries, keys, anchors, candidates, where_anchors, where_candidates, temperature

@@ -58,16 +58,21 @@ class Negatives(NamedTuple):
     tied: Int[Array, " m"]
 
 
-def block_size(num_candidates: int) -> int:
+def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Anchors of a block by default: what a CPU's cache holds, or what keeps an accelerator busy.
 
     An accelerator starts some 15 kernels for a block, which take their time however small it is;
-    it gets 8192 anchors, or as many as leave their rows whole.
+    it gets 8192 anchors, or as many as leave their rows whole. Where `columns` are scored at a
+    time, all of them if rows cannot be cut, a block has no more anchors than fit WHOLE_ROWS.
+
+    >>> block_size(1_000_000, 1_000_000)
+    67
     """
-    if jax.default_backend() == "cpu":
-        return 512
-    whole = WHOLE_ROWS // max(num_candidates, 1)
-    return min(8192, whole) if whole >= 512 else 8192
+    usual = 512 if jax.default_backend() == "cpu" else 8192
+    if columns is None and WHOLE_ROWS // max(num_candidates, 1) < 512:
+        columns = COLUMNS  # rows are cut
+    width = num_candidates if columns is None else min(columns, num_candidates)
+    return max(1, min(usual, WHOLE_ROWS // max(width, 1)))
 
 
 def num_columns(rows: int, n: int, columns: int | None) -> int:

@@ -57,8 +57,10 @@ def ring_losses(
       UserError: the sequences do not divide by the devices.
     """
     check_shares(queries.shape[1], mesh.shape[axis])
-    block = min(plan.block, anchors.exists.size // mesh.shape[axis])
+    num_own = anchors.exists.size // mesh.shape[axis]
     keys, candidates = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    held = keys.shape[1]
+    block = min(num_own, plan._replace(columns=held).choose_block(held))
     return _travel(queries, keys, anchors, candidates, plan.rule, plan.offsets, block, mesh, axis)
 
 

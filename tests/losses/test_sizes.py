@@ -62,5 +62,6 @@ def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
     assert block_size(num_candidates) == 512
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert block_size(num_candidates) == anchors
+    assert block_size(num_candidates, num_candidates) == min(8192, 2**26 // num_candidates)
     is_whole = num_columns(anchors, num_candidates, None) == num_candidates
     assert is_whole == (num_candidates <= 2**17)

@@ -1,6 +1,7 @@
 """Streaming InfoNCE against a naive float64 twin: values, standing, gradients, memory."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from cpc import losses, negatives
-from cpc.losses import cpc_loss, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.losses import cpc_loss, info_nce, sigmoid, streaming_info_nce, streaming_symmetric_info_nce
 from cpc.types import CPCOutputs, Position, UserError
 from tests.losses import naive_streaming as naive
 
@@ -256,6 +257,20 @@ def test_cpc_loss_is_the_same_on_both_sides_of_the_threshold(monkeypatch):
     assert ("24,5]" in whole_text, "3,9,5]" in tiles_text) == (True, True)
     assert "3,9,5]" not in whole_text
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), whole, tiles)
+
+
+@pytest.mark.parametrize(("loss", "rows"), [(info_nce, "24"), (sigmoid, "8")])
+def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
+    """As many as fit the scores that are kept, but one of each sequence at least."""
+    monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", 8 * 24)
+    monkeypatch.setattr(losses.tiles, "COLUMNS", 8)
+    q, _, (places, _), _ = example(m=24)
+    z = q.reshape(4, 6, 5)
+    outputs = CPCOutputs(z, z, z[:, :, None])
+    at = Position(*(p.reshape(4, 6) for p in places))
+    text = str(jax.make_jaxpr(lambda x: cpc_loss(x, at, negatives.batch, loss=loss)[0])(outputs))
+    found = set(re.findall(r"f32\[(\d+),(?:8|24)\] = dot_general", text))
+    assert found == {rows}
 
 
 def test_mistakes_are_named(unchecked):

@@ -152,9 +152,12 @@ def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
 
     text = [trace()]
     monkeypatch.setattr("cpc.parallel.criterion.GATHERED_BYTES", 100)
+    monkeypatch.setattr("cpc.losses.tiles.WHOLE_ROWS", 7 * 40)
     text += [trace()]
     assert ["all_gather" in t for t in text] == [True, False]
     assert ["ppermute" in t for t in text] == [False, True]
+    # A device's 40 anchors against a share of 40 keys at a time: as many as fit.
+    assert ["f32[7,40] = dot_general" in t for t in text] == [False, True]
 
 
 def test_what_jax_counts_in_64_bits_stays_in_32(monkeypatch):
