@@ -174,16 +174,6 @@ def _collect(q, *refs, rule, offset, size, precision):
         output[...] = x
 
 
-def weigh_tile(
-    scores: Array, where: Array, is_positive: Array, highest: Array, total: Array, share: Array
-) -> Array:
-    """`derivatives` of what was collected."""
-    zero = jnp.zeros_like(highest, jnp.int32)
-    return derivatives(
-        scores, where, is_positive, Negatives(highest, total, zero, zero, zero), share
-    )
-
-
 def _by_queries(q, *refs, rule, offset, size, precision):
     own, k, columns, output = [x[...] for x in refs[:8]], refs[8], refs[9:14], refs[14]
     q, rows, per_row = q[...], own[:5], own[5:]
@@ -191,7 +181,7 @@ def _by_queries(q, *refs, rule, offset, size, precision):
     def one_tile(j, dq):
         [part] = _part([k], j, size)
         tile = score_tile(q, part, rows, _part(columns, j, size), rule, offset, precision)
-        return dq + product(weigh_tile(*tile, *per_row).astype(part.dtype), part, precision)
+        return dq + product(derivatives(*tile, *per_row).astype(part.dtype), part, precision)
 
     steps = k.shape[0] // size
     output[...] = jax.lax.fori_loop(0, steps, one_tile, jnp.zeros(q.shape, jnp.float32))
@@ -204,7 +194,7 @@ def _by_keys(k, *refs, rule, offset, size, precision):
     def one_tile(i, dk):
         part, *own = _part([q, *others], i, size)
         tile = score_tile(part, k, own[:5], columns, rule, offset, precision)
-        w = weigh_tile(*tile, *own[5:]).astype(k.dtype)
+        w = derivatives(*tile, *own[5:]).astype(k.dtype)
         return dk + product(w.T, weighted[pl.ds(i * size, size)], precision)
 
     steps = q.shape[0] // size

@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu
 from jaxtyping import Array, Float
 
-from cpc.losses.pallas_gpu import product, score_tile, weigh_tile
+from cpc.losses.pallas_gpu import product, score_tile
 from cpc.losses.tiles import (
     COLUMNS,
     AnchorScores,
@@ -23,6 +23,7 @@ from cpc.losses.tiles import (
     Places,
     add_tile,
     cut_places,
+    derivatives,
     find_targets,
     finish,
     no_negatives,
@@ -42,16 +43,9 @@ def score_on_tpu(
     size: int = 256,
     interpret: bool = False,
 ) -> tuple[AnchorScores, Any, Any]:
-    """What `score_on_gpu` gives, of the same arguments.
+    """What `score_on_gpu` gives, of the same arguments but for these two.
 
     Args:
-      queries: over the temperature.
-      keys: of the candidates.
-      anchors: places (m,).
-      candidates: places (n,).
-      weights: None for no derivatives.
-      rule: rule(anchor, candidate, offset) -> bool.
-      offset: steps from the anchor to its positive.
       size: anchors and candidates of a tile, a multiple of 128. 256 of float32 fit a v5e's VMEM
         where d is 1024, and not where it is 2048.
       interpret: run on any platform, slowly, with tiles of any size.
@@ -139,7 +133,7 @@ def _by_queries(q, *refs, rule, offset):
         output[...] = jnp.zeros(output.shape, jnp.float32)
 
     tile = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
-    w = weigh_tile(*tile, *_read(per_row)).astype(k.dtype)
+    w = derivatives(*tile, *_read(per_row)).astype(k.dtype)
     output[...] += product(w, k[...])
 
 
@@ -152,5 +146,5 @@ def _by_keys(k, *refs, rule, offset):
         output[...] = jnp.zeros(output.shape, jnp.float32)
 
     tile = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
-    w = weigh_tile(*tile, *_read(per_row)).astype(k.dtype)
+    w = derivatives(*tile, *_read(per_row)).astype(k.dtype)
     output[...] += product(w.T, weighted[...])

@@ -12,10 +12,10 @@ from cpc.losses.streaming import Standing, read_inputs, standing
 from cpc.losses.tiles import (
     AnchorScores,
     add_tile,
+    compare,
     cut_places,
     derivatives,
     find_negatives,
-    find_positives,
     find_targets,
     finish,
     gradient_of_keys,
@@ -99,8 +99,8 @@ def _forward(queries, keys, anchors, candidates, rule, offset, block):
     of_queries, index, positive = jax.tree.map(lambda x: x.ravel()[:m], (of_parts, index, positive))
     here, size_here = finish(of_queries, positive, index >= 0)
     there, size_there = finish(of_keys, positive_of_key, has_query)
-    saved = (queries, keys, anchors, candidates, of_parts, of_keys, size_here, size_there)
-    return (here, there), saved
+    seen = (of_parts.highest, of_parts.total), (of_keys.highest, of_keys.total)
+    return (here, there), (queries, keys, anchors, candidates, *seen, size_here, size_there)
 
 
 def _backward(rule, offset, block, saved, cotangents):
@@ -113,8 +113,8 @@ def _backward(rule, offset, block, saved, cotangents):
     def differentiate(dkeys, part):
         q, rows, of_queries, g = part
         scores, where, back, is_positive = _score(q, keys, rows, candidates, rule, offset)
-        w = derivatives(scores, where, is_positive, of_queries, g)
-        w += derivatives(scores.T, back, is_positive.T, of_keys, g_back).T
+        w = derivatives(scores, where, is_positive, *of_queries, g)
+        w += derivatives(scores.T, back, is_positive.T, *of_keys, g_back).T
         w = w.astype(keys.dtype)
         dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
         return dkeys + gradient_of_keys(q, w), dq
@@ -131,8 +131,6 @@ _both.defvjp(_forward, _backward)
 
 def _score(q, keys, rows, candidates, rule, offset) -> tuple[Any, Any, Any, Any]:
     """Scores (m, n), negatives of the queries (m, n) and of the keys (n, m), positives (m, n)."""
-    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
-    is_positive = find_positives(rows, candidates, offset)
-    where = find_negatives(rows, candidates, rule, offset) & ~is_positive
+    scores, where, is_positive = compare(q, keys, rows, candidates, rule, offset)
     back = find_negatives(candidates, rows, rule, -offset) & ~is_positive.T
     return scores, where, back, is_positive

@@ -108,6 +108,21 @@ def find_negatives(anchors: Places, candidates: Places, rule: NegativeRule, offs
     return rule(here.positions, there.positions, offset) & (here.exists & there.exists)
 
 
+def compare(
+    q: Float[Array, "m d"],
+    keys: Float[Array, "n d"],
+    anchors: Places,
+    candidates: Places,
+    rule: NegativeRule,
+    offset: Any,
+) -> tuple[Float[Array, "m n"], Bool[Array, "m n"], Bool[Array, "m n"]]:
+    """Scores of anchors and candidates; which of them are negatives, and which the positive."""
+    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
+    is_positive = find_positives(anchors, candidates, offset)
+    where = find_negatives(anchors, candidates, rule, offset) & ~is_positive
+    return scores, where, is_positive
+
+
 def _face(anchors, candidates):
     columns = jax.tree.map(lambda x: x[:, None], anchors)
     return columns, jax.tree.map(lambda x: x[None, :], candidates)
@@ -175,12 +190,13 @@ def derivatives(
     scores: Float[Array, "m n"],
     where: Bool[Array, "m n"],
     is_positive: Bool[Array, "m n"],
-    seen: Negatives,
+    highest: Float[Array, " m"],
+    total: Float[Array, " m"],
     size: Float[Array, " m"],
 ) -> Float[Array, "m n"]:
-    """Of the anchors' losses by the scores of a tile."""
-    exp = jnp.exp(jnp.where(where, scores - seen.highest[:, None], -jnp.inf))
-    share = size / jnp.where(seen.total > 0, seen.total, 1.0)
+    """Of the anchors' losses by the scores of a tile; M, S and sigma(x) of each anchor."""
+    exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
+    share = size / jnp.where(total > 0, total, 1.0)
     return share[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
 
 
@@ -260,14 +276,9 @@ def score_tiles(
     targets = keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)]
     positive = score_positives(q, targets, keys.shape[1])
 
-    def one_tile(keys, candidates):
-        scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
-        is_positive = find_positives(anchors, candidates, offset)
-        where = find_negatives(anchors, candidates, rule, offset) & ~is_positive
-        return scores, where, is_positive
-
     def collect(seen, tile):
-        scores, where, _ = one_tile(*tile)
+        keys, candidates = tile
+        scores, where, _ = compare(q, keys, anchors, candidates, rule, offset)
         return add_tile(seen, scores, positive, where), None
 
     nothing, dq, _ = vary_alike((no_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
@@ -279,7 +290,8 @@ def score_tiles(
     def differentiate(carry, tile):
         dq, dkeys = carry
         i, keys, candidates = tile
-        w = derivatives(*one_tile(keys, candidates), seen, size).astype(keys.dtype)
+        tile = compare(q, keys, anchors, candidates, rule, offset)
+        w = derivatives(*tile, seen.highest, seen.total, size).astype(keys.dtype)
         dq += jnp.matmul(w, keys, preferred_element_type=jnp.float32)
         dkeys = dkeys.at[i].add(gradient_of_keys(weighted, w))
         return (dq, dkeys), None  # carried, dkeys are added to where they lie

@@ -20,9 +20,8 @@ from cpc.losses.tiles import (
     Negatives,
     Places,
     add_tile,
+    compare,
     derivatives,
-    find_negatives,
-    find_positives,
     finish,
     no_negatives,
 )
@@ -86,7 +85,7 @@ def _forward(queries, keys, anchors, candidates, rule, offsets, block, mesh, axi
         known = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
         (known, _), _ = jax.lax.scan(step, (known, held), length=mesh.shape[axis])
         scores, size = jax.vmap(finish)(known.seen, known.positive, known.has_positive)
-        return jax.tree.map(join, (scores, (known.seen, size)))
+        return jax.tree.map(join, (scores, (known.seen.highest, known.seen.total, size)))
 
     specs = (rows, shares, shares, shares), (rows, rows)
     scores, kept = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
@@ -96,20 +95,21 @@ def _forward(queries, keys, anchors, candidates, rule, offsets, block, mesh, axi
 def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
     rows, shares = jax.P(None, axis), jax.P(axis)
 
-    def of_device(queries, keys, anchors, candidates, seen, size, g):
+    def of_device(queries, keys, anchors, candidates, highest, total, size, g):
         tasks, join = _cut(queries, anchors, offsets, block)
         size = g[:, None, None] * size
-        kept = jax.tree.map(lambda x: _cut_rows(x.reshape(len(g), -1), block), (seen, size))
+        kept = [_cut_rows(x.reshape(len(g), -1), block) for x in (highest, total, size)]
 
         def step(carry, _):
             dqueries, dkeys, held = carry
             arriving, dkeys = _hop(held, mesh, axis), _hop(dkeys, mesh, axis)
 
             def one_task(own, x):
-                dq, (seen, size), task = x
+                dq, (highest, total, size), task = x
                 scores, where, is_positive = _compare(task, held, rule)
-                where = where & (seen.total > 0)[:, None]  # without a positive, none was collected
-                w = derivatives(scores, where, is_positive, seen, size).astype(held[0].dtype)
+                where = where & (total > 0)[:, None]  # without a positive, none was collected
+                w = derivatives(scores, where, is_positive, highest, total, size)
+                w = w.astype(held[0].dtype)
                 dq = dq + jnp.matmul(w, held[0], preferred_element_type=jnp.float32)
                 dk = jnp.matmul(w.T, task[0], preferred_element_type=jnp.float32)
                 return own + dk, dq
@@ -124,7 +124,7 @@ def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
         home = _hop(dkeys, mesh, axis)
         return join(dqueries).astype(queries.dtype), home[None].astype(keys.dtype)
 
-    specs = (rows, shares, shares, shares, rows, rows, jax.P()), (rows, shares)
+    specs = (rows, shares, shares, shares, rows, rows, rows, jax.P()), (rows, shares)
     return *_split(of_device, mesh, *specs)(*kept, cotangents[0]), None, None
 
 
@@ -168,11 +168,8 @@ def _cut_rows(x, block):
 
 
 def _compare(task, held, rule):
-    """Scores (m, n) of anchors and a share's keys; which are negatives, which the positive."""
     (q, here, k), (keys, there) = task, held
-    scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
-    is_positive = find_positives(here, there, k)
-    return scores, find_negatives(here, there, rule, k) & ~is_positive, is_positive
+    return compare(q, keys, here, there, rule, k)
 
 
 def _meet(known, task, held, rule):
