@@ -1,6 +1,5 @@
 """The loss of contrastive predictive coding at each offset, over the global batch."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -67,7 +66,7 @@ def cpc_loss(
     memory: Memory | None = None,
     block: int | None = None,
     columns: int | None = None,
-    criterion: Criterion = shared_losses,
+    criterion: Criterion | None = None,
 ) -> tuple[Float[Array, ""], OffsetSums]:
     """Sum over offsets k of the mean loss of the anchors that have a latent k ahead.
 
@@ -96,11 +95,11 @@ def cpc_loss(
       memory: further candidates.
       block: anchors scored at a time, by default 512 on a CPU and up to 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
-        drawn). `criterion_bytes` says what it takes.
+        drawn). `criterion_bytes` says what it takes; that it fits is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
         while a block's scores fit 256 MB. Changes memory and speed alone.
-      criterion: how the losses are summed, such as that of `cpc.parallel.make_criterion`, for a
-        batch that devices share.
+      criterion: how the losses are summed: None for one device, or where the compiler shares out
+        the work; that of `cpc.parallel.make_criterion` for a batch that devices share.
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
@@ -114,13 +113,7 @@ def cpc_loss(
     z, c, predictions = outputs
     num_offsets, width = predictions.shape[-2:]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
-    if len(offsets) != num_offsets or min(offsets) < 1:
-        raise UserError(f"offsets is {offsets}: name {num_offsets}, one a prediction, each above 0")
-    if max(offsets) >= z.shape[1]:
-        raise UserError(
-            f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "
-            f"these have {z.shape[1]}: lower model.num_offsets or lengthen the window"
-        )
+    check_offsets(offsets, num_offsets, z.shape[1])
     check("temperature", temperature, above=0)
     if block is not None:
         check("block", block, least=1)
@@ -129,11 +122,7 @@ def cpc_loss(
         z = jnp.where(where[..., None], z, 0.0)
         c = jnp.where(where[..., None], c, 0.0)
         predictions = jnp.where(where[..., None, None], predictions, 0.0)
-    b, *places = z.shape[:-1]
-    anchors = Places(
-        Position(*(jnp.broadcast_to(p, (b, *places)).reshape(b, -1) for p in positions)),
-        exists.reshape(b, -1),
-    )
+    anchors = _places(positions, exists)
     candidates = jax.tree.map(jnp.ravel, anchors)
     keys = z.reshape(-1, width)
     if memory is not None:
@@ -142,9 +131,10 @@ def cpc_loss(
         further = Places(memory.positions, memory.exists)
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
     at_same_place = getattr(rule, "same_place", False) and memory is None
+    b, length = z.shape[:2]
     if (
         maps is not None
-        and criterion is shared_losses
+        and criterion is None  # others share out one set of keys for all offsets
         and not at_same_place
         and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:])
     ):
@@ -158,24 +148,41 @@ def cpc_loss(
         keys = _append(keys, 1.0)
     queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
     rng = jax.random.key(0) if rng is None else rng
-    plan = Plan(rule, loss, choose, offsets, block, columns)
-    result: Any = (
-        same_place_losses(
-            queries,
-            keys.reshape(b, -1, keys.shape[-1]),
-            anchors.exists,
-            rng,
-            loss,
-            choose,
-            offsets,
-            math.prod(places[1:]),
+    if at_same_place:
+        keys, lanes = keys.reshape(b, -1, keys.shape[-1]), anchors.exists.shape[1] // length
+        result: Any = same_place_losses(
+            queries, keys, anchors.exists, rng, loss, choose, offsets, lanes
         )
-        if at_same_place
-        else criterion(queries, keys, anchors, candidates, rng, plan)
-    )
+    else:
+        plan = Plan(rule, loss, choose, offsets, block, columns)
+        result = (criterion or shared_losses)(queries, keys, anchors, candidates, rng, plan)
     losses, scores = result
     sums = sum_anchors(scores)
     return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
+
+
+def check_offsets(offsets: tuple[int, ...], num_offsets: int, length: int) -> None:
+    """Offsets are one a prediction, and some anchor of the length has a latent that far ahead.
+
+    Raises:
+      UserError: they are not, or none has.
+    """
+    if len(offsets) != num_offsets or min(offsets) < 1:
+        raise UserError(f"offsets is {offsets}: name {num_offsets}, one a prediction, each above 0")
+    if max(offsets) >= length:
+        raise UserError(
+            f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "
+            f"these have {length}: lower model.num_offsets or lengthen the window"
+        )
+
+
+def _places(positions, exists):
+    """The latents of each sequence in a row: (b, t, ...) -> (b, a)."""
+
+    def flatten(x):
+        return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)
+
+    return jax.tree.map(flatten, Places(positions, exists))
 
 
 def projection_pays(m: int, n: int, h: int, d: int) -> bool:
