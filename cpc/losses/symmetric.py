@@ -12,6 +12,7 @@ from cpc.losses.streaming import Standing, read_inputs, standing
 from cpc.losses.tiles import (
     AnchorScores,
     add_tile,
+    block_size,
     compare,
     cut_places,
     derivatives,
@@ -37,7 +38,7 @@ def streaming_symmetric_info_nce(
     temperature: Number = 1.0,
     where_anchors: Bool[Array, " m"] | None = None,
     where_candidates: Bool[Array, " n"] | None = None,
-    block: int = 512,
+    block: int | None = None,
 ) -> tuple[tuple[Float[Array, " m"], Standing], tuple[Float[Array, " n"], Standing]]:
     """Losses of the queries among the keys and of the keys among the queries, in nats.
 
@@ -58,6 +59,7 @@ def streaming_symmetric_info_nce(
     ((3,), (2,), True)
     """
     check("temperature", temperature, above=0)
+    block = block_size(len(keys), len(keys)) if block is None else block
     check("block", block, least=1)
     inputs = read_inputs(
         queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
