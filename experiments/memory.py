@@ -27,18 +27,19 @@ def check_memory(
     `num_latents` are of a window or picture, `num_offsets` of all directions together.
 
     Raises:
-        UserError: they do not, with the numbers, and the batch and the block that would.
+        UserError: they do not, with the numbers, and what of the config needs less.
     """
     if build_rule(config).same_place and not config.negatives.queue:
         return  # few of the candidates are scored, and no block of them is kept
-    needed = functools.partial(criterion_bytes, config, mesh.size, num_latents, width, num_offsets)
+    sizes = config, mesh.size, num_latents, width, num_offsets
+    needed = functools.partial(criterion_bytes, *sizes)
     batch_size, memory = config.data.batch_size, device_bytes(mesh)
     if needed(batch_size) <= memory:
         return
     step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.groups)
     batches = range(batch_size // step * step, 0, -step)
     fits = next((size for size in batches if needed(size) <= memory), 0)
-    usual = block_size(batch_size * num_latents + config.negatives.queue)
+    usual = block_size(*candidates_held(*sizes, batch_size))
     blocks = (usual >> halvings for halvings in range(1, usual.bit_length()))
     block = next((size for size in blocks if needed(batch_size, size) <= memory), 0)
     queue = f" and {config.negatives.queue:,} of a queue" if config.negatives.queue else ""
@@ -47,9 +48,30 @@ def check_memory(
         f"{batch_size} x {num_latents:,} candidates{queue}, {width} wide, at {num_offsets} offsets "
         f"in blocks of {usual} anchors: "
         + (f"data.batch_size={fits} fits" if fits else "no data.batch_size fits")
-        + (f", or `block={block}` of cpc_loss" if block else ", and smaller blocks do not help")
-        + "; fewer offsets (model.num_offsets), a smaller negatives.queue or more devices need less"
+        + "; fewer offsets (model.num_offsets), a smaller negatives.queue, model.dtype=bfloat16 or "
+        "more devices need less"
+        + (f"; called from Python, cpc_loss fits with block={block}" if block else "")
     )
+
+
+def candidates_held(
+    config: Config,
+    num_devices: int,
+    num_latents: int,
+    width: int,
+    num_offsets: int,
+    batch_size: int,
+) -> tuple[int, int | None]:
+    """Candidates whose keys a device holds; how many are scored at a time, None to choose."""
+    is_plain = build_choice(config.negatives) is None and build_loss(config.loss) is losses.info_nce
+    num_candidates = batch_size * num_latents + config.negatives.queue
+    if not is_plain:
+        return num_candidates, num_candidates
+    if num_devices > 1 and takes_ring(num_offsets, num_candidates, width):
+        # Keys that travel leave a share of them on each device, and scores in whole rows of it.
+        share = -(-num_candidates // num_devices)
+        return share, share
+    return num_candidates, None
 
 
 def criterion_bytes(
@@ -62,15 +84,12 @@ def criterion_bytes(
     block: int | None = None,
 ) -> int:
     """What one of the devices holds for the loss of a batch, by default in blocks as it chooses."""
-    choose, loss = build_choice(config.negatives), build_loss(config.loss)
-    is_plain = choose is None and loss is losses.info_nce
-    num_candidates = batch_size * num_latents + config.negatives.queue
-    travels = num_devices > 1 and is_plain and takes_ring(num_offsets, num_candidates, width)
-    # Keys that travel leave a share of them on each device, and scores in whole rows of it.
-    held = -(-num_candidates // num_devices) if travels else num_candidates
-    columns = None if is_plain and not travels else held
+    held, columns = candidates_held(
+        config, num_devices, num_latents, width, num_offsets, batch_size
+    )
+    travels = held < batch_size * num_latents + config.negatives.queue
     block = block_size(held, columns) if block is None else block
-    if choose is not None:  # the compiler cuts the blocks of the whole batch
+    if build_choice(config.negatives) is not None:  # the compiler cuts the blocks of the batch
         block = -(-block // num_devices)
     return losses.criterion_bytes(
         batch_size // num_devices * num_latents,

@@ -66,7 +66,8 @@ def streaming_info_nce(
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
       where_candidates: which candidates exist, likewise.
       block: anchors scored at a time, by default 512 on a CPU and up to 8192 elsewhere;
-        `largest_block` says how many fit a memory, and `criterion_bytes` what all of it takes.
+        `largest_block` says how many fit a memory, and `criterion_bytes` what all of it takes;
+        that it fits is not checked.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
       kernels: on an NVIDIA GPU or a TPU, the Pallas kernels of `score_on_gpu` or `score_on_tpu` in
