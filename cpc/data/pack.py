@@ -1,5 +1,6 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
+import datetime
 import fcntl
 import glob
 import hashlib
@@ -7,6 +8,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -35,6 +37,8 @@ DECODED_AT_ONCE = 256
 #: A half-written pack that nobody has written to for so long is of a process that was killed.
 LEFTOVER_SECONDS = 3600
 PROGRESS_SECONDS = 5.0
+#: To a terminal: the line above is written anew.
+REWRITE = "\x1b[F\x1b[K"
 
 
 def pack(
@@ -226,6 +230,7 @@ def _adopt(path: Path, fingerprint: str, stack: ExitStack) -> tuple[Path, TextIO
             if (folder / JOURNAL_NAME).exists():
                 journal = own.enter_context((folder / JOURNAL_NAME).open("r+", encoding="utf-8"))
                 fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its maker lives
+                (folder / JOURNAL_NAME).stat()  # raises if its maker has just finished
                 if _journalled_fingerprint(journal) == fingerprint:
                     stack.push(own.pop_all())
                     return folder, journal
@@ -302,8 +307,8 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
     done = _read_journal(journal, path)
     if done.stop:
         log(f"going on after {done.stop:,} utterances that were packed before")
-    before, began = done.num_bytes, time.monotonic()
-    said = began
+    before, began = done.stop, time.monotonic()
+    said, again = began, ""
     with path.open("r+b") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
         file.truncate(done.num_bytes)
         file.seek(done.num_bytes)
@@ -326,24 +331,37 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
             done = _after(done, new)
             if time.monotonic() - said > PROGRESS_SECONDS:
                 said = time.monotonic()
-                seconds = (done.num_bytes - before) / 2 / SAMPLE_RATE_HZ
-                rate = seconds / (said - began)
-                log(f"packed {stop:,} of {len(recordings):,} utterances, {rate:,.0f} x real time")
+                log(again + _progress(recordings.lengths, before, stop, said - began))
+                again = REWRITE if log is print and sys.stdout.isatty() else ""
     return done
 
 
+def _progress(lengths: np.ndarray, start: int, stop: int, seconds: float) -> str:
+    """How far packing is that took seconds from one utterance to another."""
+    packed, left = int(lengths[start:stop].sum()), int(lengths[stop:].sum())
+    rate = packed / SAMPLE_RATE_HZ / seconds
+    seconds_left = datetime.timedelta(seconds=round(seconds * left / max(packed, 1)))
+    return (
+        f"packed {stop:,} of {len(lengths):,} utterances ({stop / len(lengths):.0%}), "
+        f"{rate:,.0f} x real time, {seconds_left} left"
+    )
+
+
 def _read_journal(journal: TextIO, samples: Path) -> _Written:
-    """What an earlier call has written, if the samples are still those that it wrote."""
-    nothing = _Written(0, 0, 0, [], [], [])
-    done = nothing
+    """What an earlier call has written and is still there; the journal keeps that, and no more."""
+    done = _Written(0, 0, 0, [], [], [])
     journal.seek(0)
-    lines = journal.read().splitlines()[1:]
-    with suppress(ValueError, TypeError):  # a line that was cut short is the last
-        for line in lines:
-            done = _after(done, _Written(*json.loads(line)))
-    if _crc32(samples, done.num_bytes) == done.crc32:
-        return done
-    return nothing
+    journal.readline()  # the fingerprint
+    end = journal.tell()
+    with suppress(ValueError, TypeError):  # of what is no line of a journal
+        while (line := journal.readline()).endswith("\n"):  # one that was cut short does not
+            new = _Written(*json.loads(line))
+            if _crc32(samples, done.num_bytes, new.num_bytes, done.crc32) != new.crc32:
+                break
+            done, end = _after(done, new), journal.tell()
+    journal.seek(end)
+    journal.truncate()
+    return done
 
 
 def _after(done: _Written, new: _Written) -> _Written:
@@ -382,11 +400,11 @@ def _fingerprint(recordings: Recordings) -> str:
     return digest.hexdigest()
 
 
-def _crc32(path: Path, num_bytes: int | None = None) -> int:
-    """Of the file, or of its first bytes."""
-    left = path.stat().st_size if num_bytes is None else num_bytes
-    value = 0
+def _crc32(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
+    """Of the bytes from start to stop, or to the end, going on from the value of those before."""
+    left = path.stat().st_size if stop is None else stop - start
     with path.open("rb") as file:
+        file.seek(start)
         while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
             value = zlib.crc32(chunk, value)
             left -= len(chunk)

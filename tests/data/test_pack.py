@@ -229,23 +229,74 @@ def test_an_interrupted_pack_goes_on_where_it_was(folder, tmp_path, monkeypatch)
     assert sorted(p.name for p in (tmp_path / "pack").iterdir()) == ["index.json", "samples.int16"]
 
 
-def test_what_was_written_before_and_is_damaged_is_written_again(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
-    source = data.read_folder(folder)
+def pack_until(source, stop, path, said=None):
+    """Pack, and be interrupted at an utterance; the half-written pack's folder."""
 
-    def read(index, start, stop):
-        if index == 9:
+    def read(index, start, end):
+        if index == stop:
             raise KeyboardInterrupt
-        return source.read(index, start, stop)
+        return source.read(index, start, end)
 
+    log = (lambda _: None) if said is None else said.append
     with pytest.raises(KeyboardInterrupt):
-        data.pack(dataclasses.replace(source, read=read), tmp_path / "pack", log=lambda _: None)
-    samples = next(tmp_path.glob("pack.part-*")) / "samples.int16"
-    content = bytearray(samples.read_bytes())
-    content[99] ^= 1
-    samples.write_bytes(content)
-    packed = data.pack(source, tmp_path / "pack", log=lambda _: None)
-    np.testing.assert_array_equal(packed.read(0, 0, 3000), source.read(0, 0, 3000))
+        data.pack(dataclasses.replace(source, read=read), path, log)
+    (part,) = path.parent.glob("pack.part-*")
+    return part
+
+
+def damage(part, how):
+    samples, journal = part / "samples.int16", part / "journal.jsonl"
+    if how == "first":
+        content = bytearray(samples.read_bytes())
+        content[99] ^= 1
+        samples.write_bytes(content)
+    elif how == "half":
+        samples.write_bytes(samples.read_bytes()[: samples.stat().st_size // 2])
+    elif how == "behind":  # killed between the samples and the journal
+        samples.write_bytes(samples.read_bytes() + bytes(3000))
+    elif how == "line":
+        journal.write_bytes(journal.read_bytes()[:-30])
+    elif how == "newline":
+        journal.write_bytes(journal.read_bytes()[:-1])
+    elif how == "noise":
+        journal.write_bytes(journal.read_bytes() + bytes([0, 255, 0]))
+
+
+@pytest.mark.parametrize(("how", "kept"), [
+    ("first", 0), ("half", 4), ("behind", 8), ("line", 4), ("newline", 4), ("noise", 8),
+])  # fmt: skip
+def test_damage_to_a_half_written_pack_is_written_again_once(
+    folder, tmp_path, monkeypatch, how, kept
+):
+    """Interrupted at 9 and again at 17: what is left of the first goes on, nothing comes twice."""
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    source, path, said = data.read_folder(folder), tmp_path / "pack", []
+    damage(pack_until(source, 9, path), how)
+    pack_until(source, 17, path, said)
+    packed = data.pack(source, path, said.append)
+    before = [line.split()[3] for line in said if line.startswith("going on after")]
+    assert before == [str(kept)] * (kept > 0) + ["16"]
+    assert packed.names == source.names
+    for i, length in enumerate(source.lengths.tolist()):
+        np.testing.assert_array_equal(packed.read(i, 0, length), source.read(i, 0, length))
+
+
+def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
+    """Of 20 utterances of 3000, 3100, ... samples; one that does not decode is done, too."""
+    module = sys.modules["cpc.data.pack"]
+    monkeypatch.setattr(module, "DECODED_AT_ONCE", 8)
+    monkeypatch.setattr(module, "PROGRESS_SECONDS", -1)
+    source, said = data.read_folder(folder), []
+    data.pack(source, tmp_path / "pack", said.append)
+    progress = [line for line in said if line.startswith("packed")]
+    assert [line.split(",")[0] for line in progress] == [
+        "packed 8 of 20 utterances (40%)",
+        "packed 16 of 20 utterances (80%)",
+        "packed 20 of 20 utterances (100%)",
+    ]
+    assert progress[-1].endswith(", 0:00:00 left")
+    # 26,800 samples in 2 s are 0.84 times real time; 52,200 more take 4 s.
+    assert module._progress(source.lengths, 0, 8, 2.0).endswith(", 1 x real time, 0:00:04 left")
 
 
 def test_windows_gathered_at_once_are_those_read_one_by_one(folder, tmp_path):
