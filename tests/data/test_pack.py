@@ -259,7 +259,7 @@ def damage(part, how):
     elif how == "newline":
         journal.write_bytes(journal.read_bytes()[:-1])
     elif how == "noise":
-        journal.write_bytes(journal.read_bytes() + bytes([0, 255, 0]))
+        journal.write_bytes(journal.read_bytes() + bytes(3) + b"\n")
 
 
 @pytest.mark.parametrize(("how", "kept"), [
@@ -282,7 +282,6 @@ def test_damage_to_a_half_written_pack_is_written_again_once(
 
 
 def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
-    """Of 20 utterances of 3000, 3100, ... samples; one that does not decode is done, too."""
     module = sys.modules["cpc.data.pack"]
     monkeypatch.setattr(module, "DECODED_AT_ONCE", 8)
     monkeypatch.setattr(module, "PROGRESS_SECONDS", -1)
@@ -295,8 +294,9 @@ def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
         "packed 20 of 20 utterances (100%)",
     ]
     assert progress[-1].endswith(", 0:00:00 left")
-    # 26,800 samples in 2 s are 0.84 times real time; 52,200 more take 4 s.
-    assert module._progress(source.lengths, 0, 8, 2.0).endswith(", 1 x real time, 0:00:04 left")
+    # A second of sound was packed in half a second, 4 s of sound are left.
+    line = module._progress(np.array([9, 16_000, 64_000]), 1, 2, 0.5)
+    assert line == "packed 2 of 3 utterances (67%), 2 x real time, 0:00:02 left"
 
 
 def test_windows_gathered_at_once_are_those_read_one_by_one(folder, tmp_path):
