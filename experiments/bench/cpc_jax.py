@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from configs import audio_voices
 from cpc import data
 from cpc.models import GRU
-from cpc.train import put_batch
+from cpc.train import choose_devices, make_mesh, put_batch
 from experiments import audio, launch
 from experiments.audio_data import AudioData
 from experiments.bench.flop import Flop, count_flop
@@ -26,16 +26,16 @@ def main() -> None:
     for section in (config.model, config.data):
         section.update({name: value for name, value in sizes.items() if name in section})
     config.negatives.groups = num_groups = sizes["num_groups"]
-    config.model.dtype = "bfloat16" if sizes["device"] == "gpu" else "float32"
+    config.model.dtype = "float32" if sizes["device"] == "cpu" else "bfloat16"
     config.evaluate.num_windows = 0
-    mesh = launch.start(sizes["device"])
+    launch.start(sizes["device"])
+    mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch has one, too
     problem = audio.make_problem(config, make_sound(config), lambda variables, step: {})
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(config, problem, mesh, batch)
     advance = blocking(lambda: step.advance(batch))
     time_cases({"step": advance}, 1)
-    statistics = mesh.devices.flat[0].memory_stats()
-    peak = statistics["peak_bytes_in_use"] if statistics else peak_bytes()
+    peak = peak_bytes(mesh.devices.flat[0])
 
     factor = jax.random.normal(jax.random.key(0), (PRODUCT_SIZE, PRODUCT_SIZE))
     factor, multiply = factor.astype(config.model.dtype), jax.jit(jnp.matmul)

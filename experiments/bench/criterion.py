@@ -1,11 +1,7 @@
 """InfoNCE over many candidates: its time and memory against PyTorch's and its products', sampling.
 
-    CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench.criterion
-    python -m experiments.bench.criterion --large
-
-measures these rows alone, the latter at 131,072 candidates: minutes on two cores, and about 2 GB.
 Where torch is importable neither here nor in the Python that $CPC_TORCH_PYTHON names, the ratios to
-it are left out.
+it are left out. Off the CPU, the Pallas kernels are timed beside the blocks.
 """
 
 import json
@@ -17,36 +13,36 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from cpc.losses import cpc_loss, info_nce, largest_block
+from cpc.losses import cpc_loss, info_nce
 from cpc.negatives import excluding_sequence, uniform_draws
 from cpc.types import CPCOutputs, Position
 from experiments.bench.process import time_cases
-from experiments.bench.table import Row, Target, format_table
+from experiments.bench.table import Row, Target
 from experiments.bench.versus import find_torch, run_side
-from experiments.launch import keep_freed_memory
 
-WIDTH, BLOCK = 256, 512
+WIDTH = 256
 SIZES = (4096, 16384)
-LARGE, LARGE_BYTES = 131_072, 2**30
+#: Candidates of the part that takes long: of 24 GiB and two cores, and of one GPU of 80 GiB.
+LARGE, LARGE_OFF_CPU = 131_072, 1_048_576
 #: Largest ratios at 16,384 candidates: to torch's time and memory, to the products' time.
 JUDGED, TIME, MEMORY, PRODUCTS = SIZES[-1], 0.6, 0.04, 1.3
 #: Windows, latents of each, offsets and negatives, sampled; largest ratio to gathering vectors.
 SAMPLED, GATHER = (8, 128, 12, 128), 0.8
 
 
-def criterion_rows(sizes: Sequence[int], num_rounds: int, num_calls: int) -> list[Row]:
+def criterion_rows(device: str, sizes: Sequence[int], num_rounds: int, num_calls: int) -> list[Row]:
     """Rows of each number of candidates, and of sampled negatives."""
-    python = find_torch()
+    python = find_torch(device)
     rows = []
     for n in sizes:
-        rounds = [run_round(n, python, num_calls, reverse=i % 2 == 1) for i in range(num_rounds)]
+        given = json.dumps({"n": n, "d": WIDTH, "device": device, "num_calls": num_calls})
+        rounds = [run_round(given, python, reverse=i % 2 == 1) for i in range(num_rounds)]
         rows += compare(n, rounds, judged=n == JUDGED)
     return [*rows, sampled_row(num_rounds * num_calls)]
 
 
-def run_round(n: int, python: str | None, num_calls: int, reverse: bool) -> dict[str, Any]:
+def run_round(given: str, python: str | None, reverse: bool) -> dict[str, Any]:
     """What each side measured, in processes one after the other."""
-    given = json.dumps({"n": n, "d": WIDTH, "block": BLOCK, "num_calls": num_calls})
     sides = {"info_nce_jax": sys.executable, **({"info_nce_torch": python} if python else {})}
     order = list(sides)[::-1] if reverse else list(sides)  # who comes second is warmer
     return {side: run_side(sides[side], side, given) for side in order}
@@ -54,23 +50,24 @@ def run_round(n: int, python: str | None, num_calls: int, reverse: bool) -> dict
 
 def compare(n: int, rounds: list[dict[str, Any]], judged: bool) -> list[Row]:
     """Time, memory, and their ratios: to the products alone and, where it is there, to torch."""
-    ours = [one["info_nce_jax"] for one in rounds]
-    seconds = [one["seconds"]["info_nce"] for one in ours]
-    to_products = [one["seconds"]["info_nce"] / one["seconds"]["products"] for one in ours]
-    figures: dict[str, Any] = {
-        "milliseconds": 1e3 * statistics.median(seconds),
-        "megabytes": statistics.median(one["bytes"] for one in ours) / 1e6,
-        "ratio_to_products": statistics.median(to_products),
-    }
-    name = f"InfoNCE over {n:,} of width {WIDTH}"
-    target = Target("ratio_to_products", PRODUCTS, at_least=False) if judged else None
-    text = "{:.0f} ms, {:.0f} MB, {:.2f} of its products' time".format(*figures.values())
-    rows = [Row(name, figures, text, target)]
+    ours, rows = [one["info_nce_jax"] for one in rounds], []
+    target = Target("ratio_to_products", PRODUCTS, at_least=False)
+    targets = {"info_nce": target} if judged else {}
+    for form, name in name_forms(n, ours[0]):
+        to_products = [one["seconds"][form] / one["seconds"]["products"] for one in ours]
+        figures: dict[str, Any] = {
+            "milliseconds": 1e3 * statistics.median(one["seconds"][form] for one in ours),
+            "megabytes": statistics.median(one["bytes"][form] for one in ours) / 1e6,
+            "ratio_to_products": statistics.median(to_products),
+        }
+        text = "{:,.1f} ms, {:,.0f} MB, {:.2f} of its products' time".format(*figures.values())
+        rows.append(Row(name, figures, text, targets.get(form)))
     if "info_nce_torch" not in rounds[0]:
         return rows
+    against = []
     for word, most, read in (
         ("time", TIME, lambda side: side["seconds"]["info_nce"]),
-        ("memory", MEMORY, lambda side: side["bytes"]),
+        ("memory", MEMORY, lambda side: side["bytes"]["info_nce"]),
     ):
         ratios = [read(one["info_nce_jax"]) / read(one["info_nce_torch"]) for one in rounds]
         theirs = statistics.median(read(one["info_nce_torch"]) for one in rounds)
@@ -78,18 +75,27 @@ def compare(n: int, rounds: list[dict[str, Any]], judged: bool) -> list[Row]:
         found = {"ratio_to_torch": ratio, f"torch_{word}": theirs}
         target = Target("ratio_to_torch", most, at_least=False) if judged else None
         text = f"{ratio:.3f} of torch's ({min(ratios):.3f} to {max(ratios):.3f})"
-        rows.append(Row(f"  its {word}", found, text, target))
+        against.append(Row(f"  its {word}", found, text, target))
+    return [rows[0], *against, *rows[1:]]
+
+
+def large_rows(device: str) -> list[Row]:
+    """Value and gradient over as many candidates as the device should bear, once."""
+    n = LARGE if device == "cpu" else LARGE_OFF_CPU
+    given = json.dumps({"n": n, "d": WIDTH, "device": device, "num_calls": 0})
+    done, rows = run_side(sys.executable, "info_nce_jax", given), []
+    for form, name in name_forms(n, done):
+        figures = {"seconds": done["seconds"][form], "megabytes": done["bytes"][form] / 1e6}
+        text = "{:,.1f} s, {:,.0f} MB".format(*figures.values())
+        rows.append(Row(name, figures, text))
     return rows
 
 
-def large_row() -> Row:
-    """Value and gradient over 131,072 candidates, once."""
-    block = min(BLOCK, largest_block(LARGE, LARGE_BYTES))
-    given = json.dumps({"n": LARGE, "d": WIDTH, "block": block, "num_calls": 0})
-    done = run_side(sys.executable, "info_nce_jax", given)
-    figures = {"seconds": done["seconds"]["info_nce"], "megabytes": done["bytes"] / 1e6}
-    text = "{:.0f} s, {:.0f} MB".format(*figures.values())
-    return Row(f"InfoNCE over {LARGE:,} of width {WIDTH}", figures, text)
+def name_forms(n: int, measured: dict[str, Any]) -> list[tuple[str, str]]:
+    """The forms of the loss that were measured, and the names of their rows."""
+    name = f"InfoNCE over {n:,} of width {WIDTH}"
+    names = {"info_nce": name, "kernels": f"{name}, by Pallas kernels"}
+    return [(form, names[form]) for form in measured["bytes"]]
 
 
 def sampled_row(num_calls: int) -> Row:
@@ -129,8 +135,3 @@ def sampled_row(num_calls: int) -> Row:
     text = f"{1e3 * seconds['scores']:.0f} ms, {ratio:.2f} of gathering vectors"
     name = f"{num_negatives} sampled negatives"
     return Row(name, figures, text, Target("ratio_to_gathering", GATHER, at_least=False))
-
-
-if __name__ == "__main__":
-    keep_freed_memory()
-    print(format_table([large_row()] if "--large" in sys.argv[1:] else criterion_rows(SIZES, 3, 3)))

@@ -3,6 +3,7 @@
 The bench runs `python -m experiments.bench.info_nce_jax` with sizes in json; it prints json.
 """
 
+import functools
 import json
 import time
 from typing import Any
@@ -11,51 +12,56 @@ import jax
 import jax.numpy as jnp
 
 from cpc.losses import streaming_info_nce
+from cpc.losses.tiles import block_size
 from cpc.negatives import batch
+from cpc.train import choose_devices
 from cpc.types import Position
 from experiments.bench.process import peak_bytes, read_sizes, time_cases
 from experiments.launch import keep_freed_memory
 
 
-def main() -> None:
-    """Value and gradient of the mean loss, and its three products alone.
+def measure(sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Seconds and bytes of value and gradient of the mean loss; seconds of its products alone.
 
-    Without calls to time, the loss is computed once and its first run is what counts.
+    Off the CPU in bfloat16, and by the Pallas kernels, too. Without calls to time, the loss is
+    computed once and its first run is what counts.
     """
-    sizes = read_sizes()
-    n, d, block = sizes["n"], sizes["d"], sizes["block"]
-    keys = jax.random.split(jax.random.key(0))
-    x: Any = tuple(d**-0.25 * jax.random.normal(key, (n, d)) for key in keys)
-    info_nce = jax.jit(make_info_nce(n, block, sizes.get("columns"))).lower(*x).compile()
-    planned: Any = info_nce.memory_analysis()
-    before = peak_bytes()
+    n, d, device = sizes["n"], sizes["d"], choose_devices(sizes["device"])[0]
+    is_cpu = device.platform == "cpu"
+    with jax.default_device(device):
+        keys = jax.random.split(jax.random.key(0))
+        dtype = jnp.float32 if is_cpu else jnp.bfloat16
+        x: Any = tuple(d**-0.25 * jax.random.normal(key, (n, d), dtype) for key in keys)
+        calls, seconds, num_bytes = {}, {}, {}
+        for form in ("info_nce",) if is_cpu else ("info_nce", "kernels"):
+            run = jax.jit(make_info_nce(n, kernels=form == "kernels")).lower(*x).compile()
+            planned: Any = run.memory_analysis()
+            calls[form] = functools.partial(call, run, x)
+            before, begin = peak_bytes(device), time.perf_counter()
+            calls[form]()
+            seconds[form] = time.perf_counter() - begin
+            # Memory that was freed before may be used again, and would then not show.
+            needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
+            num_bytes[form] = max(peak_bytes(device) - before, needed)
+        if sizes["num_calls"]:
+            products = jax.jit(make_products(min(n, block_size(n))))
+            calls["products"] = functools.partial(call, products, x)
+            seconds = time_cases(calls, sizes["num_calls"])
+    return {"seconds": seconds, "bytes": num_bytes}
 
-    def call() -> Any:
-        return jax.block_until_ready(info_nce(*x))
 
-    begin = time.perf_counter()
-    call()
-    seconds = {"info_nce": time.perf_counter() - begin}
-    # Freed memory of the compiler may be used again, and would then not show.
-    bytes_used = max(
-        peak_bytes() - before, planned.temp_size_in_bytes + planned.output_size_in_bytes
-    )
-    if sizes["num_calls"]:
-        products = jax.jit(make_products(block))
-        cases = {"info_nce": call, "products": lambda: jax.block_until_ready(products(*x))}
-        seconds = time_cases(cases, sizes["num_calls"])
-    print(json.dumps({"seconds": seconds, "bytes": bytes_used}))
+def call(run, x):
+    """The result, when it is there."""
+    return jax.block_until_ready(run(*x))
 
 
-def make_info_nce(n: int, block: int, columns: int | None):
+def make_info_nce(n: int, kernels: bool):
     """Value and gradient: latents of n sequences, each other one a negative."""
     zero = jnp.zeros(n, jnp.int32)
     places = Position(jnp.arange(n, dtype=jnp.int32), zero, zero, zero)
 
     def loss(queries, keys):
-        losses, _ = streaming_info_nce(
-            queries, keys, places, places, batch, 0, block=block, columns=columns
-        )
+        losses, _ = streaming_info_nce(queries, keys, places, places, batch, 0, kernels=kernels)
         return losses.mean()
 
     return jax.value_and_grad(loss, (0, 1))
@@ -78,4 +84,4 @@ def make_products(block: int):
 
 if __name__ == "__main__":
     keep_freed_memory()
-    main()
+    print(json.dumps(measure(read_sizes())))

@@ -37,8 +37,10 @@ def time_cases(cases: Mapping[str, Callable[[], Any]], num_calls: int) -> dict[s
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def peak_bytes() -> int:
-    """Most memory that this process has had."""
+def peak_bytes(device: Any = None) -> int:
+    """Most memory that a device of JAX has given out or, where that is the host's, this process."""
+    if given := device and device.memory_stats():
+        return given["peak_bytes_in_use"]
     status = pathlib.Path("/proc/self/status")
     if status.exists():  # where getrusage also counts what the parent had when it forked
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))

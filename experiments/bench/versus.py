@@ -30,8 +30,12 @@ PAPER = {
 #: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
 WHOLE = {"batch_size": 64, "num_groups": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
-#: Largest ratio to torch, at the paper's size on a CPU.
-TARGETS = {"step": 0.85, "context": 0.6, "criterion": 0.45}
+#: At the paper's size, by the kind of device: of the step, and largest ratios to torch.
+STEP = {
+    "cpu": Target("fraction_of_peak", 0.65),
+    "gpu": Target("milliseconds", 5, at_least=False),
+}
+RATIOS = {"cpu": {"step": 0.85, "context": 0.6, "criterion": 0.45}, "gpu": {"step": 1 / 3}}
 CASES = {
     "step": "whole step",
     "encoder": "encoder",
@@ -40,30 +44,40 @@ CASES = {
 }
 
 
-def torch_rows(device: str, num_rounds: int, num_calls: int) -> list[Row]:
-    """Rows of both sizes; one that says how to get them where torch is not importable."""
-    python = find_torch()
+def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
+    """Rows of both sizes; one says how to get torch's where it is not importable.
+
+    Ours are then measured `alone`, or not at all.
+    """
+    python, rows = find_torch(device), []
     if python is None:
         text = f"not measured: torch is not importable here; name a Python that has it in ${PYTHON}"
-        return [Row("against PyTorch", {"measured": False}, text)]
-    rows, more = [], WHOLE if device == "gpu" else {}
+        rows.append(Row("against PyTorch", {"measured": False}, text))
+        if not alone:
+            return rows
     for size, sizes in SIZES.items():
+        more = {} if device == "cpu" else WHOLE
         given = json.dumps({**sizes, **more, "device": device, "num_calls": num_calls})
         rounds = []
         for i in range(num_rounds):
-            sides = {"cpc_jax": sys.executable, "cpc_torch": python}
+            sides = {"cpc_jax": sys.executable, **({"cpc_torch": python} if python else {})}
             order = list(sides) if i % 2 == 0 else list(sides)[::-1]  # who comes second is warmer
             rounds.append({side: run_side(sides[side], side, given) for side in order})
-        targets = TARGETS if sizes is PAPER and device in ("cpu", "auto") else {}
-        rows += [
-            compare(f"{title}, {size}", case, rounds, targets.get(case))
-            for case, title in CASES.items()
-        ]
+        step, ratios = None, {}
+        if sizes is PAPER:
+            step, ratios = STEP.get(device), RATIOS.get(device, {})
+        for case, title in CASES.items():
+            target = step if case == "step" else None
+            rows.append(own_row(f"{title}, {size}", case, rounds, target))
+            if python:
+                rows.append(ratio_row(case, rounds, ratios.get(case)))
     return rows
 
 
-def find_torch() -> str | None:
+def find_torch(device: str) -> str | None:
     """The Python that has torch: the one that `$CPC_TORCH_PYTHON` names, or this one."""
+    if device == "tpu":  # which torch does not drive
+        return None
     named = os.environ.get(PYTHON)
     if named:
         return named
@@ -86,36 +100,41 @@ def run_side(python: str, side: str, given: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
-    """A case: our time, work, fraction of the product's rate, memory, and the ratio to torch."""
-    ours, others = ([r[side] for r in rounds] for side in ("cpc_jax", "cpc_torch"))
+def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target | None) -> Row:
+    """Of a case our time, work, fraction of the product's rate and, of the step, memory."""
+    ours = [one["cpc_jax"] for one in rounds]
     flop = ours[0]["flop"]
-    seconds = statistics.median(one["seconds"][case] for one in ours)
     fractions = [
         flop[case] / one["seconds"][case] * one["seconds"]["product"] / flop["product"]
         for one in ours
     ]
-    ratios = [
-        one["seconds"][case] / other["seconds"][case]
-        for one, other in zip(ours, others, strict=True)
-    ]
     figures: dict[str, Any] = {
-        "milliseconds": 1e3 * seconds,
+        "milliseconds": 1e3 * statistics.median(one["seconds"][case] for one in ours),
         "gflop": flop[case] / 1e9,
         "fraction_of_peak": statistics.median(fractions),
+    }
+    text = "{:.1f} ms, {:.2f} GFLOP, {:.2f} of peak".format(*figures.values())
+    if case == "step":
+        figures["peak_megabytes"] = statistics.median(one["peak_bytes"] for one in ours) / 1e6
+        text += f", {figures['peak_megabytes']:,.0f} MB"
+    return Row(name, figures, text, target)
+
+
+def ratio_row(case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
+    """Of a case the ratio of our time to torch's, round by round, and torch's memory."""
+    ratios = [one["cpc_jax"]["seconds"][case] / one["cpc_torch"]["seconds"][case] for one in rounds]
+    others = [one["cpc_torch"] for one in rounds]
+    figures: dict[str, Any] = {
         "ratio_to_torch": statistics.median(ratios),
         "ratio_to_torch_min": min(ratios),
         "ratio_to_torch_max": max(ratios),
+        "torch": others[0]["version"],
     }
-    text = (
-        "{:.1f} ms, {:.2f} GFLOP, {:.2f} of peak, {:.2f} of torch's time ({:.2f} to {:.2f})"
-    ).format(*figures.values())
+    text = "{:.2f} of torch's ({:.2f} to {:.2f})".format(*figures.values())
     if case == "step":
-        peaks = {
-            "peak_megabytes": statistics.median(one["peak_bytes"] for one in ours) / 1e6,
-            "torch_peak_megabytes": statistics.median(one["peak_bytes"] for one in others) / 1e6,
-        }
-        figures |= {**peaks, "torch": others[0]["version"]}
-        text += "; {:,.0f} MB, torch {:,.0f}".format(*peaks.values())
+        figures["torch_peak_megabytes"] = (
+            statistics.median(one["peak_bytes"] for one in others) / 1e6
+        )
+        text += f"; torch {figures['torch_peak_megabytes']:,.0f} MB"
     target = Target("ratio_to_torch", most, at_least=False) if most else None
-    return Row(name, figures, text, target)
+    return Row("  its time", figures, text, target)

@@ -1,6 +1,9 @@
 import dataclasses
+import fcntl
+import io
 import json
 import os
+import shutil
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -297,6 +300,34 @@ def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
     # A second of sound was packed in half a second, 4 s of sound are left.
     line = module._progress(np.array([9, 16_000, 64_000]), 1, 2, 0.5)
     assert line == "packed 2 of 3 utterances (67%), 2 x real time, 0:00:02 left"
+
+
+def test_a_terminal_has_one_line_of_progress(folder, tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    module, terminal = sys.modules["cpc.data.pack"], Terminal()
+    monkeypatch.setattr(module, "DECODED_AT_ONCE", 8)
+    monkeypatch.setattr(module, "PROGRESS_SECONDS", -1)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    data.pack(data.read_folder(folder), tmp_path / "pack")
+    _, *progress = terminal.getvalue().splitlines()
+    assert [line.startswith("packed") for line in progress] == [True, False, False]
+    assert [line.startswith(module.REWRITE + "packed") for line in progress[1:]] == [True, True]
+
+
+def test_a_part_that_is_finished_while_it_is_adopted_is_left_alone(folder, tmp_path, monkeypatch):
+    """Its maker moves it away between the sight of its journal and the lock on that."""
+    source, path = data.read_folder(folder), tmp_path / "pack"
+    part, lock = pack_until(source, 9, path), fcntl.flock
+
+    def finish(journal, how):
+        shutil.rmtree(part, ignore_errors=True)
+        lock(journal, how)
+
+    monkeypatch.setattr(fcntl, "flock", finish)
+    assert data.pack(source, path, log=lambda _: None).names == source.names
 
 
 def test_windows_gathered_at_once_are_those_read_one_by_one(folder, tmp_path):
