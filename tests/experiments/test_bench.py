@@ -14,7 +14,7 @@ import pytest
 from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.types import UserError
-from experiments.bench import versus
+from experiments.bench import criterion, info_nce_jax, versus
 from experiments.bench.flop import count_flop, count_frames
 from experiments.bench.process import peak_bytes, time_cases
 from experiments.bench.step import count_compilations
@@ -120,13 +120,63 @@ def test_ratios_are_of_one_round():
         }
         for a, b in ((2.0, 4.0), (4.0, 5.0))
     ]
-    row = versus.compare("step", "step", rounds, 0.6)
-    assert row.figures["ratio_to_torch"] == pytest.approx(0.65)
-    assert (row.figures["ratio_to_torch_min"], row.figures["ratio_to_torch_max"]) == (0.5, 0.8)
+    ratio = versus.ratio_row("step", rounds, 0.6)
+    assert ratio.figures["ratio_to_torch"] == pytest.approx(0.65)
+    assert (ratio.figures["ratio_to_torch_min"], ratio.figures["ratio_to_torch_max"]) == (0.5, 0.8)
+    assert ratio.figures["torch_peak_megabytes"] == 3000
+    assert ratio.is_met() is False
+    own = versus.own_row("step", "step", rounds, Target("fraction_of_peak", 0.3))
     # 8 operations in 2 s and 4 s, where the product does 8 a second.
-    assert row.figures["fraction_of_peak"] == pytest.approx((0.5 + 0.25) / 2)
-    assert row.figures["torch_peak_megabytes"] == 3000
-    assert row.is_met() is False
+    assert own.figures["fraction_of_peak"] == pytest.approx((0.5 + 0.25) / 2)
+    assert (own.figures["milliseconds"], own.figures["peak_megabytes"]) == (3000, 1000)
+    assert own.is_met() is True
+
+
+@pytest.mark.parametrize(("device", "given", "verdicts"), [
+    ("cpu", {"batch_size": 8, "num_groups": 1}, {
+        "whole step": "fraction_of_peak >= 0.65: met",
+        "  its time": "ratio_to_torch <= 0.85: met",
+    }),
+    ("gpu", {"batch_size": 64, "num_groups": 8}, {
+        "whole step": "milliseconds <= 5: MISSED",
+        "  its time": "ratio_to_torch <= 0.333333: MISSED",
+    }),
+])  # fmt: skip
+def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, given, verdicts):
+    asked = []
+
+    def run_side(python, side, sizes):
+        asked.append(json.loads(sizes))
+        seconds = dict.fromkeys((*versus.CASES, "product"), 1.0 if side == "cpc_jax" else 2.0)
+        flop = dict.fromkeys(seconds, 1)
+        return {"seconds": seconds, "flop": flop, "peak_bytes": 1, "version": "2"}
+
+    monkeypatch.setattr(versus, "run_side", run_side)
+    monkeypatch.setenv(versus.PYTHON, "torch")
+    rows = versus.torch_rows(device, 1, 3, alone=True)
+    assert all(sizes["device"] == device for sizes in asked)
+    assert all({**sizes, **given} == sizes for sizes in asked)
+    lines = format_table(rows[:2]).splitlines()
+    for line, (name, verdict) in zip(lines, verdicts.items(), strict=True):
+        assert line.startswith(name)
+        assert line.endswith(verdict)
+    # Of the demo's size nothing is judged.
+    assert not any(row.target for row in rows[len(rows) // 2 :])
+
+
+def test_the_step_is_measured_without_torch(monkeypatch):
+    def run_side(python, side, sizes):
+        assert (python, side) == (sys.executable, "cpc_jax")
+        seconds = dict.fromkeys((*versus.CASES, "product"), 1.0)
+        return {"seconds": seconds, "flop": dict.fromkeys(seconds, 1), "peak_bytes": 1}
+
+    monkeypatch.setattr(versus, "run_side", run_side)
+    monkeypatch.setattr(versus, "find_torch", lambda device: None)
+    first, *rows = versus.torch_rows("cpu", 1, 1, alone=True)
+    assert first.figures == {"measured": False}
+    assert [str(row.target) for row in rows if row.target] == ["fraction_of_peak >= 0.65"]
+    assert len(rows) == 2 * len(versus.CASES)
+    assert versus.torch_rows("cpu", 1, 1, alone=False) == [first]
 
 
 def test_a_python_without_torch_is_one_sentence(monkeypatch):
@@ -134,13 +184,53 @@ def test_a_python_without_torch_is_one_sentence(monkeypatch):
     with pytest.raises(UserError, match="could not time cpc_torch: ModuleNotFoundError"):
         versus.run_side(sys.executable, "cpc_torch", "{}")
     monkeypatch.delenv(versus.PYTHON)
-    (row,) = versus.torch_rows("cpu", 1, 1)
+    (row,) = versus.torch_rows("cpu", 1, 1, alone=False)
     assert row.figures == {"measured": False}
     assert versus.PYTHON in row.text
 
 
+def test_a_tpu_is_not_compared_with_torch(monkeypatch):
+    monkeypatch.setenv(versus.PYTHON, "torch")
+    assert versus.find_torch("gpu") == "torch"
+    assert versus.find_torch("tpu") is None
+
+
+def test_info_nce_is_measured_on_the_device_that_is_named():
+    measured = info_nce_jax.measure({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
+    assert set(measured["seconds"]) == {"info_nce", "products"}
+    assert measured["bytes"]["info_nce"] >= 4 * (2 * 32 * 8)  # two gradients come out
+    with pytest.raises(UserError, match="No tpu device"):
+        info_nce_jax.measure({"n": 32, "d": 8, "device": "tpu", "num_calls": 1})
+
+
+def test_a_peak_is_the_devices_where_it_has_memory_of_its_own():
+    class Device:
+        def memory_stats(self):
+            return {"peak_bytes_in_use": 7}
+
+    assert peak_bytes(Device()) == 7
+    assert peak_bytes(jax.devices("cpu")[0]) > 10**7
+
+
+@pytest.mark.parametrize(("device", "n", "num_rows"), [("cpu", 131_072, 1), ("gpu", 1_048_576, 2)])
+def test_the_large_part_is_sized_by_device(monkeypatch, device, n, num_rows):
+    """Off the CPU the kernels are measured beside the blocks, without a target."""
+
+    def run_side(python, side, given):
+        sizes = json.loads(given)
+        assert (sizes["n"], sizes["device"]) == (n, device)
+        forms = ("info_nce", "kernels")[:num_rows]
+        seconds = dict.fromkeys(forms, 60.0)
+        return {"seconds": seconds, "bytes": dict.fromkeys(forms, 2e9)}
+
+    monkeypatch.setattr(criterion, "run_side", run_side)
+    rows = criterion.large_rows(device)
+    assert [row.text for row in rows] == ["60.0 s, 2,000 MB"] * num_rows
+    assert all(f"{n:,}" in row.name for row in rows)
+    assert [row.name.endswith("Pallas kernels") for row in rows] == [False, True][:num_rows]
+
+
 def test_our_side_times_every_part(monkeypatch):
-    # The tests' eight devices would share a batch of 2.
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
     sizes = {
         "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
