@@ -4,6 +4,7 @@ Where torch is importable neither here nor in the Python that $CPC_TORCH_PYTHON 
 it are left out. Off the CPU, the Pallas kernels are timed beside the blocks.
 """
 
+import functools
 import json
 import statistics
 import sys
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from cpc.losses import cpc_loss, info_nce
-from cpc.negatives import excluding_sequence, uniform_draws
+from cpc.negatives import excluding_sequence, uniform_draws, uniform_subset
 from cpc.types import CPCOutputs, Position
 from experiments.bench.process import time_cases
 from experiments.bench.table import Row, Target
@@ -38,7 +39,7 @@ def criterion_rows(device: str, sizes: Sequence[int], num_rounds: int, num_calls
         given = json.dumps({"n": n, "d": WIDTH, "device": device, "num_calls": num_calls})
         rounds = [run_round(given, python, reverse=i % 2 == 1) for i in range(num_rounds)]
         rows += compare(n, rounds, judged=n == JUDGED)
-    return [*rows, sampled_row(num_rounds * num_calls)]
+    return [*rows, *sampled_rows(num_rounds * num_calls)]
 
 
 def run_round(given: str, python: str | None, reverse: bool) -> dict[str, Any]:
@@ -98,17 +99,19 @@ def name_forms(n: int, measured: dict[str, Any]) -> list[tuple[str, str]]:
     return [(form, names[form]) for form in measured["bytes"]]
 
 
-def sampled_row(num_calls: int) -> Row:
-    """Negatives sampled among whole rows of scores, against gathering their vectors."""
+def sampled_rows(num_calls: int) -> list[Row]:
+    """Negatives sampled among whole rows of scores, against gathering their vectors.
+
+    Without repeats, as the training samples, and drawn independently.
+    """
     b, t, num_offsets, num_negatives = SAMPLED
     keys = jax.random.split(jax.random.key(0), 3)
     z = jax.random.normal(keys[0], (b, t, WIDTH))
     predictions = WIDTH**-0.5 * jax.random.normal(keys[1], (b, t, num_offsets, WIDTH))
     zero = jnp.zeros((1, 1), jnp.int32)
     positions = Position(jnp.arange(b)[:, None], jnp.arange(t)[None], zero, zero)
-    choose = uniform_draws(num_negatives)
 
-    def by_scores(z, predictions, rng):
+    def by_scores(choose, z, predictions, rng):
         outputs = CPCOutputs(z, z, predictions)
         return cpc_loss(outputs, positions, excluding_sequence, choose=choose, rng=rng)[0]
 
@@ -129,9 +132,14 @@ def sampled_row(num_calls: int) -> Row:
         run = jax.jit(jax.value_and_grad(loss, (0, 1)))
         return lambda: jax.block_until_ready(run(z, predictions, keys[2]))
 
-    seconds = time_cases({"scores": case(by_scores), "vectors": case(by_vectors)}, num_calls)
-    ratio = seconds["scores"] / seconds["vectors"]
-    figures = {"milliseconds": 1e3 * seconds["scores"], "ratio_to_gathering": ratio}
-    text = f"{1e3 * seconds['scores']:.0f} ms, {ratio:.2f} of gathering vectors"
-    name = f"{num_negatives} sampled negatives"
-    return Row(name, figures, text, Target("ratio_to_gathering", GATHER, at_least=False))
+    choices = {"subset": uniform_subset(num_negatives), "draws": uniform_draws(num_negatives)}
+    cases = {name: case(functools.partial(by_scores, choose)) for name, choose in choices.items()}
+    seconds = time_cases({**cases, "vectors": case(by_vectors)}, num_calls)
+    rows = []
+    for name in choices:
+        ratio = seconds[name] / seconds["vectors"]
+        figures = {"milliseconds": 1e3 * seconds[name], "ratio_to_gathering": ratio}
+        text = f"{1e3 * seconds[name]:.0f} ms, {ratio:.2f} of gathering vectors"
+        title = f"{num_negatives} sampled negatives, {name} of whole rows of scores"
+        rows.append(Row(title, figures, text, Target("ratio_to_gathering", GATHER, at_least=False)))
+    return rows

@@ -50,14 +50,14 @@ def criterion_cost(
     """Of the criterion, forward and backward, on p devices.
 
     >>> criterion_cost("gather", 2, anchors=3, offsets=1, width=1)
-    Cost(sent_bytes=24.0, flop=108, held_bytes=48)
+    Cost(sent_bytes=24, flop=108, held_bytes=48)
     >>> criterion_cost("ring", 2, anchors=3, offsets=1, width=1)
     Cost(sent_bytes=84, flop=144, held_bytes=48)
     """
     share = 4 * anchors * width
     pairs = offsets * anchors * (p * anchors) * width
     if form == "gather":
-        return Cost(2 * (p - 1) * share / 1.0, 6 * pairs, (1 + offsets) * p * share)
+        return Cost(2 * (p - 1) * share, 6 * pairs, (1 + offsets) * p * share)
     # p hops of the keys forward; backward p of keys and p + 1 of their gradients.
     return Cost((3 * p + 1) * share, 8 * pairs, 4 * share)
 
