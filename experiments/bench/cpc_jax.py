@@ -4,13 +4,14 @@ The bench runs `python -m experiments.bench.cpc_jax` with sizes in json; it prin
 """
 
 import json
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 
 from configs import audio_voices
 from cpc import data
-from cpc.models import GRU
+from cpc.models import GRU, gru
 from cpc.train import choose_devices, make_mesh, put_batch
 from experiments import audio, launch
 from experiments.audio_data import AudioData
@@ -45,6 +46,7 @@ def main() -> None:
         "context": blocking(context_part(config, step.params["model"]["context"])),
         "criterion": blocking(step.parts["criterion"]),
         "product": blocking(lambda: multiply(factor, factor)),
+        **unrolled_contexts(config, step.params["model"]["context"], sizes["unrolled"]),
     }
     seconds = time_cases(cases, sizes["num_calls"])
     flop = count_flop(
@@ -84,6 +86,16 @@ def context_part(config: launch.Config, params):
         return jnp.square(jnp.asarray(c)).sum()
 
     return lambda: energy((params, z))
+
+
+def unrolled_contexts(config: launch.Config, params, counts: list[int]):
+    """The same by so many steps of the GRU in one turn of its loops."""
+    cases = {}
+    for count in counts:
+        call = cases[f"{count} steps at once"] = blocking(context_part(config, params))
+        with mock.patch.object(gru, "steps_at_once", lambda count=count: count):
+            call()  # compiles
+    return cases
 
 
 def blocking(call):

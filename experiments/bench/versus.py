@@ -30,6 +30,8 @@ PAPER = {
 #: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
 WHOLE = {"batch_size": 64, "num_groups": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
+#: Steps of the GRU in one turn of its loops, tried there.
+UNROLLED = [1, 8, 16]
 #: At the paper's size, by the kind of device: of the step, and largest ratios to torch.
 STEP = {
     "cpu": Target("fraction_of_peak", 0.65),
@@ -56,7 +58,7 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
         if not alone:
             return rows
     for size, sizes in SIZES.items():
-        more = {} if device == "cpu" else WHOLE
+        more = {"unrolled": []} if device == "cpu" else {**WHOLE, "unrolled": UNROLLED}
         given = json.dumps({**sizes, **more, "device": device, "num_calls": num_calls})
         rounds = []
         for i in range(num_rounds):
@@ -71,6 +73,7 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
             rows.append(own_row(f"{title}, {size}", case, rounds, target))
             if python:
                 rows.append(ratio_row(case, rounds, ratios.get(case)))
+        rows += [unrolled_row(f"GRU, {size}", count, rounds) for count in more["unrolled"]]
     return rows
 
 
@@ -118,6 +121,13 @@ def own_row(name: str, case: str, rounds: list[dict[str, Any]], target: Target |
         figures["peak_megabytes"] = statistics.median(one["peak_bytes"] for one in ours) / 1e6
         text += f", {figures['peak_megabytes']:,.0f} MB"
     return Row(name, figures, text, target)
+
+
+def unrolled_row(name: str, count: int, rounds: list[dict[str, Any]]) -> Row:
+    """The GRU by so many steps in one turn of its loops."""
+    case = f"{count} steps at once"
+    milliseconds = 1e3 * statistics.median(one["cpc_jax"]["seconds"][case] for one in rounds)
+    return Row(f"{name}, {case}", {"milliseconds": milliseconds}, f"{milliseconds:.1f} ms")
 
 
 def ratio_row(case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:

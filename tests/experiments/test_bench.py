@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from configs import audio_voices
 from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.types import UserError
-from experiments.bench import criterion, info_nce_jax, versus
+from experiments.bench import cpc_jax, criterion, info_nce_jax, versus
 from experiments.bench.flop import count_flop, count_frames
 from experiments.bench.process import peak_bytes, time_cases
 from experiments.bench.step import count_compilations
@@ -147,7 +148,8 @@ def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, 
 
     def run_side(python, side, sizes):
         asked.append(json.loads(sizes))
-        seconds = dict.fromkeys((*versus.CASES, "product"), 1.0 if side == "cpc_jax" else 2.0)
+        cases = (*versus.CASES, "product", *(f"{count} steps at once" for count in (1, 8, 16)))
+        seconds = dict.fromkeys(cases, 1.0 if side == "cpc_jax" else 2.0)
         flop = dict.fromkeys(seconds, 1)
         return {"seconds": seconds, "flop": flop, "peak_bytes": 1, "version": "2"}
 
@@ -160,6 +162,8 @@ def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, 
     for line, (name, verdict) in zip(lines, verdicts.items(), strict=True):
         assert line.startswith(name)
         assert line.endswith(verdict)
+    unrolled = [row for row in rows if row.name.endswith("at once")]
+    assert [row.text for row in unrolled] == (["1000.0 ms"] * 6 if device == "gpu" else [])
     # Of the demo's size nothing is judged.
     assert not any(row.target for row in rows[len(rows) // 2 :])
 
@@ -234,13 +238,33 @@ def test_our_side_times_every_part(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
     sizes = {
         "width": 8, "context_width": 8, "num_offsets": 2, "batch_size": 2, "window_samples": 1600,
-        "num_groups": 1,
+        "num_groups": 1, "unrolled": [],
         "device": "cpu", "num_calls": 1,
     }  # fmt: skip
     measured = versus.run_side(sys.executable, "cpc_jax", json.dumps(sizes))
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
     assert min(measured["seconds"].values()) > 0
     assert measured["peak_bytes"] > 10**8
+
+
+def test_the_gru_is_timed_by_steps_at_once(monkeypatch):
+    """The loops of each case have the unrolling that it is named by, and all give one value."""
+    config, scan, unrolled = audio_voices.get_config(), jax.lax.scan, []
+    config.model.update(width=4, context_width=8)
+    config.data.update(batch_size=2, window_samples=1600)
+    params = GRU(8).init(jax.random.key(0), jnp.zeros((2, 10, 4)))["params"]
+
+    def watched(*args, unroll=1, **options):
+        unrolled.append(unroll)
+        return scan(*args, unroll=unroll, **options)
+
+    monkeypatch.setattr(jax.lax, "scan", watched)
+    cases = cpc_jax.unrolled_contexts(config, params, [1, 4])
+    assert unrolled == [1, 1, 4, 4]
+    values = {name: float(call()[0]) for name, call in cases.items()}
+    assert list(values) == ["1 steps at once", "4 steps at once"]
+    assert values["1 steps at once"] == pytest.approx(values["4 steps at once"], rel=1e-6)
+    assert unrolled == [1, 1, 4, 4]
 
 
 def test_medians_of_calls_and_a_peak_that_grows():
@@ -290,6 +314,9 @@ def test_the_command(tmp_path):
     assert rows["step fed by the input"]["times_without_input"] > 0
     assert rows["whole step of small pictures"]["pictures_per_second"] > 0
     assert rows["linear probe, 10,000 by 128"]["seconds"] > 0
+    for choice in ("subset", "draws"):
+        row = rows[f"128 sampled negatives, {choice} of whole rows of scores"]
+        assert row["target"] == "ratio_to_gathering <= 0.8"
 
     step = rows["whole training step"]
     parts = [rows[f"{name}, value and gradient"] for name in ("encoder", "criterion")]
