@@ -22,6 +22,7 @@ from experiments.bench.step import (
     Step,
     Timing,
     count_compilations,
+    fractions_of_peak,
     make_step,
     measure_rounds,
     time_call,
@@ -128,10 +129,7 @@ def timing_rows(config: Config, step: Step, timings: dict[str, Timing]) -> list[
 def timing_row(name: str, flop: int, timing: Timing, target: Target | None = None) -> Row:
     """Time, work, rate, and the rate's fraction of the product's, round by round."""
     seconds = statistics.median(timing.seconds)
-    fractions = [
-        (flop / case) / (PRODUCT_FLOP / product)
-        for case, product in zip(timing.seconds, timing.product_seconds, strict=True)
-    ]
+    fractions = fractions_of_peak(flop, timing)
     figures = {
         "milliseconds": 1e3 * seconds,
         "gflop": flop / 1e9,

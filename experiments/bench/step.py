@@ -102,6 +102,14 @@ def measure_rounds(
     return timings
 
 
+def fractions_of_peak(flop: float, timing: Timing) -> list[float]:
+    """The rate of so many operations over that of the product, round by round."""
+    return [
+        (flop / case) / (PRODUCT_FLOP / product)
+        for case, product in zip(timing.seconds, timing.product_seconds, strict=True)
+    ]
+
+
 def time_call(call: Callable[[], Any]) -> float:
     """Seconds until the result is there."""
     begin = time.perf_counter()
