@@ -12,8 +12,8 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
-InfoNCE over 131,072 candidates (1,048,576 off the CPU), which takes ten minutes on two cores and is
-the one part that is measured only where it is asked for:
+InfoNCE over 131,072 candidates (1,048,576 off the CPU) is the one part that is measured only where
+it is asked for:
 
     python -m experiments.bench --part large
 
@@ -42,7 +42,10 @@ from experiments.launch import Config
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
 PARTS = ("step", "input", "start", "torch", "criterion", "draws", "pictures", "scaling")
 PART = flags.DEFINE_multi_enum(
-    "part", None, (*PARTS, "large"), "What to measure; by default all but large."
+    "part",
+    None,
+    (*PARTS, "large"),
+    "What to measure; by default all but large, which is ten minutes on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 

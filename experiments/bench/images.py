@@ -159,7 +159,8 @@ def patch_row(num_rounds: int, num_pictures: int) -> Row:
     seconds = statistics.median(timings["patches"].seconds)
     milliseconds = 1e3 * seconds / num_pictures
     # Nothing loops, so that the compiler counts all of it.
-    flop = gradient.lower(variables, patches).cost_analysis()["flops"]
+    cost: Any = gradient.lower(variables, patches).cost_analysis()
+    flop = cost["flops"]
     fraction = statistics.median(fractions_of_peak(flop, timings["patches"]))
     figures = {
         "times_whole": ratio,
