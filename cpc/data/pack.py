@@ -1,41 +1,40 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
 import datetime
-import fcntl
-import glob
 import hashlib
 import json
 import os
-import secrets
-import shutil
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import TextIO
 
 import numpy as np
 
 from cpc.data.folder import check_skipped, read_folder
+from cpc.data.journal import (
+    DATA_NAME,
+    JOURNAL_NAME,
+    Written,
+    add_lot,
+    crc32_of,
+    part_folder,
+    read_journal,
+)
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, root_mean_square
 from cpc.types import UserError
 
 Log = Callable[[str], object]
 
 INDEX_VERSION = 1
-DATA_NAME = "samples.int16"
-#: What of a half-written pack is whole, a line for each `DECODED_AT_ONCE` utterances.
-JOURNAL_NAME = "journal.jsonl"
 #: What a folder of recordings looked like when its pack was made.
 LISTING_NAME = "listing.txt"
-CHUNK_BYTES = 1 << 24
 #: Bounds the memory that packing takes.
 DECODED_AT_ONCE = 256
-#: A half-written pack that nobody has written to for so long is of a process that was killed.
-LEFTOVER_SECONDS = 3600
 PROGRESS_SECONDS = 5.0
 #: To a terminal: the line above is written anew.
 REWRITE = "\x1b[F\x1b[K"
@@ -162,7 +161,7 @@ def _problem(index: dict, wanted: str, path: Path) -> str | None:
         return f"the pack {path} is cut short"
     if index.get("changed_ns") == data.stat().st_mtime_ns:
         return None
-    if _crc32(data) != index["crc32"]:
+    if crc32_of(data) != index["crc32"]:
         return f"the pack {path} is damaged (its checksum is wrong)"
     return None
 
@@ -173,7 +172,7 @@ def _make(
     """Write a pack beside `path` and move it there, unless another process was faster."""
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
-    with _part_folder(path, wanted) as (part, journal):
+    with part_folder(path, wanted) as (part, journal):
         index = _write(recordings, wanted, part, journal, log, max_skipped_fraction)
         # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
         made = _open(index, part)
@@ -191,60 +190,6 @@ def _make(
                     continue
                 raise
             return made
-
-
-@contextmanager
-def _part_folder(path: Path, fingerprint: str) -> Iterator[tuple[Path, TextIO]]:
-    """A folder beside `path` for this call alone, and its journal, which is locked.
-
-    It is that of a call for the same recordings that was killed, if there is one, else new.
-    Whatever is left of it goes at the end, unless the user interrupts.
-    """
-    with ExitStack() as stack:
-        part = _adopt(path, fingerprint, stack)
-        if part is None:
-            folder = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
-            folder.mkdir(parents=True)
-            journal = stack.enter_context((folder / JOURNAL_NAME).open("x+", encoding="utf-8"))
-            with suppress(OSError):  # no locks on this file system: nobody adopts, then
-                fcntl.flock(journal, fcntl.LOCK_EX)
-            journal.write(json.dumps({"fingerprint": fingerprint}) + "\n")
-            journal.flush()
-            part = folder, journal
-        folder, is_kept = part[0], False
-        try:
-            yield part
-        except KeyboardInterrupt:
-            is_kept = True
-            raise
-        finally:
-            if not is_kept:
-                shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(folder.with_name(f"{folder.name}-replaced"), ignore_errors=True)
-
-
-def _adopt(path: Path, fingerprint: str, stack: ExitStack) -> tuple[Path, TextIO] | None:
-    """What a call that has ended left of these recordings; what is old goes."""
-    for folder in sorted(path.parent.glob(f"{glob.escape(path.name)}.part-*")):
-        with suppress(OSError), ExitStack() as own:
-            if (folder / JOURNAL_NAME).exists():
-                journal = own.enter_context((folder / JOURNAL_NAME).open("r+", encoding="utf-8"))
-                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its maker lives
-                (folder / JOURNAL_NAME).stat()  # raises if its maker has just finished
-                if _journalled_fingerprint(journal) == fingerprint:
-                    stack.push(own.pop_all())
-                    return folder, journal
-            samples = folder / DATA_NAME
-            newest = (samples if samples.exists() else folder).stat().st_mtime
-            if time.time() - newest > LEFTOVER_SECONDS:
-                shutil.rmtree(folder)
-    return None
-
-
-def _journalled_fingerprint(journal: TextIO) -> str | None:
-    with suppress(ValueError, LookupError):
-        return json.loads(journal.readline())["fingerprint"]
-    return None
 
 
 def _write(
@@ -280,18 +225,7 @@ def _write(
     return index
 
 
-class _Written(NamedTuple):
-    """What the first `stop` utterances left."""
-
-    stop: int
-    num_bytes: int
-    crc32: int
-    kept: list[int]
-    rms: list[float]
-    damaged: list[tuple[str, str]]
-
-
-def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log) -> _Written:
+def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log) -> Written:
     """Decode on all cores, write in order, and note in the journal what is whole.
 
     Plain writes, because a full disk is then an error and not a crash, as it is for a mapped file.
@@ -304,7 +238,7 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
             return str(error)
 
     path.touch()
-    done = _read_journal(journal, path)
+    done = read_journal(journal, path)
     if done.stop:
         log(f"going on after {done.stop:,} utterances that were packed before")
     before, began = done.stop, time.monotonic()
@@ -325,10 +259,10 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
                 kept.append(index)
                 rms.append(root_mean_square(result))
             file.flush()
-            new = _Written(stop, file.tell(), crc32, kept, rms, damaged)
+            new = Written(stop, file.tell(), crc32, kept, rms, damaged)
             journal.write(json.dumps(new) + "\n")
             journal.flush()
-            done = _after(done, new)
+            done = add_lot(done, new)
             if time.monotonic() - said > PROGRESS_SECONDS:
                 said = time.monotonic()
                 log(again + _progress(recordings.lengths, before, stop, said - began))
@@ -344,31 +278,6 @@ def _progress(lengths: np.ndarray, start: int, stop: int, seconds: float) -> str
     return (
         f"packed {stop:,} of {len(lengths):,} utterances ({stop / len(lengths):.0%}), "
         f"{rate:,.0f} x real time, {seconds_left} left"
-    )
-
-
-def _read_journal(journal: TextIO, samples: Path) -> _Written:
-    """What an earlier call has written and is still there; the journal keeps that, and no more."""
-    done = _Written(0, 0, 0, [], [], [])
-    journal.seek(0)
-    journal.readline()  # the fingerprint
-    end = journal.tell()
-    with suppress(ValueError, TypeError):  # of what is no line of a journal
-        while (line := journal.readline()).endswith("\n"):  # one that was cut short does not
-            new = _Written(*json.loads(line))
-            if _crc32(samples, done.num_bytes, new.num_bytes, done.crc32) != new.crc32:
-                break
-            done, end = _after(done, new), journal.tell()
-    journal.seek(end)
-    journal.truncate()
-    return done
-
-
-def _after(done: _Written, new: _Written) -> _Written:
-    """All utterances up to `new.stop`."""
-    damaged = [(name, reason) for name, reason in new.damaged]  # json has lists for tuples
-    return new._replace(
-        kept=done.kept + new.kept, rms=done.rms + new.rms, damaged=done.damaged + damaged
     )
 
 
@@ -398,14 +307,3 @@ def _fingerprint(recordings: Recordings) -> str:
         digest.update(json.dumps(column).encode())
     digest.update(json.dumps(dict(recordings.transcripts), sort_keys=True).encode())
     return digest.hexdigest()
-
-
-def _crc32(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
-    """Of the bytes from start to stop, or to the end, going on from the value of those before."""
-    left = path.stat().st_size if stop is None else stop - start
-    with path.open("rb") as file:
-        file.seek(start)
-        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
-            value = zlib.crc32(chunk, value)
-            left -= len(chunk)
-    return value

@@ -346,7 +346,7 @@ def test_a_folder_that_is_as_it_was_is_not_read_again(folder, tmp_path, monkeypa
     module = sys.modules["cpc.data.pack"]
     first = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
     monkeypatch.setattr(module, "read_folder", lambda *_: pytest.fail("read again"))
-    monkeypatch.setattr(module, "_crc32", lambda *_: pytest.fail("summed again"))
+    monkeypatch.setattr(module, "crc32_of", lambda *_: pytest.fail("summed again"))
     again = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
     assert (again.names, again.speakers, again.skipped) == (
         first.names, first.speakers, first.skipped

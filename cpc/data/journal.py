@@ -1,0 +1,121 @@
+"""A half-written pack: a folder beside it, and a journal of what in that is whole."""
+
+import fcntl
+import glob
+import json
+import secrets
+import shutil
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+DATA_NAME = "samples.int16"
+#: What of a half-written pack is whole, a line for each lot of utterances.
+JOURNAL_NAME = "journal.jsonl"
+CHUNK_BYTES = 1 << 24
+#: A half-written pack that nobody has written to for so long is of a process that was killed.
+LEFTOVER_SECONDS = 3600
+
+
+class Written(NamedTuple):
+    """What the first `stop` utterances left."""
+
+    stop: int
+    num_bytes: int
+    crc32: int
+    kept: list[int]
+    rms: list[float]
+    damaged: list[tuple[str, str]]
+
+
+@contextmanager
+def part_folder(path: Path, fingerprint: str) -> Iterator[tuple[Path, TextIO]]:
+    """A folder beside `path` for this call alone, and its journal, which is locked.
+
+    It is that of a call for the same recordings that was killed, if there is one, else new.
+    Whatever is left of it goes at the end, unless the user interrupts.
+    """
+    with ExitStack() as stack:
+        part = _adopt(path, fingerprint, stack)
+        if part is None:
+            folder = path.with_name(f"{path.name}.part-{secrets.token_hex(4)}")
+            folder.mkdir(parents=True)
+            journal = stack.enter_context((folder / JOURNAL_NAME).open("x+", encoding="utf-8"))
+            with suppress(OSError):  # no locks on this file system: nobody adopts, then
+                fcntl.flock(journal, fcntl.LOCK_EX)
+            journal.write(json.dumps({"fingerprint": fingerprint}) + "\n")
+            journal.flush()
+            part = folder, journal
+        folder, is_kept = part[0], False
+        try:
+            yield part
+        except KeyboardInterrupt:
+            is_kept = True
+            raise
+        finally:
+            if not is_kept:
+                shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder.with_name(f"{folder.name}-replaced"), ignore_errors=True)
+
+
+def _adopt(path: Path, fingerprint: str, stack: ExitStack) -> tuple[Path, TextIO] | None:
+    """What a call that has ended left of these recordings; what is old goes."""
+    for folder in sorted(path.parent.glob(f"{glob.escape(path.name)}.part-*")):
+        with suppress(OSError), ExitStack() as own:
+            if (folder / JOURNAL_NAME).exists():
+                journal = own.enter_context((folder / JOURNAL_NAME).open("r+", encoding="utf-8"))
+                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises if its maker lives
+                (folder / JOURNAL_NAME).stat()  # raises if its maker has just finished
+                if _journalled_fingerprint(journal) == fingerprint:
+                    stack.push(own.pop_all())
+                    return folder, journal
+            samples = folder / DATA_NAME
+            newest = (samples if samples.exists() else folder).stat().st_mtime
+            if time.time() - newest > LEFTOVER_SECONDS:
+                shutil.rmtree(folder)
+    return None
+
+
+def _journalled_fingerprint(journal: TextIO) -> str | None:
+    with suppress(ValueError, LookupError):
+        return json.loads(journal.readline())["fingerprint"]
+    return None
+
+
+def read_journal(journal: TextIO, samples: Path) -> Written:
+    """What an earlier call has written and is still there; the journal keeps that, and no more."""
+    done = Written(0, 0, 0, [], [], [])
+    journal.seek(0)
+    journal.readline()  # the fingerprint
+    end = journal.tell()
+    with suppress(ValueError, TypeError):  # of what is no line of a journal
+        while (line := journal.readline()).endswith("\n"):  # one that was cut short does not
+            new = Written(*json.loads(line))
+            if crc32_of(samples, done.num_bytes, new.num_bytes, done.crc32) != new.crc32:
+                break
+            done, end = add_lot(done, new), journal.tell()
+    journal.seek(end)
+    journal.truncate()
+    return done
+
+
+def add_lot(done: Written, new: Written) -> Written:
+    """All utterances up to `new.stop`."""
+    damaged = [(name, reason) for name, reason in new.damaged]  # json has lists for tuples
+    return new._replace(
+        kept=done.kept + new.kept, rms=done.rms + new.rms, damaged=done.damaged + damaged
+    )
+
+
+def crc32_of(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
+    """Of the bytes from start to stop, or to the end, going on from the value of those before."""
+    left = path.stat().st_size if stop is None else stop - start
+    with path.open("rb") as file:
+        file.seek(start)
+        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
+            value = zlib.crc32(chunk, value)
+            left -= len(chunk)
+    return value
