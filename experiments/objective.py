@@ -71,7 +71,7 @@ def build_objective(
     rule, loss, choose = build_rule(config), build_loss(config.loss), build_choice(options)
     check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
-    on_mesh = {"criterion": make_criterion(mesh, BATCH_AXIS)} if mesh and mesh.size > 1 else {}
+    criterion = make_criterion(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
 
     def init(views):
         params, state = {}, {}
@@ -121,7 +121,7 @@ def build_objective(
                 rng=jax.random.fold_in(rng, i),
                 offsets=offsets,
                 memory=_memory(queues[i]) if queues else None,
-                **on_mesh,
+                criterion=criterion,
             )
             total += value
             parts.append(sums)
