@@ -1,10 +1,13 @@
-"""How every figure of the report looks: colours, axes, and the way to a PNG file."""
+"""How every figure of the report looks: colours, axes, and the way to a PNG file and a page."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from cpc.report import markup
 
 INK, MUTED, GRID = "#1f2733", "#6b7685", "#e3e7ed"
 BLUE, RED, GREEN, ORANGE, GRAY = "#2459c9", "#c8384e", "#1f8a5b", "#d9822b", "#9aa4b2"
@@ -81,3 +84,12 @@ def to_png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def save_picture(workdir: Path, name: str, figure: Figure, title: str, caption: str) -> str:
+    """Write the PNG under figures/, beside the page, and return it as a part of the page."""
+    png = to_png(figure)
+    folder = workdir / "figures"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.png").write_bytes(png)
+    return markup.picture(png, title, caption)

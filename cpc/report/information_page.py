@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from cpc.report import markup
-from cpc.report.draw import to_png
+from cpc.report.draw import save_picture
 from cpc.report.information_figures import (
     LAWS,
     NAMES,
@@ -18,7 +18,7 @@ from cpc.report.information_figures import (
     tasks_figure,
 )
 from cpc.report.records import Record, read_json, read_lines
-from cpc.report.tables import flat_table
+from cpc.report.tables import provenance
 from cpc.types import UserError
 
 TITLES = {
@@ -64,34 +64,20 @@ def write_information_report(workdir: str | Path) -> Path:
     parts = []
     for name, (title, figure) in pictures.items():
         if figure is not None:
-            parts.append(save(workdir, name, title, HOW_TO_READ[protocol], figure))
+            parts.append(save_picture(workdir, name, figure, title, HOW_TO_READ[protocol]))
     environment = read_json(workdir / "environment.json") or {}
-    command = markup.escape(str(environment.get("command", "")))
     body = "\n".join(
         [
             f"<h1>{markup.escape(TITLES[protocol])}</h1>",
             markup.paragraph(str(workdir.resolve()), "lead"),
             markup.section("Figures", *parts),
             markup.section("Numbers", *tables),
-            markup.section(
-                "How it was made",
-                f"<p>Command: <code>{command}</code></p>",
-                markup.details("Environment", flat_table(environment)),
-                markup.details("Configuration", flat_table(config)),
-            ),
+            markup.section("How it was made", *provenance(environment, config)),
         ]
     )
     path = workdir / "report.html"
     path.write_text(markup.page(TITLES[protocol], body), encoding="utf-8")
     return path
-
-
-def save(workdir: Path, name: str, title: str, caption: str, figure: Figure) -> str:
-    """Write the PNG beside the page, and return it as a part of the page."""
-    png = to_png(figure)
-    (workdir / "figures").mkdir(exist_ok=True)
-    (workdir / "figures" / f"{name}.png").write_bytes(png)
-    return markup.picture(png, title, caption)
 
 
 Pictures = dict[str, tuple[str, Figure | None]]

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from cpc.report import markup
-from cpc.report.draw import to_png
+from cpc.report.draw import save_picture
 from cpc.report.image_figures import (
     augmented_figure,
     few_labels_figure,
@@ -35,10 +34,10 @@ from cpc.report.tables import (
     audit_table,
     few_labels_table,
     file_table,
-    flat_table,
     imagenet_table,
     offset_table,
     probe_tables,
+    provenance,
 )
 from cpc.report.training_figures import (
     accuracy_figure,
@@ -163,21 +162,13 @@ def write_report(workdir: str | Path) -> Path:
     for name, make in FIGURES.items():
         figure = make(run)
         if figure is not None:
-            pictures[name] = save_picture(run, name, figure)
+            title, caption = CAPTIONS[name]
+            caption = caption.format(**words_of(run)._asdict())
+            pictures[name] = save_picture(run.workdir, name, figure, title, caption)
     path = run.workdir / "report.html"
     title = f"{run_name(run)}: contrastive predictive coding"
     path.write_text(markup.page(title, page_body(run, pictures)), encoding="utf-8")
     return path
-
-
-def save_picture(run: Run, name: str, figure: Figure) -> str:
-    """Write the PNG beside the page, and return it as a part of the page."""
-    png = to_png(figure)
-    folder = run.workdir / "figures"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.png").write_bytes(png)
-    title, caption = CAPTIONS[name]
-    return markup.picture(png, title, caption.format(**words_of(run)._asdict()))
 
 
 def page_body(run: Run, pictures: dict[str, str]) -> str:
@@ -219,7 +210,12 @@ def page_body(run: Run, pictures: dict[str, str]) -> str:
                 "Pictures", part("neighbours"), part("units"), part("augmented"), array_notes(run)
             ),
             markup.section("Health of the run", part("collapse"), part("speed")),
-            markup.section("How it was made", *provenance(run)),
+            markup.section(
+                "How it was made",
+                *provenance(run.environment, run.config),
+                skipped_files(run),
+                markup.details("Files of the run", file_table(run, words.probes_folder)),
+            ),
         ]
     )
 
@@ -314,19 +310,9 @@ def headline_numbers(run: Run) -> list[tuple[str, str]]:
     return numbers
 
 
-def provenance(run: Run) -> list[str]:
-    """Environment, config, skipped files, files of the run."""
-    command = run.environment.get("command")
-    command = " ".join(command) if isinstance(command, list) else command
-    return [
-        f"<p>Command: <code>{markup.escape(str(command))}</code></p>" if command else "",
-        markup.details("Environment", flat_table(run.environment)) if run.environment else "",
-        markup.details("Configuration", flat_table(run.config)) if run.config else "",
-        markup.details(
-            f"Skipped files ({len(run.skipped):,})",
-            "<br>".join(f"<code>{markup.escape(line)}</code>" for line in run.skipped),
-        )
-        if run.skipped
-        else "",
-        markup.details("Files of the run", file_table(run, words_of(run).probes_folder)),
-    ]
+def skipped_files(run: Run) -> str:
+    """And why."""
+    if not run.skipped:
+        return ""
+    lines = "<br>".join(f"<code>{markup.escape(line)}</code>" for line in run.skipped)
+    return markup.details(f"Skipped files ({len(run.skipped):,})", lines)

@@ -240,6 +240,17 @@ def audit_table(audit: dict[str, Any]) -> str:
     )
 
 
+def provenance(environment: dict[str, Any], config: dict[str, Any]) -> list[str]:
+    """How a run was made: command, environment, configuration."""
+    command = environment.get("command")
+    command = " ".join(command) if isinstance(command, list) else command
+    return [
+        f"<p>Command: <code>{markup.escape(str(command))}</code></p>" if command else "",
+        markup.details("Environment", flat_table(environment)) if environment else "",
+        markup.details("Configuration", flat_table(config)) if config else "",
+    ]
+
+
 def flat_table(tree: dict[str, Any]) -> str:
     """A nested dict as two columns of dotted names and values."""
     rows = [[name, value] for name, value in flatten(tree)]

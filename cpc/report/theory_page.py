@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from cpc.report import markup
-from cpc.report.information_page import save
+from cpc.report.draw import save_picture
 from cpc.report.records import read_json
-from cpc.report.tables import flat_table
+from cpc.report.tables import provenance
 from cpc.report.theory_figures import FIGURES
 from cpc.types import UserError
 
@@ -28,12 +28,11 @@ def write_theory_report(workdir: str | Path) -> Path:
     if not findings:
         raise UserError(f"{workdir} has no nce.json: run experiments.nce there first")
     figures = [
-        save(workdir, name, one["title"], sentence(one), FIGURES[name](one["curves"]))
+        save_picture(workdir, name, FIGURES[name](one["curves"]), one["title"], sentence(one))
         for name, one in findings.items()
     ]
     claims = [one["claim"] for one in findings.values() if one["claim"]]
     environment = read_json(workdir / "environment.json") or {}
-    command = markup.escape(str(environment.get("command", "")))
     num_rows = sum(len(one["rows"]) for one in findings.values())
     num_agree = sum(row["agrees"] for one in findings.values() for row in one["rows"])
     body = "\n".join(
@@ -45,11 +44,7 @@ def write_theory_report(workdir: str | Path) -> Path:
             markup.section("What is often said, and fails", markup.bullets(claims)),
             markup.section("Figures", *figures),
             markup.section("Numbers", *(rows_table(one) for one in findings.values())),
-            markup.section(
-                "How it was made",
-                f"<p>Command: <code>{command}</code></p>",
-                markup.details("Environment", flat_table(environment)),
-            ),
+            markup.section("How it was made", *provenance(environment, {})),
         ]
     )
     path = workdir / "report.html"
