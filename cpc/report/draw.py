@@ -86,6 +86,11 @@ def to_png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def shown(figure: Figure, title: str, caption: str) -> str:
+    """A figure as a part of a page."""
+    return markup.picture(to_png(figure), title, caption)
+
+
 def save_picture(workdir: Path, name: str, figure: Figure, title: str, caption: str) -> str:
     """Write the PNG under figures/, beside the page, and return it as a part of the page."""
     png = to_png(figure)

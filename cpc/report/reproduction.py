@@ -1,8 +1,4 @@
-"""What the paper claims, what the cells of a reproduction measured, and which claims it bears out.
-
-A claim is an order of rows. Where a network, a training and a data set are far smaller than the
-paper's, absolute accuracies mean nothing, and orders are what is left to test.
-"""
+"""What the cells of a reproduction measured, and which of the paper's claims it bears out."""
 
 import itertools
 import math
@@ -13,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from cpc.report import paper
+from cpc.report.claims import CHANCE, TABLES, Claim, Table
 from cpc.report.comparison import (
     Cell,
     Estimate,
@@ -24,7 +20,6 @@ from cpc.report.comparison import (
     probes_of,
     read_entry,
     stem,
-    watched,
 )
 from cpc.report.records import Picture, Record, Run, read_json
 from cpc.types import UserError
@@ -38,45 +33,14 @@ SURE, FEWEST_OFFSETS = 0.01, 3
 #: So many rows have few enough orders to go through.
 MOST_PERMUTED = 8
 
-#: Features of a row that no probe has: always the most frequent class of the training.
-CHANCE = "chance"
-
 HELD, REFUTED, UNTOLD = "held", "did not hold", "cannot be told"
 MISSING = "not measured"
-
-
-class Row(NamedTuple):
-    """A row of a table of the paper, and where ours is found."""
-
-    label: str
-    cell: str
-    features: str
-    probe: str
-    paper: float | int | None
-    """Percent; None where the paper has no such row."""
-
-
-class Claim(NamedTuple):
-    """An order of rows that the paper reports."""
-
-    sentence: str
-    pairs: tuple[tuple[str, str], ...]
-    """Labels of the lower and the higher row."""
-    relation: str = "<"
-    """Or =."""
-
-
-class Table(NamedTuple):
-    """A table of the paper."""
-
-    number: str
-    title: str
-    task: str
-    unit: str
-    rows: tuple[Row, ...]
-    claims: tuple[Claim, ...]
-    score: str = ""
-    """What of a recorded row is compared, such as top_5; "" for its accuracy."""
+VERDICTS = (
+    (HELD, "Held"),
+    (REFUTED, "Did not hold"),
+    (UNTOLD, "Cannot be told at this size (intervals overlap)"),
+    (MISSING, "Not measured"),
+)
 
 
 class Judgement(NamedTuple):
@@ -89,171 +53,25 @@ class Judgement(NamedTuple):
     """Lower, higher, verdict, and the higher minus the lower in points."""
 
 
+class Result(NamedTuple):
+    """A table of the paper on one labelled set."""
+
+    table: Table
+    data: str
+    estimates: dict[str, Estimate]
+    """Percent, by label."""
+    num_seeds: dict[str, int]
+    judgements: list[Judgement]
+    tau: tuple[Estimate, float] | None
+    """Order against the paper's, and its p."""
+
+
 class Reproduction(NamedTuple):
     """A folder of cells, read as far as they are."""
 
     folder: Path
     plan: dict[str, Any]
     cells: dict[str, Cell]
-
-
-def chain(*labels: str) -> tuple[tuple[str, str], ...]:
-    """Neighbours in an ascending order.
-
-    >>> chain("2", "4", "8")
-    (('2', '4'), ('4', '8'))
-    """
-    return tuple(itertools.pairwise(labels))
-
-
-def steps_label(number: int) -> str:
-    """Of a row of Table 2."""
-    return f"{number} steps"
-
-
-def _table_1(task: str, claims: tuple[Claim, ...]) -> Table:
-    theirs = [Row(e.label, "mixed", e.features, e.probe, e.accuracy) for e in paper.TABLE_1[task]]
-    known = {(row.features, row.probe) for row in theirs}
-    more = [
-        ("random initialisation, one hidden layer", "random c", "hidden"),
-        ("MFCC, one hidden layer", "mfcc", "hidden"),
-        ("random initialisation, z", "random z", "linear"),
-        ("CPC, z", "z", "linear"),
-        ("CPC, z, one hidden layer", "z", "hidden"),
-        ("CPC, one hidden layer", "c", "hidden"),
-    ]
-    ours = [Row(label, "mixed", f, p, None) for label, f, p in more if (f, p) not in known]
-    chance = Row("chance (the largest class)", "mixed", CHANCE, "", None)
-    rows = (chance, *theirs, *ours)
-    return Table("1", f"Table 1: {task} by frame", task, "frame", rows, claims)
-
-
-MIXED, SAME, MIXED_EXCL, SAME_EXCL, CURRENT = paper.TABLE_2_NEGATIVES
-#: Cells of the rows of Table 2.
-NEGATIVE_CELLS = ("mixed", "same", "mixed-excl", "same-excl", "current")
-
-TABLES = (
-    _table_1(
-        "phones",
-        (
-            Claim(
-                "MFCC hold more of the phones than an untrained network, and CPC more than MFCC",
-                chain("random initialisation", "MFCC", "CPC"),
-            ),
-            Claim(
-                "a hidden layer reads more phones off c than a linear probe",
-                chain("CPC", "CPC, one hidden layer"),
-            ),
-            Claim(
-                "supervised training of the same network does better still",
-                chain("CPC, one hidden layer", "supervised, same architecture"),
-            ),
-        ),
-    ),
-    _table_1(
-        "speakers",
-        (
-            Claim(
-                "MFCC hold more of the speaker than an untrained network, and CPC more than MFCC",
-                chain("random initialisation", "MFCC", "CPC"),
-            ),
-            Claim(
-                "supervised training of the same network does better still",
-                chain("CPC", "supervised, same architecture"),
-            ),
-        ),
-    ),
-    Table(
-        "2",
-        "Table 2: phones by how many steps are predicted",
-        "phones",
-        "frame",
-        tuple(
-            Row(steps_label(k), "mixed" if k == 12 else f"steps-{k}", "c", "linear", accuracy)
-            for k, accuracy in paper.TABLE_2_STEPS.items()
-        ),
-        (
-            Claim("more offsets help, up to 12", chain(*map(steps_label, (2, 4, 8, 12)))),
-            Claim("16 steps lie between 8 and 12", chain(*map(steps_label, (8, 16, 12)))),
-        ),
-    ),
-    Table(
-        "2",
-        "Table 2: phones by whose latents are negatives",
-        "phones",
-        "frame",
-        tuple(
-            Row(label, cell, "c", "linear", accuracy)
-            for cell, (label, accuracy) in zip(
-                NEGATIVE_CELLS, paper.TABLE_2_NEGATIVES.items(), strict=True
-            )
-        ),
-        (
-            Claim(
-                "leaving out the own sequence hurts",
-                ((MIXED_EXCL, MIXED), (SAME_EXCL, SAME)),
-            ),
-            Claim(
-                "negatives of the same speaker help phones",
-                ((MIXED, SAME), (MIXED_EXCL, SAME_EXCL)),
-            ),
-            Claim(
-                "the current sequence alone lies between mixed and same speaker",
-                ((MIXED, CURRENT), (SAME_EXCL, CURRENT), (CURRENT, SAME)),
-            ),
-            Claim(
-                "same speaker without the own sequence equals mixed speaker with it",
-                ((MIXED, SAME_EXCL),),
-                "=",
-            ),
-        ),
-    ),
-    Table(
-        "3",
-        "Table 3: pictures, top-1 accuracy of a linear probe",
-        "classes",
-        "picture",
-        (
-            Row("CPC", "image", "z", "linear", 48.7),
-            Row("CPC, c", "image", "c", "linear", None),
-            Row("random initialisation", "image", "random z", "linear", None),
-            Row("raw pixels", "image", "pixels", "linear", None),
-            Row("supervised, same architecture", "image", "supervised", "whole network", None),
-            Row("CPC, a row GRU for context", "image-gru", "z", "linear", None),
-        ),
-        (
-            Claim(
-                "a row GRU for the masked convolutions gives similar results (section 3.2)",
-                (("CPC", "CPC, a row GRU for context"),),
-                "=",
-            ),
-            Claim(
-                "CPC holds more of the class than the same network untrained (no row of the paper)",
-                chain("random initialisation", "CPC"),
-            ),
-        ),
-    ),
-    Table(
-        "4",
-        "Table 4: pictures, top-5 accuracy of a linear probe",
-        "classes",
-        "picture",
-        (
-            Row("CPC", "image", "z", "linear", 73.6),
-            Row("CPC, c", "image", "c", "linear", None),
-            Row("random initialisation", "image", "random z", "linear", None),
-            Row("raw pixels", "image", "pixels", "linear", None),
-        ),
-        (
-            Claim(
-                "the class is more often among CPC's five best than among those of the same "
-                "network untrained (no row of the paper)",
-                chain("random initialisation", "CPC"),
-            ),
-        ),
-        score="top_5",
-    ),
-)
 
 
 def read_reproduction(folder: Path) -> Reproduction:
@@ -275,6 +93,35 @@ def read_reproduction(folder: Path) -> Reproduction:
             groups[stem(name)].append(entry)
     cells = {name: Cell(name, entries) for name, entries in groups.items()}
     return Reproduction(folder, plan, cells)
+
+
+def read_results(reproduction: Reproduction) -> list[Result]:
+    """Of each table that was asked for: one for each set that its task was probed on, or one."""
+    return [
+        read_result(reproduction.cells, table, data)
+        for table in TABLES
+        if f"table {table.number}" in reproduction.plan["parts"]
+        for data in labelled_sets(reproduction.cells, table) or [""]
+    ]
+
+
+def read_result(cells: Mapping[str, Cell], table: Table, data: str) -> Result:
+    """As far as it is measured."""
+    measured = measure(cells, table, data)
+    estimates = {name: estimate for name, (estimate, _) in measured.items()}
+    pairs = [
+        (row.paper, estimates[row.label])
+        for row in table.rows
+        if row.label in estimates and row.paper is not None
+    ]
+    return Result(
+        table,
+        data,
+        estimates,
+        {name: len(rows) for name, (_, rows) in measured.items()},
+        judge(table, data, estimates),
+        order_agreement(*zip(*pairs, strict=True)) if pairs else None,
+    )
 
 
 def labelled_sets(cells: Mapping[str, Cell], table: Table) -> list[str]:
@@ -494,61 +341,41 @@ def same_speaker_share(picture: Picture) -> tuple[float, float]:
     return float((speaker[distance.argmin(1)] == speaker).mean()), float((share**2).sum())
 
 
-def bound_and_probe(
-    cells: Mapping[str, Cell], task: str = "phones"
-) -> dict[str, list[tuple[str, float, float]]]:
-    """By labelled set: name, strict bound in nats and accuracy in percent of each cell.
-
-    The bound is the mean over those offsets that all cells have; cells whose bound was measured
-    with another N than most are left out.
-    """
-    found = []
-    for name, cell in cells.items():
-        for run in cell.runs:
-            records = watched(run)
-            rows = {p.data: row for p, row in probes_of(run).items() if is_headline(p, task)}
-            if records and records[-1].get("is_bound") and rows:
-                found.append((name, records[-1], rows))
-    sizes = [round(max(record["n"])) for _, record, _ in found]
-    usual = max(sizes, key=sizes.count, default=0)
-    kept = [one for one, size in zip(found, sizes, strict=True) if size == usual]
-    if not kept:
-        return {}
-    shared = set.intersection(*(set(record["offsets"]) for _, record, _ in kept))
-    points: dict[str, list[tuple[str, float, float]]] = {}
-    for name, record, rows in kept:
-        pairs = zip(record["offsets"], record["bound"], strict=True)
-        bound = float(np.mean([value for k, value in pairs if k in shared]))
-        for data, row in rows.items():
-            if math.isfinite(bound):
-                points.setdefault(data, []).append((name, bound, 100 * row["accuracy"]))
-    return dict(sorted(points.items()))
-
-
-def is_headline(probe: Probe, task: str) -> bool:
-    """Linear, on c, by frame."""
-    return (probe.task, probe.unit, probe.features, probe.probe) == (task, "frame", "c", "linear")
-
-
-def rank_correlation(
-    x: Sequence[float | int], y: Sequence[float | int]
-) -> tuple[Estimate, float] | None:
-    """Kendall's tau of two lists with a bootstrap interval over their pairs, and p.
-
-    Nothing for less than four pairs, or where all of a list are equal.
-    """
-    if len(x) < 4:
-        return None
-    a, b = np.asarray(x, float), np.asarray(y, float)
-    tau, p = independence(a, b)
-    if not math.isfinite(tau):
-        return None
-    drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
-    low, high = np.nanquantile(kendall_tau(a[drawn], b[drawn]), [0.025, 0.975])
-    return Estimate(tau, float(low), float(high)), p
-
-
 def picture_run(reproduction: Reproduction, cell: str) -> Run | None:
     """The first run of a cell."""
     found = reproduction.cells.get(cell)
     return found.runs[0] if found and found.runs else None
+
+
+def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
+    """Which claims held, which did not, which cannot be told, and which are not measured."""
+    found: dict[str, dict[str, list[str]]] = {}  # verdict -> claim -> the labelled sets
+    several = {
+        result.table.title for result in results for other in results
+        if result.table is other.table and result.data != other.data
+    }  # fmt: skip
+    for result in results:
+        on = [result.data] if result.table.title in several else []
+        for judgement in result.judgements:
+            claim = f"{result.table.task}: {judgement.claim.sentence}"
+            found.setdefault(judgement.verdict, {}).setdefault(claim, []).extend(on)
+    offsets = read_offsets(reproduction.cells.get("steps-20"))
+    if "figure 3" in reproduction.plan["parts"]:
+        kind = offsets.verdict if offsets else MISSING
+        found.setdefault(kind, {})["accuracy falls with the offset (Figure 3)"] = []
+    problems = [
+        f"{entry.name}: {entry.problem}"
+        for cell in reproduction.cells.values()
+        for entry in cell.entries
+        if entry.problem
+    ]
+    waiting = [name for name, cell in reproduction.cells.items() if not cell.entries]
+
+    def listed(claims):
+        return "; ".join(f"{c} ({', '.join(on)})" if on else c for c, on in claims.items())
+
+    return [
+        *(f"{words}: {listed(found[kind])}." for kind, words in VERDICTS if kind in found),
+        *([f"Cells not begun: {', '.join(waiting)}."] if waiting else []),
+        *problems,
+    ]

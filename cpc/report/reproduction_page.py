@@ -4,57 +4,34 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-from matplotlib.figure import Figure
+from typing import Any
 
 from cpc.report import markup
-from cpc.report.comparison import (
-    Cell,
-    Estimate,
-    Probe,
-    accuracy,
-    by_seed,
-    difference,
-    probes_of,
-    watched,
-    with_interval,
-)
-from cpc.report.draw import to_png
+from cpc.report.claims import TABLES
+from cpc.report.comparison import Cell, Probe, by_seed, difference, with_interval
+from cpc.report.draw import shown
 from cpc.report.image_figures import units_figure
 from cpc.report.probe_figures import flat_points
 from cpc.report.records import mean_known, read_json
 from cpc.report.reproduction import (
     EQUAL_POINTS,
-    HELD,
     MISSING,
-    REFUTED,
-    TABLES,
     UNTOLD,
-    Judgement,
     Offsets,
     Reproduction,
-    Table,
-    bound_and_probe,
+    Result,
     combine,
     in_percent,
-    judge,
     labelled_sets,
-    measure,
-    order_agreement,
     picture_run,
-    rank_correlation,
     read_offsets,
     read_reproduction,
+    read_results,
     same_speaker_share,
+    verdict,
 )
-from cpc.report.reproduction_figures import (
-    bound_and_probe_figure,
-    bound_figure,
-    chosen_speakers,
-    offsets_figure,
-    speakers_picture,
-)
+from cpc.report.reproduction_bound import bound_and_probe, bound_section, bound_table
+from cpc.report.reproduction_figures import chosen_speakers, offsets_figure, speakers_picture
 from cpc.report.tables import imagenet_table
 
 #: Points that t-SNE needs to make a picture.
@@ -74,25 +51,6 @@ ABSENT = (
     "drawings of the method.",
     "Figure 3: the paper prints no numbers; what is tested is that the curve falls.",
 )
-VERDICTS = (
-    (HELD, "Held"),
-    (REFUTED, "Did not hold"),
-    (UNTOLD, "Cannot be told at this size (intervals overlap)"),
-    (MISSING, "Not measured"),
-)
-
-
-class Result(NamedTuple):
-    """A table of the paper on one labelled set."""
-
-    table: Table
-    data: str
-    estimates: dict[str, Estimate]
-    """Percent, by label."""
-    num_seeds: dict[str, int]
-    judgements: list[Judgement]
-    tau: tuple[Estimate, float] | None
-    """Order against the paper's, and its p."""
 
 
 def write_reproduction(folder: Path) -> Path:
@@ -102,12 +60,7 @@ def write_reproduction(folder: Path) -> Path:
         UserError: the folder holds no reproduction.
     """
     reproduction = read_reproduction(folder)
-    results = [
-        result
-        for table in TABLES
-        if f"table {table.number}" in reproduction.plan["parts"]
-        for result in read_results(reproduction, table)
-    ]
+    results = read_results(reproduction)
     title = "Reproduction of CPC at scale {scale}, on {data}".format(**reproduction.plan)
     sentences = verdict(reproduction, results)
     record = record_of(reproduction, results, sentences)
@@ -119,64 +72,6 @@ def write_reproduction(folder: Path) -> Path:
     body = page_body(title, reproduction, results, sentences)
     path.write_text(markup.page(title, body), encoding="utf-8")
     return path
-
-
-def read_results(reproduction: Reproduction, table: Table) -> list[Result]:
-    """One for each set that the table's task was probed on; without numbers if there is none."""
-    results = []
-    for data in labelled_sets(reproduction.cells, table) or [""]:
-        measured = measure(reproduction.cells, table, data)
-        estimates = {name: estimate for name, (estimate, _) in measured.items()}
-        pairs = [
-            (row.paper, estimates[row.label])
-            for row in table.rows
-            if row.label in estimates and row.paper is not None
-        ]
-        results.append(
-            Result(
-                table,
-                data,
-                estimates,
-                {name: len(rows) for name, (_, rows) in measured.items()},
-                judge(table, data, estimates),
-                order_agreement(*zip(*pairs, strict=True)) if pairs else None,
-            )
-        )
-    return results
-
-
-def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
-    """Which claims held, which did not, which cannot be told, and which are not measured."""
-    found: dict[str, dict[str, list[str]]] = {}  # verdict -> claim -> the labelled sets
-    several = {
-        result.table.title for result in results for other in results
-        if result.table is other.table and result.data != other.data
-    }  # fmt: skip
-    for result in results:
-        on = [result.data] if result.table.title in several else []
-        for judgement in result.judgements:
-            claim = f"{result.table.task}: {judgement.claim.sentence}"
-            found.setdefault(judgement.verdict, {}).setdefault(claim, []).extend(on)
-    offsets = read_offsets(reproduction.cells.get("steps-20"))
-    if "figure 3" in reproduction.plan["parts"]:
-        kind = offsets.verdict if offsets else MISSING
-        found.setdefault(kind, {})["accuracy falls with the offset (Figure 3)"] = []
-    problems = [
-        f"{entry.name}: {entry.problem}"
-        for cell in reproduction.cells.values()
-        for entry in cell.entries
-        if entry.problem
-    ]
-    waiting = [name for name, cell in reproduction.cells.items() if not cell.entries]
-
-    def listed(claims):
-        return "; ".join(f"{c} ({', '.join(on)})" if on else c for c, on in claims.items())
-
-    return [
-        *(f"{words}: {listed(found[kind])}." for kind, words in VERDICTS if kind in found),
-        *([f"Cells not begun: {', '.join(waiting)}."] if waiting else []),
-        *problems,
-    ]
 
 
 def page_body(
@@ -382,126 +277,6 @@ def sensitivity(cells: Mapping[str, Cell], name: str, base: str, probe: Probe) -
     if theirs:
         text += f", {with_interval(difference(estimate, in_percent(combine(theirs))), 1, '+.1f')}"
     return text
-
-
-def bound_section(reproduction: Reproduction) -> str:
-    """Log N - L against N, on one device or many, and against the probes."""
-    found = read_json(reproduction.folder / "bound.json") or {}
-    rows, truth = found.get("rows", []), found.get("truth")
-    points = bound_and_probe(reproduction.cells)
-    taus = {data: correlation(runs) for data, runs in points.items()}
-    words = (
-        "Candidates are latents of other recordings, one of each while there are enough, which "
-        "makes log N − L a bound; more latents of the same recordings are not independent, and it "
-        "is a score." + (" Dotted: the exact information of the source." if truth else "")
-    )
-    groups = groups_rows(reproduction)
-    return markup.section(
-        "The bound, which the paper does not tabulate",
-        shown(bound_figure(rows, truth), "Against the number of negatives", words) if rows else "",
-        markup.table(
-            *bound_table(rows, truth),
-            title="log N − L, nats",
-            caption="±: half of the 95 % interval over windows. *: a score, no bound.",
-            style="wrapping",
-        )
-        if rows
-        else markup.paragraph("log N − L by number of negatives: not measured."),
-        markup.table(*groups, title="Negatives of a device, or of the whole batch")
-        if groups
-        else "",
-        shown(
-            bound_and_probe_figure(points, taus),
-            "Whether log N − L predicts the probe",
-            predict_sentence(taus),
-        )
-        if points
-        else "",
-    )
-
-
-def correlation(runs: Sequence[tuple[str, float, float]]) -> tuple[Estimate, float] | None:
-    """Of bound and accuracy over runs."""
-    return rank_correlation([bound for _, bound, _ in runs], [accuracy for *_, accuracy in runs])
-
-
-def predict_sentence(taus: dict[str, tuple[Estimate, float] | None]) -> str:
-    """The rank correlation on each labelled set."""
-    parts = []
-    for data, found in taus.items():
-        if found is None:
-            parts.append(f"{data}: fewer than four runs that differ")
-            continue
-        tau, p = found
-        says = "it does" if tau.low > 0 else "it misleads" if tau.high < 0 else "cannot be told"
-        parts.append(f"{data}: Kendall's τ {with_interval(tau, 1, '.2f')}, p {p:.2g}: {says}")
-    return (
-        "A point a run; the strict bound is the mean over the offsets that all of them have. "
-        f"Interval: bootstrap over runs. {'; '.join(parts)}."
-    )
-
-
-def bound_table(
-    rows: Sequence[dict[str, Any]], truth: dict[str, Any] | None
-) -> tuple[list[str], list[list[str]]]:
-    """An offset a row, a number of candidates a column."""
-    sizes = sorted({row["n"] for row in rows})
-    values = {(row["offset"], row["n"]): row for row in rows}
-    known = dict(zip(*truth.values(), strict=True)) if truth else {}
-    body = []
-    for offset in sorted({row["offset"] for row in rows}):
-        cells = [values.get((offset, n)) for n in sizes]
-        texts = [nats_text(cell) if cell else "" for cell in cells]
-        exact = [f"{known[offset]:.2f}" if offset in known else ""] * bool(truth)
-        body.append([str(offset), *texts, *exact])
-    ceilings = ["ceiling log N", *(f"{math.log(n):.2f}" for n in sizes), *[""] * bool(truth)]
-    head = ["offset", *(f"N = {n:,}" for n in sizes), *["truth"] * bool(truth)]
-    return head, [*body, ceilings]
-
-
-def nats_text(row: dict[str, Any]) -> str:
-    """With half the width of its interval, and a star where it is no bound.
-
-    >>> nats_text({"value": -0.014, "low": -0.044, "high": 0.016, "is_bound": False})
-    '−0.01 ±0.03*'
-    """
-    value = f"{row['value']:.2f}".replace("-", "−")
-    half = markup.number_text((row["high"] - row["low"]) / 2, ".2f")
-    return f"{value} ±{half}" + "*" * (not row["is_bound"])
-
-
-def groups_rows(reproduction: Reproduction) -> tuple[list[str], list[list[str]]] | None:
-    """Cells that differ in negatives.groups alone: N, the score, the bound, and the phones."""
-    table = next(table for table in TABLES if table.number == "2")
-    sets = labelled_sets(reproduction.cells, table)
-    rows = []
-    for name in ("mixed", "open-groups"):
-        cell = reproduction.cells.get(name)
-        for run in cell.runs if cell else []:
-            if not run.tests:
-                continue
-            score, strict = next(iter(run.tests.values()))[-1], watched(run)[-1]
-            known = probes_of(run)
-            phones = [known.get(Probe("phones", data, "frame", "c", "linear")) for data in sets]
-            rows.append(
-                [
-                    name,
-                    str(run.config.get("negatives", {}).get("groups", "")),
-                    f"{mean_known(score['n']):,.0f}",
-                    f"{mean_known(score['log_n']):.2f}",
-                    f"{mean_known(score['bound']):.2f}",
-                    f"{mean_known(strict['bound']):.2f}" if strict.get("is_bound") else "",
-                    *(with_interval(accuracy([row]), 100, ".1f") if row else "" for row in phones),
-                ]
-            )
-    head = ["cell", "devices' groups", "N", "log N", "log N − L (score)", "strict bound"]
-    head += [f"phones %, {data}" for data in sets]
-    return (head, rows) if {row[0] for row in rows} == {"mixed", "open-groups"} else None
-
-
-def shown(figure: Figure, title: str, caption: str) -> str:
-    """A figure in the page."""
-    return markup.picture(to_png(figure), title, caption)
 
 
 def summary_of(

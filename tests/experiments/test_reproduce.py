@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from cpc.report.reproduction import CHANCE, TABLES
+from cpc.report.claims import CHANCE, TABLES
 from cpc.types import UserError
 from experiments.launch import flatten
 from experiments.reproduce import __main__ as reproduce

@@ -11,7 +11,13 @@ from scipy import stats
 from sklearn.manifold import TSNE
 
 from cpc import report
-from cpc.report import reproduction, reproduction_figures, reproduction_page
+from cpc.report import (
+    reproduction,
+    reproduction_bound,
+    reproduction_figures,
+    reproduction_page,
+)
+from cpc.report.claims import NEGATIVE_CELLS, TABLES
 from cpc.report.comparison import Estimate
 from cpc.report.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
 from cpc.report.probe_figures import flat_points
@@ -19,7 +25,7 @@ from cpc.report.records import Picture
 from cpc.report.reproduction import HELD, MISSING, REFUTED, UNTOLD
 from cpc.types import UserError
 
-STEPS, NEGATIVES = (t for t in reproduction.TABLES if t.number == "2")
+STEPS, NEGATIVES = (t for t in TABLES if t.number == "2")
 OFFSETS = list(range(1, 21))
 PLAN = {
     "scale": "small", "data": "voices", "seeds": 1, "size": "9 runs", "hardware": "2 cores",
@@ -72,7 +78,7 @@ def write_plan(folder, names, **changed):
 def paper_like(folder, half=0.005, shift=0.0, **changed):
     """Cells that have the paper's own accuracies, but for those that are changed."""
     of_steps = {f"steps-{k}": a for k, a in TABLE_2_STEPS.items() if k != 12}
-    cells = dict(zip(reproduction.NEGATIVE_CELLS, TABLE_2_NEGATIVES.values(), strict=True))
+    cells = dict(zip(NEGATIVE_CELLS, TABLE_2_NEGATIVES.values(), strict=True))
     cells = {**cells, **of_steps, **changed}
     write_plan(folder, cells)
     for name, percent in cells.items():
@@ -178,9 +184,7 @@ def test_equal_rows_have_no_order():
     level = [Estimate(1.0, 0.9, 1.1)] * 3
     agreement = reproduction.order_agreement([28.5, 57.6, 63.6], level)
     assert np.isnan([*agreement[0], agreement[1]]).all()
-    said = reproduction_page.order_sentence(
-        reproduction_page.Result(STEPS, "", {}, {}, [], agreement)
-    )
+    said = reproduction_page.order_sentence(reproduction.Result(STEPS, "", {}, {}, [], agreement))
     assert "τ –, p –: cannot be told" in said
 
 
@@ -221,16 +225,18 @@ def test_bound_and_probe_over_shared_offsets(tmp_path):
         if number == 5:  # another N does not compare
             other = {**record(9.0, is_bound=True), "n": [8.0] * 20}
             (path / "metrics.jsonl").write_text(json.dumps(other) + "\n")
-    points = reproduction.bound_and_probe(reproduction.read_reproduction(tmp_path).cells)["voices"]
+    points = reproduction_bound.bound_and_probe(reproduction.read_reproduction(tmp_path).cells)[
+        "voices"
+    ]
     assert [name for name, *_ in points] == names[:5]
     np.testing.assert_allclose([bound for _, bound, _ in points], 0.97 + 0.1 * np.arange(5))
-    tau, p = reproduction_page.correlation(points)
+    tau, p = reproduction_bound.correlation(points)
     assert tau.value == pytest.approx(1.0)
     assert p == pytest.approx(2 / math.factorial(5))
-    assert reproduction_page.correlation(points[:3]) is None
+    assert reproduction_bound.correlation(points[:3]) is None
     down = [(name, -bound, accuracy) for name, bound, accuracy in points]
-    assert "it misleads" in reproduction_page.predict_sentence(
-        {"x": reproduction_page.correlation(down)}
+    assert "it misleads" in reproduction_bound.predict_sentence(
+        {"x": reproduction_bound.correlation(down)}
     )
 
 
@@ -294,7 +300,7 @@ def test_the_whole_page(tmp_path):
 
 
 def test_top_5_stands_beside_table_4(tmp_path):
-    table = next(t for t in reproduction.TABLES if t.number == "4")
+    table = next(t for t in TABLES if t.number == "4")
     write_plan(tmp_path, ["image"], parts=["table 4"])
     path = write_cell(tmp_path, "image")
     rows = [
