@@ -74,7 +74,7 @@ def streaming_info_nce(
         place of the blocks; the rule may then close over numbers, not over arrays. On a GPU, keys
         of more than 2 kB are left to the blocks, and products of float32 are three of TF32. Both
         were interpreted on a CPU and compiled for their chips (compute capabilities 8.0 and 9.0;
-        v5e), where neither was ever timed.
+        v5e), where neither was ever timed. A `jax.shard_map` around them needs check_vma=False.
 
     Returns:
       Losses in float32, 0 where an anchor has no positive or no negative, and their standing,
