@@ -101,8 +101,8 @@ def _forward(queries, keys, anchors, candidates, rule, offset, block):
     of_queries, index, positive = jax.tree.map(lambda x: x.ravel()[:m], (of_parts, index, positive))
     here, size_here = finish(of_queries, positive, index >= 0)
     there, size_there = finish(of_keys, positive_of_key, has_query)
-    seen = (of_parts.highest, of_parts.total), (of_keys.highest, of_keys.total)
-    return (here, there), (queries, keys, anchors, candidates, *seen, size_here, size_there)
+    saved = (queries, keys, anchors, candidates, of_parts, of_keys, size_here, size_there)
+    return (here, there), saved
 
 
 def _backward(rule, offset, block, saved, cotangents):
@@ -113,10 +113,11 @@ def _backward(rule, offset, block, saved, cotangents):
     g_back = cotangents[1].loss * size_there
 
     def differentiate(dkeys, part):
-        q, rows, of_queries, g = part
+        q, rows, seen, g = part
         scores, where, back, is_positive = _score(q, keys, rows, candidates, rule, offset)
-        w = derivatives(scores, where, is_positive, *of_queries, g)
-        w += derivatives(scores.T, back, is_positive.T, *of_keys, g_back).T
+        w = derivatives(scores, where, is_positive, seen.highest, seen.total, g)
+        transposed = scores.T, back, is_positive.T
+        w += derivatives(*transposed, of_keys.highest, of_keys.total, g_back).T
         w = w.astype(keys.dtype)
         dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
         return dkeys + gradient_of_keys(q, w), dq
