@@ -9,8 +9,6 @@ from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.info_nce import info_nce
-from cpc.losses.pallas_gpu import score_on_gpu, tile_size
-from cpc.losses.pallas_tpu import score_on_tpu
 from cpc.losses.rows import Number, check, read_mask
 from cpc.losses.tiles import AnchorScores, Places, block_size, num_columns, vary_alike
 from cpc.types import NegativeRule, Position, UserError
@@ -189,6 +187,10 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
 
     if not kernels:
         return by_blocks(inputs, weights)
+    # A fifth of a second, which no start of training needs.
+    from cpc.losses.pallas_gpu import score_on_gpu, tile_size
+    from cpc.losses.pallas_tpu import score_on_tpu
+
     on_gpu, on_tpu = (functools.partial(by_kernels, x) for x in (score_on_gpu, score_on_tpu))
     fits = tile_size(inputs[1].shape[-1], inputs[1].dtype) > 0
     return jax.lax.platform_dependent(
