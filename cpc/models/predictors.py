@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 
 class LinearPredictor(nn.Module):
-    """One linear map an offset: predictions[..., k - 1, :] = W_k c (van den Oord et al., eq. 3)."""
+    """One linear map for each offset k: W_k c (van den Oord et al., eq. 3)."""
 
     num_offsets: int
     width: int
@@ -18,7 +18,7 @@ class LinearPredictor(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t ... h"]) -> Float[Array, "b t ... k d"]:
-        """Predictions of the latents 1 .. num_offsets steps ahead."""
+        """Predictions of the latents that lie the offsets ahead."""
         return nn.DenseGeneral(
             (self.num_offsets, self.width), use_bias=False, dtype=self.dtype, name="W"
         )(c)
