@@ -413,5 +413,5 @@ def write_json(path: pathlib.Path, value: Any) -> None:
 def write_arrays(path: pathlib.Path, **arrays: np.ndarray) -> None:
     """An .npz, written whole or not at all."""
     part = path.with_name(path.stem + ".part.npz")
-    np.savez(part, allow_pickle=False, **arrays)
+    np.savez(part, **arrays)
     part.replace(path)

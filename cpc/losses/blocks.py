@@ -128,7 +128,7 @@ def score_blocks(
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
     # Blocks are cut along the places of a sequence, not along b, which devices share.
-    size = min(a, -(-plan.choose_block(n) // b))
+    size = min(a, max(1, plan.choose_block(n) // b))
     num_blocks = -(-a // size)
     pad = num_blocks * size - a
     width = num_columns(b * size, n, columns) if plan.may_cut else n

@@ -93,7 +93,7 @@ def cpc_loss(
       where: latents that exist; padding is neither anchor, positive nor candidate.
       offsets: what the predictions are of, ascending; 1 to k by default.
       memory: further candidates.
-      block: anchors scored at a time, by default 512 on a CPU and up to 8192 elsewhere; changes
+      block: anchors scored at a time, by default up to 512 on a CPU and 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
         drawn). `criterion_bytes` says what it takes; that it fits is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
@@ -113,10 +113,11 @@ def cpc_loss(
     z, c, predictions = outputs
     num_offsets, width = predictions.shape[-2:]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
-    check_offsets(offsets, num_offsets, z.shape[1])
+    _check_offsets(offsets, num_offsets, z.shape[1])
     check("temperature", temperature, above=0)
-    if block is not None:
-        check("block", block, least=1)
+    for name, value in (("block", block), ("columns", columns)):
+        if value is not None:
+            check(name, value, least=1)
     exists = read_mask("where", where, z.shape[:-1])
     if where is not None:  # padding may hold anything, and 0 * NaN is NaN
         z = jnp.where(where[..., None], z, 0.0)
@@ -161,12 +162,8 @@ def cpc_loss(
     return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
 
 
-def check_offsets(offsets: tuple[int, ...], num_offsets: int, length: int) -> None:
-    """Offsets are one a prediction, and some anchor of the length has a latent that far ahead.
-
-    Raises:
-      UserError: they are not, or none has.
-    """
+def _check_offsets(offsets, num_offsets, length):
+    """Offsets are one a prediction, and some anchor of the length has a latent that far ahead."""
     if len(offsets) != num_offsets or min(offsets) < 1:
         raise UserError(f"offsets is {offsets}: name {num_offsets}, one a prediction, each above 0")
     if max(offsets) >= length:

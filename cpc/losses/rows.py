@@ -4,6 +4,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
@@ -172,6 +173,9 @@ def check(
     """
     if jnp.ndim(value):
         raise UserError(f"{name} has shape {jnp.shape(value)}: it must be one number")
-    if not isinstance(value, Tracer) and not (value > above and value >= least):
+    if isinstance(value, Tracer):
+        return
+    # Of jax, even an array that is known compares to a tracer within jit.
+    if not above < np.asarray(value) >= least:
         limit = f"above {above}" if above > -jnp.inf else f"{least} or more"
         raise UserError(f"{name} is {value}: it must be {limit}")

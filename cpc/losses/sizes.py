@@ -45,7 +45,7 @@ def criterion_bytes(
     block = block_size(num_candidates, columns) if block is None else block
     check("block", block, least=1)
     each = -(-num_anchors // num_sequences)
-    rows = num_sequences * min(each, -(-block // num_sequences))
+    rows = num_sequences * min(each, max(1, block // num_sequences))
     scores = SCORE_BYTES * rows * num_columns(rows, num_candidates, columns)
     keys, queries = num_candidates * width, num_offsets * num_anchors * width
     return scores + 4 * num_offsets * keys + itemsize * (keys + 2 * queries)

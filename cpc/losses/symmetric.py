@@ -48,7 +48,8 @@ def streaming_symmetric_info_nce(
     the sum of the two means (Radford et al. 2021, fig. 3). Ranks and wins see ties to float32
     rounding only, where `streaming_info_nce` sees them to the last bit.
 
-    The arguments and errors are those of `streaming_info_nce`, without its `columns`.
+    The arguments and errors are those of `streaming_info_nce`, without its `columns` and
+    `kernels`.
 
     >>> place = Position(jnp.arange(3), *(jnp.zeros(3, int) for _ in range(3)))
     >>> x = 9.0 * jnp.eye(3)

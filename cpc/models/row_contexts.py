@@ -76,14 +76,15 @@ class RowGRU(nn.Module):
             w = self.param(
                 f"recurrent{n}", nn.initializers.lecun_normal(), (3 * self.width, gates)
             ).astype(self.dtype)
-            bias = self.param(f"bias{n}", nn.initializers.zeros, (self.width,)).astype(self.dtype)
+            bias = self.param(f"bias{n}", nn.initializers.zeros, (self.width,))
 
             def step(h, x, w=w, bias=bias):
                 left = jnp.pad(h, ((0, 0), (1, 0), (0, 0)))[:, :-1]
                 right = jnp.pad(h, ((0, 0), (0, 1), (0, 0)))[:, 1:]
                 p_r, p_u, p_n = jnp.split(jnp.concatenate([left, h, right], -1) @ w, 3, axis=-1)
                 x_r, x_u, x_n = jnp.split(x, 3, axis=-1)
-                new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + p_r) * (p_n + bias))
+                p_n = (p_n + bias).astype(p_n.dtype)  # as in `cpc.models.linear`
+                new = jnp.tanh(x_n + jax.nn.sigmoid(x_r + p_r) * p_n)
                 h = new + jax.nn.sigmoid(x_u + p_u) * (h - new)
                 return h, h
 

@@ -45,7 +45,6 @@ def fit(
     eval_every: int = 0,
     checkpoint: Checkpoints | None = None,
     save_every: int = 0,
-    best: str = "loss",
     metadata: Mapping[str, Any] | None = None,
     writers: Sequence[Writer] = (),
     stop: Callable[[], str] = lambda: "",
@@ -60,7 +59,7 @@ def fit(
       batches: from the index of the first step to its batches and all later ones.
       summarize: makes the numbers of a training record; default `means_per_step`.
       log_every, eval_every, save_every: in steps; 0 for never. Evaluation and save also come last.
-      evaluate: the records of an evaluation; an entry `best` in one of them (lower is better)
+      evaluate: the records of an evaluation; an entry "loss" in one of them (lower is better)
         decides which checkpoint is kept as the best, among those saved at a step evaluated.
       metadata: comes back from `Checkpoints.restore`; what JSON can hold.
       stop: asked before each step; a non-empty answer saves and ends.
@@ -103,7 +102,7 @@ def fit(
                 metric = None
                 for record in evaluate(state) if evaluates else ():
                     windows.write_record({"step": step, "split": "test", **record})
-                    metric = record.get(best, metric)
+                    metric = record.get("loss", metric)
                 if checkpoint and saves:
                     checkpoint.save(step, state, dict(metadata or {}), metric)
                 windows.restart_clock(step)

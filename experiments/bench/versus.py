@@ -78,13 +78,14 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
 
 
 def find_torch(device: str) -> str | None:
-    """The Python that has torch: the one that `$CPC_TORCH_PYTHON` names, or this one."""
-    if device == "tpu":  # which torch does not drive
-        return None
+    """The Python whose torch drives the device: that of `$CPC_TORCH_PYTHON`, or this one."""
     named = os.environ.get(PYTHON)
-    if named:
-        return named
-    return sys.executable if importlib.util.find_spec("torch") else None
+    python = named or (sys.executable if importlib.util.find_spec("torch") else None)
+    if device == "cpu" or python is None:
+        return python
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    drives = device == "gpu" and not subprocess.run([python, "-c", code], check=False).returncode
+    return python if drives else None
 
 
 def run_side(python: str, side: str, given: str) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="directory of all cells and the page; runs/reproduced-SCALE-DATA by default",
     )
     parser.add_argument("--seeds", type=int, default=1, help="so many seeds of each cell")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at a time, sharing the cores")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="cells at a time, sharing cores and GPUs"
+    )
     add = {"action": "append", "default": [], "metavar": "KEY=VALUE"}
     parser.add_argument("--audio", **add, help="a key of all audio cells, such as data.path=...")
     parser.add_argument("--image", **add, help="a key of all image cells, such as data.path=...")
@@ -256,8 +258,10 @@ def joined(
         if plain(there.get(key)) != plain(plan[key])
     ]
     shared = [name for name in cells if name in recorded["cells"]]
-    a = [Cell(name, plain(recorded["cells"][name])) for name in shared]
-    found += differences(a, [Cell(name, plain(cells[name])) for name in shared])
+    found += differences(
+        [Cell(name, trained(recorded["cells"][name])) for name in shared],
+        [Cell(name, trained(cells[name])) for name in shared],
+    )
     if found:
         raise UserError(
             f"{folder} holds another reproduction ({'; '.join(found)}): choose another --workdir, "
@@ -269,6 +273,11 @@ def joined(
     whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
     more = {"parts": parts, "seeds": seeds, **describe(whole, scale, data, 1)}
     return {**wanted, "reproduction": {**plan, **more}, "cells": {**recorded["cells"], **cells}}
+
+
+def trained(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a training depends on: a run's probes may change between two starts."""
+    return {key: plain(value) for key, value in settings.items() if not key.startswith("probe.")}
 
 
 def plain(tree: Any) -> Any:

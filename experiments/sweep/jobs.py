@@ -57,10 +57,7 @@ def check_training(config: Config, offsets: tuple[int, ...], sources: Sequence[s
     """What sound and pictures have in common."""
     from experiments.objective import build_objective
 
-    if config.data.source not in sources:
-        raise UserError(
-            f"data.source is {config.data.source!r}: choose one of {', '.join(sources)}"
-        )
+    launch.check_word("data.source", config.data.source, sources)
     build_objective(config, offsets)
     optim = config.optim
     make_schedule(optim.learning_rate, optim.warmup_steps, config.num_steps, optim.schedule)

@@ -155,14 +155,17 @@ def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
 def share_gpus(gpus: Sequence[str], num_parallel: int) -> list[dict[str, str]]:
     """The variable that shows each process its GPUs; none where all are for all, as with cores.
 
-    >>> share_gpus(["0", "1", "2"], 2)
-    [{'CUDA_VISIBLE_DEVICES': '0,2'}, {'CUDA_VISIBLE_DEVICES': '1'}]
+    All get as many: a batch that divides by the devices of one cell divides by those of the others.
+
+    >>> share_gpus(["0", "1", "2", "3", "4"], 2)
+    [{'CUDA_VISIBLE_DEVICES': '0,1'}, {'CUDA_VISIBLE_DEVICES': '2,3'}]
     >>> share_gpus(["0"], 2)
     [{}, {}]
     """
     if num_parallel == 1 or len(gpus) < num_parallel:
         return [{}] * num_parallel
-    shares = (gpus[i::num_parallel] for i in range(num_parallel))
+    each = len(gpus) // num_parallel
+    shares = (gpus[i * each : (i + 1) * each] for i in range(num_parallel))
     return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
 
 

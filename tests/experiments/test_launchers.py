@@ -103,7 +103,7 @@ def test_gpus_are_shared(tmp_path, monkeypatch):
     launch = make_local(2, lambda: 0)
     for name in "abc":
         assert launch(Job(name, tmp_path, [sys.executable, "-c", code])) == 0
-    assert (tmp_path / "log.txt").read_text() == "3,7\nGPU-a\n3,7\n"
+    assert (tmp_path / "log.txt").read_text() == "3\nGPU-a\n3\n"
 
 
 def test_processes_of_a_cell_find_each_other(tmp_path):

@@ -140,7 +140,7 @@ def test_what_may_be_claimed(experiment):
 def test_the_staircase_stops_resumes_and_ends_the_same(
     experiment, staircase, tmp_path, monkeypatch
 ):
-    from experiments.mutual_information import staircase as program
+    from experiments import training as program
 
     with monkeypatch.context() as patch:
         stop_after(patch, program, 7)

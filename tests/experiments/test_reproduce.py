@@ -173,6 +173,17 @@ def test_another_table_joins_the_folder(tmp_path):
     assert "Runs of audio (voices): 10" in recorded["reproduction"]["size"]
 
 
+def test_probes_may_change_between_two_starts(tmp_path):
+    """As those of a run may, and as they did when untrained z was added to all cells."""
+    (cell,) = planned("mixed")
+    former = cell._replace(settings={**cell.settings, "probe.features": ("c", "mfcc")})
+    for one in (former, cell):
+        with reproduce.open_folder(tmp_path, plan(), [one]):
+            pass
+    recorded = json.loads((tmp_path / "sweep.json").read_text())["cells"]["mixed,seed=0"]
+    assert recorded["probe.features"] == list(cell.settings["probe.features"])
+
+
 def test_a_folder_with_something_else(tmp_path):
     cells = planned("mixed")
     with reproduce.open_folder(tmp_path, plan(), cells):

@@ -526,6 +526,13 @@ def test_offsets_are_as_many_as_predictions(offsets):
         cpc_loss(random_outputs(2, 9, 3, 4), positions_of(2, 9), negatives.batch, offsets=offsets)
 
 
+def test_a_temperature_may_be_an_array_that_jit_closes_over():
+    tau = jnp.float32(0.5)
+    call = functools.partial(cpc_loss, random_outputs(), positions_of(3, 7), negatives.batch)
+    loss, _ = jax.jit(lambda: call(temperature=tau))()
+    assert float(loss) == pytest.approx(float(call(temperature=0.5)[0]), rel=1e-6)
+
+
 def test_too_many_offsets_is_a_sentence():
     with pytest.raises(UserError, match="an offset of 12 needs sequences of more than 12 latents"):
         cpc_loss(random_outputs(2, 12, 3, 12), positions_of(2, 12), negatives.batch)

@@ -125,7 +125,7 @@ def test_contexts_of_each_direction_end_at_the_layer():
 
 
 @pytest.mark.parametrize("layer", ["z0", "z6", "c2", "d", ""])
-def test_an_unknown_layer_depths_those_that_there_are(layer):
+def test_an_unknown_layer_names_those_that_there_are(layer):
     module = audio_module(GRU(6))
     with pytest.raises(UserError, match=r"choose one of z1, z2, z3, z4, z5, z, c1, c$"):
         end_at(module, {}, layer)

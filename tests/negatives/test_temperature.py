@@ -141,7 +141,7 @@ def mean_entropy(scores, tau, where):
 
 
 solve = jax.jit(solve_temperature)
-hold = jax.jit(functools.partial(hold_entropy, low=1e-5, high=1e5))
+hold = jax.jit(functools.partial(hold_entropy, low=1e-8, high=1e6))
 FRACTIONS = st.floats(0.1, 0.95)
 SPREADS = st.sampled_from([1e-2, 1.0, 100.0])
 
@@ -161,13 +161,13 @@ def test_solved_temperature_has_the_mean_entropy(seed, fraction, spread, cluster
 def test_held_entropy_arrives_and_stays(seed, fraction, spread, clustered, start):
     """From any start within 10,000 times the scores' spread."""
     scores, where = map(jnp.asarray, random_scores(seed, spread, clustered))
-    tau = jnp.float32(np.clip(spread * 10.0**start, 1e-5, 1e5))
+    tau = jnp.float32(spread * 10.0**start)
     values = []
     for _ in range(16):
         tau = hold(tau, scores, where, fraction)
         values.append(mean_entropy(scores, tau, where))
     target = fraction * np.log(np.asarray(where).sum(-1)).mean()
-    np.testing.assert_allclose(values[-6:], target, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(values[-6:], target, rtol=0, atol=1e-5)
 
 
 def test_held_temperature_stays_within_bounds():
