@@ -47,13 +47,13 @@ CASES = {
 
 
 def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> list[Row]:
-    """Rows of both sizes; one says how to get torch's where it is not importable.
+    """Rows of both sizes; one says how to get torch's where there is none.
 
     Ours are then measured `alone`, or not at all.
     """
     python, rows = find_torch(device), []
     if python is None:
-        text = f"not measured: torch is not importable here; name a Python that has it in ${PYTHON}"
+        text = f"not measured: no torch is here that drives {device}: name its Python in ${PYTHON}"
         rows.append(Row("against PyTorch", {"measured": False}, text))
         if not alone:
             return rows
@@ -69,10 +69,12 @@ def torch_rows(device: str, num_rounds: int, num_calls: int, alone: bool) -> lis
         if sizes is PAPER:
             step, ratios = STEP.get(device), RATIOS.get(device, {})
         for case, title in CASES.items():
-            target = step if case == "step" else None
-            rows.append(own_row(f"{title}, {size}", case, rounds, target))
+            name, target = f"{title}, {size}", step if case == "step" else None
+            rows.append(own_row(name, case, rounds, target))
             if python:
-                rows.append(ratio_row(case, rounds, ratios.get(case)))
+                rows.append(
+                    ratio_row(f"{title} to torch's, {size}", case, rounds, ratios.get(case))
+                )
         rows += [unrolled_row(f"GRU, {size}", count, rounds) for count in more["unrolled"]]
     return rows
 
@@ -131,7 +133,7 @@ def unrolled_row(name: str, count: int, rounds: list[dict[str, Any]]) -> Row:
     return Row(f"{name}, {case}", {"milliseconds": milliseconds}, f"{milliseconds:.1f} ms")
 
 
-def ratio_row(case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
+def ratio_row(name: str, case: str, rounds: list[dict[str, Any]], most: float | None) -> Row:
     """Of a case the ratio of our time to torch's, round by round, and torch's memory."""
     ratios = [one["cpc_jax"]["seconds"][case] / one["cpc_torch"]["seconds"][case] for one in rounds]
     others = [one["cpc_torch"] for one in rounds]
@@ -148,4 +150,4 @@ def ratio_row(case: str, rounds: list[dict[str, Any]], most: float | None) -> Ro
         )
         text += f"; torch {figures['torch_peak_megabytes']:,.0f} MB"
     target = Target("ratio_to_torch", most, at_least=False) if most else None
-    return Row("  its time", figures, text, target)
+    return Row(name, figures, text, target)

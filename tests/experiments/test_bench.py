@@ -121,7 +121,7 @@ def test_ratios_are_of_one_round():
         }
         for a, b in ((2.0, 4.0), (4.0, 5.0))
     ]
-    ratio = versus.ratio_row("step", rounds, 0.6)
+    ratio = versus.ratio_row("step to torch's", "step", rounds, 0.6)
     assert ratio.figures["ratio_to_torch"] == pytest.approx(0.65)
     assert (ratio.figures["ratio_to_torch_min"], ratio.figures["ratio_to_torch_max"]) == (0.5, 0.8)
     assert ratio.figures["torch_peak_megabytes"] == 3000
@@ -136,11 +136,11 @@ def test_ratios_are_of_one_round():
 @pytest.mark.parametrize(("device", "given", "verdicts"), [
     ("cpu", {"batch_size": 8, "num_groups": 1}, {
         "whole step": "fraction_of_peak >= 0.65: met",
-        "  its time": "ratio_to_torch <= 0.85: met",
+        "whole step to torch's": "ratio_to_torch <= 0.85: met",
     }),
     ("gpu", {"batch_size": 64, "num_groups": 8}, {
         "whole step": "milliseconds <= 5: MISSED",
-        "  its time": "ratio_to_torch <= 0.333333: MISSED",
+        "whole step to torch's": "ratio_to_torch <= 0.333333: MISSED",
     }),
 ])  # fmt: skip
 def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, given, verdicts):
@@ -154,7 +154,7 @@ def test_each_kind_of_device_has_its_sizes_and_its_targets(monkeypatch, device, 
         return {"seconds": seconds, "flop": flop, "peak_bytes": 1, "version": "2"}
 
     monkeypatch.setattr(versus, "run_side", run_side)
-    monkeypatch.setenv(versus.PYTHON, "torch")
+    monkeypatch.setattr(versus, "find_torch", lambda device: "torch")
     rows = versus.torch_rows(device, 1, 3, alone=True)
     assert all(sizes["device"] == device for sizes in asked)
     assert all({**sizes, **given} == sizes for sizes in asked)
@@ -193,9 +193,14 @@ def test_a_python_without_torch_is_one_sentence(monkeypatch):
     assert versus.PYTHON in row.text
 
 
-def test_a_tpu_is_not_compared_with_torch(monkeypatch):
-    monkeypatch.setenv(versus.PYTHON, "torch")
-    assert versus.find_torch("gpu") == "torch"
+@pytest.mark.parametrize("drives", [True, False])
+def test_a_gpu_is_compared_with_a_torch_that_drives_it(monkeypatch, tmp_path, drives):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nexit {0 if drives else 1}\n")
+    python.chmod(0o755)
+    monkeypatch.setenv(versus.PYTHON, str(python))
+    assert versus.find_torch("cpu") == str(python)
+    assert versus.find_torch("gpu") == (str(python) if drives else None)
     assert versus.find_torch("tpu") is None
 
 
