@@ -25,6 +25,8 @@ from typing import NamedTuple
 PULSE_SECONDS = 1.0
 #: Before the longest wait so far has passed so many times, nothing hangs.
 FACTOR = 10
+#: So many times as long as at a step may a program be busy, while others wait for it.
+BUSY_FACTOR = 12
 AGAIN = "then start all of them again, and they resume from the last checkpoint"
 
 
@@ -34,7 +36,7 @@ class Pulse(NamedTuple):
     step: int
     """The last one that it has a batch for, and launches."""
     is_busy: bool
-    """Starting, evaluating, saving, or done with training: that takes as long as it takes."""
+    """Starting, evaluating, saving, or done with training."""
     longest: float
     """Seconds that it stayed at a step, so far."""
     changed: float
@@ -62,8 +64,8 @@ def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, no
     The limit is `least_seconds`, or `FACTOR` times the longest that any process has stayed at a
     step. A program that says nothing for so long, not even that it is where it was, is stopped. If
     all speak, and none has moved for so long, then the others wait for the one that is furthest
-    behind: they have begun a step that needs it. If that one is busy, it may take as long as it
-    takes.
+    behind: they have begun a step that needs it. If that one is busy, it has `BUSY_FACTOR` times as
+    long; and if all are, as long as it takes: one may fit probes, and no step needs it.
     """
     longest = max(pulse.longest for pulse in pulses.values())
     limit = max(least_seconds, FACTOR * longest)
@@ -73,9 +75,11 @@ def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, no
         how = f"gave no sign of life for {limit:.0f} s, since step {at}: stopped, or stuck"
         return describe_end(stopped, number, how)
     is_unclear = any(now - pulse.heard > 5 * PULSE_SECONDS for pulse in pulses.values())
-    has_moved = any(now - pulse.changed <= limit for pulse in pulses.values())
     step, is_busy = hindmost = min(pulse[:2] for pulse in pulses.values())
-    if is_unclear or has_moved or is_busy:
+    ahead = max(pulse.step for pulse in pulses.values())
+    limit *= BUSY_FACTOR if is_busy else 1
+    has_moved = any(now - pulse.changed <= limit for pulse in pulses.values())
+    if is_unclear or has_moved or all(pulse.is_busy for pulse in pulses.values()):
         return ""
     where = f"at step {step} for {limit:.0f} s (the longest wait before: {longest:.1f} s)"
     behind = [index for index, pulse in pulses.items() if pulse[:2] == hindmost]
@@ -84,7 +88,6 @@ def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, no
             f"all processes stayed {where}, and which one hangs cannot be told: it may be a device "
             f"or the network; all end: look at the output of each, {AGAIN}"
         )
-    ahead = max(pulse.step for pulse in pulses.values())
     return describe_end(behind, number, f"stayed {where}, and others wait at step {ahead}")
 
 

@@ -163,6 +163,24 @@ def test_which_process_hangs(pulses, sentence):
     assert bool(sentence) == bool(found)
 
 
+@pytest.mark.parametrize(
+    ("pulses", "sentence"),
+    [
+        ([at(136), at(128, busy=True)], "process 1 of 2 stayed at step 128 for 3600 s"),
+        ([at(136), at(0, busy=True)], "process 1 of 2 stayed at step 0 for 3600 s"),
+        # One has moved within the hour; one fits the probes, and the others wait for no step of it.
+        ([at(136, 1500), at(128, busy=True)], ""),
+        ([at(128, busy=True), at(100, busy=True)], ""),
+    ],
+)
+def test_who_is_busy_has_longer(pulses, sentence):
+    """Such as one that starts, evaluates, or saves."""
+    heard = [pulse._replace(heard=4999.5) for pulse in pulses]
+    found = watch.find_hung(dict(enumerate(heard)), len(heard), 300.0, 5000.0)
+    assert sentence in found
+    assert bool(sentence) == bool(found)
+
+
 def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
     said = []
