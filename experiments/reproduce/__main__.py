@@ -10,7 +10,7 @@ paper leaves open) and bound (log N - L by the number of negatives, and against 
 --table open and --table bound.
 
 smoke: does everything run, in minutes, on sound that is made up. small: the orders of the rows on
-the demo's voices, everything in about an hour on 2 cores (62 minutes were measured, --jobs 2).
+the demo's voices, everything in about an hour on 2 cores (58 minutes were measured, --jobs 2).
 paper: the paper's sizes.
 
 Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
