@@ -410,7 +410,7 @@ def write_json(path: pathlib.Path, value: Any) -> None:
     part.replace(path)
 
 
-def write_arrays(path: pathlib.Path, **arrays: np.ndarray) -> None:
+def write_arrays(path: pathlib.Path, **arrays: Any) -> None:
     """An .npz, written whole or not at all."""
     part = path.with_name(path.stem + ".part.npz")
     np.savez(part, **arrays)
