@@ -1,0 +1,79 @@
+"""What was measured, as one table: the score, its writer, the reader of runs, the comparison.
+
+Nothing else reads a run directory: the page of a run, status, comparison and model card all begin
+with `read_run`, which does not fail on a damaged file but says so in `Run.problems`.
+"""
+
+from cpc.results.compare import (
+    Cell,
+    Difference,
+    compare,
+    difference,
+    group_by_seed,
+    information,
+    is_better,
+    over_seeds,
+    paired_difference,
+    settings,
+    stem,
+)
+from cpc.results.run import (
+    Run,
+    evaluations,
+    last_evaluation,
+    last_scores,
+    read_run,
+    rule_title,
+    training_rule,
+)
+from cpc.results.scores import (
+    QUESTION,
+    Frame,
+    Outcomes,
+    Score,
+    digest,
+    in_percent,
+    name_of,
+    print_scores,
+    read_scores,
+    score_frame,
+    show_value,
+    to_scores,
+    unit_of,
+    write_scores,
+)
+
+__all__ = [
+    "QUESTION",
+    "Cell",
+    "Difference",
+    "Frame",
+    "Outcomes",
+    "Run",
+    "Score",
+    "compare",
+    "difference",
+    "digest",
+    "evaluations",
+    "group_by_seed",
+    "in_percent",
+    "information",
+    "is_better",
+    "last_evaluation",
+    "last_scores",
+    "name_of",
+    "over_seeds",
+    "paired_difference",
+    "print_scores",
+    "read_run",
+    "read_scores",
+    "rule_title",
+    "score_frame",
+    "settings",
+    "show_value",
+    "stem",
+    "to_scores",
+    "training_rule",
+    "unit_of",
+    "write_scores",
+]

@@ -1,0 +1,313 @@
+"""The comparison of scores: differences with intervals, paired where seeds or items are shared."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpc.files import flatten
+from cpc.results.run import Run, last_evaluation, last_scores
+from cpc.results.scores import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome, to_scores
+from cpc.types import UserError
+
+
+class Difference(NamedTuple):
+    """How much larger one score is than another."""
+
+    value: float
+    low: float
+    high: float
+    """95 % interval; NaN where nothing gives one."""
+    p_value: float = math.nan
+    """Of McNemar's exact test that both are equally accurate, of one answer an item."""
+    paired: str = ""
+    """By what the two are paired: "items", "seeds", or "" of two independent scores."""
+
+
+def paired_difference(
+    ours: Any, theirs: Any, *, num_resamples: int = 10_000, level: float | int = 0.95, seed: int = 0
+) -> Difference:
+    """Return the difference of two accuracies on the same test items, ours minus theirs.
+
+    Items on which both agree cancel, which makes the interval narrower than those of the two
+    accuracies suggest. The interval is the percentile bootstrap over items: an item gives -1, 0 or
+    1, so resampling items is a draw from a multinomial. The p-value is McNemar's (1947), exact:
+    among items on which they differ, either is right equally often.
+
+    Args:
+        ours, theirs: (m,) whether each item is right.
+        num_resamples, level, seed: of the bootstrap.
+
+    Raises:
+        UserError: the numbers of items differ.
+
+    >>> ours, theirs = np.array([True] * 8 + [False] * 2), np.array([True] * 3 + [False] * 7)
+    >>> difference = paired_difference(ours, theirs)
+    >>> difference.value, difference.p_value  # 5 of 5 in our favor: 2 / 2^5
+    (0.5, 0.0625)
+    """
+    if len(ours) != len(theirs) or not len(ours):
+        raise UserError(
+            f"a paired difference of {len(ours)} and {len(theirs)} items: take the same, at "
+            "least one, for both"
+        )
+    count = len(ours)
+    wins, losses = int(np.sum(ours & ~theirs)), int(np.sum(theirs & ~ours))
+    parts = np.array([wins, losses, count - wins - losses]) / count
+    drawn = np.random.default_rng(seed).multinomial(count, parts, size=num_resamples)
+    tail = (1 - level) / 2
+    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, [tail, 1 - tail])
+    from scipy import stats  # half a second, which a start of training need not wait
+
+    p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
+    value = (wins - losses) / count
+    return Difference(value, float(low), float(high), float(p_value), "items")
+
+
+def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> Difference:
+    """Return the difference of two scores on the same items, each with sums and counts.
+
+    The interval is the percentile bootstrap over items, the same ones drawn for both.
+    """
+    rng, count = np.random.default_rng(0), len(ours.sums)
+    columns = [np.asarray(x, float) for x in (ours.sums, ours.counts, theirs.sums, theirs.counts)]
+    found, rows = [], max(1, 2_000_000 // count)  # bounds the memory of one block of draws
+    for start in range(0, num_resamples, rows):
+        drawn = rng.integers(count, size=(min(rows, num_resamples - start), count))
+        a, of_a, b, of_b = (column[drawn].sum(axis=1) for column in columns)
+        found.append(a / of_a - b / of_b)
+    low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
+    value = mean_outcome(ours) - mean_outcome(theirs)
+    return Difference(value, float(low), float(high), paired="items")
+
+
+def difference(ours: Score, theirs: Score) -> Difference:
+    """Return by how much one score is larger, paired by test item where both are of the same."""
+    a, b = ours.outcomes, theirs.outcomes
+    if a is not None and (recorded := a.versus.get(theirs.features)):
+        return Difference(*recorded[:4], paired="items")
+    if a is not None and b is not None and a.items and a.items == b.items:
+        is_single = (a.counts == 1).all() and (b.counts == 1).all()
+        if is_single and {*np.unique(a.sums), *np.unique(b.sums)} <= {0, 1}:
+            return paired_difference(a.sums.astype(bool), b.sums.astype(bool))
+        return paired_sums(a, b)
+    return independent_difference(*(_interval(score) for score in (ours, theirs)))
+
+
+def _interval(score: Score) -> Difference:
+    low, high = (math.nan if end is None else end for end in (score.low, score.high))
+    return Difference(score.value, low, high)
+
+
+def independent_difference(a: Difference, b: Difference) -> Difference:
+    """Return the difference a - b of independent estimates, from their intervals.
+
+    The method of variance estimates recovery (Zou and Donner 2008, equation 5).
+
+    >>> independent_difference(Difference(0.6, 0.57, 0.63), Difference(0.5, 0.46, 0.54))[:3]
+    (0.1, 0.05, 0.15)
+    """
+    value = a.value - b.value
+    low = value - math.hypot(a.value - a.low, b.high - b.value)
+    high = value + math.hypot(a.high - a.value, b.value - b.low)
+    return Difference(round(value, 12), round(low, 12), round(high, 12))
+
+
+def over_seeds(values: Sequence[float | int]) -> Difference:
+    """Return mean and Student's t-interval of measurements with different seeds.
+
+    mean +- t(0.975, n - 1) s / sqrt(n); t is 4.3027 for three.
+
+    >>> estimate = over_seeds([1.0, 2.0, 3.0])
+    >>> estimate.value, round(estimate.high - 2, 4), round(4.30265 / 3**0.5, 4)
+    (2.0, 2.4841, 2.4841)
+    """
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return Difference(mean, math.nan, math.nan)
+    from scipy.special import stdtrit
+
+    half = stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(count)
+    return Difference(mean, float(mean - half), float(mean + half), paired="seeds")
+
+
+class Cell(NamedTuple):
+    """Runs that differ in nothing but the seed."""
+
+    name: str
+    runs: list[tuple[str, Run]]
+
+
+def group_by_seed(runs: Sequence[tuple[str, Run]]) -> list[Cell]:
+    """Return a cell for runs whose configs are equal but for the seed, which differs, in order."""
+    groups: list[list[tuple[str, Run]]] = []
+    for entry in runs:
+        for group in groups:
+            if all(_are_one_cell(entry, other) for other in group):
+                group.append(entry)
+                break
+        else:
+            groups.append([entry])
+    names = [stem(group[0][0]) for group in groups]
+    return [
+        Cell(name if names.count(name) == 1 else group[0][0], group)
+        for name, group in zip(names, groups, strict=True)
+    ]
+
+
+def _are_one_cell(a: tuple[str, Run], b: tuple[str, Run]) -> bool:
+    """Whether two runs are one cell: by config; where both names end in a seed, by them too."""
+    one, other = dict(a[1].config), dict(b[1].config)
+    if one.pop("seed", None) == other.pop("seed", None) or one != other:
+        return False
+    return a[0] == stem(a[0]) or b[0] == stem(b[0]) or stem(a[0]) == stem(b[0])
+
+
+def stem(name: str) -> str:
+    """Return a run's name without its seed.
+
+    >>> stem("norm,seed=3"), stem("voices")
+    ('norm', 'voices')
+    """
+    return re.sub(r"[,_-]seed[=_-]?\d+$", "", name) or name
+
+
+#: Keys of a config that change no number of a comparison; the seed has its own place there, and
+#: what was probed shows in the columns.
+ASIDE = (
+    "seed",
+    "log_every",
+    "eval_every",
+    "save_every",
+    "data.num_threads",
+    "probe.tasks",
+    "probe.features",
+)
+
+
+def settings(cells: Sequence[Cell]) -> Frame:
+    """Return the keys of the configs in which cells differ and that matter, a row a cell."""
+    import pandas as pd
+
+    flat = [flatten(cell.runs[0][1].config) for cell in cells]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    differing = [
+        key for key in keys if key not in ASIDE and len({repr(one.get(key)) for one in flat}) > 1
+    ]
+    rows = [[one.get(key) for key in differing] for one in flat]
+    names = pd.Index([cell.name for cell in cells], name="cell")
+    return pd.DataFrame(rows, index=names, columns=pd.Index(differing), dtype=object)
+
+
+def information(run: Run) -> Score | None:
+    """Return log N - L of the last evaluation, the mean over offsets, as a score in nats.
+
+    Of the strict bound if there is one; its method says whether the number is a bound.
+    """
+    for strict in (True, False):
+        rows = last_evaluation(run, strict)
+        rows = rows[np.isfinite(rows.bound.astype(float))]
+        if len(rows):
+            kind = "bound" if rows.is_bound.all() else "estimate"
+            return Score(
+                "information", str(rows.rule.iloc[0]), "offset", "c", kind, "nats",
+                float(rows.bound.mean()), chance=0.0, step=int(rows.step.iloc[0]),
+                seed=run.seed,
+            )  # fmt: skip
+    return None
+
+
+def compare(cells: Sequence[Cell]) -> Frame:
+    """Return the scores of cells, a row for each cell and question, beside those of the first cell.
+
+    Several seeds of a cell give the mean and Student's t-interval over them; one gives its own
+    interval over test items. Differences are paired by seed where two or more seeds are shared,
+    else by item where the items are the same, else of two intervals taken as independent.
+
+    Args:
+        cells: as `group_by_seed` makes them.
+
+    Returns:
+        A frame with the columns cell, those of `QUESTION`, num_train, value, low, high, chance,
+        higher_is_better, by_seed (a list), num_test, and for each of "over_untrained" (the same
+        network at random initialization) and "over_first" (the first cell) the difference with
+        its interval: over_first, over_first_low, over_first_high, over_first_paired. Differences
+        are ours minus theirs, whichever is better.
+    """
+    import pandas as pd
+
+    rows, first = [], {}
+    for number, cell in enumerate(cells):
+        table: dict[tuple, dict[int, Score]] = {}
+        for _, run in cell.runs:
+            scores = to_scores(last_scores(run.scores))
+            own = information(run)
+            for score in [own, *scores] if own else scores:
+                table.setdefault(_question(score), {})[run.seed] = score
+        first = first or table
+        for question, ours in table.items():
+            untrained = table.get((*question[:3], f"random {question[3]}", *question[4:]), {})
+            one = next(iter(ours.values()))
+            over = {
+                "over_untrained": lead(ours, untrained),
+                "over_first": lead(ours, first.get(question, {})) if number else None,
+            }
+            value, low, high, *_ = _together(list(ours.values()))
+            rows.append(
+                {
+                    "cell": cell.name,
+                    **dict(zip((*QUESTION, "num_train"), question, strict=True)),
+                    **{"value": value, "low": low, "high": high, "chance": one.chance},
+                    "higher_is_better": one.higher_is_better,
+                    "by_seed": [score.value for score in ours.values()],
+                    "num_test": one.num_test,
+                    **{
+                        f"{name}{end}": getattr(found, field) if found else empty
+                        for name, found in over.items()
+                        for end, field, empty in (
+                            ("", "value", math.nan),
+                            ("_low", "low", math.nan),
+                            ("_high", "high", math.nan),
+                            ("_paired", "paired", ""),
+                        )
+                    },
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _question(score: Score) -> tuple:
+    return (*(getattr(score, name) for name in QUESTION), score.num_train)
+
+
+def _together(scores: Sequence[Score]) -> Difference:
+    """One score's own interval, or that over seeds, within what the metric can be."""
+    if len(scores) == 1:
+        return _interval(scores[0])
+    found = over_seeds([score.value for score in scores])
+    if not in_percent(scores[0].metric):
+        return found
+    return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
+
+
+def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference | None:
+    """Return the difference of two sets of scores by seed; None if one is empty."""
+    if not ours or not theirs:
+        return None
+    shared = [seed for seed in ours if seed in theirs]
+    if len(shared) > 1:
+        return over_seeds([ours[seed].value - theirs[seed].value for seed in shared])
+    if len(ours) == len(theirs) == 1:
+        return difference(*(next(iter(scores.values())) for scores in (ours, theirs)))
+    return independent_difference(_together(list(ours.values())), _together(list(theirs.values())))
+
+
+def is_better(low: float | int, high: float | int, higher_is_better: bool) -> bool | None:
+    """Return whether a difference is an improvement, by its interval; None if that holds zero.
+
+    >>> is_better(-0.2, -0.05, higher_is_better=False)
+    True
+    """
+    return bool(low > 0) == higher_is_better if low > 0 or high < 0 else None

@@ -1,0 +1,224 @@
+"""The reader of run directories: everything that a run recorded, in frames."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpc.results.scores import Frame, read_object, read_records, score_frame, scores_of
+from cpc.types import UserError
+
+
+class Run(NamedTuple):
+    """A run directory, read. What is missing is empty or None."""
+
+    workdir: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    metrics: Frame
+    """A row for each record of metrics.jsonl: step, split ("train" or "test"), series ("" or
+    "strict"), rule, is_bound, and all of its single numbers."""
+    offsets: Frame
+    """A row for each offset (and direction) of each record: step, split, series, rule, is_bound,
+    offset, direction, and what was recorded by offset: n, log_n, offset_loss, bound, bound_low,
+    bound_high, acc_top1, chance_top1, acc_pairwise, state."""
+    scores: Frame
+    """A row for each score: its fields."""
+    audit: dict[str, Any] | None
+    """Who is contrasted with whom: {"rule", "title", "rows": [{"name", "value", ...}]}."""
+    truth: Frame | None
+    """The exact mutual_information by offset, where the source's is known."""
+    skipped: list[str]
+    """Files that were left out of the data, and why."""
+    problems: list[str]
+    """A sentence for each file of the run that is damaged."""
+
+    @property
+    def name(self) -> str:
+        """The config's name, or the directory's."""
+        return str(self.config.get("name") or self.workdir.resolve().name)
+
+    @property
+    def seed(self) -> int:
+        """The seed of the config; 0 where it has none."""
+        seed = self.config.get("seed")
+        return seed if isinstance(seed, int) else 0
+
+    @property
+    def step(self) -> int:
+        """The last recorded step of training."""
+        return int(self.train.step.max()) if len(self.train) else 0
+
+    @property
+    def train(self) -> Frame:
+        """The metrics of training."""
+        return self.metrics[self.metrics.split == "train"]
+
+
+def read_run(workdir: str | Path) -> Run:
+    """Read a run directory. Of damaged files what is whole is read, and `problems` says the rest.
+
+    Raises:
+        UserError: there is no such directory, or nothing of a run in it.
+    """
+    workdir = Path(workdir)
+    if not (workdir / "config.json").exists() and not (workdir / "metrics.jsonl").exists():
+        raise UserError(
+            f"{workdir} holds no run (neither config.json nor metrics.jsonl); "
+            "give the --workdir of a training run"
+        )
+    problems: list[str] = []
+    config = read_object(workdir / "config.json", problems) or {}
+    records = read_records(workdir, problems)
+    metrics, offsets = make_frames(records)
+    audit = read_object(workdir / "audit.json", problems)
+    if audit is not None and not isinstance(audit.get("rows"), list):
+        problems.append(f"{workdir / 'audit.json'} is no audit and is left out.")
+        audit = None
+    return Run(
+        workdir=workdir,
+        config=config,
+        environment=read_object(workdir / "environment.json", problems) or {},
+        metrics=metrics,
+        offsets=offsets,
+        scores=score_frame(scores_of(workdir, records, config, problems)),
+        audit=audit,
+        truth=_read_truth(workdir / "truth.json", problems),
+        skipped=_read_skipped(workdir / "skipped.txt"),
+        problems=problems,
+    )
+
+
+def last_scores(frame: Frame) -> Frame:
+    """Return the scores of the last step at which each task was measured on each data."""
+    if not len(frame):
+        return frame
+    last = frame.groupby(["task", "data"], sort=False)["step"].transform("max")
+    return frame[frame["step"] == last]
+
+
+def evaluations(run: Run) -> dict[str, Frame]:
+    """Return the offsets of the evaluations by rule of the negatives, the training rule first.
+
+    The keys are the rules as a person reads them; the strict evaluation has its own if the rule is
+    that of the training. The values are rows of `Run.offsets`.
+    """
+    test = run.offsets[run.offsets.split == "test"]
+    plain, found = set(test.rule[test.series == ""]), {}
+    own = training_rule(run)
+    groups = sorted(
+        test.groupby(["rule", "series"], sort=False), key=lambda group: group[0][0] != own
+    )
+    for (rule, series), rows in groups:
+        title = rule_title(rule)
+        found[f"{title}, {series}" if series and rule in plain else title] = rows
+    return found
+
+
+def rule_title(rule: str) -> str:
+    """Return a rule of the negatives in words.
+
+    >>> rule_title("same_group")
+    'same group'
+    """
+    return rule.replace("_", " ") or "unnamed"
+
+
+def last_evaluation(run: Run, strict: bool = False) -> Frame:
+    """Return the last evaluation under the training rule, or the last whose log N - L is a bound.
+
+    Args:
+        run: as read.
+        strict: the evaluation that gives a bound; of several, the strict one.
+
+    Returns:
+        Rows of `Run.offsets`, none if there was no such evaluation.
+    """
+    found = list(evaluations(run).values())
+    found = [rows for rows in found if rows.is_bound.all()][-1:] if strict else found[:1]
+    rows = found[0] if found else run.offsets[:0]
+    return rows[rows.step == rows.step.max()]
+
+
+def training_rule(run: Run) -> str:
+    """Return the rule of the negatives that the run was trained with; "" if it is unknown."""
+    return str(run.train.rule.iloc[-1]) if len(run.train) else ""
+
+
+def make_frames(records: Sequence[Mapping[str, Any]]) -> tuple[Frame, Frame]:
+    """Return the frames `Run.metrics` and `Run.offsets` of records.
+
+    >>> records = [{"step": 5, "split": "test", "offsets": [1, 2], "bound": [0.5, None], "loss": 2}]
+    >>> metrics, offsets = make_frames(records)
+    >>> metrics.loss.tolist(), offsets.offset.tolist(), offsets.bound.tolist()
+    ([2], [1, 2], [0.5, nan])
+    """
+    import pandas as pd
+
+    own = ("step", "split", "series", "rule", "is_bound")
+    singles, index, columns = [], [], {}
+    keys = dict.fromkeys(k for r in records for k, v in r.items() if isinstance(v, list))
+    for number, record in enumerate(records):
+        singles.append({key: v for key, v in record.items() if not isinstance(v, list | dict)})
+        offsets = record.get("offsets")
+        if isinstance(offsets, list):
+            index += [number] * len(offsets)
+            for key in keys:
+                value = record.get(key)
+                fits = isinstance(value, list) and len(value) == len(offsets)
+                columns.setdefault(key, []).extend(value if fits else [None] * len(offsets))
+    metrics = pd.DataFrame(singles)
+    for name, default in zip(own, (0, "", "", "", False), strict=True):
+        if name not in metrics:
+            metrics[name] = default
+        metrics[name] = [default if _is_missing(v) else v for v in metrics[name]]
+    metrics = metrics.astype({"is_bound": bool, "rule": str, "series": str, "split": str})
+    for name in metrics.columns.difference([*own]):
+        metrics[name] = _numbers(metrics[name].tolist())
+    named = {"offsets": "offset", "directions": "direction"}
+    columns = {named.get(key, key): _numbers(values) for key, values in columns.items()}
+    offsets = pd.DataFrame({**columns, "record": index}).join(metrics[[*own]], on="record")
+    wanted = ("n", "log_n", "offset_loss", "bound", "acc_top1", "acc_pairwise")
+    for name in ("offset", *wanted):
+        if name not in offsets:
+            offsets[name] = math.nan
+    for name in ("bound_low", "bound_high"):
+        if name not in offsets:
+            offsets[name] = offsets["bound"]
+    for name in ("direction", "state"):
+        texts = offsets[name] if name in offsets else [None] * len(offsets)
+        offsets[name] = [text if isinstance(text, str) else "" for text in texts]
+    return metrics, offsets
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _numbers(values: Sequence[Any]) -> Any:
+    """Return numbers as an array, NaN where there is none; values with a text are left as lists."""
+    try:
+        found = np.array(values, dtype=float)
+    except (TypeError, ValueError):
+        is_text = any(isinstance(value, str) for value in values)
+        kept = [value if is_text or isinstance(value, int | float) else None for value in values]
+        return kept if is_text else np.array(kept, dtype=float)
+    return found.astype(int) if all(isinstance(value, int) for value in values) else found
+
+
+def _read_truth(path: Path, problems: list[str]) -> Frame | None:
+    import pandas as pd
+
+    content = read_object(path, problems)
+    try:
+        wanted = {"offset": "offsets", "mutual_information": "mutual_information"}
+        return content and pd.DataFrame({name: content[key] for name, key in wanted.items()})
+    except (LookupError, ValueError, TypeError):
+        problems.append(f"{path} holds no information by offset and is left out.")
+        return None
+
+
+def _read_skipped(path: Path) -> list[str]:
+    return path.read_text("utf-8", "replace").splitlines() if path.is_file() else []

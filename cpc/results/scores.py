@@ -1,0 +1,396 @@
+"""Scores: what an evaluator measured, how it is written to a run directory and read again."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cpc.files import read_arrays, read_json, write_arrays, write_json
+from cpc.types import UserError
+
+#: A pandas.DataFrame. Its own annotations call most of what one does with a frame a mistake.
+Frame: TypeAlias = Any
+
+SCORES, OUTCOMES = "scores.json", "scores.npz"
+
+
+class Outcomes:
+    """What each test item contributed to a score, so that two scores on the same items are paired.
+
+    The score's value is `sums.sum() / counts.sum()`. An item is what varies independently: an
+    image, or a whole utterance with all of its frames.
+    """
+
+    def __init__(
+        self,
+        sums: Any,
+        counts: Any = None,
+        items: str = "",
+        versus: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Keep the sums and counts of each item.
+
+        Args:
+            sums: (items,) such as correct frames or wrong words; booleans of one answer an item.
+            counts: (items,) such as frames; all ones by default.
+            items: says which items these are, such as a digest of their labels (`digest`). Scores
+                are paired only if these agree.
+            versus: by other features [difference, low, high, p-value], as runs recorded it that
+                kept no outcomes.
+        """
+        self.sums = np.asarray(sums)
+        self.counts = np.ones(len(self.sums), np.int32) if counts is None else np.asarray(counts)
+        self.items = items
+        self.versus = versus or {}
+
+
+class Score(NamedTuple):
+    """One measured number of a run, whatever was measured. It is never NaN: leave such out."""
+
+    task: str
+    """What was asked, such as "phones"."""
+    data: str
+    """On what, such as "fashion_mnist"."""
+    unit: str
+    """What is counted, such as "frame", "utterance" or "image"."""
+    features: str
+    """Whose answer it is: "c", "z", "mfcc", "random c" (of an untrained network), "supervised"."""
+    method: str
+    """How it answered, such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
+    metric: str
+    """What the value is, such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
+    value: float
+    """Accuracies and rates in 0..1, the rest in the metric's unit."""
+    low: float | None = None
+    """With `high` a 95 % interval."""
+    high: float | None = None
+    chance: float | None = None
+    """The value without knowledge, such as that of the most frequent class; None: there is none."""
+    higher_is_better: bool = True
+    seed: int = 0
+    step: int = 0
+    num_train: int | None = None
+    """Labelled items that the method was fitted on: the x axis of a learning curve."""
+    num_test: int | None = None
+    setting: str = ""
+    """How the method was set, such as "l2 0.01" or "k 20"."""
+    outcomes: Outcomes | None = None
+    """What each test item contributed, if it was kept."""
+
+
+#: Fields that say which number a score is. A second score with the same ones replaces the first.
+QUESTION = ("task", "data", "unit", "features", "method", "metric")
+IDENTITY = (*QUESTION, "seed", "step", "num_train")
+STORED = Score._fields[:-1]
+
+
+def identity(score: Score) -> tuple:
+    """Return what tells a score from the others of a run."""
+    return tuple(getattr(score, name) for name in IDENTITY)
+
+
+def digest(*parts: Any) -> str:
+    """Return a short text that is the same for the same arrays and texts, in their order.
+
+    >>> digest("test", [1, 2]) == digest("test", np.array([1, 2])), digest([1]) == digest([2])
+    (True, False)
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        array = np.asarray(part)
+        array = array.astype(np.int64) if array.dtype.kind in "biu" else array
+        found.update(f"{array.shape}".encode() + (str(part).encode() if array.dtype.kind == "U"
+                                                  else array.tobytes()))  # fmt: skip
+    return found.hexdigest()[:16]
+
+
+def mean_outcome(outcomes: Outcomes) -> float:
+    """Return the value of the score that these are the outcomes of."""
+    return float(outcomes.sums.sum() / outcomes.counts.sum())
+
+
+def in_percent(metric: str) -> bool:
+    """Return whether values of a metric lie in 0..1 and are read in percent.
+
+    >>> in_percent("top-5 accuracy"), in_percent("phone error rate"), in_percent("nats")
+    (True, True, False)
+    """
+    return metric.endswith(("accuracy", "rate", "error"))
+
+
+def show_value(value: float | int | None, metric: str) -> str:
+    """Return a value as a person reads it, without its unit; a dash where there is none.
+
+    >>> show_value(0.1234, "error rate"), show_value(1.234, "nats"), show_value(None, "nats")
+    ('12.3', '1.23', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{100 * value:.1f}" if in_percent(metric) else f"{value:.3g}"
+
+
+def unit_of(metric: str) -> str:
+    """Return what follows a shown value.
+
+    >>> unit_of("accuracy"), unit_of("nats"), unit_of("return")
+    ('%', 'nats', '')
+    """
+    return "%" if in_percent(metric) else metric if metric in ("nats", "bits") else ""
+
+
+def name_of(score: Score) -> str:
+    """Return the name of a score in the metrics of a run: task, data, features, method, unit.
+
+    >>> name_of(Score("phones", "voices", "frame", "c", "linear", "accuracy", 0.5))
+    'phones/voices/c/linear/frame'
+    """
+    parts = [score.task, score.data, score.features, score.method, score.unit]
+    if score.metric != "accuracy":
+        parts.append(score.metric)
+    return "/".join(parts)
+
+
+def print_scores(scores: Iterable[Score]) -> None:
+    """Print a table of scores, as the commands do after a probe."""
+    rows = []
+    for score in scores:
+        interval = [show_value(one, score.metric) for one in (score.low, score.high)]
+        rows.append(
+            (
+                f"{score.task} by {score.unit}",
+                score.data,
+                score.features,
+                score.method,
+                "" if score.num_train is None else f"{score.num_train:,}",
+                f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip(),
+                "" if score.low is None else f"[{', '.join(interval)}]",
+                score.metric,
+                "" if score.chance is None else f"chance {show_value(score.chance, score.metric)}",
+                score.setting,
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
+        print(f"  {'  '.join(cells).rstrip()}")  # noqa: T201
+
+
+def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
+    """Add scores to those of a run directory; one of the same identity is replaced.
+
+    Values, intervals and settings go to scores.json, outcomes of test items to scores.npz. A
+    damaged scores.json is kept aside under another name.
+    """
+    workdir = Path(workdir)
+    given, problems = list(scores), []
+    kept = _read_new_scores(workdir, problems)
+    if any(SCORES in problem for problem in problems):
+        (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
+    merged = {identity(score): score for score in (*kept, *given)}
+    arrays, rows = {}, []
+    for score in merged.values():
+        rows.append({name: getattr(score, name) for name in STORED})
+        if score.outcomes is not None and score.outcomes.items:
+            rows[-1]["items"] = score.outcomes.items
+            arrays[_key(score)] = score.outcomes.sums
+            if (score.outcomes.counts != 1).any():  # the same for all scores on these items
+                arrays[f"counts-{score.outcomes.items}"] = score.outcomes.counts
+    if arrays:
+        write_arrays(workdir / OUTCOMES, **arrays)
+    write_json(workdir / SCORES, {"scores": rows})
+
+
+def read_scores(workdir: str | Path) -> list[Score]:
+    """Return the scores of a run directory, of older formats too, as far as they are whole."""
+    workdir = Path(workdir)
+    config = read_object(workdir / "config.json", []) or {}
+    return scores_of(workdir, read_records(workdir, []), config, [])
+
+
+def score_frame(scores: Iterable[Score]) -> Frame:
+    """Return scores as a frame, a column for each field."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(scores), columns=pd.Index(Score._fields))
+    numbers = ["value", "low", "high", "chance", "num_train", "num_test"]
+    return frame.astype({name: float for name in numbers} | {"seed": int, "step": int})
+
+
+def to_scores(frame: Frame) -> list[Score]:
+    """Return the rows of `score_frame` as scores again."""
+    scores = []
+    for row in frame[list(Score._fields)].itertuples(index=False):
+        fields: dict[str, Any] = {
+            name: None if isinstance(value, float) and math.isnan(value) else value
+            for name, value in row._asdict().items()
+        }
+        for name in ("num_train", "num_test"):
+            fields[name] = None if fields[name] is None else int(fields[name])
+        scores.append(Score(**fields))
+    return scores
+
+
+def scores_of(
+    workdir: Path, records: Sequence[Mapping], config: Mapping[str, Any], problems: list[str]
+) -> list[Score]:
+    """Return all scores, new and old; where two are the same one, the newer format counts."""
+    new = _read_new_scores(workdir, problems)
+    data = config.get("data")
+    data = data if isinstance(data, dict) else {}
+    where = str(data.get("name") or data.get("source") or "")
+    seed = config.get("seed")
+    seed = seed if isinstance(seed, int) else 0
+    old = [score._replace(seed=seed) for score in _read_old_scores(workdir, where, problems)]
+    measured = {(*(getattr(s, name) for name in QUESTION), s.step) for s in (*old, *new)}
+    on_the_way = [
+        score._replace(seed=seed)
+        for record in records
+        if record.get("series") == "probes"
+        for score in _recorded_scores(record, where)
+        if (*(getattr(score, name) for name in QUESTION), score.step) not in measured
+    ]
+    return list({identity(score): score for score in (*on_the_way, *old, *new)}.values())
+
+
+def _read_new_scores(workdir: Path, problems: list[str]) -> list[Score]:
+    content = read_object(workdir / SCORES, problems)
+    rows = content.get("scores") if content else None
+    arrays, scores = {}, []
+    if (workdir / OUTCOMES).exists():
+        try:
+            arrays = read_arrays(workdir / OUTCOMES)
+        except UserError:
+            problems.append(f"{workdir / OUTCOMES} is damaged: nothing is paired by test item.")
+    for row in rows if isinstance(rows, list) else []:
+        try:
+            score = Score(**{name: row[name] for name in STORED if name in row})
+            if not math.isfinite(score.value):
+                raise ValueError("not finite")
+            scores.append(score._replace(outcomes=_outcomes(score, row.get("items"), arrays)))
+        except (TypeError, LookupError, ValueError):
+            problems.append(f"A row of {workdir / SCORES} is damaged and is left out.")
+    return scores
+
+
+def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray]) -> Outcomes | None:
+    if items is None or _key(score) not in arrays:
+        return None
+    found = Outcomes(arrays[_key(score)], arrays.get(f"counts-{items}"), items)
+    # The two files are not replaced in one step: the outcomes may be of another fit.
+    return (
+        found if abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value)) else None
+    )
+
+
+def _key(score: Score) -> str:
+    return digest(*(str(part) for part in identity(score)))
+
+
+def _read_old_scores(workdir: Path, where: str, problems: list[str]) -> list[Score]:
+    """Rows of probes/*.json, as runs wrote them before there were scores."""
+    scores = []
+    for path in sorted(workdir.glob("probes/*.json")):
+        content = read_object(path, problems) or {}
+        rows = content.get("rows")
+        for row in rows if isinstance(rows, list) else []:
+            try:
+                scores += _old_scores(row, path.stem, where, int(content.get("step") or 0))
+            except (LookupError, TypeError, ValueError):
+                problems.append(f"A row of {path} is damaged and is left out.")
+    return scores
+
+
+def _old_scores(row: Mapping[str, Any], task: str, where: str, step: int) -> list[Score]:
+    unit = str(row.get("unit", "image")).replace("picture", "image")
+    decay = row.get("weight_decay")
+    setting = str(row.get("setting") or (f"l2 {decay:g}" if decay is not None else ""))
+    if "fraction" in row:
+        setting = f"{100 * row['fraction']:g} % of the labels"
+    num_train = row.get("num_labels", row.get("num_train"))
+    tests = row.get("num_test_utterances" if unit == "utterance" else "num_test")
+    first = Score(
+        task=str(row.get("task", task)),
+        data=str(row.get("data", where)),
+        unit=unit,
+        features=str(row["features"]),
+        method=str(row.get("probe", row.get("mode"))),
+        metric="accuracy",
+        value=float(row["accuracy"]),
+        low=_number(row.get("low")),
+        high=_number(row.get("high")),
+        chance=_number(row.get("majority")),
+        step=step,
+        num_train=None if num_train is None else int(num_train),
+        num_test=None if tests is None else int(tests),
+        setting=setting,
+        outcomes=Outcomes([], versus=row["versus"]) if row.get("versus") else None,
+    )
+    if not math.isfinite(first.value):
+        raise ValueError("not finite")
+    if "top_5" not in row:
+        return [first]
+    five = {"value": row["top_5"]["accuracy"], "low": row["top_5"]["low"]}
+    five |= {"high": row["top_5"]["high"], "chance": None, "outcomes": None}
+    return [first, first._replace(metric="top-5 accuracy", **five)]
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _recorded_scores(record: Mapping[str, Any], where: str) -> list[Score]:
+    """Scores of a record of the metrics, by their names: `name_of`, or task/features/probe."""
+    scores = []
+    for name, value in record.items():
+        parts = name.split("/")
+        if not isinstance(value, int | float) or len(parts) not in (3, 5, 6):
+            continue
+        if len(parts) == 3:
+            (task, features, method), data, unit = parts, where, "image"
+        else:
+            task, data, features, method, unit = parts[:5]
+        metric = parts[5] if len(parts) == 6 else "accuracy"
+        question = task, data, unit.replace("picture", "image"), features, method, metric
+        scores.append(Score(*question, float(value), step=int(record["step"])))
+    return scores
+
+
+def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None, and a sentence if it is damaged, if there is none."""
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path)
+    except (UserError, RecursionError):
+        content = None
+    if isinstance(content, dict):
+        return content
+    problems.append(f"{path} is damaged and is left out.")
+    return None
+
+
+def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
+    """Return the records of metrics.jsonl by step; the later one where a resume logged it anew."""
+    path = workdir / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        if path.exists():
+            problems.append(f"{path} cannot be read ({error.strerror}).")
+        return []
+    latest: dict[tuple, dict[str, Any]] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            step = int(record["step"])
+            key = tuple(str(record.get(name)) for name in ("split", "rule", "series"))
+        except (ValueError, RecursionError, LookupError, TypeError, OverflowError):
+            if number < len(lines):  # the last one may be half written: the run may be writing it
+                problems.append(f"Line {number} of {path} is damaged and is left out.")
+            continue
+        latest[step, *key] = record
+    return sorted(latest.values(), key=lambda record: record["step"])

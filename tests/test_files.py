@@ -1,0 +1,76 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from cpc.files import (
+    flatten,
+    plain,
+    read_arrays,
+    read_json,
+    replacing,
+    write_arrays,
+    write_json,
+    write_text,
+)
+from cpc.types import UserError
+
+
+def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "deep" / "a.json"
+    write_json(path, {"step": 1})
+
+    def fail():
+        with replacing(path) as part:
+            part.write_text("half")
+            assert read_json(path) == {"step": 1}
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert read_json(path) == {"step": 1}
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
+    happened = []
+    monkeypatch.setattr(os, "fsync", lambda number: happened.append(os.fstat(number).st_size))
+    write_text(tmp_path / "a.txt", "seven77")
+    assert happened == [7]
+
+
+def test_json_is_plain(tmp_path):
+    value = {"a": np.float32(0.5), "b": (1, np.nan), 3: np.arange(2), "c": ConfigDict({"d": 1})}
+    write_json(tmp_path / "a.json", value)
+    wanted = {"a": 0.5, "b": [1, None], "3": [0, 1], "c": {"d": 1}}
+    assert json.loads((tmp_path / "a.json").read_text()) == wanted == plain(value)
+
+
+@pytest.mark.parametrize("content", [None, b"{", b"\xff\xfe{}"])
+def test_what_cannot_be_read_names_the_file(tmp_path, content):
+    path = tmp_path / "a.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"a\.json"):
+        read_json(path)
+
+
+def test_arrays(tmp_path):
+    path = tmp_path / "a.npz"
+    write_arrays(path, x=np.arange(3), names=np.array(["a"]))
+    assert read_arrays(path)["x"].tolist() == [0, 1, 2]
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(UserError, match=r"a\.npz"):
+        read_arrays(path)
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))  # one array is no archive of named ones
+    with pytest.raises(UserError, match=r"a\.npz"):
+        read_arrays(path)
+
+
+def test_flatten_takes_configs_and_other_separators():
+    config = ConfigDict({"a": {"b": 1, "c": {}}, "d": (2,)})
+    assert flatten(config) == {"a.b": 1, "d": (2,)}
+    assert flatten({"a": {"b": 1}}, "/") == {"a/b": 1}

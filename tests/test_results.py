@@ -1,0 +1,314 @@
+"""Scores are written, read, and compared, whatever they measure."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cpc.results import (
+    Outcomes,
+    Score,
+    compare,
+    difference,
+    digest,
+    evaluations,
+    group_by_seed,
+    information,
+    is_better,
+    last_evaluation,
+    last_scores,
+    paired_difference,
+    print_scores,
+    read_run,
+    read_scores,
+    settings,
+    to_scores,
+    write_scores,
+)
+from cpc.types import UserError
+from tests.fake_image_run import write_fake_image_run
+from tests.fake_run import OFFSETS, add_records, fake_record, write_fake_run
+
+PHONES = Score("phones", "voices", "frame", "c", "linear", "error rate", 0.25,
+               low=0.2, high=0.3, higher_is_better=False)  # fmt: skip
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    return write_fake_run(tmp_path, num_steps=500)
+
+
+def outcomes(right, items="same"):
+    return Outcomes(np.array(right, bool), items=items)
+
+
+def test_what_is_written_is_read(tmp_path):
+    kept = outcomes([1, 0, 1, 0])
+    scores = [PHONES, PHONES._replace(metric="nats", value=1.5, setting="k 2", num_train=7)]
+    write_scores(tmp_path, [*scores, PHONES._replace(task="half", value=0.5, outcomes=kept)])
+    *found, half = read_scores(tmp_path)
+    assert found == scores
+    assert half.outcomes.sums.tolist() == [True, False, True, False]
+    assert half.outcomes.items == "same"
+
+
+def test_a_score_replaces_only_that_of_the_same_question_and_step(tmp_path):
+    write_scores(tmp_path, [PHONES._replace(step=20), PHONES._replace(step=400)])
+    write_scores(tmp_path, [PHONES._replace(step=20, value=0.9, setting="other")])
+    write_scores(tmp_path, [PHONES._replace(task="speakers", step=20)])
+    found = {(score.task, score.step): score.value for score in read_scores(tmp_path)}
+    assert found == {("phones", 20): 0.9, ("phones", 400): 0.25, ("speakers", 20): 0.25}
+
+
+def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
+    """The files of scores and of outcomes are not replaced in one step."""
+    write_scores(tmp_path, [PHONES._replace(value=0.5, outcomes=outcomes([1, 0]))])
+    text = (tmp_path / "scores.json").read_text()
+    (tmp_path / "scores.json").write_text(text.replace('"value": 0.5', '"value": 0.75'))
+    assert read_scores(tmp_path)[0].outcomes is None
+
+
+def test_damaged_outcomes_cost_only_the_pairing(tmp_path):
+    half = PHONES._replace(value=0.5, outcomes=Outcomes([1, 2], [2, 4], "two utterances"))
+    write_scores(tmp_path, [half])
+    (found,) = read_scores(tmp_path)
+    assert found.outcomes.counts.tolist() == [2, 4]
+    (tmp_path / "scores.npz").write_bytes(b"PK")
+    (tmp_path / "config.json").write_text("{}")
+    run = read_run(tmp_path)
+    assert [score.outcomes for score in to_scores(run.scores)] == [None]
+    assert len(run.problems) == 1
+    write_scores(tmp_path, [half._replace(step=3)])
+    assert len(read_scores(tmp_path)) == 2
+
+
+def test_damaged_scores_are_kept_aside(tmp_path):
+    (tmp_path / "scores.json").write_text("{")
+    write_scores(tmp_path, [PHONES])
+    assert read_scores(tmp_path) == [PHONES]
+    assert (tmp_path / "damaged-scores.json").read_text() == "{"
+
+
+def test_old_rows_are_scores(tmp_path):
+    run = read_run(write_fake_run(tmp_path))
+    scores = {(s.task, s.unit, s.features, s.method): s for s in to_scores(run.scores)}
+    found = scores["phones", "frame", "c", "hidden"]
+    assert (found.value, found.low, found.chance) == (0.634, 0.622, 0.213)
+    assert (found.metric, found.step, found.data) == ("accuracy", 2000, "festvox-ru")
+    assert (found.num_train, found.num_test, found.setting) == (502_446, 93_926, "l2 1e-05")
+    assert scores["speakers", "utterance", "mfcc", "linear"].num_test == 93  # utterances
+    assert run.problems == []
+
+
+def test_old_rows_of_images_are_scores(tmp_path):
+    run = read_run(write_fake_image_run(tmp_path))
+    last = {
+        (s.task, s.features, s.method, s.num_train): s for s in to_scores(last_scores(run.scores))
+    }
+    assert last["few_labels", "z", "frozen", 600].value == pytest.approx(0.72)
+    ours = last["classes", "z", "linear", 60_000]
+    assert (ours.unit, ours.data) == ("image", "shapes")
+    lead = difference(ours, last["classes", "random z", "linear", 60_000])
+    assert (lead.paired, round(lead.low, 4)) == ("items", 0.106)  # as it was recorded
+    on_the_way = run.scores[(run.scores.features == "z") & (run.scores.method == "linear")]
+    assert sorted(on_the_way.step) == [0, 250, 500]
+
+
+def test_top_5_of_old_rows_is_a_metric_of_its_own(tmp_path):
+    write_fake_image_run(tmp_path)
+    path = tmp_path / "probes" / "classes.json"
+    recorded = json.loads(path.read_text())
+    recorded["rows"][4]["top_5"] = {"accuracy": 0.955, "low": 0.95, "high": 0.96}
+    path.write_text(json.dumps(recorded))
+    (five,) = [s for s in read_scores(tmp_path) if s.metric == "top-5 accuracy"]
+    assert (five.value, five.features, five.chance) == (0.955, "z", None)
+
+
+def test_frames_of_metrics_and_offsets(tmp_path):
+    run = read_run(write_fake_run(tmp_path, num_steps=500))
+    assert run.train.step.tolist() == list(range(100, 501, 50))
+    last = last_evaluation(run)
+    assert last.offset.tolist() == OFFSETS
+    assert (last.step == 500).all()
+    assert (last.rule == "batch").all()
+    assert last_evaluation(run, strict=True).rule.unique().tolist() == ["one_per_sequence"]
+
+
+def test_resumed_steps_replace_earlier_ones_and_the_training_rule_comes_first(workdir):
+    again = fake_record(250, "batch", False, 1024, 2.0, np.random.default_rng(1))
+    earlier = fake_record(0, "an_earlier_name", True, 8, 1.0, np.random.default_rng(1))
+    add_records(workdir, earlier, again)
+    found = evaluations(read_run(workdir))
+    assert list(found) == ["batch", "one per sequence", "an earlier name"]
+    rows = found["batch"]
+    assert sorted(rows.step.unique()) == [0, 250, 500]
+    assert rows[rows.step == 250].bound.tolist() == again["bound"]
+
+
+def test_the_training_rule_comes_first_whatever_was_recorded_first(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    (workdir / "metrics.jsonl").write_text("\n".join(reversed(lines)))
+    run = read_run(workdir)
+    assert list(evaluations(run)) == ["batch", "one per sequence"]
+    assert last_evaluation(run).rule.unique().tolist() == ["batch"]
+
+
+def test_strict_series_beside_the_same_training_rule(workdir):
+    rng = np.random.default_rng(0)
+    (workdir / "metrics.jsonl").unlink()
+    for step in (0, 100):
+        plain = fake_record(step, "one_per_sequence", True, 8, 1.5, rng)
+        strict = fake_record(step, "one_per_sequence", True, 64, 3.0, rng) | {"series": "strict"}
+        probes = {"step": step, "split": "test", "series": "probes"}
+        add_records(workdir, plain, strict, plain | {"split": "train"}, probes)
+    run = read_run(workdir)
+    assert list(evaluations(run)) == ["one per sequence", "one per sequence, strict"]
+    assert last_evaluation(run).n.iloc[0] == 8
+    assert last_evaluation(run, strict=True).n.iloc[0] == 64
+
+
+def test_a_record_without_log_n_minus_l(workdir):
+    """Losses that are not softmax-like say what they have; the strict bound is beside them."""
+    (workdir / "metrics.jsonl").unlink()
+    rng = np.random.default_rng(0)
+    own = fake_record(100, "batch", False, 64, 3.0, rng)
+    for key in ("bound", "bound_low", "bound_high", "state"):
+        del own[key]
+    strict = fake_record(100, "one_per_sequence", True, 64, 3.0, rng) | {"series": "strict"}
+    add_records(workdir, own, strict)
+    run = read_run(workdir)
+    assert last_evaluation(run).bound.isna().all()
+    assert information(run).method == "bound"
+    assert information(run).value == pytest.approx(np.mean(strict["bound"]))
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "{"),
+        ("config.json", "[]"),
+        ("environment.json", "{"),
+        ("audit.json", '{"rows": 3}'),
+        ("truth.json", '{"offsets": [1]}'),
+        ("scores.json", '{"scores": [{"task": "x"}]}'),
+        ("scores.json", '{"scores": [{"value": NaN}]}'),
+        ("probes/phones.json", "{"),
+        ("probes/phones.json", '{"step": 1, "rows": [{"features": "c"}]}'),
+    ],
+)
+def test_damage_in_one_file_is_one_sentence(workdir, file, content):
+    (workdir / file).write_text(content)
+    run = read_run(workdir)
+    assert len(run.problems) == 1
+    assert file in run.problems[0]
+    assert len(run.offsets)
+
+
+def test_damaged_lines_of_the_metrics(workdir):
+    path = workdir / "metrics.jsonl"
+    whole = read_run(workdir)
+    path.write_text(path.read_text() + '{"step": 600, "spl')  # killed while it wrote
+    assert read_run(workdir).problems == []
+    path.write_text('{"step": 6\n[]\n' + path.read_text())
+    run = read_run(workdir)
+    assert [str(path) in problem for problem in run.problems] == [True, True]
+    assert run.metrics.equals(whole.metrics)
+
+
+def test_no_run_is_a_user_mistake(tmp_path):
+    with pytest.raises(UserError):
+        read_run(tmp_path / "nowhere")
+
+
+def test_missing_numbers_are_nan(workdir):
+    rng = np.random.default_rng(0)
+    record = fake_record(600, "batch", False, 1024, 4.4, rng)
+    add_records(workdir, record | {"std_c": None, "bound": [None, *record["bound"][1:]]})
+    run = read_run(workdir)
+    assert np.isnan(run.metrics[run.metrics.step == 600].std_c.iloc[0])
+    rows = last_evaluation(run)
+    assert rows.bound.isna().tolist() == [True] + [False] * 11
+
+
+def test_the_same_items_are_paired():
+    ours, theirs = outcomes([1] * 8 + [0] * 2), outcomes([1] * 3 + [0] * 7)
+    a = PHONES._replace(metric="accuracy", value=0.8, outcomes=ours)
+    b = a._replace(value=0.3, outcomes=theirs, low=0.0, high=0.6)
+    found = difference(a, b)
+    assert found == paired_difference(ours.sums, theirs.sums)
+    assert (found.value, found.p_value, found.paired) == (0.5, 0.0625, "items")
+    other = b._replace(outcomes=outcomes([1] * 3 + [0] * 7, items="others"))
+    assert difference(a, other).paired == ""
+
+
+def test_rates_of_utterances_are_paired_by_utterance():
+    """Both errors grow with the utterance's difficulty: the difference is far surer than they."""
+    rng = np.random.default_rng(0)
+    words, hard = rng.integers(5, 30, 200), rng.uniform(0, 0.5, 200)
+    errors = np.round(words * hard)
+    scores = [
+        PHONES._replace(value=(e.sum() / words.sum()), outcomes=Outcomes(e, words, "test"))
+        for e in (errors + 1, errors)
+    ]
+    found = difference(*scores)
+    assert found.value == pytest.approx(200 / words.sum())
+    assert 0 < found.low < found.value < found.high
+    assert found.high - found.low < 0.01
+    assert is_better(found.low, found.high, higher_is_better=False) is False
+
+
+def test_digest_tells_items_apart():
+    assert digest([1, 2], "a") == digest(np.array([1, 2], np.int8), "a")
+    assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
+
+
+def run_with(tmp_path, name, seed, scores, **config):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"seed": seed, **config}))
+    write_scores(folder, scores)
+    return name, read_run(folder)
+
+
+def test_comparison_by_seed(tmp_path):
+    values = {("a", 0): 0.30, ("a", 1): 0.32, ("b", 0): 0.20, ("b", 1): 0.23}
+    runs = [
+        run_with(tmp_path, f"{c},seed={s}", s, [PHONES._replace(value=v, seed=s)], width=c)
+        for (c, s), v in values.items()
+    ]
+    cells = group_by_seed(runs)
+    assert [(cell.name, len(cell.runs)) for cell in cells] == [("a", 2), ("b", 2)]
+    assert settings(cells).to_dict("list") == {"width": ["a", "b"]}
+    a, b = compare(cells).to_dict("records")
+    assert a["over_first_paired"] == ""
+    assert (b["value"], b["by_seed"]) == (pytest.approx(0.215), [0.20, 0.23])
+    assert (b["over_first"], b["over_first_paired"]) == (pytest.approx(-0.095), "seeds")
+    half = 12.7062 * np.std([-0.10, -0.09], ddof=1) / 2**0.5
+    assert b["over_first_high"] == pytest.approx(-0.095 + half, rel=1e-4)
+
+
+def test_comparison_of_single_runs_is_paired_by_item(tmp_path):
+    right = np.arange(100) < 80
+    score = PHONES._replace(metric="accuracy", value=0.8, outcomes=outcomes(right))
+    worse = score._replace(value=0.7, outcomes=outcomes(right & (np.arange(100) >= 10)))
+    runs = [
+        run_with(tmp_path, "a", 0, [score, worse._replace(features="random c")], width=1),
+        run_with(tmp_path, "b", 0, [worse], width=2),
+    ]
+    frame = compare(group_by_seed(runs))
+    first, untrained, second = frame.to_dict("records")
+    assert (first["over_untrained"], first["over_untrained_paired"]) == (
+        pytest.approx(0.1),
+        "items",
+    )
+    assert np.isnan(untrained["over_untrained"])
+    assert (second["over_first"], second["over_first_paired"]) == (pytest.approx(-0.1), "items")
+    assert second["over_first_high"] < 0
+
+
+def test_console_table(capsys):
+    print_scores([PHONES, PHONES._replace(metric="nats", value=1.234, low=None, chance=0.0)])
+    first, second = capsys.readouterr().out.splitlines()
+    assert all(word in first for word in ("25.0 %", "[20.0, 30.0]", "error rate"))
+    assert all(word in second for word in ("1.23 nats", "chance 0"))
+    assert "chance" not in first
