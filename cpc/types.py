@@ -9,6 +9,7 @@ Axis letters have one meaning everywhere, in einsum, annotations and comments:
 Symbols are the paper's: x the input, z the latents, c the contexts, W_k the predictor of offset k.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,8 +20,9 @@ Array: TypeAlias = jax.Array
 ArrayLike: TypeAlias = jax.Array | np.ndarray
 PyTree: TypeAlias = Any
 
-#: One batch on its way to the device: "x" the inputs, "sequence" the row in the global batch,
-#: "speaker" (or any class whose sharing the sampler controls), maybe labels; "_mask" marks padding.
+#: One batch on its way to the device, arrays by name: "x" the inputs, "sequence" the row in the
+#: global batch, and what else the source knows of a row, such as "speaker" of sound (the group of
+#: `Position`) or "label" of an image. All rows are real: a batch is never padded.
 Batch: TypeAlias = dict[str, Any]
 
 
@@ -41,8 +43,77 @@ class Position(NamedTuple):
     """The speaker, or any class whose sharing the sampler controls."""
 
 
+def is_positive(anchor: Position, candidate: Position, offset: Any) -> Any:
+    """Return whether the candidate is the positive: the latent that the anchor predicts."""
+    return (
+        (anchor.sequence == candidate.sequence)
+        & (anchor.lane == candidate.lane)
+        & (anchor.time + offset == candidate.time)
+    )
+
+
+def is_aligned(anchor: Position, candidate: Position, offset: Any) -> Any:
+    """Return whether the candidate has the positive's lane and time, in whatever sequence."""
+    return (anchor.lane == candidate.lane) & (anchor.time + offset == candidate.time)
+
+
 #: rule(anchor, candidate, offset) -> bool array: may the candidate be a negative of the anchor?
 NegativeRule: TypeAlias = Callable[[Position, Position, Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A negative rule(anchor, candidate, offset) -> bool, and what of its structure saves work.
+
+    The positive is never a negative, under any rule. Rules join with `&`. `aligned` and
+    `shard_size` say what `allows` implies: `cpc_loss` then leaves out the pairs that they exclude,
+    and the loss is the same.
+
+    >>> late = Rule("late", lambda anchor, candidate, offset: candidate.time > 5)
+    >>> (late & late).name
+    'late & late'
+    """
+
+    name: str
+    allows: NegativeRule
+    independent: bool | None = None
+    """True: the negatives are independent of the anchor and of each other, if windows are drawn
+    independently. False: they depend on the anchor's content. None: as independent as whatever
+    other rules leave."""
+    aligned: bool = False
+    """Whether every negative has the time and lane of the positive."""
+    shard_size: int | None = None
+    """Negatives come from the anchor's own shard: sequence // shard_size is the same."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether log N - L is a lower bound on mutual information under this rule.
+
+        If all windows of a batch are one group's, it bounds the information given the group.
+        """
+        return self.independent is True
+
+    def __call__(self, anchor: Position, candidate: Position, offset: Any) -> Any:
+        """Return True where the candidate may be a negative of the anchor."""
+        return self.allows(anchor, candidate, offset) & ~is_positive(anchor, candidate, offset)
+
+    def __and__(self, other: "Rule") -> "Rule":
+        """Join two rules; fewer independent negatives are still independent."""
+        both = (self.independent, other.independent)
+        sizes = [size for size in (self.shard_size, other.shard_size) if size is not None]
+        return Rule(
+            f"{self.name} & {other.name}",
+            lambda *args: self.allows(*args) & other.allows(*args),
+            independent=False if False in both else True if True in both else None,
+            aligned=self.aligned or other.aligned,
+            shard_size=min(sizes, default=None),
+        )
+
+
+#: choose(rng, positive (m,), negatives (m, n), where (m, n)) -> (negatives, where), both
+#: (m, n') for some n'. It picks among the scores of the allowed negatives. Row i depends on row i
+#: alone, apart from the randomness; gradients flow into the scores, not into the choice.
+NegativeSampler: TypeAlias = Callable[[Any, Any, Any, Any], tuple[Any, Any]]
 
 
 class CPCOutputs(NamedTuple):

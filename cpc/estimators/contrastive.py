@@ -86,8 +86,8 @@ def _log_sum_without(scores):
     top = jnp.argmax(scores, axis=1, keepdims=True) == jnp.arange(scores.shape[1])
     total = jax.nn.logsumexp(scores, axis=1, keepdims=True)
     below = jax.nn.logsumexp(jnp.where(top, -jnp.inf, scores), axis=1, keepdims=True)
-    share = jnp.exp(jnp.where(top, -jnp.inf, scores - total))  # at most 1/2
-    return jnp.where(top, below, total + jnp.log1p(-share))
+    probability = jnp.exp(jnp.where(top, -jnp.inf, scores - total))  # at most 1/2
+    return jnp.where(top, below, total + jnp.log1p(-probability))
 
 
 def ml_cpc(

@@ -2,11 +2,14 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from cpc.losses import OffsetSums, info_nce, same_place_losses, sum_anchors
+from cpc.losses import OffsetSums, cpc_loss
+from cpc.types import CPCOutputs, Position, Rule
+
+_STRICT = Rule("strict", lambda anchor, other, _: anchor.sequence != other.sequence, aligned=True)
 
 
 def bound_over_sequences(
@@ -14,7 +17,7 @@ def bound_over_sequences(
     predictions: Float[Array, "b t *lanes k d"],
     offsets: tuple[int, ...] | None = None,
 ) -> OffsetSums:
-    """Sums for log b - L with the latents at the positive's place in all sequences as candidates.
+    """Return sums for log b - L: the candidates are aligned with the positive, one a sequence.
 
     I(z_(t+k); c_t) >= log b - E [ log sum_j e^s(c_t of i, z_(t+k) of j) - s(i, i) ]
 
@@ -23,16 +26,15 @@ def bound_over_sequences(
     loss under the rule `one_per_sequence`, at b / t of the work. Entry i of the predictions is of
     offsets[i]; 1 to k by default.
     """
-    b, length, *lanes, width = z.shape
-    num_offsets = predictions.shape[-2]
-    _, scores = same_place_losses(
-        jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width),
-        z.reshape(b, -1, width),
-        jnp.ones((b, length * math.prod(lanes)), bool),
-        jax.random.key(0),
-        info_nce,
-        None,
-        offsets or tuple(range(1, num_offsets + 1)),
-        math.prod(lanes),
+    b, length, *lanes, _ = z.shape
+    column = np.arange(math.prod(lanes)).reshape(lanes)
+    ones = (1,) * len(lanes)
+    positions = Position(
+        sequence=np.arange(b).reshape(b, 1, *ones),
+        time=np.arange(length).reshape(1, length, *ones),
+        lane=column[None, None],
+        group=np.zeros((1, 1, *ones), int),
     )
-    return sum_anchors(scores)
+    dtype = jnp.result_type(z, predictions)
+    outputs = CPCOutputs(z.astype(dtype), z, predictions.astype(dtype))
+    return cpc_loss(outputs, positions, _STRICT, offsets=offsets)[1]

@@ -25,7 +25,7 @@ class Track(NamedTuple):
     acc_top1: np.ndarray
     acc_pairwise: np.ndarray
     state: tuple[str, ...]
-    """chance, fine, warn or saturated."""
+    """chance, fine, warn or saturated; "" where log N - L says nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Tracker:
     """Turns sums over anchors into the estimate log N - L with its interval, ceiling and state.
 
     The value is a lower bound on mutual information only if the negatives are independent draws
-    from the marginal (`is_bound`, which the negative rule knows); otherwise it is a score, on
-    either side of it.
+    from the marginal (`is_bound`, which the negative rule knows); otherwise it is an estimate, on
+    either side of it. Of a loss that is not log N at chance and 0 at best it says nothing
+    (`has_log_n`, which `cpc.losses.describe` knows): the track then has no value and no state.
 
     The interval treats sequences, not anchors, as the independent blocks: with v_b and a_b the
     sums of log N - L and of anchors of sequence b, R = sum v_b / sum a_b has the standard error
@@ -48,18 +49,19 @@ class Tracker:
 
     is_bound: bool
     rule: str = ""
+    has_log_n: bool = True
 
     @property
     def word(self) -> str:
-        """What to call the value: bound or score."""
-        return "bound" if self.is_bound else "score"
+        """What to call the value: bound or estimate."""
+        return "bound" if self.is_bound else "estimate"
 
     def __call__(self, sums: OffsetSums) -> Track:
         """Read the sums, added up over any number of steps."""
         s: Any = OffsetSums._make(np.asarray(leaf, np.float64) for leaf in sums)
         anchors = np.where(s.anchors > 0, s.anchors, np.nan)
         loss, log_n = s.loss / anchors, s.log_n / anchors
-        value = log_n - loss
+        value = log_n - loss if self.has_log_n else np.full_like(loss, np.nan)
         spread = s.value_squared - 2 * value * s.value_anchors + value**2 * s.anchors_squared
         blocks = np.where(s.sequences > 1, s.sequences, np.nan)
         error = np.sqrt(np.maximum(spread, 0.0) * blocks / (blocks - 1)) / anchors
@@ -73,21 +75,25 @@ class Tracker:
             high=high,
             acc_top1=s.top1 / anchors,
             acc_pairwise=s.pairwise / anchors,
-            state=tuple(_state(*row) for row in zip(value, log_n, low, strict=True)),
+            state=tuple(
+                _state(*row) if self.has_log_n else ""
+                for row in zip(value, log_n, low, strict=True)
+            ),
         )
 
-    def warning(self, track: Track, places: Sequence[str]) -> str | None:
-        """A plain sentence if the loss sits at chance or the value at its ceiling.
+    def warning(self, track: Track, labels: Sequence[str]) -> str | None:
+        """Return a sentence if the value sits at chance or at its ceiling.
 
-        `places` are the offsets of the track's entries in words, such as 2 or 2 down.
+        `labels` are the offsets of the track's entries in words, such as 2 or 2 down.
         """
         if set(track.state) == {"chance"}:
+            value, ceiling = np.nanmean(track.value), np.nanmean(track.log_n)
             return (
-                f"the loss sits at chance: log N - L is {np.nanmean(track.value):.3f} nats of "
-                f"{np.nanmean(track.log_n):.2f}, nothing is predicted yet"
+                f"the {self.word} sits at chance: log N - L is {value:.3f} nats of {ceiling:.2f}, "
+                "nothing is predicted yet"
             )
-        named = zip(places, track.state, strict=True)
-        full = [place for place, state in named if state == "saturated"]
+        named = zip(labels, track.state, strict=True)
+        full = [label for label, state in named if state == "saturated"]
         if full:
             return (
                 f"the {self.word} is at its ceiling log N at offset {', '.join(full)}: the "

@@ -20,12 +20,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.info_nce import info_nce
 from cpc.losses.tiles import (
     AnchorScores,
-    Places,
+    Latents,
     block_size,
-    cut_places,
+    cut_latents,
     find_negatives,
     find_positives,
     gradient_of_keys,
@@ -33,31 +32,42 @@ from cpc.losses.tiles import (
     score_tiles,
     vary_alike,
 )
-from cpc.types import NegativeRule, Position
+from cpc.types import NegativeRule, NegativeSampler, Position
 
 #: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
 AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
-#: choose(rng, positive, negatives, where) -> (negatives, where): which negatives an anchor uses.
-Choose: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
 
 
 class Plan(NamedTuple):
     """What is done with the arrays: all that is static."""
 
     rule: NegativeRule
-    loss: AnchorLoss
-    choose: Choose | None
+    loss: AnchorLoss | None
+    """None is InfoNCE, which has its own derivative and may be cut."""
+    choose: NegativeSampler | None
     offsets: tuple[int, ...]
     """What the queries are of, as many as these have offsets."""
     block: int | None
     """Anchors scored at a time, about; None to choose."""
     columns: int | None
     """Candidates scored at a time (`tiles.num_columns`)."""
+    shard_size: int | None = None
+    """Sequences of the batch, in order, that share their negatives; None for all of them."""
 
     @property
     def may_cut(self) -> bool:
         """Whether rows of scores can be cut: those of InfoNCE over all negatives."""
-        return self.loss is info_nce and self.choose is None
+        return self.loss is None and self.choose is None
+
+    def num_shards(self, num_sequences: int) -> int:
+        """Return the number of shards that can be scored one by one.
+
+        Negatives that are drawn are drawn for the whole batch, so that the draws are those of the
+        rule alone.
+        """
+        if self.shard_size is None or self.choose is not None or num_sequences % self.shard_size:
+            return 1
+        return num_sequences // self.shard_size
 
     def choose_block(self, num_candidates: int) -> int:
         """`block`, or what it is by default."""
@@ -66,9 +76,9 @@ class Plan(NamedTuple):
         return block_size(num_candidates, self.columns if self.may_cut else num_candidates)
 
 
-#: criterion(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
-Criterion: TypeAlias = Callable[
-    [Array, Array, Places, Places, Array, Plan], tuple[Array, AnchorScores]
+#: reducer(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
+LossReducer: TypeAlias = Callable[
+    [Array, Array, Latents, Latents, Array, Plan], tuple[Array, AnchorScores]
 ]
 
 
@@ -76,16 +86,16 @@ Criterion: TypeAlias = Callable[
 def summed_losses(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "*own n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     rng: Array,
     plan: Plan,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
 
-    Anchors have places (b, a): a sequence's latents in any order; candidates have places (n,). The
-    score of anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where
-    each offset has keys of its own.
+    Anchors are (b, a), a sequence's latents in any order; candidates are (n,). The score of
+    anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where each
+    offset has keys of its own.
     """
     scores, _, _ = score_blocks(queries, keys, anchors, candidates, rng, plan, gradients=False)
     return scores.loss.sum((1, 2)), scores
@@ -111,8 +121,8 @@ summed_losses.defvjp(_forward, _backward)
 def score_blocks(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "*own n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     rng: Array,
     plan: Plan,
     *,
@@ -124,10 +134,10 @@ def score_blocks(
     Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
     anchors, with the weights if there are any.
     """
-    rule, loss, choose, offsets, _, columns = plan
+    rule, loss, choose, offsets, _, columns, _ = plan
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
-    # Blocks are cut along the places of a sequence, not along b, which devices share.
+    # Blocks are cut along the latents of a sequence, not along b, which devices share.
     size = min(a, max(1, plan.choose_block(n) // b))
     num_blocks = -(-a // size)
     pad = num_blocks * size - a
@@ -138,13 +148,15 @@ def score_blocks(
         x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
         return jnp.moveaxis(x.reshape(b, num_blocks, size, *x.shape[2:]), 1, 0)
 
-    anchors = Places(Position(*(cut(p, -1) for p in anchors.positions)), cut(anchors.exists, False))
+    anchors = Latents(
+        Position(*(cut(p, -1) for p in anchors.positions)), cut(anchors.exists, False)
+    )
 
     def one_offset(_, inputs):
         k, queries, weights, own = inputs
-        z, places = keys if own is None else own, candidates
+        z, there = keys if own is None else own, candidates
         if width < n:
-            z, places = cut_places(width, z, places)
+            z, there = cut_latents(width, z, there)
 
         def one_block(dkeys, inputs):
             index, q, anchors, g = inputs
@@ -152,10 +164,10 @@ def score_blocks(
             rows = jax.tree.map(jnp.ravel, anchors)
             weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
             if width < n:
-                scores, dq, dkeys = score_tiles(q, weighted, z, rows, places, rule, k, dkeys)
+                scores, dq, dkeys = score_tiles(q, weighted, z, rows, there, rule, k, dkeys)
             else:
                 key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
-                scores, w = _score_block(q, z, rows, places, key, rule, loss, choose, k)
+                scores, w = _score_block(q, z, rows, there, key, rule, loss, choose, k)
                 w, dq = w.astype(z.dtype), None
                 if gradients:
                     dq = jnp.matmul(w, z, preferred_element_type=jnp.float32)
@@ -241,7 +253,7 @@ def _chosen(rng, positive, scores, allowed, choose):
 
 def _differentiate(loss, positive, negatives, where):
     """Losses, and their derivatives by positive and negatives."""
-    if loss is not info_nce:
+    if loss is not None:
         value, back = jax.vjp(lambda p, n: loss(p, n, where), positive, negatives)
         return value, *back(jnp.ones_like(value))
     masked: Any = jnp.where(where, negatives, -jnp.inf)

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.blocks import AnchorLoss, Choose, Criterion, Plan
-from cpc.losses.info_nce import info_nce
-from cpc.losses.places import same_place_losses
-from cpc.losses.rows import Number, check, read_mask
-from cpc.losses.shares import shared_losses
-from cpc.losses.tiles import AnchorScores, Places, vary_alike
-from cpc.types import CPCOutputs, NegativeRule, Position, UserError
+from cpc.losses.aligned import aligned_losses
+from cpc.losses.blocks import AnchorLoss, LossReducer, Plan
+from cpc.losses.info_nce import bound_temperature, info_nce
+from cpc.losses.layout import is_grid, is_in_shards
+from cpc.losses.masking import Number, check, read_mask
+from cpc.losses.sharded import sharded_losses
+from cpc.losses.tiles import AnchorScores, Latents, vary_alike
+from cpc.types import CPCOutputs, NegativeSampler, Position, Rule, UserError
 
 
 class OffsetSums(NamedTuple):
@@ -30,7 +31,7 @@ class OffsetSums(NamedTuple):
     top1: Float[Array, " k"]
     """Anchors whose positive beats every negative; a tie is lost."""
     pairwise: Float[Array, " k"]
-    """Share of negatives that the positive beats; a tie counts one half."""
+    """Fraction of negatives that the positive beats; a tie counts one half."""
     sequences: Float[Array, " k"]
     value_squared: Float[Array, " k"]
     """Sum over sequences of v_b^2."""
@@ -40,7 +41,7 @@ class OffsetSums(NamedTuple):
     """Sum over sequences of a_b^2."""
 
 
-class Memory(NamedTuple):
+class MemoryBank(NamedTuple):
     """Latents of earlier batches, as further candidates: they get no gradient."""
 
     keys: Float[Array, "n d"]
@@ -53,20 +54,20 @@ class Memory(NamedTuple):
 def cpc_loss(
     outputs: CPCOutputs,
     positions: Position,
-    rule: NegativeRule,
+    rule: Rule,
     *,
     maps: Float[Array, "k h d"] | None = None,
     loss: AnchorLoss = info_nce,
-    choose: Choose | None = None,
+    choose: NegativeSampler | None = None,
     temperature: Number = 1.0,
     bias: Number = 0.0,
     rng: Array | None = None,
     where: Bool[Array, "b t ..."] | None = None,
     offsets: tuple[int, ...] | None = None,
-    memory: Memory | None = None,
+    memory: MemoryBank | None = None,
     block: int | None = None,
     columns: int | None = None,
-    criterion: Criterion | None = None,
+    reducer: LossReducer | None = None,
 ) -> tuple[Float[Array, ""], OffsetSums]:
     """Sum over offsets k of the mean loss of the anchors that have a latent k ahead.
 
@@ -79,13 +80,14 @@ def cpc_loss(
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d).
       positions: of the latents; arrays that broadcast to (b, t, ...).
-      rule: rule(anchor, candidate, offset) -> bool; it never allows the positive. One that is
-        marked `same_place` is not called: times and lanes are then taken to count upwards; one
-        that is marked with `num_shares` is asked about each share of the sequences alone.
+      rule: which candidates may be negatives. Pairs that its `aligned` and `shard_size` exclude are
+        not scored: 1 / t, or 1 / shards, of the work. Then times must count upwards, from the same
+        in all sequences and in the same lanes, or sequences must come shard by shard.
       maps: the W_k, where predictions are W_k c and nothing more. Where contexts are narrower than
         latents, on one device, scores are then made as c . (W_k^T z): the same numbers to rounding
         in fewer operations. Gradients go to c and to the maps, and none to the predictions.
-      loss: of each anchor, such as those of this package, with their options bound.
+      loss: of each anchor, such as those of this package, with their options bound. InfoNCE, its
+        temperature bound or not, has its derivative by hand and can be cut.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
       bias: added to every score, for losses that are not blind to it (sigmoid, nce).
@@ -95,26 +97,31 @@ def cpc_loss(
       memory: further candidates.
       block: anchors scored at a time, by default up to 512 on a CPU and 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
-        drawn). `criterion_bytes` says what it takes; that it fits is not checked.
+        drawn). `loss_bytes` says what it takes; that it fits is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
         while a block's scores fit 256 MB. Changes memory and speed alone.
-      criterion: how the losses are summed: None for one device, or where the compiler shares out
-        the work; that of `cpc.parallel.make_criterion` for a batch that devices share.
+      reducer: how the losses are summed: None for one device, or where the compiler shards out
+        the work; that of `cpc.parallel.make_reducer` for a batch that devices share.
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
       anchor has a negative adds nothing.
 
     Raises:
-      UserError: not one anchor has a latent that many steps ahead; a temperature not above 0;
-        offsets that are not as many as the predictions; block or columns below 1; where of another
-        shape than the latents, or not of booleans.
+      UserError: positions, if they are known, that are not what the rule's structure takes for
+        granted (where they are traced, the loss is NaN); not one anchor has a latent that many
+        steps ahead; a temperature not above 0; offsets that are not as many as the predictions;
+        block or columns below 1; where of another shape than the latents, or not of booleans.
     """
     z, c, predictions = outputs
     num_offsets, width = predictions.shape[-2:]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
     _check_offsets(offsets, num_offsets, z.shape[1])
     check("temperature", temperature, above=0)
+    own_temperature = bound_temperature(loss)
+    if own_temperature is not None:
+        check("temperature", own_temperature, above=0)
+        temperature = temperature * own_temperature
     for name, value in (("block", block), ("columns", columns)):
         if value is not None:
             check(name, value, least=1)
@@ -123,20 +130,25 @@ def cpc_loss(
         z = jnp.where(where[..., None], z, 0.0)
         c = jnp.where(where[..., None], c, 0.0)
         predictions = jnp.where(where[..., None, None], predictions, 0.0)
-    anchors = _places(positions, exists)
+    anchors = _flatten(positions, exists)
     candidates = jax.tree.map(jnp.ravel, anchors)
     keys = z.reshape(-1, width)
     if memory is not None:
         held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots, likewise
         keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
-        further = Places(memory.positions, memory.exists)
+        further = Latents(memory.positions, memory.exists)
         candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
-    at_same_place = getattr(rule, "same_place", False) and memory is None
-    b, length = z.shape[:2]
+    is_whole = memory is not None  # its latents are of no row of the batch
+    shard_size = None if is_whole else rule.shard_size
+    of_loss = None if own_temperature is not None else loss
+    plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size)
+    is_aligned = rule.aligned and not is_whole
+    fits = _check_layout(positions, where, z.shape[:-1], plan, is_aligned)
+    b = len(z)
     if (
         maps is not None
-        and criterion is None  # others share out one set of keys for all offsets
-        and not at_same_place
+        and reducer is None  # others share out one set of keys for all offsets
+        and not is_aligned
         and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:])
     ):
         c = c.reshape(b, -1, c.shape[-1])
@@ -149,17 +161,39 @@ def cpc_loss(
         keys = _append(keys, 1.0)
     queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
     rng = jax.random.key(0) if rng is None else rng
-    if at_same_place:
-        keys, lanes = keys.reshape(b, -1, keys.shape[-1]), anchors.exists.shape[1] // length
-        result: Any = same_place_losses(
-            queries, keys, anchors.exists, rng, loss, choose, offsets, lanes
-        )
+    if is_aligned:
+        keys, num_lanes = keys.reshape(b, -1, keys.shape[-1]), anchors.exists.shape[1] // z.shape[1]
+        result: Any = aligned_losses(queries, keys, anchors, rng, plan, num_lanes)
     else:
-        plan = Plan(rule, loss, choose, offsets, block, columns)
-        result = (criterion or shared_losses)(queries, keys, anchors, candidates, rng, plan)
+        result = (reducer or sharded_losses)(queries, keys, anchors, candidates, rng, plan)
     losses, scores = result
     sums = sum_anchors(scores)
-    return (losses / jnp.maximum(sums.anchors, 1.0)).sum(), sums
+    total = (losses / jnp.maximum(sums.anchors, 1.0)).sum()
+    return total if fits is True else jnp.where(fits, total, jnp.nan), sums
+
+
+def _check_layout(positions, where, shape, plan, is_aligned):
+    """True where the positions are what the structure of the rule takes for granted.
+
+    A traced boolean where they are traced; positions that are known, and are not, are refused.
+    """
+    num_shards = plan.num_shards(shape[0])
+    if is_aligned:
+        fits = is_grid(positions, where, shape)
+    elif num_shards > 1:
+        fits = is_in_shards(positions, where, shape, plan.shard_size)
+    else:
+        return True
+    if fits is False:
+        name = plan.rule.name
+        raise UserError(
+            f"under the rule {name} the times of all sequences must count upwards from the same, "
+            "in the same lanes: leave no gap, or pass Rule.aligned=False for the whole batch"
+            if is_aligned
+            else f"under the rule {name} each {plan.shard_size} sequences after each other must be "
+            "a shard: sort the batch by sequence, or pass Rule.shard_size=None"
+        )
+    return fits
 
 
 def _check_offsets(offsets, num_offsets, length):
@@ -173,13 +207,13 @@ def _check_offsets(offsets, num_offsets, length):
         )
 
 
-def _places(positions, exists):
+def _flatten(positions, exists):
     """The latents of each sequence in a row: (b, t, ...) -> (b, a)."""
 
     def flatten(x):
         return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)
 
-    return jax.tree.map(flatten, Places(positions, exists))
+    return jax.tree.map(flatten, Latents(positions, exists))
 
 
 def projection_pays(m: int, n: int, h: int, d: int) -> bool:

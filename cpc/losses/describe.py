@@ -22,8 +22,13 @@ class Description(NamedTuple):
     """What the score is then worth."""
     bounds: str | None
     """What log N - L bounds from below, on average, when the negatives are independent draws from
-    the marginal p(x); None: it is a score, on either side of the mutual information."""
+    the marginal p(x); None: it bounds nothing."""
     reference: str
+    has_log_n: bool = False
+    """Whether L is log N at equal scores and 0 when the positive wins by far: log N - L then
+    measures information, from chance to its ceiling. Otherwise it says nothing."""
+    posterior: str | None = None
+    """The probability that a score stands for."""
 
     def is_bound(self, independent_negatives: bool) -> bool:
         """Whether log N - L is a lower bound on mutual information, with these negatives.
@@ -39,6 +44,10 @@ RATIO = "log p(x|c) / q(x) + h(c)"
 DENSITY = "log p(x|c) + h(c)"
 CORRECTED = f"{DENSITY}, given log q of every candidate"
 LOG_ODDS = "log p(x|c) / (1 - p(x|c))"
+WHICH = "softmax of the scores: which candidate is the positive"
+CLASS = "softmax of the scores: which class"
+DATA = "sigmoid(s): data, not one of K negatives"
+EACH = "sigmoid(s): each class by itself"
 
 TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
     (
@@ -49,6 +58,8 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio up to a factor of c",
             MUTUAL_INFORMATION,
             "van den Oord et al. 2018, eq. 4",
+            has_log_n=True,
+            posterior=WHICH,
         ),
     ),
     (
@@ -59,16 +70,19 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "conditional density up to a factor of c",
             MUTUAL_INFORMATION,
             "Ma & Collins 2018",
+            has_log_n=True,
+            posterior=WHICH,
         ),
     ),
     (
         nce,
         Description(
             "binary NCE",
-            "log p(x|c) + log Z",
+            "log p(x|c) + log Z, or log p(x|c) / q(x) if log q is given as 0",
             "conditional density with its normaliser",
             None,
             "Gutmann & Hyvarinen 2012",
+            posterior="sigmoid(s - log K q): data, not one of K noise samples",
         ),
     ),
     (
@@ -79,6 +93,7 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio, shifted",
             None,
             "Mikolov et al. 2013, eq. 4",
+            posterior=DATA,
         ),
     ),
     (
@@ -89,6 +104,8 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "conditional density up to a factor of c",
             MUTUAL_INFORMATION,
             "Jean et al. 2015, section 3",
+            has_log_n=True,
+            posterior=WHICH,
         ),
     ),
     (
@@ -99,6 +116,7 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "log odds of each class",
             None,
             "TensorFlow, Candidate sampling",
+            posterior=EACH,
         ),
     ),
     (
@@ -109,12 +127,18 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "conditional density; H(x) - L bounds I(x; c)",
             None,
             "maximum likelihood",
+            posterior=CLASS,
         ),
     ),
     (
         full_logistic,
         Description(
-            "full logistic", LOG_ODDS, "log odds of each class", None, "maximum likelihood"
+            "full logistic",
+            LOG_ODDS,
+            "log odds of each class",
+            None,
+            "maximum likelihood",
+            posterior=EACH,
         ),
     ),
     (
@@ -125,6 +149,8 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio up to a factor of c",
             None,  # its negatives come in pairs of views
             "Chen et al. 2020, eq. 1",
+            has_log_n=True,
+            posterior=WHICH,
         ),
     ),
     (
@@ -139,6 +165,7 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio up to a factor of c",
             None,
             "Yeh et al. 2022",
+            posterior=WHICH,
         ),
     ),
     (
@@ -149,6 +176,8 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio to the negatives of other classes",
             None,
             "Chuang et al. 2020, section 4",
+            has_log_n=True,
+            posterior=WHICH,
         ),
     ),
     (
@@ -159,6 +188,8 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio to noise tilted towards the anchor",
             None,
             "Robinson et al. 2021, section 3",
+            has_log_n=True,
+            posterior=WHICH,
         ),
     ),
     (
@@ -169,6 +200,7 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
             "density ratio, shifted",
             None,
             "Zhai et al. 2023, section 3.2",
+            posterior=DATA,
         ),
     ),
     (
@@ -179,7 +211,7 @@ TABLE: tuple[tuple[Callable[..., Any], Description], ...] = (
 
 
 def describe(loss: Callable[..., Any]) -> Description:
-    """What a loss learns; a partial is looked into, and an unknown function is called a score.
+    """What a loss learns; a partial is looked into, and an unknown function bounds nothing.
 
     >>> describe(functools.partial(info_nce, temperature=0.1)).is_bound(independent_negatives=True)
     True
@@ -209,8 +241,12 @@ def _one_critic(keywords):
 
 
 def _two_critics(description):
-    if description.bounds is None:
+    if not description.has_log_n:
         return description
     return description._replace(
-        optimum=None, estimates="unclear: positive and negatives corrected unlike", bounds=None
+        optimum=None,
+        estimates="unclear: positive and negatives corrected unlike",
+        bounds=None,
+        has_log_n=False,
+        posterior=None,
     )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.rows import check
+from cpc.losses.masking import check
 from cpc.types import UserError
 
 

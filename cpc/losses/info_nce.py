@@ -1,11 +1,15 @@
 """InfoNCE: the likelihood of the index of the positive among the candidates."""
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.rows import Number, log_sum_exp, mean_where, read_rows, scale
+from cpc.losses.masking import Number, log_sum_exp, mean_where, read_rows, scale
 
 
 def info_nce(
@@ -22,7 +26,7 @@ def info_nce(
 
     The optimal score is log p(x|c) / q(x) + h(c) with negatives from q, for any number of them.
     log N - L, with N = 1 + negatives, bounds the mutual information from below when the negatives
-    are independent draws from the marginal; otherwise it is a score.
+    are independent draws from the marginal; otherwise it is an estimate.
 
     An anchor with several positives has the mean of their losses, each against the negatives alone:
     the other positives are not in its denominator.
@@ -57,3 +61,15 @@ def info_nce(
     highest = lax.stop_gradient(highest)
     total = jnp.exp(positive - highest) + jnp.exp(negatives - highest[:, None]).sum(-1)
     return jnp.log(total) + (highest - positive)
+
+
+def bound_temperature(loss: Callable[..., Any]) -> Number | None:
+    """Return the temperature of InfoNCE, bound or 1; None of any other loss, or if more is bound.
+
+    >>> bound_temperature(functools.partial(info_nce, temperature=0.1)), bound_temperature(max)
+    (0.1, None)
+    """
+    partial = functools.partial(loss)  # a partial of a partial is one, with the keywords of both
+    binds_more = partial.args or partial.keywords.keys() - {"temperature"}
+    is_info_nce = partial.func == info_nce and not binds_more
+    return partial.keywords.get("temperature", 1.0) if is_info_nce else None

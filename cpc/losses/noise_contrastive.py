@@ -4,7 +4,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.info_nce import info_nce
-from cpc.losses.rows import Number, OfNegatives, OfPositive, logistic_loss, read_rows, subtract
+from cpc.losses.masking import Number, OfNegatives, OfPositive, logistic_loss, read_rows, subtract
 
 
 def ranking_nce(
@@ -59,7 +59,7 @@ def nce(
 
     (Gutmann & Hyvarinen 2012, section 2; Mnih & Teh 2012). The optimal score is log Z +
     log p(x|c): normalised if log Z is held at 0, while a learned log Z takes the constant.
-    log N - L is a score.
+    There is no log N.
 
     Args:
       positive: scores of the positives, (m,) or (m, p). With p of them each is labelled 1 / p, as
@@ -94,7 +94,7 @@ def negative_sampling(
     L = -log sigma(s_0) - sum_(j = 1..K) log sigma(-s_j)  (Mikolov et al. 2013, eq. 4)
 
     The optimal score is log p(x|c) / q(x) - log K; with q the marginal, the pointwise mutual
-    information less log K (Levy & Goldberg 2014, section 3). log N - L is a score.
+    information less log K (Levy & Goldberg 2014, section 3). There is no log N.
 
     Args:
       positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.rows import Number, check, logistic_loss, mean_where, read_rows, scale, subtract
+from cpc.losses.masking import Number, check, logistic_loss, mean_where, read_rows, scale, subtract
 from cpc.types import UserError
 
 MINING = ("hard", "semi_hard", "all")
@@ -23,7 +23,8 @@ def sigmoid(
     L = -log sigma(s_0 / tau + b) - sum_j log sigma(-s_j / tau - b)  (Zhai et al. 2023, section 3.2)
 
     The optimal logit s / tau + b is log r - log K for K negatives: the bias takes the imbalance.
-    The paper starts at tau = 1 / 10 and b = -10 and learns both. log N - L is a score.
+    The paper starts at tau = 1 / 10 and b = -10 and learns both. There is no log N: L of
+    equal scores is no such number.
 
     Args:
       positive: cosine scores of the positives.

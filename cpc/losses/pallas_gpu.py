@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 from cpc.losses.tiles import (
     COLUMNS,
     AnchorScores,
+    Latents,
     Negatives,
-    Places,
     add_tile,
-    cut_places,
+    cut_latents,
     derivatives,
     find_negatives,
     find_positives,
@@ -48,8 +48,8 @@ def tile_size(width: int, dtype: Any) -> int:
 def score_on_gpu(
     queries: Float[Array, "m d"],
     keys: Float[Array, "n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     weights: Float[Array, " m"] | None,
     rule: NegativeRule,
     offset: int,
@@ -64,8 +64,8 @@ def score_on_gpu(
     Args:
       queries: over the temperature.
       keys: of the candidates.
-      anchors: places (m,).
-      candidates: places (n,).
+      anchors: (m,).
+      candidates: (n,).
       weights: None for no derivatives.
       rule: rule(anchor, candidate, offset) -> bool.
       offset: steps from the anchor to its positive.
@@ -74,7 +74,7 @@ def score_on_gpu(
     """
     (m, d), n = queries.shape, len(keys)
     size = size or tile_size(d, keys.dtype)
-    index = find_targets(anchors, cut_places(min(n, COLUMNS), keys, candidates)[1], offset)
+    index = find_targets(anchors, cut_latents(min(n, COLUMNS), keys, candidates)[1], offset)
     widen = [(0, 0), (0, max(16, pl.next_power_of_2(d)) - d)]  # Triton's sizes are powers of 2
     targets = _cut(size, jnp.pad(keys[jnp.maximum(index, 0)], widen), anchors)[0]
     q, rows = _cut(size, jnp.pad(queries, widen), anchors)
@@ -103,11 +103,11 @@ def score_on_gpu(
     outputs = [real, real, whole, whole, whole, real]
     *seen, positive = call(_collect, [q, *rows, targets], [k, *columns], outputs)
     seen, positive = Negatives(*(x[:m] for x in seen)), positive[:m]
-    scores, share = finish(seen, positive, index >= 0)
+    scores, sigma = finish(seen, positive, index >= 0)
     if weights is None:
         return scores, None, None
     pad = [(0, padded - m)]
-    per_row = [jnp.pad(x, pad) for x in (seen.highest, seen.total, share)]
+    per_row = [jnp.pad(x, pad) for x in (seen.highest, seen.total, sigma)]
     of_queries = jax.ShapeDtypeStruct(q.shape, jnp.float32)
     [dq] = call(_by_queries, [q, *rows, *per_row], [k, *columns], [of_queries])
     weighted = (jnp.pad(weights, pad)[:, None] * q).astype(q.dtype)
@@ -116,10 +116,10 @@ def score_on_gpu(
     return scores, dq[:m, :d].astype(queries.dtype), dk[:n, :d]
 
 
-def _cut(size, x, places):
-    """Padded to whole tiles; the places as five arrays of int32."""
-    x, places = cut_places(size, x, places)
-    flat = jax.tree.map(lambda p: p.ravel(), places)
+def _cut(size, x, latents):
+    """Padded to whole tiles; the latents as five arrays of int32."""
+    x, latents = cut_latents(size, x, latents)
+    flat = jax.tree.map(lambda p: p.ravel(), latents)
     return x.reshape(-1, x.shape[-1]), [*flat.positions, flat.exists.astype(jnp.int32)]
 
 
@@ -149,9 +149,9 @@ def score_tile(
     offset: Any,
     precision: Any = HIGHEST,
 ) -> Any:
-    """Scores, which of them are negatives and which the positive; places as five arrays (size,)."""
+    """Scores, which are negatives and which the positive; latents as five arrays (size,)."""
     # Existence stays an integer until it is a matrix: Mosaic turns no vector of booleans.
-    rows, columns = (Places(Position(*x[:4]), x[4]) for x in (rows, columns))
+    rows, columns = (Latents(Position(*x[:4]), x[4]) for x in (rows, columns))
     is_positive = find_positives(rows, columns, offset) != 0
     where = (find_negatives(rows, columns, rule, offset) != 0) & ~is_positive
     return product(q, k.T, precision), where, is_positive

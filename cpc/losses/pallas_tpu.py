@@ -19,10 +19,10 @@ from cpc.losses.pallas_gpu import product, score_tile
 from cpc.losses.tiles import (
     COLUMNS,
     AnchorScores,
+    Latents,
     Negatives,
-    Places,
     add_tile,
-    cut_places,
+    cut_latents,
     derivatives,
     find_targets,
     finish,
@@ -34,8 +34,8 @@ from cpc.types import NegativeRule
 def score_on_tpu(
     queries: Float[Array, "m d"],
     keys: Float[Array, "n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     weights: Float[Array, " m"] | None,
     rule: NegativeRule,
     offset: int,
@@ -51,7 +51,7 @@ def score_on_tpu(
       interpret: run on any platform, slowly, with tiles of any size.
     """
     (m, d), n = queries.shape, len(keys)
-    index = find_targets(anchors, cut_places(min(n, COLUMNS), keys, candidates)[1], offset)
+    index = find_targets(anchors, cut_latents(min(n, COLUMNS), keys, candidates)[1], offset)
     cut = functools.partial(_cut, size)
     q, k, targets = cut(queries), cut(keys), cut(keys[jnp.maximum(index, 0)])
     rows, columns = ([cut(x) for x in (*p.positions, p.exists)] for p in (anchors, candidates))
@@ -78,10 +78,10 @@ def score_on_tpu(
     collected = call(_collect, [q, *rows, targets], [k, *columns], outputs)
     *seen, positive = (x.ravel()[:m] for x in collected)
     seen = Negatives(*seen)
-    scores, share = finish(seen, positive, index >= 0)
+    scores, sigma = finish(seen, positive, index >= 0)
     if weights is None:
         return scores, None, None
-    per_row = [cut(x) for x in (seen.highest, seen.total, share)]
+    per_row = [cut(x) for x in (seen.highest, seen.total, sigma)]
     of_queries, of_keys = (jax.ShapeDtypeStruct(x.shape, jnp.float32) for x in (q, k))
     [dq] = call(_by_queries, [q, *rows, *per_row], [k, *columns], [of_queries])
     weighted = cut((weights[:, None] * queries).astype(queries.dtype))

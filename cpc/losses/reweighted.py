@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.rows import Number, Rows, check, log_sum_exp, read_rows, scale
+from cpc.losses.masking import Number, Rows, check, log_sum_exp, read_rows, scale
 from cpc.types import UserError
 
 
@@ -25,7 +25,7 @@ def decoupled(
 
     An easy anchor's gradients no longer shrink by its 1 - p_positive. The loss may be negative. The
     optimal score tends to log r + h(c) as K grows; at finite K only bounded scores, such as
-    cosines, are sure to have an optimum. log K - L is a score, biased upwards.
+    cosines, are sure to have an optimum. log K - L is an estimate, biased upwards.
 
     Args:
       positive: scores of the positives.
@@ -64,8 +64,8 @@ def decoupled_weights(
     Array([1., 1.], dtype=float32)
     """
     check("sigma", sigma, above=0)
-    share = jax.nn.softmax(lax.stop_gradient(positive.astype(jnp.float32)) / sigma)
-    return 2.0 - positive.shape[0] * share
+    weight = jax.nn.softmax(lax.stop_gradient(positive.astype(jnp.float32)) / sigma)
+    return 2.0 - positive.shape[0] * weight
 
 
 def debiased(
@@ -84,7 +84,7 @@ def debiased(
 
     (Chuang et al. 2020, section 4) over the negatives j and draws v of the anchor's own class.
     The floor is the least that a cosine score can give. The optimal score is log p+ / p- + h(c),
-    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is a score.
+    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, no bound.
 
     Args:
       positive: cosine scores of the positives.
@@ -131,7 +131,7 @@ def hard_weighted(
 
     beta = 0 is `debiased`; a large beta leaves the hardest negative. The gradient flows through the
     weights, as in the authors' code. The optimal score is log p+ over the tilted noise, + h(c).
-    log N - L is a score.
+    log N - L is an estimate, no bound.
 
     Args:
       positive: cosine scores of the positives.

@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.losses.rows import (
+from cpc.losses.masking import (
     OfNegatives,
     OfPositive,
     logistic_loss,
@@ -71,7 +71,7 @@ def sampled_logistic(
 
     (TensorFlow, "Candidate sampling"), Q the expected count of a class in the sample. With
     accidental hits left out the optimal score is the log odds log p(x|c) / (1 - p(x|c)), not
-    log p. log N - L is a score.
+    log p. There is no log N.
 
     Args:
       positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.

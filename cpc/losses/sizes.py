@@ -1,6 +1,6 @@
-"""How much memory the criterion needs, from its shapes alone; no device is asked for its size."""
+"""How much memory the loss needs, from its shapes alone; no device is asked for its size."""
 
-from cpc.losses.rows import check
+from cpc.losses.masking import check
 from cpc.losses.tiles import block_size, num_columns
 from cpc.types import UserError
 
@@ -8,7 +8,7 @@ from cpc.types import UserError
 SCORE_BYTES = 12
 
 
-def criterion_bytes(
+def loss_bytes(
     num_anchors: int,
     num_candidates: int,
     width: int,
@@ -19,7 +19,7 @@ def criterion_bytes(
     columns: int | None = None,
     itemsize: int = 4,
 ) -> int:
-    """About the bytes that value and gradient of a criterion over all candidates hold at once.
+    """About the bytes that value and gradient of a loss over all candidates hold at once.
 
     B = 12 r c + 4 k n d + i (n d + 2 k m d): a tile of r anchors' scores of c candidates, float32
     gradients of the keys for each offset, whose weights come only with the backward pass, and the
@@ -39,7 +39,7 @@ def criterion_bytes(
     Raises:
       UserError: block or columns below 1.
 
-    >>> criterion_bytes(4, 8, 2)  # 12 * 32 + 4 * 16 + 4 * (16 + 2 * 8)
+    >>> loss_bytes(4, 8, 2)  # 12 * 32 + 4 * 16 + 4 * (16 + 2 * 8)
     576
     """
     block = block_size(num_candidates, columns) if block is None else block

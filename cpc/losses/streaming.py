@@ -1,30 +1,16 @@
 """InfoNCE of any anchors against any candidates, in memory that is linear in both."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
-from cpc.losses.info_nce import info_nce
-from cpc.losses.rows import Number, check, read_mask
-from cpc.losses.tiles import AnchorScores, Places, block_size, num_columns, vary_alike
+from cpc.losses.masking import Number, check, read_mask
+from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
 from cpc.types import NegativeRule, Position, UserError
-
-
-class Standing(NamedTuple):
-    """How each anchor's positive stands among its negatives, (m,); 0 where not counted."""
-
-    num_candidates: Float[Array, " m"]
-    """N_i, the positive included."""
-    rank: Float[Array, " m"]
-    """Negatives that the positive does not beat: 0 is first place, and a tie is lost."""
-    wins: Float[Array, " m"]
-    """Negatives that the positive beats, a tie counting one half."""
-    counted: Float[Array, " m"]
-    """1 where the anchor has a positive and at least one negative."""
 
 
 def streaming_info_nce(
@@ -41,30 +27,30 @@ def streaming_info_nce(
     block: int | None = None,
     columns: int | None = None,
     kernels: bool = False,
-) -> tuple[Float[Array, " m"], Standing]:
-    """Loss of each anchor, in nats, and where its positive stands.
+) -> tuple[Float[Array, " m"], AnchorScores]:
+    """Return the loss of each anchor, in nats, and how its positive ranks.
 
     L_i = log [ e^s_i+ + sum_j e^s_ij ] - s_i+,  s_ij = q_i . k_j / tau  (van den Oord et al. 2018)
 
     The positive is the candidate of the same sequence and lane at time + offset; the negatives j
     are what the rule allows, never the positive. The numbers and gradients are those of
     `info_nce` on the matrix of scores, which is never kept: blocks of anchors are scored once, for
-    loss, standing and both gradients (3 products). The gradient of the keys then needs one weight
+    loss, rank and both gradients (3 products). The gradient of the keys then needs one weight
     for all anchors, as under a mean or a sum; other weights are found at run time and cost the
     pass once more. Without differentiation there is one product. Rows that are cut cost 4 products.
 
     Args:
       queries: of the anchors.
-      keys: of the candidates, no two of one place.
+      keys: of the candidates, no two of one position.
       anchors: positions, (m,).
       candidates: positions, (n,).
       rule: rule(anchor, candidate, offset) -> bool.
-      offset: steps from the anchor to its positive; 0 for two views of one place.
+      offset: steps from the anchor to its positive; 0 for two views of one latent.
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
       where_candidates: which candidates exist, likewise.
       block: anchors scored at a time, by default up to 512 on a CPU and 8192 elsewhere;
-        `largest_block` says how many fit a memory, and `criterion_bytes` what all of it takes;
+        `largest_block` says how many fit a memory, and `loss_bytes` what all of it takes;
         that it fits is not checked.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
@@ -75,8 +61,8 @@ def streaming_info_nce(
         v5e), where neither was ever timed. A `jax.shard_map` around them needs check_vma=False.
 
     Returns:
-      Losses in float32, 0 where an anchor has no positive or no negative, and their standing,
-      which has no gradient.
+      Losses in float32, 0 where an anchor has no positive or no negative; and the scores of the
+      anchors (num_candidates, rank, wins, counted), which have no gradient.
 
     Raises:
       UserError: shapes that do not belong together; a temperature known not to be positive; block
@@ -85,12 +71,12 @@ def streaming_info_nce(
     Equal scores give exactly log N, and a tie is half a win:
 
     >>> place = Position(jnp.zeros(4, int), jnp.arange(4), jnp.zeros(4, int), jnp.zeros(4, int))
-    >>> loss, standing = streaming_info_nce(
+    >>> loss, scores = streaming_info_nce(
     ...     jnp.zeros((4, 2)), jnp.ones((4, 2)), place, place, lambda a, c, k: a.lane == c.lane, 1
     ... )
     >>> loss - jnp.array([jnp.log(4.0)] * 3 + [0.0])  # nothing follows the last
     Array([0., 0., 0., 0.], dtype=float32)
-    >>> standing.rank, standing.wins
+    >>> scores.rank, scores.wins
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check("temperature", temperature, above=0)
@@ -101,7 +87,7 @@ def streaming_info_nce(
     )
     width = num_columns(min(block, len(queries)), len(keys), columns)
     scores: Any = _losses(*inputs, rule, offset, block, width, kernels)
-    return scores.loss, standing(scores)
+    return scores.loss, jax.lax.stop_gradient(scores)
 
 
 def read_inputs(
@@ -112,39 +98,32 @@ def read_inputs(
     where_anchors: Any,
     where_candidates: Any,
     temperature: Any,
-) -> tuple[Any, Any, Places, Places]:
-    """Queries over the temperature, keys, and their places; the shapes are checked.
+) -> tuple[Any, Any, Latents, Latents]:
+    """Return queries over the temperature, keys, anchors and candidates; check the shapes.
 
     Raises:
       UserError: shapes that do not belong together, naming the arguments.
     """
-    queries, rows = _read("anchors", "queries", anchors, queries, where_anchors)
-    keys, places = _read("candidates", "keys", candidates, keys, where_candidates)
+    queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
+    keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
     if queries.shape[1] != keys.shape[1]:
         raise UserError(
             f"keys are {keys.shape[1]} wide and queries {queries.shape[1]}: their product needs "
             "one width"
         )
-    return vary_alike(((queries / temperature).astype(keys.dtype), keys, rows, places))
+    return vary_alike(((queries / temperature).astype(keys.dtype), keys, here, there))
 
 
-def _read(places, vectors, positions, x, where):
+def _read(latents, vectors, positions, x, where):
     """What does not exist is 0, whatever it was."""
     if x.ndim != 2 or not x.shape[0] or {jnp.shape(p) for p in positions} != {x.shape[:1]}:
         raise UserError(
-            f"{vectors} has shape {x.shape} and the positions of {places} have "
+            f"{vectors} has shape {x.shape} and the positions of {latents} have "
             f"{[jnp.shape(p) for p in positions]}: they must be (m, d) and four times (m,), m >= 1"
         )
-    exists = read_mask(f"where_{places}", where, x.shape[:1])
+    exists = read_mask(f"where_{latents}", where, x.shape[:1])
     x = x if where is None else jnp.where(exists[:, None], x, 0)
-    return x, Places(Position(*(jnp.asarray(p, jnp.int32) for p in positions)), exists)
-
-
-def standing(scores: AnchorScores) -> Standing:
-    """What is reported of the scores; no gradient."""
-    scores = jax.tree.map(jax.lax.stop_gradient, scores)
-    num_candidates = scores.counted + scores.num_negatives
-    return Standing(num_candidates, scores.rank, scores.wins, scores.counted)
+    return x, Latents(Position(*(jnp.asarray(p, jnp.int32) for p in positions)), exists)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
@@ -207,7 +186,7 @@ def _score_blocks(inputs, weights, rule, offset, block, columns):
         jax.tree.map(lambda x: x[None], anchors),
         candidates,
         jax.random.key(0),
-        Plan(rule, info_nce, None, (offset,), block, columns),
+        Plan(rule, None, None, (offset,), block, columns),
         gradients=weights is not None,
         weights=None if weights is None else weights[None, None],
     )

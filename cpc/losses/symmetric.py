@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.rows import Number, check
-from cpc.losses.streaming import Standing, read_inputs, standing
+from cpc.losses.masking import Number, check
+from cpc.losses.streaming import read_inputs
 from cpc.losses.tiles import (
     AnchorScores,
     add_tile,
     block_size,
     compare,
-    cut_places,
+    cut_latents,
     derivatives,
     find_negatives,
     find_targets,
@@ -39,7 +39,7 @@ def streaming_symmetric_info_nce(
     where_anchors: Bool[Array, " m"] | None = None,
     where_candidates: Bool[Array, " n"] | None = None,
     block: int | None = None,
-) -> tuple[tuple[Float[Array, " m"], Standing], tuple[Float[Array, " n"], Standing]]:
+) -> tuple[tuple[Float[Array, " m"], AnchorScores], tuple[Float[Array, " n"], AnchorScores]]:
     """Losses of the queries among the keys and of the keys among the queries, in nats.
 
     The same as two calls of `streaming_info_nce`, the second with queries and keys exchanged and
@@ -66,8 +66,8 @@ def streaming_symmetric_info_nce(
         queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
     )
     result: Any = _both(*inputs, rule, offset, min(block, len(queries)))
-    here, there = result
-    return (here.loss, standing(here)), (there.loss, standing(there))
+    (here, there), (scores_here, scores_there) = result, jax.lax.stop_gradient(result)
+    return (here.loss, scores_here), (there.loss, scores_there)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
@@ -78,7 +78,7 @@ def _both(
 
 
 def _forward(queries, keys, anchors, candidates, rule, offset, block):
-    (m, n), (parts, rows) = (len(queries), len(keys)), cut_places(block, queries, anchors)
+    (m, n), (parts, rows) = (len(queries), len(keys)), cut_latents(block, queries, anchors)
     whole = jax.tree.map(lambda x: x[None], candidates)
 
     def find_pairs(_, part):
@@ -108,7 +108,7 @@ def _forward(queries, keys, anchors, candidates, rule, offset, block):
 
 def _backward(rule, offset, block, saved, cotangents):
     queries, keys, anchors, candidates, of_parts, of_keys, size_here, size_there = saved
-    parts, rows = cut_places(block, queries, anchors)
+    parts, rows = cut_latents(block, queries, anchors)
     pad = parts.shape[0] * block - len(queries)
     g = jnp.pad(cotangents[0].loss * size_here, (0, pad)).reshape(-1, block)
     g_back = cotangents[1].loss * size_there

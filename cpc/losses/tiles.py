@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import NegativeRule, Position, UserError
+from cpc.types import NegativeRule, Position, UserError, is_positive
 
 #: Below every score; finite, so that differences are no NaN.
 LOWEST = float(jnp.finfo(jnp.float32).min)
@@ -38,8 +38,13 @@ class AnchorScores(NamedTuple):
     counted: Float[Array, "..."]
     """1 where the anchor has a positive and at least one negative."""
 
+    @property
+    def num_candidates(self) -> Float[Array, "..."]:
+        """N_i, the positive included."""
+        return self.counted + self.num_negatives
 
-class Places(NamedTuple):
+
+class Latents(NamedTuple):
     """Where latents come from, and which of them exist; all of one shape."""
 
     positions: Position
@@ -91,39 +96,34 @@ def num_columns(rows: int, n: int, columns: int | None) -> int:
     return min(columns, n)
 
 
-def find_positives(anchors: Places, candidates: Places, offset: Any) -> Any:
-    """Is the candidate what the anchor predicts? Booleans (m, n) of places (m,) and (n,)."""
-    here, there = _face(anchors, candidates)
-    return (
-        (here.positions.sequence == there.positions.sequence)
-        & (here.positions.lane == there.positions.lane)
-        & (here.positions.time + offset == there.positions.time)
-        & (here.exists & there.exists)
-    )
+def find_positives(anchors: Latents, candidates: Latents, offset: Any) -> Any:
+    """Is the candidate what the anchor predicts? Booleans (m, n) of latents (m,) and (n,)."""
+    here, there = _broadcast(anchors, candidates)
+    return is_positive(here.positions, there.positions, offset) & (here.exists & there.exists)
 
 
-def find_negatives(anchors: Places, candidates: Places, rule: NegativeRule, offset: Any) -> Any:
+def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, offset: Any) -> Any:
     """Does the candidate exist, and does the rule allow it? Booleans (m, n)."""
-    here, there = _face(anchors, candidates)
+    here, there = _broadcast(anchors, candidates)
     return rule(here.positions, there.positions, offset) & (here.exists & there.exists)
 
 
 def compare(
     q: Float[Array, "m d"],
     keys: Float[Array, "n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     rule: NegativeRule,
     offset: Any,
 ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"], Bool[Array, "m n"]]:
     """Scores of anchors and candidates; which of them are negatives, and which the positive."""
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)
-    is_positive = find_positives(anchors, candidates, offset)
-    where = find_negatives(anchors, candidates, rule, offset) & ~is_positive
-    return scores, where, is_positive
+    positives = find_positives(anchors, candidates, offset)
+    where = find_negatives(anchors, candidates, rule, offset) & ~positives
+    return scores, where, positives
 
 
-def _face(anchors, candidates):
+def _broadcast(anchors, candidates):
     columns = jax.tree.map(lambda x: x[:, None], anchors)
     return columns, jax.tree.map(lambda x: x[None, :], candidates)
 
@@ -196,11 +196,11 @@ def derivatives(
 ) -> Float[Array, "m n"]:
     """Of the anchors' losses by the scores of a tile; M, S and sigma(x) of each anchor."""
     exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
-    share = size / jnp.where(total > 0, total, 1.0)
-    return share[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
+    factor = size / jnp.where(total > 0, total, 1.0)
+    return factor[:, None] * exp - jnp.where(is_positive, size[:, None], 0.0)
 
 
-def find_targets(anchors: Places, tiles: Places, offset: Any) -> Int[Array, " m"]:
+def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " m"]:
     """Which candidate, of tiles (tiles, columns), each anchor predicts; -1 for none."""
     num_tiles, columns = tiles.exists.shape
 
@@ -235,16 +235,16 @@ def score_positives(
     return jax.lax.scan(one_part, None, (starts, parts))[1].ravel()[:m]
 
 
-def cut_places(size: int, x: Array, places: Places) -> tuple[Array, Places]:
-    """Vectors and places (n, ...) in parts (parts, size, ...); what is added does not exist."""
+def cut_latents(size: int, x: Array, latents: Latents) -> tuple[Array, Latents]:
+    """Vectors and latents (n, ...) in parts (parts, size, ...); what is added does not exist."""
     pad = -len(x) % size
 
     def fill(x, value):
         x = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=value)
         return x.reshape(-1, size, *x.shape[1:])
 
-    positions = Position(*(fill(p, -1) for p in places.positions))
-    return fill(x, 0), Places(positions, fill(places.exists, False))
+    positions = Position(*(fill(p, -1) for p in latents.positions))
+    return fill(x, 0), Latents(positions, fill(latents.exists, False))
 
 
 def gradient_of_keys(queries: Float[Array, "m d"], weights: Float[Array, "m n"]) -> Array:
@@ -261,8 +261,8 @@ def score_tiles(
     q: Float[Array, "m d"],
     weighted: Float[Array, "m d"],
     keys: Float[Array, "tiles columns d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     rule: NegativeRule,
     offset: Any,
     dkeys: Float[Array, "tiles d columns"] | None,

@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.info_nce import info_nce
-from cpc.losses.rows import Number, log_sum_exp, read_rows, scale, softmax_loss
+from cpc.losses.masking import Number, log_sum_exp, read_rows, scale, softmax_loss
 from cpc.types import UserError
 
 
@@ -51,7 +51,7 @@ def nt_xent(
     L = -log [ e^(s_0 / tau) / sum_(j = 0..K) e^(s_j / tau) ],  s cosine  (Chen et al. 2020, eq. 1)
 
     `view_scores` makes the scores: N = 2b - 1 candidates. The optimal score is log r + h(c), as far
-    as a cosine over tau can reach. log N - L is a score: negatives come in pairs of views.
+    as a cosine over tau can reach. log N - L is an estimate: negatives come in pairs of views.
 
     Args:
       positive: cosine scores of the positives.
@@ -86,7 +86,7 @@ def sup_con(
 
     over an anchor's positives p, and a over its positives and negatives. L_in <= L_out; the
     published preference is L_out. With one positive both are NT-Xent. The optimal score follows the
-    classes, not a density: log N - L is a score.
+    classes, not a density: log N - L is an estimate.
 
     Args:
       positive: cosine scores of the positives, the others of the anchor's class.

@@ -4,6 +4,7 @@ from cpc.negatives.alias import (
     AliasTable,
     alias_table,
     draw,
+    draw_unique,
 )
 from cpc.negatives.audit import (
     Audit,
@@ -41,17 +42,15 @@ from cpc.negatives.noise import (
 from cpc.negatives.proposal import Proposal, propose, proposed
 from cpc.negatives.queue import Queue, ages, make_queue, push
 from cpc.negatives.rules import (
-    Rule,
     batch,
     excluding_sequence,
-    is_positive,
     one_per_sequence,
     outside_window,
     own_sequence,
     same_group,
     within_shards,
 )
-from cpc.negatives.samplers import Chooser, sample_uniform, uniform_draws, uniform_subset
+from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -60,12 +59,12 @@ from cpc.negatives.temperature import (
     raw_temperature,
     solve_temperature,
 )
+from cpc.types import Rule, is_positive
 
 __all__ = [
     "AliasTable",
     "Audit",
     "AuditRow",
-    "Chooser",
     "Pool",
     "Proposal",
     "Queue",
@@ -83,6 +82,7 @@ __all__ = [
     "bounded_temperature",
     "compare_pool",
     "draw",
+    "draw_unique",
     "effective_margin",
     "entropy",
     "exclude_window",

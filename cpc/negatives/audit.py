@@ -15,9 +15,15 @@ from jaxtyping import Int, Num
 from cpc.negatives.hits import accidental_hits, hit_rate
 from cpc.negatives.noise import probabilities
 from cpc.negatives.queue import Queue, ages
-from cpc.negatives.rules import is_positive
-from cpc.negatives.samplers import Chooser
-from cpc.types import Array, ArrayLike, NegativeRule, Position, UserError
+from cpc.types import (
+    Array,
+    ArrayLike,
+    NegativeRule,
+    NegativeSampler,
+    Position,
+    UserError,
+    is_positive,
+)
 
 
 class AuditRow(NamedTuple):
@@ -100,15 +106,15 @@ def audit_rule(
     *,
     labels: Any = None,
     utterances: Any = None,
-    choose: Chooser | None = None,
+    choose: NegativeSampler | None = None,
     scores: Callable[[int, Array, int], Array] | None = None,
     rng: Array | None = None,
     num_anchors: int = 1024,
 ) -> Audit:
-    """What the rule, and the chooser after it, gives the anchors of some batches.
+    """What the rule, and the sampler after it, gives the anchors of some batches.
 
     Weights say how often the loss uses each negative: the derivative of the chosen scores' sum.
-    With a chooser, the prediction of hits is that of as many independent uniform draws from what
+    With a sampler, the prediction of hits is that of as many independent uniform draws from what
     the rule allows; without replacement they are a little more frequent. That of false negatives is
     the chance that a latent of the batch, drawn uniformly, has the positive's label.
 
@@ -119,10 +125,10 @@ def audit_rule(
       labels: a class for each latent, shaped like the positions, below 0 where unknown; a list as
         above. Negatives of the positive's class are false.
       utterances: which recording each latent is of, likewise; the sequence if not given.
-      choose: a chooser.
-      scores: scores(batch, anchors (m,), offset) -> (m, n) for choosers that mine; independent
+      choose: a sampler.
+      scores: scores(batch, anchors (m,), offset) -> (m, n) for samplers that mine; independent
         normals if not given.
-      rng: of the chooser, and of the anchors that are looked at.
+      rng: of the sampler, and of the anchors that are looked at.
       num_anchors: anchors looked at, of each batch and offset; more are sampled. Memory is a few
         million entries, whatever the batch.
 
@@ -171,10 +177,10 @@ def _batches(positions, labels, utterances):
     for name, values in (("labels", labels), ("utterances", utterances)):
         if values is not None and len(values) != len(positions):
             raise UserError(f"{name} are of {len(values)} batches, positions of {len(positions)}")
-    for i, places in enumerate(positions):
-        flat = _flat(places)
-        label = _like("labels", labels and labels[i], places)
-        utterance = _like("utterances", utterances and utterances[i], places)
+    for i, batch in enumerate(positions):
+        flat = _flat(batch)
+        label = _like("labels", labels and labels[i], batch)
+        utterance = _like("utterances", utterances and utterances[i], batch)
         unknown = np.full(len(flat.time), -1, np.int32)
         batches.append(
             (
@@ -197,8 +203,8 @@ def _blocks(key, n, num_anchors):
         yield np.pad(rows, (0, size - len(rows))), np.arange(size) < len(rows)
 
 
-def _flat(places: Position) -> Position:
-    columns = np.broadcast_arrays(*(np.asarray(p) for p in places))
+def _flat(positions: Position) -> Position:
+    columns = np.broadcast_arrays(*(np.asarray(p) for p in positions))
     flat = Position(*(column.reshape(-1).astype(np.int32) for column in columns))
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
@@ -208,10 +214,10 @@ def _flat(places: Position) -> Position:
     return flat
 
 
-def _like(name, values, places):
+def _like(name, values, positions):
     if values is None:
         return None
-    shape = np.broadcast_shapes(*(np.shape(p) for p in places))
+    shape = np.broadcast_shapes(*(np.shape(p) for p in positions))
     try:
         return np.broadcast_to(np.asarray(values), shape).reshape(-1).astype(np.int32)
     except ValueError:
@@ -239,8 +245,8 @@ def _make_tally(rule, choose):
         same_label = known & (label[None] == label[target][:, None])
         same_utterance = utterance[None] == utterance[rows][:, None]
         sums = weights.sum(-1)
-        share = weights / jnp.maximum(sums, 1e-30)[:, None]
-        squares = jnp.square(share).sum(-1)
+        weight = weights / jnp.maximum(sums, 1e-30)[:, None]
+        squares = jnp.square(weight).sum(-1)
         return {
             "anchors": real.sum(),
             "without": (real & (used == 0)).sum(),
@@ -256,7 +262,7 @@ def _make_tally(rule, choose):
             "same_pairs": (same_label & real[:, None]).sum(dtype=jnp.float32),
             "same_utterance": jnp.where(same_utterance, weights, 0.0).sum(),
             "effective": jnp.where(squares > 0, 1 / jnp.where(squares > 0, squares, 1), 0).sum(),
-            "entropy": -jax.scipy.special.xlogy(share, share).sum(),
+            "entropy": -jax.scipy.special.xlogy(weight, weight).sum(),
             "repeats": jnp.maximum(used - (weights > 0).sum(-1), 0).sum(),
         }
 
@@ -280,8 +286,8 @@ def _rule_rows(sums, chosen, labelled):
     anchors, weight = sums["anchors"], sums["weight"]
     predicted = {"accidental_hits_predicted": sums["expected_hits"] / anchors} if chosen else {}
     false = {
-        "false_negatives": _share(sums["same_label"], sums["known"]),
-        "false_negatives_predicted": _share(sums["same_pairs"], sums["known_pairs"]),
+        "false_negatives": _fraction(sums["same_label"], sums["known"]),
+        "false_negatives_predicted": _fraction(sums["same_pairs"], sums["known_pairs"]),
     }
     return _rows(
         anchors=int(anchors),
@@ -292,14 +298,14 @@ def _rule_rows(sums, chosen, labelled):
         accidental_hits=sums["hits"] / anchors,
         **predicted,
         **(false if labelled else {}),
-        same_utterance=_share(sums["same_utterance"], weight),
+        same_utterance=_fraction(sums["same_utterance"], weight),
         effective_negatives=sums["effective"] / anchors,
         weight_entropy=sums["entropy"] / anchors,
-        duplicates=_share(sums["repeats"], sums["used"]),
+        duplicates=_fraction(sums["repeats"], sums["used"]),
     )
 
 
-def _share(part, whole):
+def _fraction(part, whole):
     return part / whole if whole else None
 
 
@@ -403,9 +409,9 @@ def _one_round(ids, q, targets, labels):
     ids = np.atleast_2d(ids)
     num = ids.shape[1]
     weights = np.where(q[ids] > 0, 1 / np.where(q[ids] > 0, q[ids], 1.0), 0.0)
-    share = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
-    entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
-    squares = np.square(share).sum(-1)
+    weight = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+    entropy = -(weight * np.log(np.where(weight > 0, weight, 1.0))).sum(-1)
+    squares = np.square(weight).sum(-1)
     effective = np.where(squares > 0, 1 / np.where(squares > 0, squares, 1.0), 0.0)
     distinct = 1 + (np.diff(np.sort(ids, -1)) > 0).sum(-1)
     means = (hit.any(-1), same, effective, entropy, 1 - distinct / num)

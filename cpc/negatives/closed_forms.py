@@ -22,7 +22,7 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
     It is also the size at which a queue's negatives hold a hard one that often.
 
     Args:
-      density: rho, the share of hard negatives among those drawn from.
+      density: rho, the fraction of hard negatives among those drawn from.
       required_rate: h, the chance of at least one.
 
     Raises:
@@ -39,8 +39,8 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
         return 1
     if density == 0 or required_rate == 1:
         raise UserError(
-            f"no number of negatives holds a hard one with probability {required_rate} if a share "
-            f"of {density} is hard: ask for less than 1, of a share above 0"
+            f"no number of negatives holds a hard one with probability {required_rate} if a "
+            f"fraction of {density} is hard: ask for less than 1, of a fraction above 0"
         )
     return math.ceil(math.log1p(-required_rate) / math.log1p(-density) * (1 - SLACK))
 
@@ -240,7 +240,7 @@ def compare_pool(
       batch_size: B embeddings a step.
       pool_size: P embeddings in the queue.
       width: d numbers an embedding.
-      density: rho, the share of hard negatives.
+      density: rho, the fraction of hard negatives.
 
     Returns:
       (in-batch, queue).

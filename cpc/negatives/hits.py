@@ -46,8 +46,8 @@ def hit_rate(
 
     P = 1 - (1 - rho)^K
 
-    rho is the share of hard negatives in a pool, the probability of a class, or 1 / n for one place
-    among n: drawing 128 of 8 x 127 latents finds the positive itself for an eighth of the anchors.
+    rho is the fraction of hard negatives in a pool, the probability of a class, or 1 / n for one
+    latent among n: drawing 128 of 8 x 127 latents finds the positive for an eighth of the anchors.
 
     Args:
       density: rho, elementwise.

@@ -1,7 +1,7 @@
-"""Mining: choosers that look at the scores.
+"""Mining: samplers that look at the scores.
 
 They select by the anchor's own scores, so that the negatives depend on the anchor: log N - L is
-then a score, not a bound on mutual information. See `samplers` for the form of a chooser.
+an estimate then, no bound on mutual information. A sampler's form is `cpc.types.NegativeSampler`.
 """
 
 import jax
@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.negatives.samplers import Chooser, check_enough, check_num
-from cpc.types import UserError
+from cpc.negatives.samplers import check_enough, check_num
+from cpc.types import NegativeSampler, UserError
 
 
-def hardest(num: int) -> Chooser:
-    """Chooser of the `num` allowed negatives with the highest scores, hardest first.
+def hardest(num: int) -> NegativeSampler:
+    """Return a sampler of the `num` allowed negatives with the highest scores, hardest first.
 
     Equal scores: the first candidate wins. A row that is allowed fewer keeps all of them.
 
@@ -51,8 +51,8 @@ def _hardest(negatives, where, num):
     return jnp.take_along_axis(negatives, ids, -1), chosen
 
 
-def semi_hard(margin: float | int) -> Chooser:
-    """Chooser of the negatives below the positive by less than the margin: s+ - margin < s < s+.
+def semi_hard(margin: float | int) -> NegativeSampler:
+    """Return a sampler of negatives less than the margin below the positive: s+ - margin < s < s+.
 
     In distances, d(a, p) < d(a, n) < d(a, p) + margin (Schroff, Kalenichenko, Philbin 2015, eq. 4).
     A row without such a negative falls back on one: the hardest of those below the positive, or, if
@@ -94,8 +94,8 @@ def _first_highest(scores):
     return jnp.arange(scores.shape[-1]) == jnp.argmax(scores, -1, keepdims=True)
 
 
-def percentile_ring(low: float | int, high: float | int) -> Chooser:
-    """Chooser of the negatives between two percentiles of the row's allowed scores.
+def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
+    """Return a sampler of the negatives between two percentiles of the row's allowed scores.
 
     Of r allowed negatives in rising order those from floor(r low / 100) up to and without
     ceil(r high / 100), at least one: (50, 100) is the harder half, and (50, 95) spares the hardest,
@@ -135,8 +135,8 @@ def percentile_ring(low: float | int, high: float | int) -> Chooser:
     return choose
 
 
-def mixed(num_hardest: int, num_mixed: int) -> Chooser:
-    """Chooser of all allowed negatives and `num_mixed` mixtures of pairs of the hardest.
+def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
+    """Return a sampler of all allowed negatives and `num_mixed` mixtures of pairs of the hardest.
 
     s_new = a s_i + (1 - a) s_j,  i and j two of the `num_hardest`, a uniform in (0, 1)
 
@@ -167,10 +167,10 @@ def mixed(num_hardest: int, num_mixed: int) -> Chooser:
     ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
         check_enough("mixed", num_hardest, negatives)
         scores, exists = _hardest(negatives, where, num_hardest)
-        one, other, share = _pairs(rng, exists.sum(-1), num_mixed)
+        one, other, fraction = _pairs(rng, exists.sum(-1), num_mixed)
         scores = scores.astype(jnp.float32)
-        mixtures = share * jnp.take_along_axis(scores, one, -1)
-        mixtures += (1 - share) * jnp.take_along_axis(scores, other, -1)
+        mixtures = fraction * jnp.take_along_axis(scores, one, -1)
+        mixtures += (1 - fraction) * jnp.take_along_axis(scores, other, -1)
         real = jnp.broadcast_to(exists[:, :1], mixtures.shape)
         # The masked may be NaN and stay masked; the mixtures are made of real ones alone.
         return jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1), jnp.concatenate(
@@ -199,10 +199,10 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     m, s, _ = keys.shape
     if s == 0:
         raise UserError("mix_keys got no keys to mix: give each anchor at least one")
-    one, other, share = _pairs(rng, jnp.full((m,), s), num_mixed)
+    one, other, fraction = _pairs(rng, jnp.full((m,), s), num_mixed)
     wide = keys.astype(jnp.float32)
-    y = share[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
-    y += (1 - share)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
+    y = fraction[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
+    y += (1 - fraction)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
     squared = jnp.maximum(jnp.square(y).sum(-1, keepdims=True), 1e-12)
     return (y * jax.lax.rsqrt(squared)).astype(keys.dtype)
 
@@ -210,10 +210,10 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
 def _pairs(
     rng: Array, num_keys: Int[Array, " m"], num: int
 ) -> tuple[Int[Array, "m c"], Int[Array, "m c"], Float[Array, "m c"]]:
-    """Uniform pairs i != j below each row's number of keys, and a uniform share of the first."""
+    """Uniform pairs i != j below each row's number of keys, and a uniform fraction of the first."""
     shape = (num_keys.shape[0], num)
-    first, step, shares = jax.random.split(rng, 3)
+    first, step, fractions = jax.random.split(rng, 3)
     most = jnp.maximum(num_keys, 1)[:, None]
     one = jax.random.randint(first, shape, 0, most)
     other = one + 1 + jax.random.randint(step, shape, 0, jnp.maximum(most - 1, 1))
-    return one, other % most, jax.random.uniform(shares, shape)
+    return one, other % most, jax.random.uniform(fractions, shape)

@@ -84,7 +84,7 @@ def expected_count(
     """Expected count Q of a class in a sample: what sampled losses subtract the log of.
 
     With replacement Q = K q. Without it, drawing until enough distinct classes are there has taken
-    some number of tries, and Q = 1 - (1 - q)^tries.
+    some number of tries (`draw_unique` says how many), and Q = 1 - (1 - q)^tries.
 
     Args:
       q: probability of the class in one draw, elementwise.
@@ -118,7 +118,7 @@ def solve_alpha(
     Args:
       counts: f, of every class.
       minority: their indices, or a mask.
-      target: M, the share of draws that they shall get.
+      target: M, the fraction of draws that they shall get.
       low, high: the range of alpha. Below 0 rare classes are drawn more often than frequent ones,
         above 1 they are drawn less often than in the corpus.
 

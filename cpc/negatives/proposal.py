@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.negatives.samplers import Chooser, check_enough, check_num, draw_by_units
-from cpc.types import UserError
+from cpc.negatives.samplers import check_enough, check_num, draw_by_units
+from cpc.types import NegativeSampler, UserError
 
 #: What the gradient sees of the proposal.
 GradientMode: TypeAlias = Literal["through", "stopped", "fixed"]
@@ -111,8 +111,8 @@ def _differentiated(primals, tangents):
     )
 
 
-def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Chooser:
-    """Chooser of `num` negatives drawn by their scores, corrected for it.
+def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> NegativeSampler:
+    """Return a sampler of `num` negatives drawn by their scores, corrected for it.
 
     q_j proportional to exp(sharpness s_j) over the r allowed negatives; what comes back is
     s_j - log(r q_j), so that the sum of exponentials has the mean of `num` uniform draws, with a
@@ -120,7 +120,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Choo
     InfoNCE over all allowed negatives, at N = num + 1. With sharpness 0 it is uniform_draws.
 
     The positive, which is not drawn, is not corrected: a self-normalised importance estimate, whose
-    bias falls with num. The negatives depend on the anchor: log N - L is a score.
+    bias falls with num. The negatives depend on the anchor: log N - L is an estimate.
 
     Raises:
       UserError: num below 1; mode "fixed", as scores are never fixed; when it chooses, no

@@ -1,8 +1,8 @@
 """A queue of latents of earlier batches, as more negatives (He et al. 2020, section 3.1).
 
 Its negatives cost no encoding and get no gradient, and they are stale: an older encoder made them,
-so log N - L is a score, not a bound on mutual information. Watch their `ages`. For the slow encoder
-of momentum contrast, optax.incremental_update moves its parameters.
+so log N - L is an estimate, not a bound on mutual information. Watch their `ages`. For the slow
+encoder of momentum contrast, optax.incremental_update moves its parameters.
 """
 
 from typing import NamedTuple

@@ -8,73 +8,15 @@ The rows of Table 2 of van den Oord et al. (2018), by rule and by the batches th
     current sequence only           own_sequence
 """
 
-import dataclasses
-from collections.abc import Callable
-from typing import Any
-
-from cpc.types import Position, UserError
-
-
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """rule(anchor, candidate, offset) -> bool, broadcast over the two positions.
-
-    The positive (same sequence, same lane, time + offset) is never a negative, under any rule.
-    Rules join with `&`.
-    """
-
-    name: str
-    allows: Callable[[Position, Position, Any], Any]
-    independent: bool | None = None
-    """True: the negatives are independent of the anchor and of each other, if windows are drawn
-    independently. False: they depend on the anchor's content. None: as independent as whatever
-    other rules leave."""
-
-    same_place: bool = False
-    """Only, and all, latents of other sequences at the positive's time and lane: what is allowed
-    needs no look at positions, and `cpc_loss` scores nothing else."""
-    num_shares: int = 1
-    """The batch's sequences, in order, are so many equal shares, and no negative is of another one:
-    `cpc_loss` scores each share by itself."""
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether log N - L is a lower bound on mutual information under this rule.
-
-        If all windows of a batch are one group's, it bounds the information given the group.
-        """
-        return self.independent is True
-
-    def __call__(self, anchor: Position, candidate: Position, offset: Any) -> Any:
-        """True where the candidate may be a negative of the anchor."""
-        return self.allows(anchor, candidate, offset) & ~is_positive(anchor, candidate, offset)
-
-    def __and__(self, other: "Rule") -> "Rule":
-        """Both rules allow it; fewer independent negatives are still independent."""
-        both = (self.independent, other.independent)
-        return Rule(
-            f"{self.name} & {other.name}",
-            lambda *args: self.allows(*args) & other.allows(*args),
-            False if False in both else True if True in both else None,
-            num_shares=max(self.num_shares, other.num_shares),
-        )
-
-
-def is_positive(anchor: Position, candidate: Position, offset: Any) -> Any:
-    """The latent that the anchor predicts."""
-    return (
-        (anchor.sequence == candidate.sequence)
-        & (anchor.lane == candidate.lane)
-        & (anchor.time + offset == candidate.time)
-    )
+from cpc.types import Rule, UserError, is_aligned
 
 
 def _same_sequence(anchor, candidate, offset):
     return anchor.sequence == candidate.sequence
 
 
-#: Every other latent of the batch, those of the own sequence too. A score: latents of one sequence
-#: depend on each other.
+#: Every other latent of the batch, those of the own sequence too. Latents of one sequence depend on
+#: each other: log N - L is an estimate.
 batch = Rule("batch", lambda anchor, candidate, offset: _same_sequence(anchor, candidate, 0) | True)
 
 #: Latents of other sequences only.
@@ -93,17 +35,15 @@ same_group = Rule(
     independent=False,
 )
 
-#: From each other sequence the one latent at the positive's place: independent draws from the
-#: marginal, so that log N - L is a bound.
+#: From each other sequence the one latent at the positive's time and lane: independent draws from
+#: the marginal, so that log N - L is a bound.
 one_per_sequence = Rule(
     "one_per_sequence",
     lambda anchor, candidate, offset: (
-        (anchor.sequence != candidate.sequence)
-        & (anchor.lane == candidate.lane)
-        & (anchor.time + offset == candidate.time)
+        (anchor.sequence != candidate.sequence) & is_aligned(anchor, candidate, offset)
     ),
     independent=True,
-    same_place=True,
+    aligned=True,
 )
 
 
@@ -128,21 +68,21 @@ def outside_window(width: int) -> Rule:
 
 
 def within_shards(num_shards: int, batch_size: int) -> Rule:
-    """Negatives from the own share of the batch, as if each of `num_shards` devices had its own.
+    """Negatives from the own shard of the batch, as if each of `num_shards` devices had its own.
 
     The paper trained on 8 devices with 8 windows each: within_shards(8, 64), on any devices.
 
     Raises:
-      UserError: the batch does not divide into that many shares.
+      UserError: the batch does not divide into that many shards.
     """
     if num_shards < 1 or batch_size % num_shards:
         raise UserError(
-            f"a batch of {batch_size} does not divide into {num_shards} groups of negatives: "
-            "choose negatives.groups so that it divides data.batch_size"
+            f"a batch of {batch_size} does not divide into {num_shards} shards of negatives: "
+            "choose negatives.shards so that it divides data.batch_size"
         )
     size = batch_size // num_shards
     return Rule(
         f"within_shards({num_shards})",
         lambda anchor, candidate, offset: anchor.sequence // size == candidate.sequence // size,
-        num_shares=num_shards,
+        shard_size=size,
     )

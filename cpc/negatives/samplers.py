@@ -1,21 +1,10 @@
-"""Uniform samplers: which of the allowed negatives an anchor uses.
-
-A chooser is choose(rng, positive (m,), negatives (m, n), where (m, n)) -> (negatives, where), both
-(m, n') for some n': it picks among the scores of the allowed negatives. Row i depends on row i
-alone, the randomness aside; gradients flow into the scores that come back, not into the choice.
-"""
-
-from collections.abc import Callable
-from typing import TypeAlias
+"""Uniform samplers: which of the allowed negatives an anchor uses."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import UserError
-
-#: choose(rng, positive, negatives, where) -> (negatives, where)
-Chooser: TypeAlias = Callable[[Array, Array, Array, Array], tuple[Array, Array]]
+from cpc.types import NegativeSampler, UserError
 
 
 def sample_uniform(
@@ -37,8 +26,8 @@ def sample_uniform(
     return jnp.zeros_like(allowed).at[jnp.arange(m)[:, None], chosen].set(True) & allowed
 
 
-def uniform_subset(num: int) -> Chooser:
-    """Chooser of `num` negatives without replacement, as `sample_uniform`.
+def uniform_subset(num: int) -> NegativeSampler:
+    """Return a sampler of `num` negatives without replacement, as `sample_uniform`.
 
     Log N - L stays what it was of the rule: a subset of independent negatives is independent.
 
@@ -65,8 +54,8 @@ def uniform_subset(num: int) -> Chooser:
     return choose
 
 
-def uniform_draws(num: int) -> Chooser:
-    """Chooser of `num` negatives, drawn with replacement: independent draws, repeats included.
+def uniform_draws(num: int) -> NegativeSampler:
+    """Return a sampler of `num` negatives with replacement: independent draws, repeats included.
 
     Scores are gathered, never vectors. An anchor without an allowed negative gets none; one with
     fewer than `num` still gets `num`. Drawing cannot make dependent candidates independent: two
@@ -114,13 +103,13 @@ def draw_by_units(
 
 
 def check_num(name: str, num: int) -> None:
-    """A chooser takes at least one negative."""
+    """Refuse a sampler of no negatives."""
     if num < 1:
         raise UserError(f"{name} is asked for {num} negatives: ask for 1 or more")
 
 
 def check_enough(name: str, num: int, negatives: Float[Array, "m n"]) -> None:
-    """No anchor has as many negatives as the chooser needs."""
+    """Refuse a sampler that needs more negatives than there are candidates."""
     if num > negatives.shape[-1]:
         raise UserError(
             f"{name} needs {num} negatives, but there are {negatives.shape[-1]} candidates: "

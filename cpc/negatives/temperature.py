@@ -175,8 +175,8 @@ def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Flo
     Array(0.5, dtype=float32)
     """
     _check_bounds(low, high)
-    share = jax.nn.sigmoid(jnp.asarray(raw, jnp.float32))
-    return low * jnp.exp(share * jnp.log(high / low))
+    fraction = jax.nn.sigmoid(jnp.asarray(raw, jnp.float32))
+    return low * jnp.exp(fraction * jnp.log(high / low))
 
 
 def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[Array, ""]:
@@ -191,8 +191,8 @@ def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[A
     _check_bounds(low, high)
     if not isinstance(tau, Tracer) and not low < tau < high:
         raise UserError(f"temperature is {tau}: it must lie between its bounds {low} and {high}")
-    share = jnp.log(jnp.asarray(tau, jnp.float32) / low) / jnp.log(high / low)
-    return jnp.log(share) - jnp.log1p(-share)
+    fraction = jnp.log(jnp.asarray(tau, jnp.float32) / low) / jnp.log(high / low)
+    return jnp.log(fraction) - jnp.log1p(-fraction)
 
 
 def _softmax(scores, temperature, where):

@@ -1,7 +1,7 @@
 """InfoNCE of all offsets with keys that travel from device to device.
 
-Each device keeps its anchors. The shares of the keys go round: at each of p steps a device scores
-its anchors against the share that it holds, while the next one is on its way. Of an anchor's row
+Each device keeps its anchors. The shards of the keys go round: at each of p steps a device scores
+its anchors against the shard that it holds, while the next one is on its way. Of an anchor's row
 only what `cpc.losses.tiles` collects is kept; the backward pass sends the keys round again and
 computes the scores anew, and the gradients of the keys travel with them until they are home. A
 device holds O(n d / p) of keys, and one tile of scores.
@@ -17,19 +17,19 @@ from jaxtyping import Array, Bool, Float
 from cpc.losses.blocks import Plan
 from cpc.losses.tiles import (
     AnchorScores,
+    Latents,
     Negatives,
-    Places,
     add_tile,
     compare,
     derivatives,
     finish,
     no_negatives,
 )
-from cpc.parallel.shares import check_shares, share
+from cpc.parallel.split import check_divides, split_keys
 
 
-class Known(NamedTuple):
-    """Of anchors (..., m), after some of the shares."""
+class Collected(NamedTuple):
+    """Of anchors (..., m), after some of the shards."""
 
     positive: Float[Array, "..."]
     has_positive: Bool[Array, "..."]
@@ -39,70 +39,74 @@ class Known(NamedTuple):
 def ring_losses(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     plan: Plan,
     mesh: jax.sharding.Mesh,
     axis: str,
 ) -> tuple[Float[Array, " k"], AnchorScores]:
     """`summed_losses` of InfoNCE over a batch that is split over the axis of a mesh.
 
-    The plan's loss is taken to be InfoNCE of all negatives, and its columns are the share's.
+    The plan's loss is taken to be InfoNCE of all negatives, and its columns are the shard's.
 
     Keys begin with the latents of the anchors, in their order; positives are among these, so that
-    each device knows its anchors' positives after its own share, which is the first.
+    each device knows its anchors' positives after its own shard, which is the first.
 
     Raises:
       UserError: the sequences do not divide by the devices.
     """
-    check_shares(queries.shape[1], mesh.shape[axis])
+    check_divides(queries.shape[1], mesh.shape[axis])
     num_own = anchors.exists.size // mesh.shape[axis]
-    keys, candidates = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    keys, candidates = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
     held = keys.shape[1]
     block = min(num_own, plan._replace(columns=held).choose_block(held))
-    return _travel(queries, keys, anchors, candidates, plan.rule, plan.offsets, block, mesh, axis)
+    return _ring(queries, keys, anchors, candidates, plan.rule, plan.offsets, block, mesh, axis)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
-def _travel(queries, keys, anchors, candidates, *plan):
+def _ring(queries, keys, anchors, candidates, *plan):
     return _forward(queries, keys, anchors, candidates, *plan)[0]
 
 
 def _forward(queries, keys, anchors, candidates, rule, offsets, block, mesh, axis):
-    rows, shares = jax.P(None, axis), jax.P(axis)
+    rows, shards = jax.P(None, axis), jax.P(axis)
 
     def of_device(queries, keys, anchors, candidates):
-        tasks, join = _cut(queries, anchors, offsets, block)
+        tasks, join = _cut_tasks(queries, anchors, offsets, block)
         held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
 
         def step(carry, _):
-            known, held = carry
-            arriving = _hop(held, mesh, axis)  # nothing below waits for it
-            known = jax.lax.map(lambda x: _meet(x[0], x[1], held, rule), (known, tasks))
-            return (known, arriving), None
+            collected, held = carry
+            arriving = _rotate(held, mesh, axis)  # nothing below waits for it
+            collected = jax.lax.map(
+                lambda x: _add_shard(x[0], x[1], held, rule), (collected, tasks)
+            )
+            return (collected, arriving), None
 
-        nothing = Known(jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block))
-        known = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
-        (known, _), _ = jax.lax.scan(step, (known, held), length=mesh.shape[axis])
-        scores, size = jax.vmap(finish)(known.seen, known.positive, known.has_positive)
-        return jax.tree.map(join, (scores, (known.seen.highest, known.seen.total, size)))
+        nothing = Collected(
+            jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block)
+        )
+        collected = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
+        (collected, _), _ = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
+        scores, size = jax.vmap(finish)(collected.seen, collected.positive, collected.has_positive)
+        return jax.tree.map(join, (scores, (collected.seen.highest, collected.seen.total, size)))
 
-    specs = (rows, shares, shares, shares), (rows, rows)
+    specs = (rows, shards, shards, shards), (rows, rows)
     scores, kept = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
     return (scores.loss.sum((1, 2)), scores), (queries, keys, anchors, candidates, *kept)
 
 
 def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
-    rows, shares = jax.P(None, axis), jax.P(axis)
+    rows, shards = jax.P(None, axis), jax.P(axis)
 
     def of_device(queries, keys, anchors, candidates, highest, total, size, g):
-        tasks, join = _cut(queries, anchors, offsets, block)
+        tasks, join = _cut_tasks(queries, anchors, offsets, block)
         size = g[:, None, None] * size
         kept = [_cut_rows(x.reshape(len(g), -1), block) for x in (highest, total, size)]
 
         def step(carry, _):
             dqueries, dkeys, held = carry
-            arriving, dkeys = _hop(held, mesh, axis), _hop(dkeys, mesh, axis)
+            arriving, dkeys = _rotate(held, mesh, axis), _rotate(dkeys, mesh, axis)
 
             def one_task(own, x):
                 dq, (highest, total, size), task = x
@@ -121,14 +125,14 @@ def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
         held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
         begin = jnp.zeros(tasks[0].shape, jnp.float32), jnp.zeros(held[0].shape, jnp.float32)
         (dqueries, dkeys, _), _ = jax.lax.scan(step, (*begin, held), length=mesh.shape[axis])
-        home = _hop(dkeys, mesh, axis)
+        home = _rotate(dkeys, mesh, axis)
         return join(dqueries).astype(queries.dtype), home[None].astype(keys.dtype)
 
-    specs = (rows, shares, shares, shares, rows, rows, rows, jax.P()), (rows, shares)
+    specs = (rows, shards, shards, shards, rows, rows, rows, jax.P()), (rows, shards)
     return *_split(of_device, mesh, *specs)(*kept, cotangents[0]), None, None
 
 
-_travel.defvjp(_forward, _backward)
+_ring.defvjp(_forward, _backward)
 
 
 def _split(function, mesh, in_specs, out_specs) -> Any:
@@ -137,22 +141,22 @@ def _split(function, mesh, in_specs, out_specs) -> Any:
     )
 
 
-def _hop(tree, mesh, axis):
-    """To the next device of the ring."""
+def _rotate(tree, mesh, axis):
+    """Send each device's arrays to the next device of the ring."""
     p = mesh.shape[axis]
     return jax.tree.map(
         lambda x: jax.lax.ppermute(x, axis, [(i, (i + 1) % p) for i in range(p)]), tree
     )
 
 
-def _cut(queries, anchors, offsets, block):
-    """Tasks (queries, their places, their offset) of `block` anchors each, and the way back."""
+def _cut_tasks(queries, anchors, offsets, block):
+    """Tasks (queries, their anchors, their offset) of `block` anchors each, and the way back."""
     k, b, a, d = queries.shape
-    places = jax.tree.map(lambda x: _cut_rows(x.reshape(1, -1), block), anchors)
+    rows = jax.tree.map(lambda x: _cut_rows(x.reshape(1, -1), block), anchors)
     tasks = (
         _cut_rows(queries.reshape(k, b * a, d), block),
-        jax.tree.map(lambda x: jnp.tile(x, (k, 1)), places),
-        jnp.repeat(jnp.array(offsets), len(places.exists)),
+        jax.tree.map(lambda x: jnp.tile(x, (k, 1)), rows),
+        jnp.repeat(jnp.array(offsets), len(rows.exists)),
     )
 
     def join(x):  # (k blocks, block, ...) -> (k, b, a, ...)
@@ -162,7 +166,7 @@ def _cut(queries, anchors, offsets, block):
 
 
 def _cut_rows(x, block):
-    """(k, rows, ...) -> (k blocks, block, ...); the padding is zeros, and places that are not."""
+    """(k, rows, ...) -> (k blocks, block, ...); the padding is zeros, and latents that are not."""
     x = jnp.pad(x, [(0, 0), (0, -x.shape[1] % block)] + [(0, 0)] * (x.ndim - 2))
     return x.reshape(-1, block, *x.shape[2:])
 
@@ -172,9 +176,9 @@ def _compare(task, held, rule):
     return compare(q, keys, here, there, rule, k)
 
 
-def _meet(known, task, held, rule):
+def _add_shard(collected, task, held, rule):
     scores, where, is_positive = _compare(task, held, rule)
-    positive = known.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
-    has_positive = known.has_positive | is_positive.any(-1)
-    seen = add_tile(known.seen, scores, positive, where & has_positive[:, None])
-    return Known(positive, has_positive, seen)
+    positive = collected.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
+    has_positive = collected.has_positive | is_positive.any(-1)
+    seen = add_tile(collected.seen, scores, positive, where & has_positive[:, None])
+    return Collected(positive, has_positive, seen)

@@ -31,6 +31,26 @@ def test_every_loss_is_in_the_table(name):
     assert not description.is_bound(independent_negatives=False)
 
 
+OPTIONS = {
+    "nce": {"log_noise_positive": 0.0, "log_noise_negatives": 0.0},
+    "nt_xent": {"temperature": 1.0},
+    "debiased": {"prior": 0.1},
+    "hard_weighted": {"prior": 0.1, "concentration": 1.0},
+    "triplet": {"margin": 1.0},
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(CONTRASTED) - {"full_softmax", "full_logistic"}))
+def test_log_n_is_the_loss_at_chance_and_nothing_is_it_at_best(name):
+    """Decoupled has no floor; SupCon has both, but with one positive alone."""
+    loss = bind(getattr(losses, name), **OPTIONS.get(name, {}))
+    chance, best = (
+        float(loss(jnp.full((1,), score), jnp.zeros((1, 9)))[0]) for score in (0.0, 50.0)
+    )
+    has_both = np.isclose(chance, np.log(10)) and np.isclose(best, 0, atol=1e-5)
+    assert describe(loss).has_log_n == (has_both and name != "sup_con")
+
+
 def test_partials_are_looked_into():
     once = bind(losses.triplet, margin=0.2)
     assert describe(bind(once, mining="all")) == describe(losses.triplet)

@@ -15,7 +15,7 @@ from cpc import negatives
 from cpc.losses import streaming_info_nce
 from cpc.losses.pallas_gpu import score_on_gpu
 from cpc.losses.pallas_tpu import score_on_tpu
-from cpc.losses.tiles import Places
+from cpc.losses.tiles import Latents
 from cpc.types import Position
 from tests.losses import naive_streaming as naive
 
@@ -33,19 +33,19 @@ def example(seed=0, m=23, n=40, d=5):
     rng = np.random.default_rng(seed)
     grid = np.stack(np.meshgrid(range(4), range(5), range(3), indexing="ij"), -1).reshape(-1, 3)
 
-    def places(count):
+    def positions(count):
         sequence, time, lane = rng.permutation(grid)[:count].T.astype(np.int32)
         return Position(*(jnp.asarray(x) for x in (sequence, time, lane, sequence % 2)))
 
     q, k = (jnp.asarray(rng.normal(size=(rows, d)), jnp.float32) for rows in (m, n))
-    return q, k, places(m), places(n), jnp.asarray(rng.normal(size=m), jnp.float32)
+    return q, k, positions(m), positions(n), jnp.asarray(rng.normal(size=m), jnp.float32)
 
 
 def interpreted(score, rule, q, k, anchors, candidates, g, where):
     """2 tiles of anchors by 3 of candidates, neither filled."""
-    places = [Places(*x) for x in zip((anchors, candidates), where, strict=True)]
+    latents = [Latents(*x) for x in zip((anchors, candidates), where, strict=True)]
     run = jax.jit(lambda *args: score(*args, rule, 1, size=16, interpret=True))
-    scores, dq, dk = run(q, k, *places, g)
+    scores, dq, dk = run(q, k, *latents, g)
     return scores, g[:, None] * dq, dk
 
 
@@ -62,9 +62,9 @@ def test_interpreted_kernels_equal_the_naive_twin(score, rule, dtype, close):
     where = jnp.arange(len(q)) % 6 > 0, jnp.arange(len(k)) % 5 > 0
     scores, dq, dk = interpreted(score, rule, q, k, anchors, candidates, g, where)
     exact = [np.asarray(x, np.float32) for x in (q, k)]
-    places = [Position(*(np.asarray(p) for p in x)) for x in (anchors, candidates)]
+    positions = [Position(*(np.asarray(p) for p in x)) for x in (anchors, candidates)]
     wheres = [np.asarray(w) for w in where]
-    want = naive.streaming(*exact, *places, rule, 1, np.asarray(g), where=wheres)
+    want = naive.streaming(*exact, *positions, rule, 1, np.asarray(g), where=wheres)
     assert 0 < want.counted.sum() < len(q)
     assert np.any(want.wins % 1), "half a win is a tie"
     np.testing.assert_allclose(scores.loss, want.loss, rtol=2e-5, atol=2e-5)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from cpc.losses import cpc_loss, criterion_bytes, largest_block, negative_sampling
+from cpc.losses import cpc_loss, largest_block, loss_bytes, negative_sampling
 from cpc.losses.tiles import block_size, num_columns
 from cpc.negatives import batch
 from cpc.types import CPCOutputs, Position, UserError
@@ -33,22 +33,22 @@ def test_as_much_as_the_compiler_counts(b, t, k, d, options):
     counted = counted.temp_size_in_bytes + counted.argument_size_in_bytes
     columns = b * t if "loss" in options else options.get("columns")
     sizes = {"num_offsets": k, "num_sequences": b, "block": options["block"], "columns": columns}
-    assert counted == pytest.approx(criterion_bytes(b * t, b * t, d, **sizes), rel=0.25)
+    assert counted == pytest.approx(loss_bytes(b * t, b * t, d, **sizes), rel=0.25)
 
 
 def test_a_block_that_fits_is_the_largest():
-    rest = criterion_bytes(10_000, 10_000, 16, block=1) - 12 * 10_000
+    rest = loss_bytes(10_000, 10_000, 16, block=1) - 12 * 10_000
     block = largest_block(10_000, 2**25 - rest)
     whole = {"columns": 10_000}
-    assert criterion_bytes(10_000, 10_000, 16, block=block, **whole) <= 2**25
-    assert criterion_bytes(10_000, 10_000, 16, block=block + 1, **whole) > 2**25
+    assert loss_bytes(10_000, 10_000, 16, block=block, **whole) <= 2**25
+    assert loss_bytes(10_000, 10_000, 16, block=block + 1, **whole) > 2**25
 
 
 def test_bad_sizes():
     with pytest.raises(UserError, match="block is 0"):
-        criterion_bytes(4, 4, 2, block=0)
+        loss_bytes(4, 4, 2, block=0)
     with pytest.raises(UserError, match="columns is 0"):
-        criterion_bytes(4, 4, 2, columns=0)
+        loss_bytes(4, 4, 2, columns=0)
     with pytest.raises(UserError, match="give it 1200 or more"):
         largest_block(100, 1199)
 

@@ -29,12 +29,12 @@ CUTS = [{"block": 512}, {"block": 8}, {"block": 8, "columns": 7}, {"block": 512,
 
 
 @functools.partial(jax.jit, static_argnames=("rule", "block", "columns", "offset"))
-def run(q, k, places, g, tau=1.0, rule=negatives.batch, offset=1, where=(None, None), **cut):
+def run(q, k, positions, g, tau=1.0, rule=negatives.batch, offset=1, where=(None, None), **cut):
     """Losses, standing, and the gradients of sum_i g_i L_i by queries, keys, temperature."""
 
     def total(q, k, tau):
         loss, standing = streaming_info_nce(
-            q, k, *places, rule, offset, temperature=tau,
+            q, k, *positions, rule, offset, temperature=tau,
             where_anchors=where[0], where_candidates=where[1], **cut,
         )  # fmt: skip
         return (g * loss).sum(), (loss, standing)
@@ -44,16 +44,16 @@ def run(q, k, places, g, tau=1.0, rule=negatives.batch, offset=1, where=(None, N
 
 
 def example(seed=0, m=23, n=30, d=5, scale=1.0):
-    """Queries, keys and shuffled places of 4 sequences, 3 lanes, 2 groups; some have no target."""
+    """Queries, keys, shuffled positions of 4 sequences, 3 lanes, 2 groups; some have no target."""
     rng = np.random.default_rng(seed)
     grid = np.stack(np.meshgrid(range(4), range(5), range(3), indexing="ij"), -1).reshape(-1, 3)
 
-    def places(count):
+    def positions(count):
         sequence, time, lane = rng.permutation(grid)[:count].T.astype(np.int32)
         return Position(sequence, time, lane, sequence % 2)
 
     q, k = (scale * rng.normal(size=(rows, d)).astype(np.float32) for rows in (m, n))
-    return q, k, (places(m), places(n)), rng.normal(size=m).astype(np.float32)
+    return q, k, (positions(m), positions(n)), rng.normal(size=m).astype(np.float32)
 
 
 def check(got, want, rtol=3e-5, atol=3e-5):
@@ -70,20 +70,20 @@ def check(got, want, rtol=3e-5, atol=3e-5):
     ("name", "cut"), [*((name, CUTS[2]) for name in RULES), ("same_group", CUTS[1])]
 )
 def test_equals_the_naive_twin(name, cut):
-    q, k, places, g = example()
-    want = naive.streaming(q, k, *places, RULES[name], 1, g)
+    q, k, positions, g = example()
+    want = naive.streaming(q, k, *positions, RULES[name], 1, g)
     assert 0 < want.counted.sum() < len(q), "some anchors have a positive, and some have none"
-    check(run(q, k, places, g, rule=RULES[name], **cut), want)
+    check(run(q, k, positions, g, rule=RULES[name], **cut), want)
 
 
 @pytest.mark.parametrize(("offset", "cut"), [*zip((0, 2, 2, 0), CUTS, strict=True)])
 def test_equals_the_twin_however_it_is_cut(cut, offset):
     """One weight for all anchors, a temperature, and its gradient."""
-    q, k, places, _ = example(1)
+    q, k, positions, _ = example(1)
     g = np.ones(len(q), np.float32)
     rule = RULES["outside_window"]
-    got = run(q, k, places, g, 0.5, rule=rule, offset=offset, **cut)
-    want = naive.streaming(q, k, *places, rule, offset, g, temperature=0.5)
+    got = run(q, k, positions, g, 0.5, rule=rule, offset=offset, **cut)
+    want = naive.streaming(q, k, *positions, rule, offset, g, temperature=0.5)
     check(got, want)
     slope = -(np.asarray(q) * want.dqueries).sum() / 0.5
     assert float(got[2][2]) == pytest.approx(slope, rel=1e-4)
@@ -91,21 +91,21 @@ def test_equals_the_twin_however_it_is_cut(cut, offset):
 
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_what_does_not_exist_is_never_seen(cut):
-    q, k, places, g = example(2)
+    q, k, positions, g = example(2)
     where = np.arange(len(q)) % 4 > 0, np.arange(len(k)) % 5 > 0
     poisoned = [np.where(w[:, None], x, np.nan) for w, x in zip(where, (q, k), strict=True)]
-    got = run(*poisoned, places, g, where=where, **cut)
-    check(got, naive.streaming(q, k, *places, negatives.batch, 1, g, where=where))
+    got = run(*poisoned, positions, g, where=where, **cut)
+    check(got, naive.streaming(q, k, *positions, negatives.batch, 1, g, where=where))
     for w, gradient in zip(where, got[2], strict=False):
         np.testing.assert_array_equal(np.asarray(gradient)[~w], 0.0)
 
 
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_huge_scores_are_finite_and_right(cut):
-    q, k, places, g = example(3, scale=70.0)
-    want = naive.streaming(q, k, *places, negatives.batch, 1, g)
+    q, k, positions, g = example(3, scale=70.0)
+    want = naive.streaming(q, k, *positions, negatives.batch, 1, g)
     assert want.highest > 1e4
-    got = run(q, k, places, g, **cut)
+    got = run(q, k, positions, g, **cut)
     np.testing.assert_allclose(got[0], want.loss, rtol=1e-5, atol=2e-2)  # an ulp of 1e4 is 1e-3
     np.testing.assert_array_equal(got[1].rank, want.rank)
     for gradient, twin in zip(got[2], (want.dqueries, want.dkeys), strict=False):
@@ -114,11 +114,11 @@ def test_huge_scores_are_finite_and_right(cut):
 
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_half_precision_is_reduced_in_float32(cut):
-    q, k, places, g = example(4)
+    q, k, positions, g = example(4)
     q, k = (jnp.asarray(x, jnp.bfloat16) for x in (q, k))
-    loss, standing, gradients = run(q, k, places, g, **cut)
+    loss, standing, gradients = run(q, k, positions, g, **cut)
     exact = [np.asarray(x, np.float32) for x in (q, k)]
-    want = naive.streaming(*exact, *places, negatives.batch, 1, g)
+    want = naive.streaming(*exact, *positions, negatives.batch, 1, g)
     assert (loss.dtype, gradients[0].dtype) == (jnp.float32, jnp.bfloat16)
     np.testing.assert_allclose(loss, want.loss, rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(standing.wins, want.wins)
@@ -130,8 +130,8 @@ def test_half_precision_is_reduced_in_float32(cut):
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_equals_are_tied(cut):
     """Keys all alike: every negative ties, to the last bit, and the loss is log N."""
-    q, k, places, g = example(5, d=64)
-    loss, standing, _ = run(q, np.tile(k[:1], (len(k), 1)), places, g, **cut)
+    q, k, positions, g = example(5, d=64)
+    loss, standing, _ = run(q, np.tile(k[:1], (len(k), 1)), positions, g, **cut)
     counted = np.asarray(standing.counted) > 0
     np.testing.assert_allclose(loss[counted], np.log(len(k)), rtol=1e-6)
     np.testing.assert_array_equal(standing.rank[counted], len(k) - 1)
@@ -143,17 +143,17 @@ def test_equals_are_tied_in_tiles_of_any_size(columns):
     """A positive is scored by a product of its tile's size, since another would round otherwise."""
     rng = np.random.default_rng(0)
     q, key = (jnp.asarray(rng.normal(size=(rows, 17)), jnp.float32) for rows in (100, 1))
-    places = [Position(z, jnp.arange(n), z, z) for n in (100, 300) for z in [jnp.zeros(n, int)]]
+    positions = [Position(z, jnp.arange(n), z, z) for n in (100, 300) for z in [jnp.zeros(n, int)]]
     _, standing = jax.jit(
-        lambda q, k: streaming_info_nce(q, k, *places, negatives.batch, 1, columns=columns)
+        lambda q, k: streaming_info_nce(q, k, *positions, negatives.batch, 1, columns=columns)
     )(70 * q, jnp.tile(key, (300, 1)))
     np.testing.assert_array_equal(standing.wins, 299 / 2)
 
 
 @pytest.mark.parametrize("block", [8, 512])
 def test_both_directions_equal_two_calls(block):
-    """A rule that is not symmetric, any weights, a temperature, places that do not exist."""
-    q, k, places, g = example(9)
+    """A rule that is not symmetric, any weights, a temperature, positions that do not exist."""
+    q, k, positions, g = example(9)
     h = np.random.default_rng(9).normal(size=len(k)).astype(np.float32)
     where = jnp.arange(len(q)) % 7 > 0, jnp.arange(len(k)) % 5 > 0
 
@@ -164,7 +164,7 @@ def test_both_directions_equal_two_calls(block):
     def both(q, k, tau):
         def total(q, k, tau):
             here, there = streaming_symmetric_info_nce(
-                q, k, *places, one_sided, 1, temperature=tau, block=block,
+                q, k, *positions, one_sided, 1, temperature=tau, block=block,
                 where_anchors=where[0], where_candidates=where[1],
             )  # fmt: skip
             return (g * here[0]).sum() + (h * there[0]).sum(), (here, there)
@@ -173,8 +173,8 @@ def test_both_directions_equal_two_calls(block):
 
     gradients, (here, there) = both(q, k, 0.5)
     wheres = {"where": where}, {"where": where[::-1]}
-    first = naive.streaming(q, k, *places, one_sided, 1, g, 0.5, **wheres[0])
-    second = naive.streaming(k, q, *places[::-1], one_sided, -1, h, 0.5, **wheres[1])
+    first = naive.streaming(q, k, *positions, one_sided, 1, g, 0.5, **wheres[0])
+    second = naive.streaming(k, q, *positions[::-1], one_sided, -1, h, 0.5, **wheres[1])
     dqueries, dkeys = first.dqueries + second.dkeys, first.dkeys + second.dqueries
     check((*here, gradients), first._replace(dqueries=dqueries, dkeys=dkeys))
     check((*there, gradients[1::-1]), second._replace(dqueries=dkeys, dkeys=dqueries))
@@ -194,22 +194,22 @@ def test_both_directions_take_more_at_a_time_on_an_accelerator(backend, rows, mo
 
 def test_what_jax_counts_in_64_bits_stays_in_32():
     """Of every loop's carry; with `jax_enable_x64`, sums of int32 are int64 unless one says."""
-    q, k, places, g = example(10)
+    q, k, positions, g = example(10)
     with jax.enable_x64(True):
-        tiles = jax.eval_shape(functools.partial(run, columns=7), q, k, places, g)
+        tiles = jax.eval_shape(functools.partial(run, columns=7), q, k, positions, g)
         both = jax.eval_shape(
-            lambda q, k: streaming_symmetric_info_nce(q, k, *places, negatives.batch, 1), q, k
+            lambda q, k: streaming_symmetric_info_nce(q, k, *positions, negatives.batch, 1), q, k
         )
     assert {x.dtype for x in jax.tree.leaves((tiles[:2], tiles[2][:2], both))} == {np.dtype("f4")}
 
 
 def test_vmap_is_a_loop():
-    q, k, places, _ = example(6)
+    q, k, positions, _ = example(6)
     g = np.ones(len(q), np.float32)
     scales = jnp.array([0.5, 1.0])
 
     def one(scale):
-        return run(scale * q, k, places, g, block=8, columns=7)
+        return run(scale * q, k, positions, g, block=8, columns=7)
 
     many = jax.vmap(one)(scales)
     rows = [one(scale) for scale in scales]
@@ -223,10 +223,10 @@ def products(function, *args):
 
 
 def test_no_gradient_work_without_differentiation():
-    q, k, places, _ = example(7)
+    q, k, positions, _ = example(7)
 
     def loss(q, k, columns=None):
-        return streaming_info_nce(q, k, *places, negatives.batch, 1, columns=columns)[0].sum()
+        return streaming_info_nce(q, k, *positions, negatives.batch, 1, columns=columns)[0].sum()
 
     assert products(loss, q, k) == 1
     assert products(functools.partial(loss, columns=7), q, k) == 2  # positives' own; all scores
@@ -274,10 +274,10 @@ def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
     """As many as fit the scores that are kept, but one of each sequence at least."""
     monkeypatch.setattr(losses.tiles, "WHOLE_ROWS", 8 * 24)
     monkeypatch.setattr(losses.tiles, "COLUMNS", 8)
-    q, _, (places, _), _ = example(m=24)
+    q, _, (positions, _), _ = example(m=24)
     z = q.reshape(4, 6, 5)
     outputs = CPCOutputs(z, z, z[:, :, None])
-    at = Position(*(p.reshape(4, 6) for p in places))
+    at = Position(*(p.reshape(4, 6) for p in positions))
     text = str(jax.make_jaxpr(lambda x: cpc_loss(x, at, negatives.batch, loss=loss)[0])(outputs))
     found = set(re.findall(r"f32\[(\d+),(?:8|24)\] = dot_general", text))
     assert found == {rows}

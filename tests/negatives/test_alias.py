@@ -12,7 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cpc.negatives import AliasTable, alias_table, draw, log_uniform, probabilities
+from cpc.negatives import (
+    AliasTable,
+    alias_table,
+    draw,
+    draw_unique,
+    expected_count,
+    log_uniform,
+    probabilities,
+)
+from cpc.negatives.alias import _high_product
 from cpc.types import UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
@@ -155,6 +164,70 @@ def test_rare_classes_are_not_rounded_up():
     table = AliasTable(np.array([2.0**-30]), np.array([1], np.int32))
     classes = jax.jit(functools.partial(draw, shape=(2**24,)))(jax.random.key(12), table)
     assert int((classes == 0).sum()) == 0, "0.016 are expected of this table, 2 of a rounded one"
+
+
+@pytest.mark.parametrize("factor", [1, 3, 65_535, 65_536, 10**6, 2**31 - 1])
+def test_the_upper_half_of_a_product_is_exact(factor):
+    x = np.r_[
+        0, 1, 2**16 - 1, 2**16, 2**31, 2**32 - 1, np.random.default_rng(0).integers(2**32, size=9)
+    ]
+    found = _high_product(jnp.asarray(x, jnp.uint32), factor)
+    assert found.tolist() == [int(value) * factor >> 32 for value in x]
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_all_columns_are_as_likely(impl):
+    """Also where their number is no power of two, and of keys of any kind."""
+    table = alias_table(np.ones(7))
+    classes = draw_many(jax.random.key(3, impl=impl), table)
+    counts = np.bincount(np.asarray(classes), minlength=7)
+    assert statistic(counts, np.full(7, 1 / 7), 7) < 38.26  # chi-square, 6 degrees, 1 - 1e-6
+
+
+def until_distinct(rng, table, num):
+    """Draw by draw, from the same stream of turns."""
+    seen, num_draws = [], 0
+    while True:
+        for class_ in np.asarray(draw(jax.random.fold_in(rng, num_draws), table, (num,))).tolist():
+            num_draws += 1
+            seen += [class_] * (class_ not in seen)
+            if len(seen) == num:
+                return seen, num_draws
+
+
+@pytest.mark.parametrize(("size", "num"), [(50, 1), (50, 7), (50, 50), (1000, 200)])
+def test_unique_draws_are_the_first_distinct_ones(size, num):
+    table = alias_table(log_uniform(size))
+    for seed in range(5):
+        rng = jax.random.key(seed)
+        ids, num_draws = jax.jit(draw_unique, static_argnums=2)(rng, table, num)
+        assert (ids.tolist(), int(num_draws)) == until_distinct(rng, table, num)
+
+
+def test_unique_draws_have_the_expected_count():
+    """Of so many draws as it took, a class is in the sample with probability 1 - (1 - q)^draws."""
+    q = log_uniform(40)
+    keys = jax.random.split(jax.random.key(1), 4000)
+    table = jax.device_put(alias_table(q))
+    ids, num_draws = jax.jit(jax.vmap(lambda rng: draw_unique(rng, table, 12)))(keys)
+    found = np.bincount(np.asarray(ids).ravel(), minlength=40) / len(keys)
+    assert found.sum() == pytest.approx(12)
+    expected = np.mean([expected_count(q, int(k), unique=True) for k in num_draws], 0)
+    np.testing.assert_allclose(found, expected, atol=0.03)
+    assert np.abs(12 * q - found).max() > 0.2, "with repeats it would be another number"
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0], [0.0, 1.0, 2.0]])
+def test_more_distinct_classes_than_there_are(weights):
+    table = alias_table(np.array(weights))
+    with pytest.raises(UserError, match="only 2 can be drawn"):
+        draw_unique(jax.random.key(0), table, 3)
+
+
+def test_a_traced_table_without_enough_classes_ends():
+    table = alias_table(np.array([0.0, 1.0, 2.0]))
+    ids, _ = jax.jit(draw_unique, static_argnums=2)(jax.random.key(0), table, 3)
+    assert sorted(ids.tolist()) == [-1, 1, 2]
 
 
 @pytest.mark.parametrize("weights", [[1.0, -1.0], [np.nan], [0.0, 0.0], []])

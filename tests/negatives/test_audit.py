@@ -38,9 +38,7 @@ def numbers(rows):
     return {row.name: row.value for row in rows}
 
 
-@pytest.mark.parametrize(
-    ("b", "predicted"), [(8, 0.1184), (16, 0.0611), (32, 0.0310), (64, 0.0156)]
-)
+@pytest.mark.parametrize(("b", "predicted"), [(8, 0.1184), (32, 0.0310)])
 def test_own_positive_drawn_under_the_rule_of_cpc_audio(b, predicted):
     """128 of b windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
     got = numbers(
@@ -105,7 +103,7 @@ def test_every_pair_by_loops():
     assert "accidental_hits_predicted" not in got
 
 
-def test_weights_of_a_chooser():
+def test_weights_of_a_sampler():
     """Two candidates with weights 3 and 1 of 4 draws: (3 + 1)^2 / (9 + 1) = 1.6."""
 
     def choose(rng, positive, negatives, where):
@@ -226,7 +224,7 @@ def test_sampler_beside_its_predictions():
     assert got["entropy"] == pytest.approx(-(q[:5] * np.log(q[:5])).sum())
 
 
-def test_weights_of_a_sampler():
+def test_weights_of_shared_draws():
     """Shared draws of ids 0, 0, 1 with q = 2/3, 1/3: weights 1, 1, 2 times 3/2."""
     got = numbers(
         audit_sampler(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpc import negatives
-from cpc.losses import Memory, cpc_loss
+from cpc.losses import MemoryBank, cpc_loss
 from cpc.negatives.queue import Queue, ages, make_queue, push
 from cpc.types import CPCOutputs, Position, UserError
 
@@ -22,8 +22,8 @@ compiled_push = jax.jit(push, donate_argnums=0)
 def batch(m, seed):
     rng = np.random.default_rng(seed)
     keys = jnp.asarray(rng.normal(size=(m, 2)), jnp.float32)
-    places = Position(*(jnp.asarray(rng.integers(0, 9, m), jnp.int32) for _ in range(4)))
-    return keys, places, jnp.asarray(rng.random(m) < 0.7)
+    positions = Position(*(jnp.asarray(rng.integers(0, 9, m), jnp.int32) for _ in range(4)))
+    return keys, positions, jnp.asarray(rng.random(m) < 0.7)
 
 
 def in_order(queue: Queue):
@@ -41,10 +41,10 @@ def in_order(queue: Queue):
 def test_equals_a_deque(batches, seed):
     queue, twin = make_queue(SIZE, 2), collections.deque(maxlen=SIZE)
     for step, m in enumerate(batches):
-        keys, places, where = batch(m, seed + step)
-        queue = compiled_push(queue, keys, places, step, where)
+        keys, positions, where = batch(m, seed + step)
+        queue = compiled_push(queue, keys, positions, step, where)
         for i in range(m):
-            sequence, *others = (int(p[i]) for p in places)
+            sequence, *others = (int(p[i]) for p in positions)
             row = (*np.asarray(keys[i]).tolist(), -1 - sequence, *others, step)
             twin.append(row if where[i] else None)
     assert in_order(queue) == [row for row in twin if row is not None]
@@ -54,22 +54,22 @@ def test_equals_a_deque(batches, seed):
 
 
 def test_keys_have_no_gradient_and_keep_the_queues_type():
-    keys, places, _ = batch(2, 0)
+    keys, positions, _ = batch(2, 0)
 
     def total(keys):
-        return push(make_queue(3, 2), keys, places, 0).keys.sum()
+        return push(make_queue(3, 2), keys, positions, 0).keys.sum()
 
     np.testing.assert_array_equal(jax.grad(total)(keys), 0.0)
-    half = push(make_queue(3, 2, jnp.bfloat16), keys, places, 0)
+    half = push(make_queue(3, 2, jnp.bfloat16), keys, positions, 0)
     assert half.keys.dtype == jnp.bfloat16
     assert {x.dtype for x in half.positions} == {jnp.dtype("int32")}
 
 
 def test_latents_that_do_not_exist_leave_nothing():
-    keys, places, where = batch(4, 0)
+    keys, positions, where = batch(4, 0)
     poisoned = jnp.where(where[:, None], keys, jnp.nan)
     assert 0 < where.sum() < 4
-    held = push(make_queue(4, 2), poisoned, places, 0, where).keys
+    held = push(make_queue(4, 2), poisoned, positions, 0, where).keys
     np.testing.assert_array_equal(held, np.where(where[:, None], keys, 0))
 
 
@@ -83,13 +83,13 @@ def test_shapes_stay_what_they_were():
 
 
 def test_a_batch_on_eight_devices():
-    keys, places, where = batch(8, 2)
+    keys, positions, where = batch(8, 2)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    sharded = jax.device_put((keys, places, where), spread)
+    sharded = jax.device_put((keys, positions, where), spread)
     queue = jax.device_put(make_queue(SIZE, 2), jax.sharding.NamedSharding(mesh, jax.P()))
     got = compiled_push(queue, sharded[0], sharded[1], 3, sharded[2])
-    want = push(make_queue(SIZE, 2), keys, places, 3, where)
+    want = push(make_queue(SIZE, 2), keys, positions, 3, where)
     jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
@@ -109,16 +109,16 @@ def test_a_batch_on_eight_devices():
 def test_rules_see_other_sequences(rule, allowed):
     """Four queued latents of sequence 0, times 0 to 3, of two groups, and anchor 0 at time 0."""
     zeros = jnp.zeros(4, jnp.int32)
-    places = Position(zeros, jnp.arange(4), zeros, jnp.array([0, 1, 0, 1]))
-    queue = push(make_queue(4, 2), jnp.zeros((4, 2)), places, 0)
+    positions = Position(zeros, jnp.arange(4), zeros, jnp.array([0, 1, 0, 1]))
+    queue = push(make_queue(4, 2), jnp.zeros((4, 2)), positions, 0)
     anchor = Position(*(jnp.zeros((1, 1), jnp.int32),) * 4)
     there = jax.tree.map(lambda p: p[None], queue.positions)
     assert int(rule(anchor, there, 1).sum()) == allowed
 
 
 def test_pushed_again_sequences_stay_below_zero():
-    keys, places, _ = batch(4, 3)
-    once = push(make_queue(4, 2), keys, places, 0)
+    keys, positions, _ = batch(4, 3)
+    once = push(make_queue(4, 2), keys, positions, 0)
     twice = push(make_queue(4, 2), once.keys, once.positions, 1)
     np.testing.assert_array_equal(once.positions.sequence, twice.positions.sequence)
 
@@ -132,7 +132,7 @@ def test_queue_as_memory_of_the_loss():
     loss = jax.jit(functools.partial(cpc_loss, rule=negatives.excluding_sequence))
 
     def run(queue):
-        memory = Memory(queue.keys, queue.positions, queue.exists)
+        memory = MemoryBank(queue.keys, queue.positions, queue.exists)
         value, sums = loss(outputs, here, memory=memory)
         return float(value), float(sums.n[0] / sums.anchors[0])
 
@@ -152,8 +152,8 @@ def test_size_of_a_queue(size, width):
 
 
 def test_what_does_not_fit_a_queue():
-    keys, places, _ = batch(3, 0)
+    keys, positions, _ = batch(3, 0)
     with pytest.raises(UserError, match="keys of width 2 do not fit a queue of width 4"):
-        push(make_queue(3, 4), keys, places, 0)
+        push(make_queue(3, 4), keys, positions, 0)
     with pytest.raises(UserError, match=r"give \(3,\)"):
-        push(make_queue(3, 2), keys, places._replace(lane=jnp.zeros((1, 1), jnp.int32)), 0)
+        push(make_queue(3, 2), keys, positions._replace(lane=jnp.zeros((1, 1), jnp.int32)), 0)

@@ -82,7 +82,7 @@ def test_only_independent_negatives_are_called_a_bound():
 
 @pytest.mark.parametrize(("shards", "batch"), [(3, 8), (0, 8), (16, 8)])
 def test_shards_must_divide_the_batch(shards, batch):
-    with pytest.raises(UserError, match=r"negatives\.groups"):
+    with pytest.raises(UserError, match=r"negatives\.shards"):
         negatives.within_shards(shards, batch)
 
 

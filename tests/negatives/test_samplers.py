@@ -1,4 +1,4 @@
-"""Choosers: what all of them promise, and the uniform ones against their law."""
+"""Samplers: what all of them promise, and the uniform ones against their law."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from cpc.negatives.proposal import proposed
 from cpc.negatives.samplers import draw_by_units, sample_uniform, uniform_draws, uniform_subset
 from cpc.types import UserError
 
-CHOOSERS = {
+SAMPLERS = {
     "uniform_subset": uniform_subset(4),
     "uniform_draws": uniform_draws(4),
     "hardest": hardest(4),
@@ -21,7 +21,7 @@ CHOOSERS = {
     "proposed, stopped": proposed(4, "stopped"),
     "proposed, through": proposed(4, "through", sharpness=0.5),
 }
-every_chooser = pytest.mark.parametrize("choose", CHOOSERS.values(), ids=CHOOSERS)
+every_sampler = pytest.mark.parametrize("choose", SAMPLERS.values(), ids=SAMPLERS)
 RNG = jax.random.key(1)
 
 
@@ -41,7 +41,7 @@ def loss_of(choose):
     return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
 
-@every_chooser
+@every_sampler
 def test_masked_entries_never_matter(choose):
     positive, poisoned, where = rows()
     clean = jnp.where(where, poisoned, 1e4)
@@ -58,13 +58,13 @@ def test_masked_entries_never_matter(choose):
     assert float(loss(positive, clean, where)[0]) == float(value)
 
 
-@every_chooser
+@every_sampler
 def test_compiled_is_the_same(choose):
     for got, want in zip(jax.jit(choose)(RNG, *rows()), choose(RNG, *rows()), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-@every_chooser
+@every_sampler
 def test_rows_depend_on_themselves_alone(choose):
     """Other rows' scores may change anything: the same key gives this row the same choice."""
     positive, negatives, where = rows()
@@ -74,7 +74,7 @@ def test_rows_depend_on_themselves_alone(choose):
         np.testing.assert_array_equal(got[3:], want[3:])
 
 
-@every_chooser
+@every_sampler
 @pytest.mark.parametrize(("dtype", "scale"), [(jnp.bfloat16, 1.0), (jnp.float32, 1e4)])
 def test_finite_in_half_precision_and_with_huge_scores(choose, dtype, scale):
     value, gradients = loss_of(choose)(*rows(dtype, scale))
@@ -82,7 +82,7 @@ def test_finite_in_half_precision_and_with_huge_scores(choose, dtype, scale):
     assert all(np.isfinite(np.asarray(x, np.float32)).all() for x in (value, *gradients))
 
 
-@every_chooser
+@every_sampler
 def test_an_anchor_without_candidates(choose):
     """A batch of one latent: what needs a candidate says so, what does not returns none."""
     nothing = jnp.zeros(1), jnp.zeros((1, 0)), jnp.zeros((1, 0), bool)

@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import Criterion, Plan, summed_losses
-from cpc.losses.shares import shared_losses
-from cpc.losses.tiles import AnchorScores, Places
+from cpc.losses.blocks import LossReducer, Plan, summed_losses
+from cpc.losses.sharded import sharded_losses
+from cpc.losses.tiles import AnchorScores, Latents
 from cpc.parallel.ring import ring_losses
-from cpc.parallel.shares import check_shares, share
+from cpc.parallel.split import check_divides, split_keys
 from cpc.types import UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
 GATHERED_BYTES = 2**28
 
 
-def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Criterion:
+def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
     """A function like `summed_losses`, of a batch split over the axis of a mesh.
 
     Losses, scores and gradients are those of one device to float32 rounding, for any rule over
@@ -30,29 +30,29 @@ def make_criterion(mesh: jax.sharding.Mesh, axis: str) -> Criterion:
     not depend on the devices.
 
     Raises:
-      UserError: no such axis; and from the criterion, sequences that do not divide by the devices.
+      UserError: no such axis; and from the reducer, sequences that do not divide by the devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"the mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
 
-    def criterion(
+    def reducer(
         queries: Float[Array, "k b a d"],
         keys: Float[Array, "n d"],
-        anchors: Places,
-        candidates: Places,
+        anchors: Latents,
+        candidates: Latents,
         rng: Array,
         plan: Plan,
     ) -> tuple[Float[Array, " k"], AnchorScores]:
         num_devices, num_keys = mesh.shape[axis], anchors.exists.size
-        num_shares = getattr(plan.rule, "num_shares", 1)
-        has_shares = num_shares % num_devices == 0 and len(keys) == num_keys
-        if num_devices == 1 or has_shares or plan.choose is not None:  # nothing has to travel
-            return shared_losses(queries, keys, anchors, candidates, rng, plan)
+        num_shards = plan.num_shards(queries.shape[1])
+        has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
+        if num_devices == 1 or has_shards or plan.choose is not None:  # nothing has to travel
+            return sharded_losses(queries, keys, anchors, candidates, rng, plan)
         travels = plan.may_cut and takes_ring(len(plan.offsets), *keys.shape)
         across = ring_losses if travels else gathered_losses
         return across(queries, keys, anchors, candidates, plan, mesh, axis)
 
-    return criterion
+    return reducer
 
 
 def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
@@ -73,8 +73,8 @@ def takes_ring(num_offsets: int, num_candidates: int, width: int) -> bool:
 def gathered_losses(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "n d"],
-    anchors: Places,
-    candidates: Places,
+    anchors: Latents,
+    candidates: Latents,
     plan: Plan,
     mesh: jax.sharding.Mesh,
     axis: str,
@@ -87,8 +87,8 @@ def gathered_losses(
     Raises:
       UserError: the sequences do not divide by the devices.
     """
-    check_shares(queries.shape[1], mesh.shape[axis])
-    rows, shares = jax.P(None, axis), jax.P(axis)
+    check_divides(queries.shape[1], mesh.shape[axis])
+    rows, shards = jax.P(None, axis), jax.P(axis)
 
     def of_device(queries, keys, anchors, candidates):
         keys, candidates = jax.tree.map(
@@ -101,10 +101,10 @@ def gathered_losses(
     of_devices: Any = jax.shard_map(
         of_device,
         mesh=mesh,
-        in_specs=(rows, shares, shares, shares),
-        out_specs=(shares, rows),
+        in_specs=(rows, shards, shards, shards),
+        out_specs=(shards, rows),
         check_vma=False,  # loss and rule are free to begin a loop with what is no device's own
     )
-    shared = share(keys, candidates, anchors.exists.size, mesh.shape[axis])
+    shared = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
     losses, scores = of_devices(queries, shared[0], anchors, shared[1])
     return jnp.sum(losses, 0), scores

@@ -1,20 +1,20 @@
-"""The candidates in equal shares, one a device."""
+"""The candidates in equal shards, one a device."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.tiles import Places
+from cpc.losses.tiles import Latents
 from cpc.types import UserError
 
 
-def share(
-    keys: Float[Array, "n d"], candidates: Places, num_own: int, num_devices: int
-) -> tuple[Float[Array, "p m d"], Places]:
-    """Keys (p, m, d) and their places (p, m) for each of p devices.
+def split_keys(
+    keys: Float[Array, "n d"], candidates: Latents, num_own: int, num_devices: int
+) -> tuple[Float[Array, "p m d"], Latents]:
+    """Return keys (p, m, d) and their latents (p, m) for each of p devices.
 
     The first `num_own` keys are the batch's latents in order: a device keeps those of its own
-    sequences. Further ones (of a queue) are spread evenly, with places that do not exist as
+    sequences. Further ones (of a queue) are spread evenly, with latents that do not exist as
     padding.
     """
 
@@ -25,13 +25,13 @@ def share(
         parts = [part.reshape(num_devices, -1, *x.shape[1:]) for part in (own, further)]
         return jnp.concatenate(parts, 1) if len(further) else parts[0]
 
-    places = Places(
+    latents = Latents(
         jax.tree.map(lambda x: cut(x, -1), candidates.positions), cut(candidates.exists, False)
     )
-    return cut(keys, 0), places
+    return cut(keys, 0), latents
 
 
-def check_shares(num_sequences: int, num_devices: int) -> None:
+def check_divides(num_sequences: int, num_devices: int) -> None:
     """Raise UserError if the sequences of a batch cannot be split evenly over the devices."""
     if num_sequences % num_devices:
         raise UserError(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.losses import cpc_loss, decoupled, info_nce
+from cpc.losses import cpc_loss, decoupled
 from cpc.losses.blocks import Plan, summed_losses
-from cpc.losses.tiles import Places
-from cpc.parallel import gathered_losses, make_criterion, ring_losses, takes_ring
+from cpc.losses.tiles import Latents
+from cpc.parallel import gathered_losses, make_reducer, ring_losses, takes_ring
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh, replicate
 from cpc.types import CPCOutputs, Position, UserError
 
@@ -28,18 +28,20 @@ FORMS = {"ring": ring_losses, "gather": gathered_losses}
 
 
 def make_problem(further=0, scale=1.0):
-    """Inputs x (b, a, d), parameters upstream of keys and queries, places, and a queue."""
+    """Inputs x (b, a, d), parameters upstream of keys and queries, positions, and a queue."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(B, A, D)) * scale
     params = rng.normal(size=(len(OFFSETS) + 1, D, D))
     time, lane = np.divmod(np.arange(A), LANES)
     speaker = rng.integers(3, size=(B, 1))
-    places = [np.broadcast_to(p, (B, A)) for p in (np.arange(B)[:, None], time, lane, speaker)]
+    positions = [np.broadcast_to(p, (B, A)) for p in (np.arange(B)[:, None], time, lane, speaker)]
     exists = np.arange(A)[None] < np.where(np.arange(B) == 3, 4, A)[:, None]
     queue = rng.normal(size=(further, D)) * scale
     of_queue = [100 + np.arange(further), *rng.integers(3, size=(3, further))]
-    anchors = Places(Position(*(jnp.asarray(p, jnp.int32) for p in places)), jnp.asarray(exists))
-    more = Places(
+    anchors = Latents(
+        Position(*(jnp.asarray(p, jnp.int32) for p in positions)), jnp.asarray(exists)
+    )
+    more = Latents(
         Position(*(jnp.asarray(p, jnp.int32) for p in of_queue)), jnp.asarray(queue[:, 0] > -1)
     )
     arrays = [jnp.asarray(array, jnp.float32) for array in (x, params, queue)]
@@ -47,7 +49,7 @@ def make_problem(further=0, scale=1.0):
 
 
 @functools.cache
-def evaluate(form, devices, rule, further=0, scale=1.0, loss=info_nce, dtype=jnp.float32):
+def evaluate(form, devices, rule, further=0, scale=1.0, loss=None, dtype=jnp.float32):
     """Losses, scores, and the gradient by parameters of both keys and queries."""
     x, params, queue, anchors, more = make_problem(further, scale)
     mesh = make_mesh(devices)
@@ -124,17 +126,17 @@ def outputs_and_positions():
     return CPCOutputs(z, z, predictions), Position(*(jnp.asarray(p, jnp.int32) for p in place))
 
 
-def test_the_loss_takes_the_criterion_of_a_mesh():
+def test_the_loss_takes_the_reducer_of_a_mesh():
     """And draws of negatives do not depend on the devices."""
     outputs, positions = outputs_and_positions()
     mesh = make_mesh(4)
-    criterion = make_criterion(mesh, BATCH_AXIS)
+    reducer = make_reducer(mesh, BATCH_AXIS)
     for choose in (None, negatives.uniform_subset(3)):
         results = [
             jax.jit(functools.partial(cpc_loss, rule=negatives.batch, choose=choose, **more))(
                 jax.device_put(outputs, batch_sharding(mesh)), positions
             )
-            for more in ({}, {"criterion": criterion})
+            for more in ({}, {"reducer": reducer})
         ]
         assert_same(*results)
 
@@ -146,24 +148,24 @@ def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
     mesh = make_mesh(2)
 
     def trace():
-        criterion = make_criterion(mesh, BATCH_AXIS)
-        loss = functools.partial(cpc_loss, rule=negatives.batch, criterion=criterion)
+        reducer = make_reducer(mesh, BATCH_AXIS)
+        loss = functools.partial(cpc_loss, rule=negatives.batch, reducer=reducer)
         return str(jax.make_jaxpr(loss)(outputs, positions))
 
     text = [trace()]
-    monkeypatch.setattr("cpc.parallel.criterion.GATHERED_BYTES", 100)
+    monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
     monkeypatch.setattr("cpc.losses.tiles.WHOLE_ROWS", 7 * 40)
     text += [trace()]
     assert ["all_gather" in t for t in text] == [True, False]
     assert ["ppermute" in t for t in text] == [False, True]
-    # A device's 40 anchors against a share of 40 keys at a time: as many as fit.
+    # A device's 40 anchors against a shard of 40 keys at a time: as many as fit.
     assert ["f32[7,40] = dot_general" in t for t in text] == [False, True]
 
 
 def test_what_jax_counts_in_64_bits_stays_in_32(monkeypatch):
-    monkeypatch.setattr("cpc.parallel.criterion.GATHERED_BYTES", 100)
-    criterion = make_criterion(make_mesh(2), BATCH_AXIS)
-    loss = functools.partial(cpc_loss, rule=negatives.batch, criterion=criterion)
+    monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
+    reducer = make_reducer(make_mesh(2), BATCH_AXIS)
+    loss = functools.partial(cpc_loss, rule=negatives.batch, reducer=reducer)
     with jax.enable_x64(True):
         found = jax.eval_shape(jax.value_and_grad(loss, has_aux=True), *outputs_and_positions())
     assert {x.dtype for x in jax.tree.leaves(found)} == {np.dtype("f4")}
@@ -174,18 +176,18 @@ def test_sequences_that_do_not_divide_are_one_sentence(form):
     x, params, _, anchors, _ = make_problem()
     queries = jnp.einsum("bad,kde->kbae", x, params[1:])
     args = queries, x.reshape(-1, D), anchors, jax.tree.map(jnp.ravel, anchors)
-    plan = Plan(negatives.batch, info_nce, None, OFFSETS, 5, None)
+    plan = Plan(negatives.batch, None, None, OFFSETS, 5, None)
     with pytest.raises(UserError, match="8 sequences cannot be split over 3 devices"):
         FORMS[form](*args, plan, make_mesh(3), BATCH_AXIS)
 
 
 def test_an_axis_that_is_not_of_the_mesh():
     with pytest.raises(UserError, match=f"no axis 'rows': choose one of {BATCH_AXIS}"):
-        make_criterion(make_mesh(2), "rows")
+        make_reducer(make_mesh(2), "rows")
 
 
 def test_shares_of_the_batch_stay_on_their_devices():
-    """As many shares as devices, or more: no latent travels, and the numbers are one device's."""
+    """As many shards as devices, or more: no latent travels, and the numbers are one device's."""
     mesh, rng = make_mesh(4), np.random.default_rng(1)
     z, predictions = (
         jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((B, A, D), (B, A, 2, D))
@@ -194,16 +196,16 @@ def test_shares_of_the_batch_stay_on_their_devices():
         np.arange(B)[:, None], np.arange(A)[None], np.zeros((1, 1)), np.zeros((1, 1))
     )
 
-    def compute(criterion):
+    def compute(reducer):
         def loss(z, predictions):
             outputs = CPCOutputs(z, z, predictions)
             rule = negatives.within_shards(4, B)
-            return cpc_loss(outputs, positions, rule, **criterion)[0]
+            return cpc_loss(outputs, positions, rule, **reducer)[0]
 
         return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
     split = jax.device_put((z, predictions), batch_sharding(mesh))
-    many = compute({"criterion": make_criterion(mesh, BATCH_AXIS)})
+    many = compute({"reducer": make_reducer(mesh, BATCH_AXIS)})
     text = many.lower(*split).compile().as_text()
     assert not any(word in text for word in ("all-gather", "all-to-all", "collective-permute"))
     jax.tree.map(

@@ -155,9 +155,9 @@ def softmax_loss(rows: Rows) -> Float[Array, " m"]:
 
 def logistic_loss(rows: Rows) -> Float[Array, " m"]:
     """Sum of binary cross-entropies: label 1 / p on each positive, 0 on each negative."""
-    share = 1 / jnp.maximum(rows.where_positive.sum(-1, keepdims=True), 1)
-    as_positive = share * jax.nn.softplus(-rows.positive)
-    as_negative = (1 - share) * jax.nn.softplus(rows.positive)
+    label = 1 / jnp.maximum(rows.where_positive.sum(-1, keepdims=True), 1)
+    as_positive = label * jax.nn.softplus(-rows.positive)
+    as_negative = (1 - label) * jax.nn.softplus(rows.positive)
     loss = jnp.where(rows.where_positive, as_positive + as_negative, 0.0).sum(-1)
     loss += jnp.where(rows.where, jax.nn.softplus(rows.negatives), 0.0).sum(-1)
     return jnp.where(rows.counted, loss, 0.0)

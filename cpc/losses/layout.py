@@ -1,0 +1,63 @@
+"""What the ways that save work take for granted of a batch's positions.
+
+Positions that are known, as numpy arrays or outside of `jax.jit`, give a Python boolean; others one
+that the compiled program finds.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from cpc.types import Position
+
+
+def is_grid(positions: Position, where: Any, shape: tuple[int, ...]) -> Any:
+    """Return whether all sequences have the same lanes, and times that count upwards from the same.
+
+    Positions broadcast to the shape (b, t, *lanes); latents that do not exist may be anywhere.
+    """
+    xp, exists = _read(positions, where, shape)
+    b, t = shape[:2]
+    time, lane = (
+        xp.broadcast_to(xp.asarray(x), shape).reshape(b, t, -1)
+        for x in (positions.time, positions.lane)
+    )
+    start = time - xp.arange(t)[:, None]
+    exists = exists.reshape(b, t, -1)
+    lanes, of_lanes = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, exists))
+    times_fit = _one_value_each(xp, start.reshape(1, -1), exists.reshape(1, -1))
+    return _known(times_fit & _one_value_each(xp, lanes, of_lanes))
+
+
+def is_in_shards(positions: Position, where: Any, shape: tuple[int, ...], shard_size: int) -> Any:
+    """Return whether so many sequences after each other, (b, t, ...), are always one shard."""
+    xp, exists = _read(positions, where, shape)
+    shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size
+    num_shards = shape[0] // shard_size
+    return _known(
+        _one_value_each(xp, shard.reshape(num_shards, -1), exists.reshape(num_shards, -1))
+    )
+
+
+def _read(positions, where, shape) -> tuple[Any, Any]:
+    """The library that can look at the positions, and which latents exist."""
+    leaves = jax.tree.leaves((positions, where))
+    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
+    return xp, xp.ones(shape, bool) if where is None else xp.asarray(where)
+
+
+def _one_value_each(xp, x, exists) -> Any:
+    """Whether each row holds one value where it exists, and no two rows the same."""
+    highest = np.iinfo(np.int32).max
+    least = xp.where(exists, x, highest).min(-1)
+    most = xp.where(exists, x, -highest).max(-1)
+    ascending = xp.sort(least)
+    differ = (ascending[1:] > ascending[:-1]) | (ascending[1:] == highest)
+    return (least >= most).all() & differ.all()
+
+
+def _known(fits):
+    return fits if isinstance(fits, Tracer) else bool(fits)
