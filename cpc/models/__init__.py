@@ -15,17 +15,29 @@ from cpc.models.load import (
     embed_with,
     load,
     load_pretrained,
-    module_of,
     save,
 )
+from cpc.models.log_mel import LogMelEncoder
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
-from cpc.models.predictors import LinearPredictor, linear_maps
+from cpc.models.predictors import LinearPredictor
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
-from cpc.models.stream import frames_around, stream_contexts, stream_latents
+from cpc.models.stream import stream_contexts, stream_latents
+
+#: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
+#: padding, dtype and remat by name.
+AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
+
+#: All that the description of an exported model may name: it can call nothing else.
+DESCRIBED = (
+    *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer, LinearPredictor),
+    *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
+)
 
 __all__ = [
+    "AUDIO_ENCODERS",
     "CPC",
+    "DESCRIBED",
     "DIRECTIONS",
     "EXPORTED",
     "GRU",
@@ -39,6 +51,7 @@ __all__ = [
     "ImageCPC",
     "JointCritic",
     "LinearPredictor",
+    "LogMelEncoder",
     "MaskedRowConv",
     "Model",
     "Pretrained",
@@ -52,15 +65,12 @@ __all__ = [
     "end_at",
     "first_clean_offset",
     "frame_positions",
-    "frames_around",
     "from_frame",
     "layer_depths",
-    "linear_maps",
     "load",
     "load_cpc_audio",
     "load_pretrained",
     "make_model",
-    "module_of",
     "patch_grid",
     "resnet_stages",
     "save",

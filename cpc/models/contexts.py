@@ -1,7 +1,11 @@
 """Context networks g_ar: latents z (b, t, d) to contexts c (b, t, h), each causal.
 
-c_t sees z_1 .. z_t and nothing later. Each runs on sequences of any length.
+c_t sees z_1 .. z_t and nothing later. Each runs on sequences of any length, and on those that come
+in pieces: `advance(z, state)` gives the contexts of the latents z that follow those which left
+`state` behind (None: they are the first), and the state that z leaves.
 """
+
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,8 +14,9 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
+from cpc.models.layers import first_layers
 from cpc.models.linear import Conv, Dense
-from cpc.types import UserError
+from cpc.types import PyTree, UserError
 
 
 class GRU(nn.Module):
@@ -21,12 +26,26 @@ class GRU(nn.Module):
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
+    @property
+    def reach(self) -> None:
+        """Number of latents before its own that a context depends on: None for all."""
+        return None
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["GRU", PyTree]:
+        """Return the context of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)
+
+    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
+        """Return the contexts, from zero states."""
+        return self.advance(z)[0]
+
     @nn.compact
-    def __call__(
-        self, z: Float[Array, "b t d"], start: Float[Array, "b h"] | None = None
-    ) -> Float[Array, "b t h"]:
-        """Contexts; `start` is the first layer's state before the first latent."""
-        h = z.astype(self.dtype)
+    def advance(
+        self, z: Float[Array, "b t d"], state: tuple[Array, ...] | None = None
+    ) -> tuple[Float[Array, "b t h"], tuple[Array, ...]]:
+        """Return contexts that go on from `state`, (b, h) of each layer, and the next state."""
+        h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(3 * self.width, dtype=self.dtype, name=f"input{i}")(h)
             w = self.param(
@@ -34,13 +53,14 @@ class GRU(nn.Module):
             ).astype(self.dtype)
             bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,)).astype(self.dtype)
             zero = jnp.zeros((z.shape[0], self.width), self.dtype)
-            first = zero if start is None or i > 0 else start.astype(self.dtype)
-            h = gru_scan(x.swapaxes(0, 1), w, bias, first).swapaxes(0, 1)
-        return h
+            start = zero if state is None else state[i].astype(self.dtype)
+            h = gru_scan(x.swapaxes(0, 1), w, bias, start).swapaxes(0, 1)
+            ends.append(h[:, -1])
+        return h, tuple(ends)
 
 
 def _orthogonal_blocks(rng, shape, dtype=jnp.float32):
-    """One orthogonal matrix a gate."""
+    """Draw an orthogonal matrix for each gate, side by side."""
     width, num_gates = shape[0], shape[1] // shape[0]
     make = nn.initializers.orthogonal()
     keys = jax.random.split(rng, num_gates)
@@ -54,10 +74,26 @@ class LSTM(nn.Module):
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
-    @nn.compact
+    @property
+    def reach(self) -> None:
+        """Number of latents before its own that a context depends on: None for all."""
+        return None
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["LSTM", PyTree]:
+        """Return the context of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)
+
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Contexts from zero states."""
-        h = z.astype(self.dtype)
+        """Return the contexts, from zero states."""
+        return self.advance(z)[0]
+
+    @nn.compact
+    def advance(
+        self, z: Float[Array, "b t d"], state: tuple[tuple[Array, Array], ...] | None = None
+    ) -> tuple[Float[Array, "b t h"], tuple[tuple[Array, Array], ...]]:
+        """Return contexts that go on from `state`, each layer's cell and output, and the next."""
+        h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
             w = self.param(
@@ -72,8 +108,11 @@ class LSTM(nn.Module):
                 hidden = jax.nn.sigmoid(o) * jnp.tanh(cell)
                 return (cell, hidden), hidden
 
-            h = jax.lax.scan(step, (zero, zero), x.swapaxes(0, 1))[1].swapaxes(0, 1)
-        return h
+            start = (zero, zero) if state is None else state[i]
+            end, h = jax.lax.scan(step, start, x.swapaxes(0, 1))
+            h = h.swapaxes(0, 1)
+            ends.append(end)
+        return h, tuple(ends)
 
 
 class CausalConv(nn.Module):
@@ -84,9 +123,29 @@ class CausalConv(nn.Module):
     kernel: int = 3
     dtype: DTypeLike = jnp.float32
 
+    @property
+    def reach(self) -> int:
+        """Number of latents before its own that a context depends on.
+
+        >>> CausalConv(num_layers=2).reach
+        6
+        """
+        return (self.kernel - 1) * (2**self.num_layers - 1)
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["CausalConv", PyTree]:
+        """Return the context of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)
+
+    def advance(
+        self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
+    ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
+        """Return contexts of latents that follow those in `state`, and the next state."""
+        return _advance_in_reach(self, z, state)
+
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Contexts; z_{-1}, z_{-2}, ... count as zero."""
+        """Return the contexts; z_{-1}, z_{-2}, ... count as zero."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm{i}")(h)
@@ -124,9 +183,25 @@ class CausalTransformer(nn.Module):
                 f"{2 * self.num_heads}, not {self.width}: change model.context_width"
             )
 
+    @property
+    def reach(self) -> int:
+        """Number of latents before its own that a context depends on."""
+        return self.num_layers * (self.span - 1)
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["CausalTransformer", PyTree]:
+        """Return the context of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)
+
+    def advance(
+        self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
+    ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
+        """Return contexts of latents that follow those in `state`, and the next state."""
+        return _advance_in_reach(self, z, state)
+
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Contexts."""
+        """Return the contexts."""
         t = z.shape[1]
         back = jnp.arange(t)[:, None] - jnp.arange(t)[None]
         visible = (back >= 0) & (back < self.span)
@@ -146,6 +221,13 @@ class CausalTransformer(nn.Module):
         q, k, v = (part.reshape(heads) for part in jnp.split(project(y), 3, axis=-1))
         y = jax.nn.dot_product_attention(_rotate(q), _rotate(k), v, mask=visible[None, None])
         return Dense(width, dtype=self.dtype, name=f"mix{i}")(y.reshape(b, t, width))
+
+
+def _advance_in_reach(context: Any, z: Array, seen: Array | None) -> tuple[Array, Array]:
+    """Return the contexts of z after the latents `seen`, and all that the next ones can reach."""
+    whole = z if seen is None else jnp.concatenate([seen, z], axis=1)
+    contexts = context(whole)[:, whole.shape[1] - z.shape[1] :]
+    return contexts, whole[:, max(0, whole.shape[1] - context.reach) :]
 
 
 def _rotate(x):

@@ -30,10 +30,10 @@ from jaxtyping import Array, Float
 LEAST_WIDTH = 128
 
 
-def convolve(
+def convolve_signal(
     x: Float[Array, "b s c"], w: Float[Array, "w c d"], stride: int, padding: tuple[int, int]
 ) -> Float[Array, "b t d"]:
-    """Cross-correlation over time: t = (s + sum(padding) - w) // stride + 1 frames out."""
+    """Cross-correlate over time: t = (s + sum(padding) - w) // stride + 1 frames out."""
     if w.shape[0] == 2 * stride:
         return _convolve_frames(x, w, padding)
     return _convolve(x, w, stride, padding)

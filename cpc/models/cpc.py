@@ -7,48 +7,76 @@ import flax.linen as nn
 import jax
 from jaxtyping import Array, Float
 
+from cpc.models.layers import part_of, with_part
 from cpc.types import Batch, CPCOutputs, PyTree
 
 
 class CPC(nn.Module):
-    """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1)."""
+    """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1).
+
+    The input is a waveform (b, s), or a signal of several channels (b, s, channels).
+    """
 
     encoder: nn.Module
     context: nn.Module
     predictor: nn.Module
 
-    def __call__(self, x: Float[Array, "b s"], train: bool = False) -> CPCOutputs:
-        """Latents, contexts and predictions of a batch."""
+    def __call__(self, x: Float[Array, "b s *channels"], train: bool = False) -> CPCOutputs:
+        """Return the latents, contexts and predictions of a batch."""
         z, c = self.embed(x, train)
         return CPCOutputs(z, c, self.predictor(c))
 
     def embed(
-        self, x: Float[Array, "b s"], train: bool = False
+        self, x: Float[Array, "b s *channels"], train: bool = False
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Latents and contexts alone."""
+        """Return latents and contexts, without predictions."""
         z = self.encode(x, train)
         return z, self.context(z)
 
-    def encode(self, x: Float[Array, "b s"], train: bool = False) -> Float[Array, "b t d"]:
-        """Latents alone."""
+    def encode(
+        self, x: Float[Array, "b s *channels"], train: bool = False
+    ) -> Float[Array, "b t d"]:
+        """Return latents alone."""
         return self.encoder(x, train)
+
+    @property
+    def num_layers(self) -> dict[str, int]:
+        """Number of layers of the encoder, under "z", and of the context, under "c"."""
+        return {"z": self.encoder.num_layers, "c": self.context.num_layers}
+
+    @nn.nowrap
+    def upto(self, part: str, number: int, variables: PyTree) -> tuple["CPC", PyTree]:
+        """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
+        name = {"z": "encoder", "c": "context"}[part]
+        shorter, own = getattr(self, name).upto(number, part_of(variables, name))
+        return self.clone(**{name: shorter}), with_part(variables, name, own)
+
+    @nn.nowrap
+    def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
+        """Return the W_k among the model's parameters; None if predictions are not linear in c."""
+        return self.predictor.linear_maps(params["predictor"])
 
 
 class Model(NamedTuple):
-    """A model as three pure functions."""
+    """A module as pure functions, so that nothing else needs to know flax."""
 
     init: Callable[[Array, Batch], PyTree]
     """init(rng, batch) -> variables: {"params": ..., and what else the modules keep}."""
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params.
 
-    The outputs are CPCOutputs, for pictures a tuple of them, one for each direction."""
+    The outputs are CPCOutputs, for images a tuple of them, one for each direction."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) -> (z, c), as in evaluation."""
+    linear_maps: Callable[[PyTree], Array | None]
+    """linear_maps(params) -> the W_k (k, h, d); None if there are several predictors, or none
+    that is linear."""
+    module: Any
+    """The module itself: its geometry, and what an export describes."""
 
 
-def make_model(module: nn.Module) -> Model:
-    """The three functions of a CPC or ImageCPC; batches are dictionaries, the input under "x"."""
+def make_model(module: Any) -> Model:
+    """Return the functions of a CPC or ImageCPC; batches are dictionaries, the input under "x"."""
 
     def init(rng, batch):
         return module.init(rng, batch["x"])
@@ -64,4 +92,4 @@ def make_model(module: nn.Module) -> Model:
         latents_and_contexts: Any = module.apply(variables, x, method="embed")
         return latents_and_contexts
 
-    return Model(jax.jit(init), apply, embed)
+    return Model(jax.jit(init), apply, embed, module.linear_maps, module)

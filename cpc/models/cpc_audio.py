@@ -37,7 +37,7 @@ class _Entry(NamedTuple):
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
-    """Encoder and context of a state dict in a safetensors or npz file, by its own names.
+    """Load encoder and context from a state dict in a safetensors or npz file, by its own names.
 
     Entries are gEncoder.conv0.weight, gEncoder.batchNorm0.weight, gAR.baseNet.weight_ih_l0 and so
     on. The encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow

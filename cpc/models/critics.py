@@ -62,7 +62,7 @@ class Baseline(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n d"]) -> Float[Array, " n"]:
-        """The number of each row of x."""
+        """Return the number of each row of x."""
         return _mlp(x, self.widths, 1, "x")[:, 0]
 
 

@@ -8,26 +8,14 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
-from cpc.models.cpc import CPC
-from cpc.models.encoders import ConvEncoder
-from cpc.models.image_cpc import ImageCPC
-from cpc.models.image_encoders import SmallConvEncoder
-from cpc.models.predictors import LinearPredictor
-from cpc.models.resnet import ResNet, Stage
-from cpc.models.row_contexts import MaskedRowConv, RowGRU
+from cpc import models
 from cpc.types import UserError
-
-#: All that a file may name: it describes these and can call nothing else.
-TYPES: tuple[type, ...] = (
-    *(CPC, ConvEncoder, GRU, LSTM, CausalConv, CausalTransformer, LinearPredictor),
-    *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
-)
 
 
 def describe(value: Any) -> Any:
-    """A module, or a field of one, as json takes it.
+    """Return a module, or a field of one, as json takes it.
 
+    >>> from cpc.models import GRU
     >>> describe(GRU(8))
     {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32'}
     """
@@ -35,8 +23,8 @@ def describe(value: Any) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.init]
         fields = {n: getattr(value, n) for n in names if n not in ("parent", "name")}
         return {"type": type(value).__name__, **_describe_fields(fields)}
-    if isinstance(value, Stage):
-        return {"type": "Stage", **_describe_fields(value._asdict())}
+    if isinstance(value, models.DESCRIBED):  # and no module: a NamedTuple, such as Stage
+        return {"type": type(value).__name__, **_describe_fields(value._asdict())}
     if callable(value):  # ImageCPC makes a context and a predictor for each direction
         return {"made": describe(value())}
     return [describe(item) for item in value] if isinstance(value, tuple | list) else value
@@ -50,7 +38,7 @@ def _describe_fields(fields):
 
 
 def build(description: Any) -> Any:
-    """The module that `describe` described.
+    """Return the module that `describe` described, one of `cpc.models.DESCRIBED`.
 
     Raises:
       UserError: a type that there is not, or fields that it does not take.
@@ -72,7 +60,7 @@ def build(description: Any) -> Any:
     fields = {name: build(value) for name, value in description.items() if name != "type"}
     if "dtype" in fields:
         fields["dtype"] = jnp.dtype(fields["dtype"])
-    known = {kind.__name__: kind for kind in TYPES}
+    known = {kind.__name__: kind for kind in models.DESCRIBED}
     name = description.get("type")
     if name not in known:
         raise UserError(f"a model of type {name!r} is unknown: known are {', '.join(known)}")

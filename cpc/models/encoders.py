@@ -10,14 +10,22 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.channel_norm import channel_norm
-from cpc.models.convolution import convolve
-from cpc.types import UserError
+from cpc.models.convolution import convolve_signal
+from cpc.models.geometry import (
+    frames_around,
+    output_lengths,
+    receptive_field,
+    shortest_input,
+    zeros_around,
+)
+from cpc.models.layers import first_layers
+from cpc.types import PyTree, UserError
 
 NORMS = ("none", "layer", "channel", "batch", "group")
 
 
 class ChannelNorm(nn.Module):
-    """Normalises the channels of each frame by itself, so that no frame sees another.
+    """Normalize the channels of each frame by itself, so that no frame sees another.
 
     y = scale * (x - mean(x)) / sqrt(var(x) + 1e-5) + bias over the channels of a group.
     `unbiased` divides the variance by one channel less, as facebookresearch/CPC_audio does.
@@ -29,7 +37,7 @@ class ChannelNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
-        """Normalise x; statistics in float32 whatever the input."""
+        """Return x normalized; statistics are of float32 whatever the input."""
         width = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones, (width,))
         bias = self.param("bias", nn.initializers.zeros, (width,))
@@ -38,17 +46,17 @@ class ChannelNorm(nn.Module):
 
 
 class ConvEncoder(nn.Module):
-    """Strided convolutions with ReLU on a raw waveform (van den Oord et al. 2018, section 3.1).
+    """Strided convolutions with ReLU on a raw signal (van den Oord et al. 2018, section 3.1).
 
-    Waveform (b, s) in, latents (b, t, width) out, one latent each `stride` samples (160 as in the
-    paper: 10 ms at 16 kHz). Padding:
+    Waveform (b, s), or a signal of several channels (b, s, channels), in; latents (b, t, width)
+    out, one each `stride` samples (160 as in the paper: 10 ms at 16 kHz). Padding:
 
     causal   kernel - stride zeros on the left: t = s // stride, and latent t depends on no sample
              from (t + 1) * stride on;
     same     (kernel - stride + 1) // 2 zeros on both sides: latents look ahead by 152 samples;
     valid    none: t = (s - receptive_field) // stride + 1; or one number of zeros for each layer.
 
-    A waveform shorter than a latent is padded with zeros on the right to give one. Norms act
+    A signal shorter than a latent is padded with zeros on the right to give one. Norms act
     before the ReLU: "layer", "channel" (unbiased variance) and "group" (32 channels each) see one
     frame only; "batch" sees the batch in training and so tells every frame a little of the others.
     """
@@ -61,9 +69,11 @@ class ConvEncoder(nn.Module):
     dtype: DTypeLike = jnp.float32
     remat: bool = False
     """Compute the layers again for the gradient: their activations are not kept meanwhile."""
+    channels: int = 1
+    """Of the input."""
 
     def __post_init__(self):
-        """Reject what no waveform could be encoded with."""
+        """Reject what no signal could be encoded with."""
         super().__post_init__()
         if self.norm not in NORMS:
             raise UserError(
@@ -74,6 +84,12 @@ class ConvEncoder(nn.Module):
                 f"the encoder has {len(self.kernels)} kernels but {len(self.strides)} strides: "
                 "give one of each for every layer"
             )
+        if not self.kernels or any(stride < 1 or kernel < stride for kernel, stride in self.layers):
+            raise UserError(
+                f"the encoder has kernels {list(self.kernels)} and strides {list(self.strides)}: "
+                "give at least one layer, and kernels no shorter than their strides, so that no "
+                "sample is left out"
+            )
         if self.norm == "group" and self.width > 32 and self.width % 32:
             raise UserError(
                 f"group norm has groups of 32 channels, which {self.width} channels do not fill: "
@@ -81,10 +97,17 @@ class ConvEncoder(nn.Module):
             )
         if self.norm in ("channel", "layer", "group") and self.width < 2:
             raise UserError("a norm over the channels needs at least 2: raise model.width")
-        if isinstance(self.padding, str) and self.padding not in ("causal", "same", "valid"):
-            raise UserError(
-                f"encoder padding {self.padding!r} is unknown: choose causal, same or valid"
-            )
+        zeros_around(self.layers, self.padding)
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Kernel and stride of each layer."""
+        return list(zip(self.kernels, self.strides, strict=True))
+
+    @property
+    def num_layers(self) -> int:
+        """Number of convolutions."""
+        return len(self.kernels)
 
     @property
     def stride(self) -> int:
@@ -94,25 +117,56 @@ class ConvEncoder(nn.Module):
     @property
     def receptive_field(self) -> int:
         """Samples that one latent depends on: 465 for the paper's encoder."""
-        field = 1
-        for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
-            field = (field - 1) * stride + kernel
-        return field
+        return receptive_field(self.layers)
 
+    @property
     def pads(self) -> list[tuple[int, int]]:
         """Zeros to the left and right of each layer's input."""
-        layers = list(zip(self.kernels, self.strides, strict=True))
-        if self.padding == "causal":
-            return [(kernel - stride, 0) for kernel, stride in layers]
-        if self.padding == "same":
-            halves = [(kernel - stride + 1) // 2 for kernel, stride in layers]
-            return [(half, half) for half in halves]
-        if self.padding == "valid":
-            return [(0, 0)] * len(layers)
-        return [(int(pad), int(pad)) for pad in self.padding]
+        return zeros_around(self.layers, self.padding)
 
-    def __call__(self, x: Float[Array, "b s"], train: bool = False) -> Float[Array, "b t d"]:
-        """Waveform to latents."""
+    @property
+    def frames_around(self) -> tuple[int, int]:
+        """Frames of `stride` samples before and after its own that a latent sees into.
+
+        >>> ConvEncoder().frames_around, ConvEncoder(padding="same").frames_around
+        ((2, 0), (1, 1))
+        """
+        return frames_around(self.layers, self.pads)
+
+    @property
+    def shortest(self) -> int:
+        """Number of samples to which a shorter signal is filled up with zeros."""
+        return shortest_input(self.layers, self.pads)
+
+    @nn.nowrap
+    def num_latents(self, num_samples: int) -> int:
+        """Return the number of latents of a signal of so many samples.
+
+        >>> ConvEncoder().num_latents(20480), ConvEncoder(padding="valid").num_latents(20480)
+        (128, 126)
+        """
+        return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["ConvEncoder", PyTree]:
+        """Return the encoder that ends after its first `number` layers, and its variables."""
+        shorter = self.clone(
+            kernels=self.kernels[:number],
+            strides=self.strides[:number],
+            padding=self.padding if isinstance(self.padding, str) else self.padding[:number],
+        )
+        return shorter, first_layers(variables, number)
+
+    def __call__(
+        self, x: Float[Array, "b s *channels"], train: bool = False
+    ) -> Float[Array, "b t d"]:
+        """Return the latents of signals."""
+        x = x[..., None] if x.ndim == 2 else x
+        if x.shape[2] != self.channels:
+            raise UserError(
+                f"the signal has {x.shape[2]} channels, but the encoder is made for "
+                f"{self.channels}: give it channels={x.shape[2]}, or other signals"
+            )
         encode = ConvEncoder._encode
         if self.remat:
             encode = nn.remat(encode, static_argnums=(2,))
@@ -120,16 +174,14 @@ class ConvEncoder(nn.Module):
 
     @nn.compact
     def _encode(self, x, train):
-        shortest = self.receptive_field if self.padding == "valid" else self.stride
-        x = jnp.pad(x, ((0, 0), (0, max(0, shortest - x.shape[1]))))
-        y = x[..., None].astype(self.dtype)
-        pads = self.pads()
-        for i, (kernel, stride) in enumerate(zip(self.kernels, self.strides, strict=True)):
+        x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
+        y, pads = x.astype(self.dtype), self.pads
+        for i, (kernel, stride) in enumerate(self.layers):
             # He initialisation keeps the scale through five ReLU layers.
             w = self.param(
                 f"kernel{i}", nn.initializers.he_normal(), (kernel, y.shape[-1], self.width)
             )
-            y = convolve(y, w.astype(self.dtype), stride, pads[i])
+            y = convolve_signal(y, w.astype(self.dtype), stride, pads[i])
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
                 y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`

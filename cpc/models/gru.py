@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 
 def steps_at_once() -> int:
-    """Steps that the loops do in one turn.
+    """Return how many steps the loops do in one turn.
 
     An accelerator then writes what they keep with one kernel for all of them, and starts half as
     many in all; a CPU, which starts none, is slower for it.
@@ -29,23 +29,8 @@ def gru_scan(
     bias: Float[Array, " h"],
     start: Float[Array, "b h"],
 ) -> Float[Array, "t b h"]:
-    """States after each step, time first; gates = 3 h, stacked r, u, n."""
+    """Return the states after each step, time first; gates = 3 h, stacked r, u, n."""
     return _forward(x, w, bias, start)[0]
-
-
-def gru_scan_plain(x, w, bias, start):
-    """The same by automatic differentiation: what tests compare values and gradients with."""
-    width = start.shape[-1]
-
-    def step(h, x):
-        p = h @ w
-        r = jax.nn.sigmoid(x[:, :width] + p[:, :width])
-        u = jax.nn.sigmoid(x[:, width : 2 * width] + p[:, width : 2 * width])
-        n = jnp.tanh(x[:, 2 * width :] + r * (p[:, 2 * width :] + bias))
-        h = n + u * (h - n)
-        return h, h
-
-    return jax.lax.scan(step, start, x)[1]
 
 
 def _forward(x, w, bias, start):

@@ -1,4 +1,4 @@
-"""CPC of pictures: rows of patches for time, in one direction or several.
+"""CPC of images: rows of patches for time, in one direction or several.
 
 The context of a direction has seen all patches up to its row and predicts rows further on. Each
 direction works in its own frame, a flip or transpose of the grid, in which it goes top-down:
@@ -13,14 +13,15 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
 
+from cpc.models.layers import part_of, with_part
 from cpc.models.linear import Dense
-from cpc.types import CPCOutputs, Position, UserError
+from cpc.types import CPCOutputs, Position, PyTree, UserError
 
 DIRECTIONS = ("down", "up", "right", "left")
 
 
 def to_frame(grid: Any, direction: str) -> Any:
-    """The grid (b, i, j, ...) as `direction` passes through it, (b, t, lane, ...).
+    """Return the grid (b, i, j, ...) as `direction` passes through it, (b, t, lane, ...).
 
     >>> to_frame(jnp.array([[[1, 2], [3, 4]]]), "left").tolist()
     [[[2, 4], [1, 3]]]
@@ -31,7 +32,7 @@ def to_frame(grid: Any, direction: str) -> Any:
 
 
 def from_frame(frame: Any, direction: str) -> Any:
-    """The picture's own grid (b, i, j, ...) of what stands in a direction's frame.
+    """Return what stands in a direction's frame in the image's own grid, (b, i, j, ...).
 
     >>> from_frame(jnp.array([[[2, 4], [1, 3]]]), "left").tolist()
     [[[1, 2], [3, 4]]]
@@ -45,15 +46,15 @@ def frame_positions(
     sequence: Int[Array, " b"],
     group: Int[Array, " b"] | None = None,
 ) -> Position:
-    """Positions of latents in a direction's frame: time its rows, lane its places across.
+    """Return the positions of latents in a direction's frame: time its rows, lane its columns.
 
     Arrays that broadcast to (b, t, lane). The positive of an anchor lies `offset` rows on in the
     same lane, whatever the direction; a rule's window counts rows of the frame.
 
     Args:
       z: the latents of one direction's outputs.
-      sequence: the pictures' rows in the global batch.
-      group: the pictures' classes, for rules about groups; one for all if None.
+      sequence: the images' rows in the global batch.
+      group: the images' classes, for rules about groups; one for all if None.
 
     >>> frame_positions(jnp.zeros((1, 2, 3, 4)), jnp.array([7])).lane.tolist()
     [[[0, 1, 2]]]
@@ -78,7 +79,7 @@ class ImageCPC(nn.Module):
     (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d) with the targets' width.
 
     Raises:
-      UserError: an unknown or repeated direction, or none; when called, pictures of another number
+      UserError: an unknown or repeated direction, or none; when called, images of another number
         of channels, patches that are not square, a grid of one row in a direction, or predictions
         of another width than the targets.
     """
@@ -92,7 +93,7 @@ class ImageCPC(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        """Reject directions that there are not."""
+        """Reject unknown and repeated directions."""
         super().__post_init__()
         given = list(self.directions)
         if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
@@ -101,7 +102,7 @@ class ImageCPC(nn.Module):
             )
 
     def setup(self):
-        """Modules of each direction, under its name."""
+        """Make the modules of each direction, under its name."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
         self.predictors = {direction: self.make_predictor() for direction in self.directions}
         if self.target_width is not None:
@@ -113,14 +114,14 @@ class ImageCPC(nn.Module):
     def __call__(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[CPCOutputs, ...]:
-        """Targets, contexts and predictions of each direction, in its own frame."""
+        """Return targets, contexts and predictions of each direction, in its own frame."""
         z = self.encode(x, train)
         return tuple(self._predict(z, direction) for direction in self.directions)
 
     def embed(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[Float[Array, "b i j d"], Float[Array, "b i j h"]]:
-        """Latents and contexts as features, both in the picture's own grid.
+        """Return latents and contexts as features, both in the image's own grid.
 
         The contexts of several directions are concatenated, in the order of `directions`.
         """
@@ -134,16 +135,38 @@ class ImageCPC(nn.Module):
     def encode(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> Float[Array, "b i j d"]:
-        """Latents alone; all patches of all pictures are one batch."""
+        """Return latents alone; all patches of all images are one batch."""
         b, i, j, *patch = x.shape
         if patch[2] != self.channels:
             raise UserError(
-                f"the pictures have {patch[2]} channels, but the model is made for "
-                f"{self.channels}: convert the pictures, or change the model"
+                f"the images have {patch[2]} channels, but the model is made for "
+                f"{self.channels}: convert the images, or change the model"
             )
         if patch[0] != patch[1]:
             raise UserError(f"patches are square, not {patch[0]} by {patch[1]} pixels")
         return self.encoder(x.reshape(-1, *patch), train).reshape(b, i, j, -1)
+
+    @property
+    def num_layers(self) -> dict[str, int]:
+        """Number of layers of the encoder, "z", and of each direction's context, "c"."""
+        return {"z": self.encoder.num_layers, "c": self.make_context().num_layers}
+
+    @nn.nowrap
+    def upto(self, part: str, number: int, variables: PyTree) -> tuple["ImageCPC", PyTree]:
+        """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
+        if part == "z":
+            encoder, own = self.encoder.upto(number, part_of(variables, "encoder"))
+            return self.clone(encoder=encoder), with_part(variables, "encoder", own)
+        context = self.make_context()
+        for direction in self.directions:
+            name = f"contexts_{direction}"
+            _, own = context.upto(number, part_of(variables, name))
+            variables = with_part(variables, name, own)
+        return self.clone(make_context=lambda: self.make_context().upto(number, {})[0]), variables
+
+    @nn.nowrap
+    def linear_maps(self, params: PyTree) -> None:
+        """Return None: each direction has a predictor of its own."""
 
     def _predict(self, z, direction):
         z = to_frame(z, direction)

@@ -1,8 +1,9 @@
-"""Encoders g_enc of pictures: (n, y, x, ch) to latents (n, d), each picture by itself.
+"""Encoders g_enc of images: (n, y, x, ch) to latents (n, d), each image by itself.
 
-A patch is a picture: the patches of a batch go through as one long batch of small pictures.
+A patch is an image: the patches of a batch go through as one long batch of small images.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,10 +13,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from cpc.models.geometry import receptive_field
+from cpc.models.layers import first_layers
 from cpc.models.linear import Conv
-from cpc.types import UserError
+from cpc.types import PyTree, UserError
 
-PICTURE_NORMS = ("none", "layer", "group", "batch")
+IMAGE_NORMS = ("none", "layer", "group", "batch")
 
 
 def check_norm(norm: str, widths: Sequence[int]) -> None:
@@ -24,10 +27,8 @@ def check_norm(norm: str, widths: Sequence[int]) -> None:
     Raises:
       UserError: an unknown norm; "group" with a width that groups of 32 channels do not fill.
     """
-    if norm not in PICTURE_NORMS:
-        raise UserError(
-            f"encoder norm {norm!r} is unknown: choose one of {', '.join(PICTURE_NORMS)}"
-        )
+    if norm not in IMAGE_NORMS:
+        raise UserError(f"encoder norm {norm!r} is unknown: choose one of {', '.join(IMAGE_NORMS)}")
     uneven = [width for width in widths if width > 32 and width % 32]
     if norm == "group" and uneven:
         raise UserError(
@@ -37,9 +38,9 @@ def check_norm(norm: str, widths: Sequence[int]) -> None:
 
 
 def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> Array:
-    """Norm of (n, y, x, ch), to be called inside a compact module; statistics in float32.
+    """Return (n, y, x, ch) normalized, with statistics in float32; called in a compact module.
 
-    "layer" takes them over all of one picture, "group" over its channels by 32: no patch sees
+    "layer" takes them over all of one image, "group" over its channels by 32: no patch sees
     another. "batch" takes them over all patches in training, and so tells each patch of the others,
     the ones it is to predict among them (Henaff et al. 2019 replaced it for that reason).
     """
@@ -51,14 +52,14 @@ def normalise(y: Array, norm: str, train: bool, dtype: DTypeLike, name: str) -> 
     return nn.GroupNorm(groups, dtype=dtype, name=name)(y)
 
 
-def convolve(
+def convolve_images(
     x: Float[Array, "n y x c"],
     w: Float[Array, "u v c d"],
     strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
     **options: Any,
 ) -> Float[Array, "n p q d"]:
-    """Cross-correlation, as jax.lax.conv_general_dilated; on a CPU one matrix product if small.
+    """Convolve as jax.lax.conv_general_dilated does; small images on a CPU by a matrix product.
 
     Up to 16 pixels a side, or for few channels, XLA's convolution and above all its gradients run
     at a fraction of a CPU's matrix product; the product's copy of the columns costs less.
@@ -88,7 +89,7 @@ def _as_product(x, w, strides, padding):
 
 
 def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
-    """Mean over the places of each picture, taken in float32.
+    """Return the mean over the pixels of each image, taken in float32.
 
     >>> mean_pool(jnp.array([[[[1.0], [2.0]], [[3.0], [6.0]]]]))
     Array([[3.]], dtype=float32)
@@ -99,7 +100,7 @@ def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
 class SmallConvEncoder(nn.Module):
     """Convolutions of 3x3 with ReLU for patches of 8 to 24 pixels, such as those of 28 to 96.
 
-    Pictures (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
+    Images (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
     convolution keeps the resolution, each further one halves it. Norms act before the ReLU.
 
     Raises:
@@ -111,36 +112,51 @@ class SmallConvEncoder(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        """Reject what no picture could be encoded with."""
+        """Reject what no image could be encoded with."""
         super().__post_init__()
         if not self.widths:
             raise UserError("the encoder has no layer: give at least one width")
         check_norm(self.norm, self.widths)
 
     @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Kernel and stride of each layer."""
+        return [(3, 1 if n == 0 else 2) for n in range(self.num_layers)]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of convolutions."""
+        return len(self.widths)
+
+    @property
     def stride(self) -> int:
         """Pixels between two places before the mean: 4 by default."""
-        return 2 ** (len(self.widths) - 1)
+        return math.prod(stride for _, stride in self.layers)
 
     @property
     def receptive_field(self) -> int:
         """Pixels a side that one place depends on before the mean: 9 by default."""
-        return 2 * self.stride + 1
+        return receptive_field(self.layers)
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["SmallConvEncoder", PyTree]:
+        """Return the encoder that ends after its first `number` layers, and its variables."""
+        return self.clone(widths=self.widths[:number]), first_layers(variables, number)
 
     @nn.compact
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
-        """Pictures to latents."""
+        """Return the latents of images."""
         y = x.astype(self.dtype)
-        for n, width in enumerate(self.widths):
+        for n, (width, (kernel, stride)) in enumerate(zip(self.widths, self.layers, strict=True)):
             y = Conv(
                 width,
-                (3, 3),
-                strides=1 if n == 0 else 2,
+                (kernel, kernel),
+                strides=stride,
                 padding=1,
                 use_bias=self.norm == "none",
                 kernel_init=nn.initializers.he_normal(),
                 dtype=self.dtype,
-                conv_general_dilated=convolve,
+                conv_general_dilated=convolve_images,
                 name=f"conv{n}",
             )(y)
             y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))

@@ -11,25 +11,25 @@ from flax.linen.dtypes import promote_dtype
 
 
 def promote_all_but_bias(x: Any, kernel: Any, bias: Any, *, dtype: Any) -> tuple[Any, Any, Any]:
-    """Input and kernel to the dtype of the computation."""
+    """Return input and kernel in the dtype of the computation, and the bias in its own."""
     return *promote_dtype(x, kernel, dtype=dtype), bias
 
 
 class Dense(nn.Dense):
-    """x W + b."""
+    """Dense layer, x W + b, whose bias stays in float32."""
 
     promote_dtype: Any = promote_all_but_bias
 
     def __call__(self, inputs: Any) -> Any:
-        """In `dtype`."""
+        """Return the layer's output in `dtype`."""
         return super().__call__(inputs).astype(self.dtype)
 
 
 class Conv(nn.Conv):
-    """Cross-correlation with W, and b."""
+    """Convolution (cross-correlation with W, plus b) whose bias stays in float32."""
 
     promote_dtype: Any = promote_all_but_bias
 
     def __call__(self, inputs: Any) -> Any:
-        """In `dtype`."""
+        """Return the layer's output in `dtype`."""
         return super().__call__(inputs).astype(self.dtype)

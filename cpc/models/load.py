@@ -1,7 +1,6 @@
 """A model in a folder to share: model.safetensors and config.json, and the way back."""
 
 import functools
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,10 +10,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from cpc.models.cpc import Model, make_model
+from cpc.files import write_json
+from cpc.models.cpc import make_model
 from cpc.models.description import build, describe
-from cpc.models.weights import check_entries, flatten, nest, read_weights, write_weights
+from cpc.models.weights import check_entries, read_weights, write_weights
 from cpc.types import ArrayLike, PyTree, UserError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -29,7 +30,7 @@ class Pretrained(NamedTuple):
     module: nn.Module
     variables: PyTree
     input: dict[str, Any]
-    """"kind" (audio or pictures) and "shape" of one x, such as a training window; of audio also
+    """"kind" of the data and "shape" of one x, such as a training window; of audio also
     "sample_rate_hz" and "rms", to which each recording is brought (None: it is taken as it is)."""
     about: dict[str, Any] = {}  # noqa: RUF012 (never written to)
     """What else is known, as json takes it: the step, the config of the run."""
@@ -47,19 +48,18 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
         raise UserError(f"{folder} has a {CONFIG} of something else: choose another folder")
     module, variables, given, about = pretrained
-    write_weights(folder / WEIGHTS, flatten(variables))
+    flat: Any = flatten_dict(variables, sep="/")
+    write_weights(folder / WEIGHTS, flat)
     config = {"format": FORMAT, "model": describe(module), "input": given, "about": about}
-    part = folder / f"{CONFIG}.part"
-    part.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, config)
     return folder
 
 
 def load(folder: str | Path) -> Callable[[ArrayLike], tuple[jax.Array, jax.Array]]:
-    """embed(x) -> (z, c), compiled, of a folder that `save` wrote, or of a run.
+    """Return embed(x) -> (z, c), compiled, from a folder that `save` wrote, or from a run.
 
     A run is exported when it has reached its last step, and by `python -m experiments.export`.
-    x is (b, s) of audio and (b, i, j, y, x, ch) of the patches of pictures; the numbers are those
+    x is (b, s) of audio and (b, i, j, y, x, ch) of the patches of images; the numbers are those
     of the run's own model, to the last bit.
 
     Raises:
@@ -70,13 +70,13 @@ def load(folder: str | Path) -> Callable[[ArrayLike], tuple[jax.Array, jax.Array
 
 
 def embed_with(pretrained: Pretrained) -> Callable[[ArrayLike], tuple[jax.Array, jax.Array]]:
-    """embed(x) -> (z, c), compiled."""
+    """Return embed(x) -> (z, c), compiled, of a model in memory."""
     embed = make_model(pretrained.module).embed
     return functools.partial(jax.jit(embed), pretrained.variables)
 
 
 def load_pretrained(folder: str | Path) -> Pretrained:
-    """The module and the variables of a folder that `save` wrote, or of a run's `exported`.
+    """Return the module and variables in a folder that `save` wrote, or in a run's `exported`.
 
     Raises:
       UserError: as `load`.
@@ -108,27 +108,22 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     module = build(described)
     flat = read_weights(folder / WEIGHTS)
     check_entries(flat, _entries(module, shape, flat), str(folder / WEIGHTS))
-    variables = jax.tree.map(jnp.asarray, nest(flat))
+    variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
 
 
 def _newest_step(run: Path | None) -> int:
-    """The newest checkpoint of a run, by its folder's name; 0 if there is none."""
+    """Return the step of a run's newest checkpoint, by its folder's name; 0 if there is none."""
     names = [path.name for path in run.glob("checkpoints/*")] if run else []
     return max((int(name) for name in names if name.isdecimal()), default=0)
-
-
-def module_of(model: Model) -> nn.Module:
-    """The module that `make_model` was given."""
-    # A Model hides flax from the experiments; what is shared has to name it all the same.
-    return inspect.getclosurevars(inspect.unwrap(model.embed)).nonlocals["module"]
 
 
 def _entries(
     module: nn.Module, shape: tuple[int, ...], found: Mapping[str, np.ndarray]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The entries that a module has; without its predictors if the weights are without them."""
+    """Return the entries that a module has, those of predictors only if the weights have some."""
     has_predictor = any(name.startswith("params/predictor") for name in found)
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
     x = jax.ShapeDtypeStruct((1, *shape), np.float32)
-    return flatten(jax.eval_shape(init, jax.random.key(0), x))
+    flat: Any = flatten_dict(jax.eval_shape(init, jax.random.key(0), x), sep="/")
+    return flat

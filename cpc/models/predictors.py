@@ -1,12 +1,11 @@
 """Predictors: contexts to the latents that they expect at each offset."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
+
+from cpc.types import PyTree
 
 
 class LinearPredictor(nn.Module):
@@ -18,13 +17,12 @@ class LinearPredictor(nn.Module):
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t ... h"]) -> Float[Array, "b t ... k d"]:
-        """Predictions of the latents that lie the offsets ahead."""
+        """Return the predictions of the latents that lie the offsets ahead."""
         return nn.DenseGeneral(
             (self.num_offsets, self.width), use_bias=False, dtype=self.dtype, name="W"
         )(c)
 
-
-def linear_maps(params: Mapping[str, Any]) -> Float[Array, "k h d"] | None:
-    """The W_k among a CPC's parameters; None if they hold no single LinearPredictor."""
-    kernel = params.get("predictor", {}).get("W", {}).get("kernel")
-    return None if kernel is None else jnp.moveaxis(kernel, 1, 0)
+    @nn.nowrap
+    def linear_maps(self, params: PyTree) -> Float[Array, "k h d"]:
+        """Return the W_k, which its parameters hold with the offsets in the middle."""
+        return jnp.moveaxis(params["W"]["kernel"], 1, 0)

@@ -1,4 +1,4 @@
-"""Residual networks with the activation first (ResNet-v2), for patches and whole pictures.
+"""Residual networks with the activation first (ResNet-v2), for patches and whole images.
 
 A block computes x + f(x), where f is two convolutions of 3x3, or a bottleneck of 1x1, 3x3, 1x1, and
 each convolution comes after norm and ReLU (He et al. 2016b). Without norm the last convolution of
@@ -16,9 +16,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.image_encoders import check_norm, convolve, mean_pool, normalise
+from cpc.models.geometry import receptive_field
+from cpc.models.image_encoders import check_norm, convolve_images, mean_pool, normalise
+from cpc.models.layers import part_of, with_part
 from cpc.models.linear import Conv
-from cpc.types import UserError
+from cpc.types import PyTree, UserError
 
 
 class Stage(NamedTuple):
@@ -47,7 +49,7 @@ DEPTHS = {
 
 
 def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...]:
-    """The stages of a network by its depth: 18, 34, 50, 101, 152 or 161.
+    """Return the stages of a network by its depth: 18, 34, 50, 101, 152 or 161.
 
     CPC's first version is resnet_stages(101, 3) without norm, 1024 channels (van den Oord et al.
     2018, section 3.2); its second is resnet_stages(161) with layer norm, 4096 (Henaff et al. 2019).
@@ -69,7 +71,7 @@ def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...
 
 
 class ResNet(nn.Module):
-    """ResNet-v2: pictures (n, y, x, ch) to latents (n, stages[-1].width), the mean over all places.
+    """ResNet-v2: images (n, y, x, ch) to latents (n, stages[-1].width), the mean over all places.
 
     `pooled_stem` begins with a convolution of 7x7 and a maximum over 3x3, which each halve the
     resolution (ImageNet); without it with one of 3x3 at full resolution (patches under 32 pixels).
@@ -87,7 +89,7 @@ class ResNet(nn.Module):
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self):
-        """Reject what no picture could be encoded with."""
+        """Reject what no image could be encoded with."""
         super().__post_init__()
         if not self.stages:
             raise UserError("the ResNet has no stage: give at least one")
@@ -97,17 +99,41 @@ class ResNet(nn.Module):
     @property
     def stride(self) -> int:
         """Pixels between two places before the mean."""
-        return math.prod(stride for _, stride in self._layers())
+        return math.prod(stride for _, stride in self.layers)
 
     @property
     def receptive_field(self) -> int:
         """Pixels a side that one place depends on before the mean; more than a patch is padding."""
-        field = 1
-        for kernel, stride in reversed(self._layers()):
-            field = (field - 1) * stride + kernel
-        return field
+        return receptive_field(self.layers)
 
-    def _layers(self) -> list[tuple[int, int]]:
+    @property
+    def num_layers(self) -> int:
+        """Number of stages."""
+        return len(self.stages)
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["ResNet", PyTree]:
+        """Return the network that ends after its first `number` stages, and its variables.
+
+        The last norm was learned for the last stage. After another it has scale 1 and shift 0, and
+        batch norm mean 0 and variance 1.
+        """
+        gone = [f"stage{n}_" for n in range(number, self.num_layers)]
+        kept = {
+            kind: {k: v for k, v in tree.items() if not k.startswith(tuple(gone))}
+            for kind, tree in variables.items()
+        }
+        width = self.stages[number - 1].width
+        if gone:
+            plain = {
+                kind: {name: jnp.full(width, float(name in ("scale", "var"))) for name in norm}
+                for kind, norm in part_of(kept, "norm").items()
+            }
+            kept = with_part(kept, "norm", plain)
+        return self.clone(stages=self.stages[:number]), kept
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
         """Kernel and stride along the longest path."""
         layers = [(7, 2), (3, 2)] if self.pooled_stem else [(3, 1)]
         for n, stage in enumerate(self.stages):
@@ -118,8 +144,8 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
-        """Pictures to latents."""
-        kernel, stride = self._layers()[0]
+        """Return the latents of images."""
+        kernel, stride = self.layers[0]
         # The stem's input was not rectified: half of He's variance.
         y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
             x.astype(self.dtype)
@@ -159,7 +185,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "n y x ch"], train: bool) -> Float[Array, "n p q d"]:
-        """One block."""
+        """Return x with what the block adds to it."""
         layers = [(self.width, 3, self.stride), (self.width, 3, 1)]
         if self.inner is not None:
             layers = [(self.inner, 1, 1), (self.inner, 3, self.stride), (self.width, 1, 1)]
@@ -176,7 +202,7 @@ class Block(nn.Module):
 
 
 def _convolution(module, width, kernel, stride, scale, name):
-    """A convolution that starts at `scale` times He's initialisation; biases where no norm acts."""
+    """Return a convolution that starts at `scale` times He's values; a bias if no norm acts."""
     return Conv(
         width,
         (kernel, kernel),
@@ -189,6 +215,6 @@ def _convolution(module, width, kernel, stride, scale, name):
             else nn.initializers.zeros
         ),
         dtype=module.dtype,
-        conv_general_dilated=convolve,
+        conv_general_dilated=convolve_images,
         name=name,
     )

@@ -1,4 +1,4 @@
-"""Context networks g_ar of pictures: latents z (b, i, j, d) to contexts c (b, i, j, h).
+"""Context networks g_ar of images: latents z (b, i, j, d) to contexts c (b, i, j, h).
 
 c_ij sees rows 1 .. i of the grid and nothing below; of these rows it sees all columns that the
 network reaches. Each runs on grids of any size.
@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.image_encoders import convolve
+from cpc.models.image_encoders import convolve_images
+from cpc.models.layers import first_layers
 from cpc.models.linear import Conv, Dense
+from cpc.types import PyTree
 
 
 class MaskedRowConv(nn.Module):
@@ -25,9 +27,19 @@ class MaskedRowConv(nn.Module):
     num_layers: int = 5
     dtype: DTypeLike = jnp.float32
 
+    @property
+    def reach(self) -> int:
+        """Number of rows above its own that a context depends on."""
+        return self.num_layers
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["MaskedRowConv", PyTree]:
+        """Return the context of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)
+
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
-        """Contexts; beyond the grid's edges are zeros."""
+        """Return the contexts; beyond the grid's edges are zeros."""
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for n in range(self.num_layers):
             # Differs from Henaff et al.: a norm over the channels of each place comes first.
@@ -39,7 +51,7 @@ class MaskedRowConv(nn.Module):
         return nn.relu(h)
 
     def _convolve(self, y, kernel, name):
-        """Zeros above alone, so that no row sees the one below; on both sides for columns."""
+        """Convolve with zeros above alone, so that no row sees the one below, and on both sides."""
         rows, columns = kernel
         padding = ((rows - 1, 0), (columns // 2, columns // 2))
         return Conv(
@@ -47,7 +59,7 @@ class MaskedRowConv(nn.Module):
             kernel,
             padding=padding,
             dtype=self.dtype,
-            conv_general_dilated=convolve,
+            conv_general_dilated=convolve_images,
             name=name,
         )(y)
 
@@ -66,9 +78,19 @@ class RowGRU(nn.Module):
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
 
+    @property
+    def reach(self) -> None:
+        """Number of rows above its own that a context depends on: None for all."""
+        return None
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["RowGRU", PyTree]:
+        """Return the context of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)
+
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
-        """Contexts; beyond the grid's edges are zeros."""
+        """Return the contexts; beyond the grid's edges are zeros."""
         b, _, num_columns, _ = z.shape
         h, gates = z.astype(self.dtype), 3 * self.width
         for n in range(self.num_layers):

@@ -7,36 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.types import ArrayLike, PyTree, UserError
-
-
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries to one, with the names joined by "/".
-
-    >>> flatten({"params": {"encoder": {"bias": 1}}})
-    {'params/encoder/bias': 1}
-    """
-    flat = {}
-    for name, value in tree.items():
-        is_inner = isinstance(value, Mapping)
-        flat |= flatten(value, f"{prefix}{name}/") if is_inner else {prefix + name: value}
-    return flat
-
-
-def nest(flat: Mapping[str, Any]) -> PyTree:
-    """What `flatten` has flattened.
-
-    >>> nest({"params/encoder/bias": 1})
-    {'params': {'encoder': {'bias': 1}}}
-    """
-    tree: dict[str, Any] = {}
-    for path, value in flat.items():
-        *above, name = path.split("/")
-        inner = tree
-        for part in above:
-            inner = inner.setdefault(part, {})
-        inner[name] = value
-    return tree
+from cpc.files import replacing
+from cpc.types import ArrayLike, UserError
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
@@ -45,20 +17,15 @@ def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
     Raises:
       UserError: the package safetensors is not installed.
     """
-    part = path.with_name(f"{path.name}.part")
     # The format is the arrays' bytes in C order, whatever the order in memory.
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     content = _safetensors().save(contiguous)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with replacing(path) as part:
         part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """The named arrays of a safetensors or npz file.
+    """Return the named arrays of a safetensors or npz file.
 
     Raises:
       UserError: no such file, another ending, a damaged file, or safetensors is not installed.
@@ -81,7 +48,7 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
 
 
 def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """`UserError` that lists every missing, unknown and misshapen entry, if there is any."""
+    """Raise a UserError that lists every missing, unknown and misshapen entry, if there is any."""
     missing = [name for name in wanted if name not in found]
     unknown = [name for name in found if name not in wanted]
     shapes = [

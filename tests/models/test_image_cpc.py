@@ -1,4 +1,4 @@
-"""CPC of pictures: grids, directions and their frames, causality, leaks, and the shared loss."""
+"""CPC of images: grids, directions and their frames, causality, leaks, and the shared loss."""
 
 import functools
 
@@ -56,7 +56,7 @@ def start(module, x):
     return jax.jit(module.apply)(variables, x), variables
 
 
-#: What a context at (i, j) may depend on, and the step to the next place, in the picture's grid.
+#: What a context at (i, j) may depend on, and the step to the next place, in the image's grid.
 VISIBLE = {
     "down": lambda row, column, i, j: row <= i,
     "up": lambda row, column, i, j: row >= i,
@@ -101,7 +101,7 @@ def test_no_context_depends_on_a_patch_further_on(context):
 
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_direction_is_top_down_on_the_picture_turned(context):
-    """Heads of equal weights give equal outputs for pictures turned to their directions."""
+    """Heads of equal weights give equal outputs for images turned to their directions."""
     x, module = patches(2, 3, 3), build(DIRECTIONS, context, target_width=5)
     turned = jnp.concatenate([from_frame(x, direction) for direction in DIRECTIONS])
     variables = random_variables(module, turned)["params"]
@@ -297,8 +297,8 @@ def test_bfloat16_computes_what_float32_does(context):
 
 
 @pytest.mark.parametrize(("make", "words"), [
-    (lambda: patch_grid((28, 28), 32, 4), "32 pixels is larger than the picture of 28 by 28"),
-    (lambda: patch_grid((64, 20), 32, 4), "larger than the picture of 64 by 20"),
+    (lambda: patch_grid((28, 28), 32, 4), "32 pixels is larger than the image of 28 by 28"),
+    (lambda: patch_grid((64, 20), 32, 4), "larger than the image of 64 by 20"),
     (lambda: patch_grid((28, 28), 8, 0), "at least 1 pixel"),
     (lambda: check_offsets([2, 7], (7, 9), ["down"]), "offset 7 needs more than 7 .* has 7"),
     (lambda: check_offsets([2, 3], (7, 3), ["down", "left"]), "going left, but the grid has 3"),

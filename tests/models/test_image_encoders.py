@@ -1,4 +1,4 @@
-"""Encoders of pictures: published sizes, receptive fields, scale without norm, one long batch."""
+"""Encoders of images: published sizes, receptive fields, scale without norm, one long batch."""
 
 import math
 
@@ -22,7 +22,7 @@ ENCODERS = {
 }
 
 
-def pictures(n, size, channels=3, seed=0):
+def images(n, size, channels=3, seed=0):
     shape = (n, size, size, channels)
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
@@ -75,7 +75,7 @@ def test_work_of_the_first_version_of_cpc(monkeypatch):
 
     Counted on XLA's convolutions, which leave out the zeros of the border that a product takes in.
     """
-    monkeypatch.setattr(resnet, "convolve", jax.lax.conv_general_dilated)
+    monkeypatch.setattr(resnet, "convolve_images", jax.lax.conv_general_dilated)
     encoder, x = ResNet(resnet_stages(101, 3)), jnp.zeros((49, 64, 64, 3))
     cost = jax.jit(encoder.apply).lower(shapes(encoder, x), x).cost_analysis()
     np.testing.assert_allclose(cost["flops"], 48.5e9, rtol=0.02)
@@ -83,8 +83,8 @@ def test_work_of_the_first_version_of_cpc(monkeypatch):
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_places_see_the_stated_field(name):
-    """Gradient of a place in the middle before the mean, by 8 pictures since ReLU is sparse."""
-    encoder, x = ENCODERS[name], pictures(8, 48)
+    """Gradient of a place in the middle before the mean, by 8 images since ReLU is sparse."""
+    encoder, x = ENCODERS[name], images(8, 48)
     if name != "small":
         encoder = encoder.clone(stages=(Stage(1, 4), Stage(1, 8, 4)))
     variables = random_variables(encoder, x)
@@ -105,7 +105,7 @@ def test_places_see_the_stated_field(name):
     ("small", "none"), ("resnet", "layer"), ("pooled", "group")
 ])  # fmt: skip
 def test_a_batch_of_patches_equals_a_loop_over_them(name, norm):
-    encoder, x = ENCODERS[name].clone(norm=norm), pictures(3, 12)
+    encoder, x = ENCODERS[name].clone(norm=norm), images(3, 12)
     variables = random_variables(encoder, x)
     apply = jax.jit(lambda x: encoder.apply(variables, x, True))
     together, alone = apply(x), jnp.concatenate([apply(x[n : n + 1]) for n in range(3)])
@@ -181,7 +181,7 @@ def test_products_are_convolutions(kernel, stride, side):
         return value, pull(jnp.cos(value))
 
     own, expected = (
-        jax.jit(lambda: both(image_encoders.convolve))(),
+        jax.jit(lambda: both(image_encoders.convolve_images))(),
         both(jax.lax.conv_general_dilated),
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, expected)
@@ -191,7 +191,7 @@ def test_products_are_convolutions(kernel, stride, side):
     ("small", "layer"), ("resnet", "layer"), ("resnet", "none"), ("pooled", "none")
 ])  # fmt: skip
 def test_encoders_equal_plain_loops(name, norm):
-    encoder, x = ENCODERS[name].clone(norm=norm), pictures(2, 12)
+    encoder, x = ENCODERS[name].clone(norm=norm), images(2, 12)
     variables = random_variables(encoder, x)
     params, x64 = variables["params"], np.asarray(x, np.float64)
     if name == "small":
@@ -204,7 +204,7 @@ def test_encoders_equal_plain_loops(name, norm):
 
 def test_only_batch_norm_tells_a_patch_of_the_others():
     for norm, leaks in [("none", False), ("layer", False), ("group", False), ("batch", True)]:
-        encoder, x = SmallConvEncoder((4, 8), norm), pictures(3, 8)
+        encoder, x = SmallConvEncoder((4, 8), norm), images(3, 8)
         variables = random_variables(encoder, x)
 
         def first(x, encoder=encoder, variables=variables):
@@ -217,7 +217,7 @@ def test_only_batch_norm_tells_a_patch_of_the_others():
 
 
 def test_norms_see_a_whole_patch_or_groups_of_32_channels():
-    x = pictures(2, 8)
+    x = images(2, 8)
     for norm in ("layer", "group"):
         encoder = SmallConvEncoder((64,), norm)
         variables = random_variables(encoder, x)
@@ -238,7 +238,7 @@ def test_norms_see_a_whole_patch_or_groups_of_32_channels():
 def test_without_norm_the_signal_keeps_its_scale(inner):
     """24 blocks deep; each block starts as the identity, its other convolutions scaled (Fixup)."""
     encoder = ResNet((Stage(12, 32, inner), Stage(12, 64, inner)), pooled_stem=False, stem_width=32)
-    x = pictures(4, 8)
+    x = images(4, 8)
     variables = encoder.init(jax.random.key(0), x)  # without jit: few shapes, many draws
     z = jax.jit(encoder.apply)(variables, x)
     assert 0.1 < float(jnp.sqrt(jnp.mean(z**2))) < 10
@@ -253,13 +253,13 @@ def test_without_norm_the_signal_keeps_its_scale(inner):
 
 def test_with_norm_every_convolution_starts_random():
     encoder = ResNet((Stage(1, 4), Stage(1, 8, 4)), "layer", pooled_stem=False, stem_width=4)
-    params = jax.jit(encoder.init)(jax.random.key(0), pictures(1, 8))["params"]
+    params = jax.jit(encoder.init)(jax.random.key(0), images(1, 8))["params"]
     kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 4]
     assert all(jnp.abs(kernel).max() > 0 for kernel in kernels)
 
 
 def test_rematerialisation_changes_no_gradient():
-    plain, x = ENCODERS["resnet"].clone(norm="layer"), pictures(2, 8)
+    plain, x = ENCODERS["resnet"].clone(norm="layer"), images(2, 8)
     remat = plain.clone(remat=True)
     variables = random_variables(plain, x)
     assert jax.tree.structure(shapes(remat, x)) == jax.tree.structure(variables)
@@ -279,7 +279,7 @@ def test_rematerialisation_changes_no_gradient():
     ("small", "group"), ("resnet", "none"), ("pooled", "layer"), ("small", "batch")
 ])  # fmt: skip
 def test_bfloat16_computes_what_float32_does(name, norm):
-    encoder, x = ENCODERS[name].clone(norm=norm), pictures(4, 12)
+    encoder, x = ENCODERS[name].clone(norm=norm), images(4, 12)
     variables = random_variables(encoder, x)
     z = jax.jit(encoder.apply)(variables, x)
     half = encoder.clone(dtype=jnp.bfloat16)
@@ -291,10 +291,10 @@ def test_bfloat16_computes_what_float32_does(name, norm):
 
 
 def test_pictures_of_other_sizes_share_the_weights():
-    """The same network takes a patch, a whole picture, and one that is not square."""
+    """The same network takes a patch, a whole image, and one that is not square."""
     encoder = ENCODERS["pooled"]
-    variables = random_variables(encoder, pictures(1, 16))
-    for x in (pictures(2, 40), pictures(2, 1), pictures(2, 16)[:, :9]):
+    variables = random_variables(encoder, images(1, 16))
+    for x in (images(2, 40), images(2, 1), images(2, 16)[:, :9]):
         z = jax.jit(encoder.apply)(variables, x)
         assert z.shape == (2, 8)
         assert jnp.isfinite(z).all()

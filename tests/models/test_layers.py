@@ -12,6 +12,7 @@ from cpc.models import (
     CPC,
     GRU,
     LSTM,
+    CausalConv,
     CausalTransformer,
     ConvEncoder,
     ImageCPC,
@@ -31,7 +32,7 @@ def audio_module(context, **options):
     return CPC(ConvEncoder(8, **options), context, LinearPredictor(2, 8))
 
 
-def picture_module(encoder, context=functools.partial(RowGRU, 6)):
+def image_module(encoder, context=functools.partial(RowGRU, 6)):
     predictor = functools.partial(LinearPredictor, 1, 8)
     return ImageCPC(encoder, context, predictor, directions=("down", "left"), channels=1)
 
@@ -39,7 +40,7 @@ def picture_module(encoder, context=functools.partial(RowGRU, 6)):
 def draw(module, *shape):
     """Input and variables."""
     x = np.random.default_rng(0).normal(size=shape).astype("f")
-    return jnp.asarray(x), jax.tree.map(jnp.asarray, random_variables(module, x))
+    return jnp.asarray(x), random_variables(module, x)
 
 
 def features(module, variables, layer, x):
@@ -55,8 +56,8 @@ def features(module, variables, layer, x):
         audio_module(GRU(6), norm="batch", padding="same"),
         audio_module(LSTM(6, 2), padding=(3, 2, 1, 1, 1)),
         audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"),
-        picture_module(SmallConvEncoder((4, 8), norm="layer"), functools.partial(MaskedRowConv, 6)),
-        picture_module(ResNet((Stage(1, 4), Stage(1, 8)), norm="batch", pooled_stem=False)),
+        image_module(SmallConvEncoder((4, 8), norm="layer"), functools.partial(MaskedRowConv, 6)),
+        image_module(ResNet((Stage(1, 4), Stage(1, 8)), norm="batch", pooled_stem=False)),
     ],
     ids=["gru", "lstm", "transformer", "small", "resnet"],
 )
@@ -65,12 +66,37 @@ def test_the_last_layers_are_z_and_c(module):
         is_audio = isinstance(module, CPC)
         return module.encoder, module.context if is_audio else module.make_context()
 
-    names, variables = [*layer_depths(module)], {"params": {"encoder": {"norm": {}}}}
+    shape = (2, 1600) if isinstance(module, CPC) else (1, 3, 3, 8, 8, 1)
+    names, (_, variables) = [*layer_depths(module)], draw(module, *shape)
     for part in "zc":
         for layer in (part, names[names.index(part) - 1]):
             same, own = end_at(module, variables, layer)
             assert parts(same) == parts(module)
-            assert own is variables
+            jax.tree.map(np.testing.assert_array_equal, own, variables)
+
+
+@pytest.mark.parametrize(
+    ("part", "shape", "number"),
+    [
+        (ConvEncoder(8, norm="batch", padding=(3, 2, 1, 1, 1)), (2, 1600), 3),
+        (SmallConvEncoder((4, 8), norm="layer"), (2, 8, 8, 1), 1),
+        (ResNet((Stage(1, 4), Stage(2, 8)), norm="batch", pooled_stem=False), (2, 8, 8, 1), 1),
+        (ResNet((Stage(1, 4), Stage(2, 8)), pooled_stem=False), (2, 8, 8, 1), 1),
+        (GRU(6, 3), (2, 5, 4), 2),
+        (LSTM(6, 2), (2, 5, 4), 1),
+        (CausalConv(6, 3), (2, 5, 4), 2),
+        (CausalTransformer(8, 3, num_heads=2), (2, 5, 4), 2),
+        (MaskedRowConv(6, 2), (2, 3, 3, 4), 1),
+        (RowGRU(6, 2), (2, 3, 3, 4), 1),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_shorter_part_has_the_variables_that_it_needs_and_no_more(part, shape, number):
+    _, variables = draw(part, *shape)
+    shorter, own = part.upto(number, variables)
+    assert shorter.num_layers == number < part.num_layers
+    wanted = jax.eval_shape(shorter.init, jax.random.key(0), jnp.zeros(shape))
+    assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, wanted)
 
 
 def test_what_is_left_of_the_layers_makes_the_rest_of_the_features():
@@ -88,7 +114,7 @@ def test_what_is_left_of_the_layers_makes_the_rest_of_the_features():
 
 
 def test_a_layer_of_the_small_encoder_is_the_mean_of_its_places():
-    module = picture_module(SmallConvEncoder((4, 8)))
+    module = image_module(SmallConvEncoder((4, 8)))
     x, variables = draw(module, 2, 3, 3, 8, 8, 1)
     conv = variables["params"]["encoder"]["conv0"]
     patches = x.reshape(-1, 8, 8, 1)
@@ -102,7 +128,7 @@ def test_a_layer_of_the_small_encoder_is_the_mean_of_its_places():
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 def test_a_layer_of_a_resnet_is_what_leaves_its_stage(norm):
     encoder = ResNet((Stage(1, 4), Stage(2, 8)), norm=norm, pooled_stem=False)
-    module = picture_module(encoder)
+    module = image_module(encoder)
     x, variables = draw(module, 1, 2, 2, 8, 8, 1)
     own = {kind: tree["encoder"] for kind, tree in variables.items() if "encoder" in tree}
     _, state = encoder.apply(own, x.reshape(-1, 8, 8, 1), capture_intermediates=True)
@@ -115,9 +141,9 @@ def test_a_layer_of_a_resnet_is_what_leaves_its_stage(norm):
 
 
 def test_contexts_of_each_direction_end_at_the_layer():
-    module = picture_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 2))
+    module = image_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 2))
     x, variables = draw(module, 1, 3, 3, 8, 8, 1)
-    shorter = picture_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 1))
+    shorter = image_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 1))
     np.testing.assert_array_equal(
         features(module, variables, "c1", x), shorter.apply(variables, x, method="embed")[1]
     )

@@ -33,15 +33,16 @@ def test_layers_are_those_of_flax(own, flax, options):
 def test_the_encoders_biases_too():
     encoder = ConvEncoder(4, dtype=jnp.bfloat16)
     x = jnp.zeros((16, 160 * 1024))
-    variables = encoder.init(jax.random.key(0), x[:, :1600])
+    variables = jax.jit(encoder.init)(jax.random.key(0), x[:, :1600])
     variables["params"]["bias4"] = jnp.ones(4)  # of silence the last layer is its bias
-    gradient = jax.grad(lambda v: encoder.apply(v, x).astype(jnp.float32).sum())(variables)
+    loss = lambda v: encoder.apply(v, x).astype(jnp.float32).sum()  # noqa: E731
+    gradient = jax.jit(jax.grad(loss))(variables)
     np.testing.assert_array_equal(gradient["params"]["bias4"], np.full(4, 16384.0))
 
 
 def test_the_row_contexts_biases_too():
     context, z = RowGRU(4, dtype=jnp.bfloat16), jnp.zeros((64, 1, 1024, 3))
-    variables = context.init(jax.random.key(0), z[:1])
-    gradient = jax.grad(lambda v: context.apply(v, z).astype(jnp.float32).sum())(variables)
+    variables = jax.jit(context.init)(jax.random.key(0), z[:1])
+    gradient = jax.jit(jax.grad(lambda v: context.apply(v, z).astype(jnp.float32).sum()))(variables)
     # tanh(x + sigmoid(0) b) (1 - sigmoid(0)) at 0, from each of 65,536 places.
     np.testing.assert_array_equal(gradient["params"]["bias0"], np.full(4, 0.25 * 65536))

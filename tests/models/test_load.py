@@ -28,15 +28,14 @@ from cpc.models import (
     load,
     load_pretrained,
     make_model,
-    module_of,
     save,
 )
 from cpc.models.description import build, describe
-from cpc.models.weights import flatten, nest, read_weights, write_weights
+from cpc.models.weights import read_weights, write_weights
 from cpc.types import UserError
 
 AUDIO = {"kind": "audio", "shape": [640], "sample_rate_hz": 16000, "rms": 0.05}
-PICTURES = {"kind": "pictures", "shape": [3, 3, 8, 8, 1]}
+IMAGES = {"kind": "image", "shape": [3, 3, 8, 8, 1]}
 
 
 def audio_module(context=None, **options):
@@ -44,7 +43,7 @@ def audio_module(context=None, **options):
     return CPC(encoder, GRU(6) if context is None else context, LinearPredictor(2, 8))
 
 
-def picture_module(encoder=None, make_context=None, width=8):
+def image_module(encoder=None, make_context=None, width=8):
     return ImageCPC(
         SmallConvEncoder((4, 8), norm="batch") if encoder is None else encoder,
         make_context or functools.partial(MaskedRowConv, 6, 1),
@@ -64,13 +63,13 @@ MODULES = {
     "lstm": (audio_module(LSTM(6), padding="same"), AUDIO),
     "conv": (audio_module(CausalConv(6, 2), norm="batch"), AUDIO),
     "transformer": (audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"), AUDIO),
-    "pictures": (picture_module(), PICTURES),
+    "images": (image_module(), IMAGES),
     "resnet": (
-        picture_module(
+        image_module(
             ResNet((Stage(1, 8), Stage(1, 8, 4)), pooled_stem=False),
             functools.partial(RowGRU, 6, dtype=jnp.dtype("bfloat16")),
         ),
-        PICTURES,
+        IMAGES,
     ),
 }
 
@@ -87,7 +86,7 @@ def test_a_description_makes_the_same_module(name):
         assert again.make_context() == module.make_context()
 
 
-@pytest.mark.parametrize("name", ["gru", "pictures"])
+@pytest.mark.parametrize("name", ["gru", "images"])
 def test_what_is_loaded_embeds_the_same_to_the_last_bit(tmp_path, name):
     module, given = MODULES[name]
     first = pretrained(module, given)
@@ -107,16 +106,6 @@ def test_arrays_that_lie_in_another_order_are_written_as_they_read(tmp_path):
     array = np.arange(6, dtype="f").reshape(2, 3).T
     write_weights(tmp_path / "a.safetensors", {"a": array})
     np.testing.assert_array_equal(read_weights(tmp_path / "a.safetensors")["a"], array)
-
-
-def test_flatten_and_nest():
-    tree = {"params": {"a": {"b": 1}, "c": 2}, "batch_stats": {"d": 3}}
-    assert nest(flatten(tree)) == tree
-
-
-def test_the_module_of_a_model():
-    module = audio_module()
-    assert module_of(make_model(module)) is module
 
 
 @pytest.fixture

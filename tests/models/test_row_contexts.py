@@ -24,7 +24,7 @@ def grid(b, i, j, d=6, seed=0):
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_a_context_sees_what_it_states_and_no_row_below(name):
     context, reach = CONTEXTS[name]
-    places, z = [(0, 4), (4, 4), (5, 8)], grid(8, 6, 9)  # 8 pictures, since ReLU is sparse
+    places, z = [(0, 4), (4, 4), (5, 8)], grid(8, 6, 9)  # 8 images, since ReLU is sparse
     variables = random_variables(context, z)
 
     def values(z):

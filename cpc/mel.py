@@ -1,0 +1,57 @@
+"""Log-mel energies of sound: what hand-made features and a spectral encoder both begin with."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from cpc.types import Array, ArrayLike
+
+#: About the power of 16-bit rounding: digital silence stays finite.
+POWER_FLOOR = 1e-10
+
+
+def log_mel(
+    x: Float[ArrayLike, "b s"],
+    window: Float[np.ndarray, " w"],
+    hop: int,
+    filters: Float[np.ndarray, "f bins"],
+) -> Float[Array, "b t f"]:
+    """Return the log energies of mel filters over the power spectra of windows, in float32.
+
+    Window t is the samples from t * hop to t * hop + w: t = (s - w) // hop + 1 of them, none beyond
+    the ends. Pad x for other frames.
+
+    Args:
+        x: waveforms in -1..1.
+        window: weights of a window's samples.
+        filters: of `mel_filters`; the Fourier transform is 2 (bins - 1) samples long, at least w.
+
+    >>> filters = mel_filters(16000, 512, 40)
+    >>> log_mel(np.zeros((2, 720), np.float32), np.hamming(400), 160, filters).shape
+    (2, 3, 40)
+    """
+    fft_length = 2 * (filters.shape[1] - 1)
+    num_frames = (x.shape[1] - len(window)) // hop + 1
+    starts = hop * np.arange(num_frames)
+    frames = jnp.asarray(x, jnp.float32)[:, starts[:, None] + np.arange(len(window))]  # (b, t, w)
+    spectrum = jnp.fft.rfft(frames * window.astype(np.float32), fft_length)
+    power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
+    return jnp.log(jnp.maximum(power @ filters.T, POWER_FLOOR))
+
+
+def mel_filters(
+    sample_rate_hz: int, fft_length: int, num_filters: int
+) -> Float[np.ndarray, "f bins"]:
+    """Return triangles of height 1, evenly spaced in mel from 0 to half the sample rate.
+
+    The mel scale is O'Shaughnessy's, 2595 log10(1 + f / 700).
+
+    >>> mel_filters(16000, 512, 40).shape
+    (40, 257)
+    """
+    top = 2595 * np.log10(1 + sample_rate_hz / 2 / 700)
+    edges_hz = 700 * (10 ** (np.linspace(0, top, num_filters + 2) / 2595) - 1)
+    bins_hz = np.arange(fft_length // 2 + 1) * sample_rate_hz / fft_length
+    low, center, high = edges_hz[:-2, None], edges_hz[1:-1, None], edges_hz[2:, None]
+    rising, falling = (bins_hz - low) / (center - low), (high - bins_hz) / (high - center)
+    return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)

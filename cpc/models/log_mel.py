@@ -1,0 +1,142 @@
+"""Log-mel encoder g_enc: fixed spectral features of a waveform, and convolutions over them."""
+
+import math
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from cpc.mel import log_mel, mel_filters
+from cpc.models.encoders import ConvEncoder
+from cpc.models.geometry import (
+    frames_around,
+    output_lengths,
+    receptive_field,
+    shortest_input,
+    zeros_around,
+)
+from cpc.models.layers import first_layers
+from cpc.types import PyTree, UserError
+
+#: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
+MEAN, SCALE = -13.0, 5.0
+#: Samples of the Fourier transform: narrow enough bins for each of 80 mel filters to have some.
+FFT_LENGTH = 2048
+
+
+class LogMelEncoder(nn.Module):
+    """Convolutions over log-mel energies (after van Niekerk et al. 2020, "VQ-CPC").
+
+    Waveform (b, s) in, latents (b, t, width) out, one each `stride` samples (160 is 10 ms at
+    16 kHz). The energies of 80 mel filters in Hamming windows of 25 ms, scaled to a mean near 0 and
+    a variance near 1, go through a `ConvEncoder` of stride 1: a kernel of 3 frames and four of one.
+    Padding, norms and what is done with short waveforms are as there. Nothing is learned of the
+    energies, and gradients pass them.
+
+    Differs from the paper: a latent each 10 ms and not each 20 ms; causal by default; no
+    pre-emphasis, which adds about a constant to each log energy, as the first bias can.
+    """
+
+    width: int = 512
+    kernels: Sequence[int] = (3, 1, 1, 1, 1)
+    norm: str = "none"
+    padding: str = "causal"
+    dtype: DTypeLike = jnp.float32
+    remat: bool = False
+    """Compute the convolutions again for the gradient."""
+    window_samples: int = 400
+    hop_samples: int = 160
+    num_mels: int = 80
+    sample_rate_hz: int = 16000
+
+    def __post_init__(self):
+        """Reject what no waveform could be encoded with."""
+        super().__post_init__()
+        if self.window_samples > FFT_LENGTH:
+            raise UserError(
+                f"a window of {self.window_samples} samples is longer than the Fourier transform's "
+                f"{FFT_LENGTH}: choose a shorter one"
+            )
+        self.make_convolutions()
+
+    @nn.nowrap
+    def make_convolutions(self) -> ConvEncoder:
+        """Return the convolutions that follow the energies."""
+        return ConvEncoder(
+            self.width,
+            self.kernels,
+            (1,) * len(self.kernels),
+            norm=self.norm,
+            padding=self.padding,
+            dtype=self.dtype,
+            remat=self.remat,
+            channels=self.num_mels,
+            parent=None,
+        )
+
+    @property
+    def layers(self) -> list[tuple[int, int]]:
+        """Window and hop of the energies, then kernel and stride of each convolution."""
+        return [(self.window_samples, self.hop_samples), *((kernel, 1) for kernel in self.kernels)]
+
+    @property
+    def num_layers(self) -> int:
+        """Number of convolutions."""
+        return len(self.kernels)
+
+    @property
+    def stride(self) -> int:
+        """Samples between two latents."""
+        return math.prod(stride for _, stride in self.layers)
+
+    @property
+    def receptive_field(self) -> int:
+        """Samples that one latent depends on: 720, 45 ms, by default."""
+        return receptive_field(self.layers)
+
+    @property
+    def pads(self) -> list[tuple[int, int]]:
+        """Zeros to the left and right of each layer's input."""
+        return zeros_around(self.layers, self.padding)
+
+    @property
+    def frames_around(self) -> tuple[int, int]:
+        """Frames of `stride` samples before and after its own that a latent sees into.
+
+        >>> LogMelEncoder().frames_around, LogMelEncoder(padding="same").frames_around
+        ((4, 0), (2, 2))
+        """
+        return frames_around(self.layers, self.pads)
+
+    @property
+    def shortest(self) -> int:
+        """Number of samples to which a shorter waveform is filled up with zeros."""
+        return shortest_input(self.layers, self.pads)
+
+    @nn.nowrap
+    def num_latents(self, num_samples: int) -> int:
+        """Return the number of latents of a waveform of so many samples.
+
+        >>> LogMelEncoder().num_latents(20480), LogMelEncoder(padding="valid").num_latents(20480)
+        (128, 124)
+        """
+        return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["LogMelEncoder", PyTree]:
+        """Return the encoder that ends after its first `number` layers, and its variables."""
+        return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b s"], train: bool = False) -> Float[Array, "b t d"]:
+        """Return the latents of waveforms."""
+        filled = max(0, self.shortest - x.shape[1])
+        left, right = self.pads[0]
+        x = jnp.pad(x, ((0, 0), (left, right + filled)))
+        filters = mel_filters(self.sample_rate_hz, FFT_LENGTH, self.num_mels)
+        energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
+        convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
+        return convolutions((energies - MEAN) / SCALE, train)
