@@ -1,7 +1,7 @@
-"""Patches of pictures and their augmentation, on the device.
+"""Patches of images and their augmentation, on the device.
 
 Raw uint8 comes from the host; everything here is pure in (rng, pixels), and what is drawn for a
-picture does not depend on how many others there are. Composed and jitted by the caller:
+image does not depend on how many others there are. Composed and jitted by the caller:
 
     [1] images -> crop_and_flip -> scale_pixels -> to_grey -> cut_patches -> jitter_patches
     [2] images -> crop_and_flip -> scale_pixels -> cut_patches -> augment_patches
@@ -39,7 +39,7 @@ def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
 
 
 def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
-    """Luma 0.299 R + 0.587 G + 0.114 B of the last axis; grey pictures stay as they are.
+    """Luma 0.299 R + 0.587 G + 0.114 B of the last axis; grey images stay as they are.
 
     Raises:
         UserError: neither 1 nor 3 channels.
@@ -55,7 +55,7 @@ def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "
     """The central size x size pixels: what `crop_and_flip` becomes for evaluation.
 
     Raises:
-        UserError: pictures smaller than `size`.
+        UserError: images smaller than `size`.
     """
     _check_size(images.shape, size, "a crop")
     top, left = (images.shape[1] - size) // 2, (images.shape[2] - size) // 2
@@ -65,10 +65,10 @@ def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "
 def crop_and_flip(
     rng: Key[Array, ""], images: Shaped[Array, "b _ _ ch"], size: int
 ) -> Shaped[Array, "b size size ch"]:
-    """A random size x size crop of each picture, mirrored left to right with probability 1/2.
+    """A random size x size crop of each image, mirrored left to right with probability 1/2.
 
     Raises:
-        UserError: pictures smaller than `size`.
+        UserError: images smaller than `size`.
     """
     _check_size(images.shape, size, "a crop")
     _, y, x, ch = images.shape
@@ -96,7 +96,7 @@ def cut_patches(
            [6, 7]], dtype=int32)
 
     Raises:
-        UserError: pictures smaller than a patch, or a patch or stride below 1.
+        UserError: images smaller than a patch, or a patch or stride below 1.
     """
     if stride < 1:
         raise UserError(f"the stride of patches is {stride}: choose at least 1 pixel")
@@ -136,7 +136,7 @@ def augment_patches(
     rng: Key[Array, ""],
     patches: Float[Array, "b i j p p ch"],
     *,
-    colour_drop: Number = 0,
+    color_drop: Number = 0,
     rotation_degrees: Number = 0,
     shear: Number = 0,
     elastic_pixels: Number = 0,
@@ -153,7 +153,7 @@ def augment_patches(
     Args:
         rng: a key.
         patches: in [-1, 1].
-        colour_drop: probability that all but one channel become grey (0); nothing if there is one.
+        color_drop: probability that all but one channel become grey (0); nothing if there is one.
         rotation_degrees: angles are U(-rotation_degrees, rotation_degrees).
         shear: each row is moved by U(-shear, shear) times its distance from the middle.
         elastic_pixels: standard deviation of the displacements on a 3 x 3 grid, made smooth.
@@ -165,7 +165,7 @@ def augment_patches(
     """
     ch = patches.shape[-1]
     _check_channels(ch)
-    _check_switch("colour_drop", colour_drop, 1)
+    _check_switch("color_drop", color_drop, 1)
     _check_switch("rotation_degrees", rotation_degrees, 180)
     _check_switch("shear", shear, None)
     _check_switch("elastic_pixels", elastic_pixels, None)
@@ -185,9 +185,9 @@ def augment_patches(
             mean = patch.mean()
             scaled = (patch - mean) * (1 + contrast * (2 * factor - 1)) + mean
             patch = jnp.clip(scaled + brightness * (2 * shift - 1), -1, 1)
-        if colour_drop and ch > 1:
+        if color_drop and ch > 1:
             is_kept = jnp.arange(ch) == jnp.floor(ch * channel)
-            patch = jnp.where(is_kept | (drop >= colour_drop), patch, 0)
+            patch = jnp.where(is_kept | (drop >= color_drop), patch, 0)
         return patch
 
     return _each_patch(augment, rng, patches.astype(jnp.float32)).astype(patches.dtype)
@@ -206,7 +206,7 @@ def warp(
 
     Args:
         patch: any values.
-        angle: radians, counter-clockwise as the picture is seen.
+        angle: radians, counter-clockwise as the image is seen.
         shear: columns that a row moves, a row's distance from the middle.
         displacement: pixels down and right on a coarse grid, brought to (p, p, 2) by cubic
             interpolation.
@@ -235,7 +235,7 @@ def _each_patch(augment: Callable[[Array, Array], Array], rng: Array, patches: A
 
 def _check_channels(channels: int) -> None:
     if channels not in (1, 3):
-        raise UserError(f"pictures have {channels} channels: 1 (grey) or 3 (colour) are known")
+        raise UserError(f"images have {channels} channels: 1 (grey) or 3 (color) are known")
 
 
 def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
@@ -243,8 +243,8 @@ def _check_size(shape: tuple[int, ...], size: int, what: str) -> None:
         raise UserError(f"{what} of {size} pixels holds nothing: choose at least 1")
     if min(shape[1:3]) < size:
         raise UserError(
-            f"pictures of {shape[1]}x{shape[2]} pixels are smaller than {what} of {size}x{size}: "
-            "choose a smaller one, or bring the pictures to a larger size"
+            f"images of {shape[1]}x{shape[2]} pixels are smaller than {what} of {size}x{size}: "
+            "choose a smaller one, or bring the images to a larger size"
         )
 
 

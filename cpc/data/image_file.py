@@ -1,4 +1,4 @@
-"""One picture file as uint8 pixels, whatever its format, depth and colours."""
+"""One image file as uint8 pixels, whatever its format, depth and colors."""
 
 import io
 
@@ -16,7 +16,7 @@ MAX_PIXELS = 89_000_000
 def decode_image(
     content: bytes, name: str, *, size: int | None, channels: int
 ) -> UInt8[np.ndarray, "y x ch"]:
-    """Decode a picture to `channels` channels, 1 (grey) or 3 (RGB).
+    """Decode an image to `channels` channels, 1 (grey) or 3 (RGB).
 
     Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparency is
     dropped, of an animation the first frame counts. Orientation tags of cameras are not followed.
@@ -25,11 +25,11 @@ def decode_image(
         content: the file's bytes.
         name: what error messages call it.
         size: the central square, resized to size x size pixels (a smaller one is enlarged); None
-            for the whole picture as it is.
+            for the whole image as it is.
         channels: 1 or 3.
 
     Raises:
-        UserError: no picture, cut short, damaged, or more than `MAX_PIXELS`.
+        UserError: no image, cut short, damaged, or more than `MAX_PIXELS`.
     """
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -41,15 +41,15 @@ def decode_image(
             if size is not None:  # a JPEG can decode to 1/2, 1/4 or 1/8, as long as that is enough
                 image.draft(None, (size, size))
             image.load()
-            picture = _convert(image, channels)
-            if size is not None and picture.size != (size, size):
-                square = _central_square(*picture.size)
-                picture = picture.resize((size, size), Image.Resampling.BILINEAR, square)
+            bitmap = _convert(image, channels)
+            if size is not None and bitmap.size != (size, size):
+                square = _central_square(*bitmap.size)
+                bitmap = bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
     except UserError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds, down to IndexError, for damaged files
         raise UserError(f"{name} does not decode: {error}") from error
-    return np.asarray(picture, np.uint8).reshape(picture.height, picture.width, channels)
+    return np.asarray(bitmap, np.uint8).reshape(bitmap.height, bitmap.width, channels)
 
 
 def _convert(image: Image.Image, channels: int) -> Image.Image:

@@ -1,11 +1,10 @@
-"""Decode a set of pictures once: into memory if it fits, else to know labels and damaged ones.
+"""Decode a set of images once: into memory if it fits, else to know labels and damaged ones.
 
 Threads decode: Pillow lets go of the interpreter while it works, and processes would have to copy
 the pixels to each other.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,21 +16,21 @@ import numpy as np
 
 from cpc.data.cache import cache_dir
 from cpc.data.images import Images, LazyPixels
+from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
+from cpc.files import read_json, write_json
 from cpc.types import UserError
-
-Log = Callable[[str], object]
 
 #: A larger set stays where it is and is decoded each time.
 MEMORY_BYTES = 4 * 1024**3
-#: Pictures a thread takes at a time.
+#: Images a thread takes at a time.
 BLOCK = 64
 
 
-class PictureFiles(NamedTuple):
-    """Pictures of which nothing is decoded yet."""
+class ImageFiles(NamedTuple):
+    """Images of which nothing is decoded yet."""
 
-    num_pictures: int
+    num_images: int
     read: Callable[[int], tuple[np.ndarray, int]]
     """index -> uint8 (y, x, ch), label; `UserError` where it is damaged."""
     describe: Callable[[int], str]
@@ -44,14 +43,14 @@ class PictureFiles(NamedTuple):
 
 
 def load_images(
-    files: PictureFiles,
+    files: ImageFiles,
     log: Log,
     *,
     max_skipped_fraction: float,
     memory_bytes: int = MEMORY_BYTES,
     cache: Path | None = None,
 ) -> Images:
-    """All pictures that decode; the others are in `skipped`.
+    """Decode all images; those that do not decode are in `skipped`.
 
     A set of more than `memory_bytes` is decoded all the same, once, to find the damaged ones before
     a run does; its labels and damages are kept in `cache` (`cache_dir()` if None).
@@ -60,21 +59,21 @@ def load_images(
         UserError: none decodes, more than `max_skipped_fraction` do not, or sizes differ.
     """
     shape = _first_shape(files)
-    if files.num_pictures * prod(shape) <= memory_bytes:
-        pixels = np.empty((files.num_pictures, *shape), np.uint8)
+    if files.num_images * prod(shape) <= memory_bytes:
+        pixels = np.empty((files.num_images, *shape), np.uint8)
         labels, reasons = _decode_all(files, shape, log, pixels)
     else:
         pixels = None
         path = (cache_dir() if cache is None else cache) / "images" / f"{files.fingerprint}.json"
         labels, reasons = _checked_once(files, shape, log, path)
     skipped = tuple((files.describe(i), reason) for i, reason in sorted(reasons.items()))
-    if len(skipped) > max_skipped_fraction * files.num_pictures:
+    if len(skipped) > max_skipped_fraction * files.num_images:
         first = "; ".join(reason for _, reason in skipped[:3])
         raise UserError(
-            f"{len(skipped)} of {files.num_pictures} pictures in {files.where} do not decode, "
+            f"{len(skipped)} of {files.num_images} images in {files.where} do not decode, "
             f"more than {max_skipped_fraction:.0%}: {first}"
         )
-    kept = np.delete(np.arange(files.num_pictures), sorted(reasons))
+    kept = np.delete(np.arange(files.num_images), sorted(reasons))
     if pixels is None:
         chosen = LazyPixels((len(kept), *shape), lambda i: files.read(int(kept[i]))[0])
     else:
@@ -93,65 +92,62 @@ def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
 
 
 def check_pixels(size: int | None, channels: int) -> None:
-    """`UserError` for what no picture can be decoded to."""
+    """`UserError` for what no image can be decoded to."""
     if size is not None and size < 1:
         raise UserError(f"size is {size}: choose a number of pixels, at least 1")
     if channels not in (1, 3):
-        raise UserError(f"channels is {channels}: choose 1 (grey) or 3 (colour)")
+        raise UserError(f"channels is {channels}: choose 1 (grey) or 3 (color)")
 
 
-def _first_shape(files: PictureFiles) -> tuple[int, int, int]:
+def _first_shape(files: ImageFiles) -> tuple[int, int, int]:
     first = ""
-    for index in range(files.num_pictures):
+    for index in range(files.num_images):
         try:
             y, x, ch = files.read(index)[0].shape
             return y, x, ch
         except UserError as error:
             first = first or str(error)
-    raise UserError(f"none of the {files.num_pictures} pictures in {files.where} decodes: {first}")
+    raise UserError(f"none of the {files.num_images} images in {files.where} decodes: {first}")
 
 
 def _decode_all(
-    files: PictureFiles, shape: tuple[int, int, int], log: Log, pixels: np.ndarray | None
+    files: ImageFiles, shape: tuple[int, int, int], log: Log, pixels: np.ndarray | None
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Labels (n,), and why a picture does not decode by its index; fills `pixels` (n, y, x, ch)."""
-    labels = np.full(files.num_pictures, UNLABELLED, np.int32)
+    """Labels (n,), and why an image does not decode by its index; fills `pixels` (n, y, x, ch)."""
+    labels = np.full(files.num_images, UNLABELLED, np.int32)
     reasons: dict[int, str] = {}
 
     def decode(block: range) -> None:
         for index in block:
             try:
-                picture, labels[index] = files.read(index)
+                image, labels[index] = files.read(index)
             except UserError as error:
                 reasons[index] = str(error)
                 continue
-            if picture.shape != shape:
+            if image.shape != shape:
                 raise UserError(
-                    f"the pictures in {files.where} have several sizes, first {shape}, then "
-                    f"{picture.shape} (rows, columns, channels): give the size to bring them to"
+                    f"the images in {files.where} have several sizes, first {shape}, then "
+                    f"{image.shape} (rows, columns, channels): give the size to bring them to"
                 )
             if pixels is not None:
-                pixels[index] = picture
+                pixels[index] = image
 
-    starts = range(0, files.num_pictures, BLOCK)
-    blocks = [range(start, min(start + BLOCK, files.num_pictures)) for start in starts]
+    starts = range(0, files.num_images, BLOCK)
+    blocks = [range(start, min(start + BLOCK, files.num_images)) for start in starts]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for done, _ in enumerate(pool.map(decode, blocks), 1):
             if done % 1000 == 0:
-                log(f"decoded {done * BLOCK} of {files.num_pictures} pictures")
+                log(f"decoded {done * BLOCK} of {files.num_images} images")
     return labels, reasons
 
 
 def _checked_once(
-    files: PictureFiles, shape: tuple[int, int, int], log: Log, path: Path
+    files: ImageFiles, shape: tuple[int, int, int], log: Log, path: Path
 ) -> tuple[np.ndarray, dict[int, str]]:
     if path.exists():
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path)
         return np.asarray(kept["labels"], np.int32), {int(i): r for i, r in kept["skipped"]}
-    log(f"decoding the {files.num_pictures} pictures of {files.where} once, to find damaged ones")
+    log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
     labels, reasons = _decode_all(files, shape, log, None)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps({"labels": labels.tolist(), "skipped": sorted(reasons.items())}))
-    part.replace(path)
+    write_json(path, {"labels": labels, "skipped": sorted(reasons.items())})
     return labels, reasons

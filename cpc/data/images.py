@@ -1,4 +1,4 @@
-"""A set of labelled pictures, in memory or decoded when asked for, and batches of it."""
+"""A set of labelled images, in memory or decoded when asked for, and batches of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from cpc.types import Batch, UserError
 
 @dataclass(frozen=True)
 class LazyPixels:
-    """Pictures that are decoded when asked for.
+    """Images that are decoded when asked for.
 
     Indexes like the uint8 array (n, y, x, ch) that it stands for, along its first axis, so whoever
     takes `pixels[rows]` need not know which of the two it has.
@@ -31,14 +31,14 @@ class LazyPixels:
         if rows.ndim == 0:
             return self.read(int(rows))
         pixels = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        for place, row in zip(pixels, rows, strict=True):
-            place[:] = self.read(int(row))
+        for slot, row in zip(pixels, rows, strict=True):
+            slot[:] = self.read(int(row))
         return pixels
 
 
 @dataclass(frozen=True)
 class Images:
-    """Pictures of one size, wherever they lie."""
+    """Images of one size, wherever they lie."""
 
     pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels
     """uint8 (n, y, x, ch); ch is 1 or 3."""
@@ -53,7 +53,7 @@ class Images:
 
 
 def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]) -> Images:
-    """The pictures `indices`, in that order; an array is copied, lazy pictures stay lazy."""
+    """The images `indices`, in that order; an array is copied, lazy images stay lazy."""
     indices = np.asarray(indices, np.int64).reshape(-1)
     pixels = images.pixels
     if isinstance(pixels, LazyPixels):
@@ -76,7 +76,7 @@ def make_image_batches(
     """`step -> batch`, each epoch a new shuffle: a pure function of (seed, step, process).
 
     An epoch is len(images) // batch_size steps; what a shuffle leaves over is another remainder
-    next time, so no picture is twice in a batch. The draws are those of the global batch and each
+    next time, so no image is twice in a batch. The draws are those of the global batch and each
     process takes its rows, so the number of processes or threads changes nothing that is drawn.
 
     A batch, b = batch_size / num_processes:
@@ -89,7 +89,7 @@ def make_image_batches(
         UserError: a batch below 1, larger than the set, or that does not divide among processes.
     """
     if batch_size < 1:
-        raise UserError(f"a batch of {batch_size} pictures holds nothing: choose at least 1")
+        raise UserError(f"a batch of {batch_size} images holds nothing: choose at least 1")
     if batch_size % num_processes:
         raise UserError(
             f"a batch of {batch_size} does not divide among {num_processes} processes: "
@@ -97,7 +97,7 @@ def make_image_batches(
         )
     if batch_size > len(images):
         raise UserError(
-            f"a batch of {batch_size} is more than the {len(images)} pictures there are: "
+            f"a batch of {batch_size} is more than the {len(images)} images there are: "
             "choose a smaller batch_size"
         )
     rows_each = batch_size // num_processes
@@ -109,8 +109,8 @@ def make_image_batches(
         return np.random.default_rng((seed, epoch)).permutation(len(images)).astype(np.int32)
 
     def batch(step: int) -> Batch:
-        epoch, place = divmod(step, epoch_steps)
-        chosen = shuffled(epoch)[place * batch_size + rows]
+        epoch, number = divmod(step, epoch_steps)
+        chosen = shuffled(epoch)[number * batch_size + rows]
         return {
             "x": images.pixels[chosen],
             "label": images.labels[chosen],

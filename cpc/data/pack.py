@@ -7,7 +7,6 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import TextIO
 
 import numpy as np
 
-from cpc.data.folder import check_skipped, read_folder
 from cpc.data.journal import (
     DATA_NAME,
     JOURNAL_NAME,
@@ -25,10 +23,11 @@ from cpc.data.journal import (
     part_folder,
     read_journal,
 )
+from cpc.data.log import Log
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, root_mean_square
+from cpc.data.sources.folder import check_skipped, read_folder
+from cpc.files import read_json
 from cpc.types import UserError
-
-Log = Callable[[str], object]
 
 INDEX_VERSION = 1
 #: What a folder of recordings looked like when its pack was made.
@@ -108,17 +107,6 @@ def pack_folder(
     return packed
 
 
-def open_pack(path: str | Path) -> Recordings:
-    """A pack without its source; `UserError` if it is not there, cut short or changed."""
-    path = Path(path)
-    index = _read_index(path)
-    if index is None:
-        raise UserError(f"there is no pack in {path}: make one with pack(recordings, path)")
-    if problem := _problem(index, index["fingerprint"], path):
-        raise UserError(f"{problem}: remove the folder and pack again")
-    return _open(index, path)
-
-
 def _open(index: dict, path: Path) -> Recordings:
     samples = np.asarray(np.memmap(path / DATA_NAME, "<i2", "r"))  # a plain array is quicker to cut
     offsets = np.asarray(index["offsets"], np.int64)
@@ -138,7 +126,6 @@ def _open(index: dict, path: Path) -> Recordings:
         read=read,
         gather=gather,
         rms=np.asarray(index["rms"], np.float32),
-        transcripts=index["transcripts"],
         skipped=tuple((where, reason) for where, reason in index["skipped"]),
         fingerprint=index["fingerprint"],
     )
@@ -146,8 +133,8 @@ def _open(index: dict, path: Path) -> Recordings:
 
 def _read_index(path: Path) -> dict | None:
     try:
-        index = json.loads((path / "index.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        index = read_json(path / "index.json")
+    except UserError:
         return None
     return index if index.get("version") == INDEX_VERSION else None
 
@@ -206,18 +193,16 @@ def _write(
         log(f"skipped {name}: {reason}")
     check_skipped(written.damaged, len(recordings), max_skipped_fraction, "the pack")
     lengths = recordings.lengths[written.kept]
-    names = [recordings.names[i] for i in written.kept]
     index = {
         "version": INDEX_VERSION,
         "fingerprint": fingerprint,
         "crc32": written.crc32,
         "changed_ns": (part / DATA_NAME).stat().st_mtime_ns,
-        "names": names,
+        "names": [recordings.names[i] for i in written.kept],
         "speakers": [recordings.speakers[i] for i in written.kept],
         "offsets": (np.cumsum(lengths) - lengths).tolist(),
         "lengths": lengths.tolist(),
         "rms": written.rms,
-        "transcripts": {n: recordings.transcripts[n] for n in names if n in recordings.transcripts},
         "skipped": [*recordings.skipped, *written.damaged],
     }
     (part / "index.json").write_text(json.dumps(index), encoding="utf-8")
@@ -305,5 +290,4 @@ def _fingerprint(recordings: Recordings) -> str:
     digest = hashlib.sha256(recordings.fingerprint.encode())
     for column in (recordings.names, recordings.speakers, recordings.lengths.tolist()):
         digest.update(json.dumps(column).encode())
-    digest.update(json.dumps(dict(recordings.transcripts), sort_keys=True).encode())
     return digest.hexdigest()

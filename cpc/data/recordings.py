@@ -1,7 +1,7 @@
 """A set of recordings: names, speakers, lengths, and a way to read any part of any of them."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +36,7 @@ class Recordings:
     gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
     """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
     rms: Float[np.ndarray, " n"] | None = None
-    """Root mean square of samples / 32768 of each utterance; None until packed or measured."""
-    transcripts: Mapping[str, str] = field(default_factory=dict)
-    """Utterance id -> text, where there is one."""
+    """Root mean square of samples / 32768 of each utterance; None until packed."""
     skipped: tuple[tuple[str, str], ...] = ()
     """(path or utterance id, reason) of everything that was left out."""
     fingerprint: str = ""
@@ -51,7 +49,6 @@ class Recordings:
 def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recordings:
     """The utterances `indices`, in that order."""
     indices = np.asarray(indices, np.int64).reshape(-1)
-    names = tuple(recordings.names[i] for i in indices)
 
     def read(index: int, start: int, stop: int) -> np.ndarray:
         return recordings.read(int(indices[index]), start, stop)
@@ -61,23 +58,13 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
 
     return replace(
         recordings,
-        names=names,
+        names=tuple(recordings.names[i] for i in indices),
         speakers=tuple(recordings.speakers[i] for i in indices),
         lengths=recordings.lengths[indices],
         read=read,
         gather=gather,
         rms=None if recordings.rms is None else recordings.rms[indices],
-        transcripts={n: recordings.transcripts[n] for n in names if n in recordings.transcripts},
     )
-
-
-def only_speakers(recordings: Recordings, speakers: Collection[str]) -> Recordings:
-    """The utterances of these speakers; `UserError` names a speaker that is not there."""
-    unknown = sorted(set(speakers) - set(recordings.speakers))
-    if unknown:
-        known = ", ".join(sorted(set(recordings.speakers))[:20])
-        raise UserError(f"no speaker {unknown[0]!r} in the recordings: choose among {known}")
-    return select(recordings, [i for i, s in enumerate(recordings.speakers) if s in speakers])
 
 
 def split_by_utterance(
@@ -169,14 +156,6 @@ def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
     """Root mean square of int16 samples on the scale where full scale is 1; 0 for no samples."""
     scaled = samples.astype(np.float64) / 32768
     return float(np.sqrt(np.mean(scaled**2))) if len(samples) else 0.0
-
-
-def measure_rms(recordings: Recordings) -> Recordings:
-    """The same recordings with `rms`, by reading everything once; a pack has it already."""
-    rms = [
-        root_mean_square(recordings.read(i, 0, int(n))) for i, n in enumerate(recordings.lengths)
-    ]
-    return replace(recordings, rms=np.asarray(rms, np.float32))
 
 
 def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:

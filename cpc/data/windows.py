@@ -93,19 +93,19 @@ def make_packed_batches(
         raise UserError("there are no recordings to draw windows from: check what was selected")
     rms = recordings.rms
     if rms is None:
-        raise UserError("the recordings have no loudness yet: pack them, or call measure_rms")
+        raise UserError("the recordings have no loudness yet: pack them")
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
-    places = _places(recordings.lengths, speaker_of, window_samples)
+    windows = _all_windows(recordings.lengths, speaker_of, window_samples)
     gain = gains(rms) / np.float32(32768)
     rows_each = batch_size // num_processes
     rows = np.arange(process * rows_each, (process + 1) * rows_each)
 
     def batch(step: int) -> Batch:
         rng = np.random.default_rng((seed, step))
-        drawn = _draw(rng, places, speaker_of, batch_size, one_speaker)[rows]
-        place = np.searchsorted(places.ends, drawn, side="right")
-        utterance = places.utterances[place]
-        start = drawn - (places.ends[place] - places.counts[place])
+        drawn = _draw(rng, windows, speaker_of, batch_size, one_speaker)[rows]
+        row = np.searchsorted(windows.ends, drawn, side="right")
+        utterance = windows.utterances[row]
+        start = drawn - (windows.ends[row] - windows.counts[row])
         return {
             "x": read_windows(recordings, utterance, start, window_samples),
             "gain": gain[utterance],
@@ -118,7 +118,7 @@ def make_packed_batches(
     return batch
 
 
-class _Places(NamedTuple):
+class _Windows(NamedTuple):
     """All windows in a row: utterance `utterances[i]` has those before `ends[i]`."""
 
     utterances: Int[np.ndarray, " u"]
@@ -129,9 +129,9 @@ class _Places(NamedTuple):
     """Cumulative sum of the counts."""
 
 
-def _places(
+def _all_windows(
     lengths: Int[np.ndarray, " n"], speaker_of: Int[np.ndarray, " n"], window_samples: int
-) -> _Places:
+) -> _Windows:
     longest = int(lengths.max(initial=0))
     if longest < window_samples:
         raise UserError(
@@ -142,22 +142,22 @@ def _places(
     long_enough = np.flatnonzero(lengths >= window_samples)
     utterances = long_enough[np.argsort(speaker_of[long_enough], kind="stable")]
     counts = lengths[utterances] - window_samples + 1
-    return _Places(utterances, counts, np.cumsum(counts))
+    return _Windows(utterances, counts, np.cumsum(counts))
 
 
 def _draw(
     rng: np.random.Generator,
-    places: _Places,
+    windows: _Windows,
     speaker_of: Int[np.ndarray, " n"],
     batch_size: int,
     one_speaker: bool,
 ) -> Int[np.ndarray, " b"]:
     """Numbers of windows, uniform over all or over those of the speaker of one drawn window."""
-    begin, end = 0, int(places.ends[-1])
+    begin, end = 0, int(windows.ends[-1])
     if one_speaker:
-        of_place = speaker_of[places.utterances]
-        speaker = of_place[np.searchsorted(places.ends, rng.integers(end), side="right")]
-        mine = np.flatnonzero(of_place == speaker)
-        begin = int(places.ends[mine[0]] - places.counts[mine[0]])
-        end = int(places.ends[mine[-1]])
+        speaker_of_row = speaker_of[windows.utterances]
+        speaker = speaker_of_row[np.searchsorted(windows.ends, rng.integers(end), side="right")]
+        mine = np.flatnonzero(speaker_of_row == speaker)
+        begin = int(windows.ends[mine[0]] - windows.counts[mine[0]])
+        end = int(windows.ends[mine[-1]])
     return rng.integers(begin, end, batch_size)

@@ -10,7 +10,7 @@ from cpc.data import augment
 from cpc.types import UserError
 
 SWITCHES = {
-    "colour_drop": 1.0,
+    "color_drop": 1.0,
     "rotation_degrees": 30,
     "shear": 0.3,
     "elastic_pixels": 1.0,
@@ -93,8 +93,8 @@ def test_crops_and_flips_are_uniform():
     assert np.abs(counts - 200).max() < 5 * 13.5
 
 
-def test_each_picture_by_itself():
-    """What a picture becomes depends on key and row, not on the batch it is in."""
+def test_each_image_by_itself():
+    """What an image becomes depends on key and row, not on the batch it is in."""
     pixels = jnp.asarray(raw(b=5))
     whole = crop_and_flip(jax.random.key(1), pixels, 8)
     np.testing.assert_array_equal(crop_and_flip(jax.random.key(1), pixels[:2], 8), whole[:2])
@@ -141,9 +141,9 @@ def test_each_switch_changes_every_patch_and_stays_in_range(name):
     assert not np.array_equal(other, after)
 
 
-def test_colour_drop_keeps_one_channel():
+def test_color_drop_keeps_one_channel():
     before = patches(b=50)
-    dropped = np.asarray(augment_patches(jax.random.key(0), before, colour_drop=0.75)).reshape(
+    dropped = np.asarray(augment_patches(jax.random.key(0), before, color_drop=0.75)).reshape(
         300, -1, 3
     )
     is_zero = (dropped == 0).all(1)
@@ -156,7 +156,7 @@ def test_colour_drop_keeps_one_channel():
         dropped[~is_zero.any(-1)], np.asarray(before).reshape(300, -1, 3)[~is_zero.any(-1)]
     )
     grey = patches(ch=1)
-    np.testing.assert_array_equal(augment_patches(jax.random.key(0), grey, colour_drop=1), grey)
+    np.testing.assert_array_equal(augment_patches(jax.random.key(0), grey, color_drop=1), grey)
 
 
 @pytest.mark.parametrize("name", ["brightness", "contrast"])
@@ -285,8 +285,8 @@ def test_half_precision_stays():
             "2 channels",
         ),
         (
-            lambda: augment.augment_patches(jax.random.key(0), patches(), colour_drop=1.5),
-            "colour_drop is 1.5: choose 0 to 1",
+            lambda: augment.augment_patches(jax.random.key(0), patches(), color_drop=1.5),
+            "color_drop is 1.5: choose 0 to 1",
         ),
         (
             lambda: augment.augment_patches(jax.random.key(0), patches(), elastic_pixels=-1),

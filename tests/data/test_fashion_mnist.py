@@ -1,5 +1,4 @@
 import gzip
-import hashlib
 import importlib.util
 import io
 import os
@@ -11,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cpc.data import fashion_mnist
-from cpc.data.debian import Package, file_sha256
+from cpc.data.sources import fashion_mnist
+from cpc.data.sources.debian import Package, file_sha256
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
@@ -39,7 +38,7 @@ def packed(array, name="", seconds=0):
     return target.getvalue()
 
 
-def pictures(prefix):
+def pixels(prefix):
     return np.random.default_rng(COUNTS[prefix]).integers(
         0, 256, (COUNTS[prefix], 28, 28), np.uint8
     )
@@ -57,7 +56,7 @@ def mirror(tmp_path, monkeypatch):
     tree = {}
     for prefix in COUNTS:
         for name, array in (
-            (f"{prefix}-images-idx3-ubyte", pictures(prefix)),
+            (f"{prefix}-images-idx3-ubyte", pixels(prefix)),
             (f"{prefix}-labels-idx1-ubyte", labels(prefix)),
         ):
             tree[f"usr/share/datasets/fashion-mnist/{name}.gz"] = packed(array)
@@ -73,7 +72,7 @@ def test_both_splits_once_fetched(mirror, tmp_path):
     splits = fashion_mnist.load_fashion_mnist(tmp_path / "cache", said.append)
     for split, prefix in (("train", "train"), ("test", "t10k")):
         assert len(splits[split]) == COUNTS[prefix]
-        np.testing.assert_array_equal(splits[split].pixels[..., 0], pictures(prefix))
+        np.testing.assert_array_equal(splits[split].pixels[..., 0], pixels(prefix))
         np.testing.assert_array_equal(splits[split].labels, labels(prefix))
         assert splits[split].class_names[9] == "Ankle boot"
     assert "License: test" in (tmp_path / "cache/fashion-mnist/LICENSE.txt").read_text()
@@ -86,7 +85,7 @@ def test_both_splits_once_fetched(mirror, tmp_path):
 
 def test_offline_names_other_sources(mirror, tmp_path):
     (mirror / "mode").write_text("offline")
-    with pytest.raises(UserError, match="other sources: a folder of pictures"):
+    with pytest.raises(UserError, match="other sources: a folder of images"):
         fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
 
 
@@ -136,20 +135,6 @@ def test_other_contents(mirror, tmp_path, name, array, message):
         fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
 
 
-def test_restored_header(mirror, tmp_path, monkeypatch):
-    """What gzip itself writes with that name and time."""
-    name = "t10k-labels-idx1-ubyte"
-    expected = packed(labels("t10k"), name, 1504176627)
-    digest = hashlib.sha256(expected).hexdigest()
-    monkeypatch.setattr(fashion_mnist, "PUBLISHED", {name: (1504176627, digest)})
-    folder = fashion_mnist.restore_for_tfds(tmp_path / "tfds", tmp_path / "cache", quiet)
-    assert (folder / f"{name}.gz").read_bytes() == expected
-    np.testing.assert_array_equal(fashion_mnist.read_idx(folder / f"{name}.gz"), labels("t10k"))
-    monkeypatch.setattr(fashion_mnist, "PUBLISHED", {name: (1504176627, digest[::-1])})
-    with pytest.raises(UserError, match="does not become the file that tfds expects"):
-        fashion_mnist.restore_for_tfds(tmp_path / "tfds", tmp_path / "cache", quiet)
-
-
 def test_command_without_apt(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data.fashion_mnist"],
@@ -164,7 +149,7 @@ def test_command_without_apt(tmp_path):
 
 
 @pytest.mark.network
-def test_the_real_set(tmp_path):
+def test_the_real_set():
     """Fetches 31 MB the first time; the numbers of the set as its authors published it."""
     splits = fashion_mnist.load_fashion_mnist(log=quiet)
     assert [len(images) for images in splits.values()] == [60_000, 10_000]
@@ -173,4 +158,3 @@ def test_the_real_set(tmp_path):
         assert images.pixels.shape[1:] == (28, 28, 1)
     mean = splits["train"].pixels.mean() / 255
     assert abs(mean - 0.2860) < 5e-5  # the mean that everybody normalizes by
-    fashion_mnist.restore_for_tfds(tmp_path / "tfds", log=quiet)

@@ -13,7 +13,7 @@ from cpc.types import UserError
 
 
 def smooth(y=24, x=32):
-    """A colour picture that JPEG keeps nearly as it is."""
+    """A color image that JPEG keeps nearly as it is."""
     rows, columns = np.mgrid[:y, :x]
     planes = [8 * rows, 6 * columns, 255 - 4 * rows - 3 * columns]
     return np.stack(planes, -1).clip(0, 255).astype(np.uint8)
@@ -25,12 +25,12 @@ def encode(image, form, **options):
     return target.getvalue()
 
 
-def colour():
+def color():
     return Image.fromarray(smooth())
 
 
 def grey():
-    return np.asarray(colour().convert("L"))
+    return np.asarray(color().convert("L"))
 
 
 def sixteen_bits(form):
@@ -38,7 +38,7 @@ def sixteen_bits(form):
 
 
 def palette(**options):
-    return encode(colour().quantize(256), "png", **options)
+    return encode(color().quantize(256), "png", **options)
 
 
 def quiet(_):
@@ -46,24 +46,24 @@ def quiet(_):
 
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8))
-# Name -> (file, tolerance as RGB, shows colours).
+# Name -> (file, tolerance as RGB, shows colors).
 FORMATS = {
-    "png": (lambda: encode(colour(), "png"), 0, True),
-    "lossless webp": (lambda: encode(colour(), "webp", lossless=True), 0, True),
-    "webp": (lambda: encode(colour(), "webp", quality=95), 12, True),
-    "jpeg": (lambda: encode(colour(), "jpeg", quality=95, subsampling=0), 6, True),
-    "cmyk jpeg": (lambda: encode(colour().convert("CMYK"), "jpeg", quality=95), 6, True),
-    "grey jpeg": (lambda: encode(colour().convert("L"), "jpeg", quality=95), 6, False),
-    "grey png": (lambda: encode(colour().convert("L"), "png"), 0, False),
+    "png": (lambda: encode(color(), "png"), 0, True),
+    "lossless webp": (lambda: encode(color(), "webp", lossless=True), 0, True),
+    "webp": (lambda: encode(color(), "webp", quality=95), 12, True),
+    "jpeg": (lambda: encode(color(), "jpeg", quality=95, subsampling=0), 6, True),
+    "cmyk jpeg": (lambda: encode(color().convert("CMYK"), "jpeg", quality=95), 6, True),
+    "grey jpeg": (lambda: encode(color().convert("L"), "jpeg", quality=95), 6, False),
+    "grey png": (lambda: encode(color().convert("L"), "png"), 0, False),
     "16-bit png": (lambda: sixteen_bits("png"), 0, False),
     "palette": (palette, 16, True),
     "palette, one transparent": (lambda: palette(transparency=3), 16, True),
     "palette with alpha": (lambda: palette(transparency=bytes([0, 128] + 254 * [255])), 16, True),
-    "rgba": (lambda: encode(colour().convert("RGBA"), "png"), 0, True),
-    "grey with alpha": (lambda: encode(colour().convert("LA"), "png"), 0, False),
+    "rgba": (lambda: encode(color().convert("RGBA"), "png"), 0, True),
+    "grey with alpha": (lambda: encode(color().convert("LA"), "png"), 0, False),
     "animated webp": (
         lambda: encode(
-            colour(),
+            color(),
             "webp",
             save_all=True,
             append_images=[Image.new("RGB", (32, 24))],
@@ -78,16 +78,16 @@ FORMATS = {
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_every_format_is_brought_to_8_bits(name, channels):
-    make, tolerance, has_colours = FORMATS[name]
+    make, tolerance, has_colors = FORMATS[name]
     pixels = decode_image(make(), name, size=None, channels=channels)
     assert pixels.dtype == np.uint8
     assert pixels.shape == (24, 32, channels)
-    expected = smooth() if has_colours and channels == 3 else grey()[..., None]
+    expected = smooth() if has_colors and channels == 3 else grey()[..., None]
     assert np.abs(pixels.astype(int) - expected).max() <= tolerance
 
 
 def test_one_bit():
-    pixels = decode_image(encode(colour().convert("1"), "png"), "x", size=None, channels=1)
+    pixels = decode_image(encode(color().convert("1"), "png"), "x", size=None, channels=1)
     assert set(np.unique(pixels)) == {0, 255}
 
 
@@ -141,7 +141,7 @@ def test_damaged_files_are_one_sentence(name):
 def test_just_too_large(monkeypatch):
     monkeypatch.setattr("cpc.data.image_file.MAX_PIXELS", 24 * 32 - 1)
     with pytest.raises(UserError, match="32x24 pixels, more than 767"):
-        decode_image(encode(colour(), "png"), "x", size=8, channels=3)
+        decode_image(encode(color(), "png"), "x", size=8, channels=3)
 
 
 def flat(value, form="png", size=(6, 6)):
@@ -150,7 +150,7 @@ def flat(value, form="png", size=(6, 6)):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Classes of which train has some and val has others; every picture has a grey of its own."""
+    """Classes of which train has some and val has others; every image has a grey of its own."""
     files = {
         "train/cat/1.png": flat(10),
         "train/cat/2.webp": flat(20, "webp"),
@@ -159,7 +159,7 @@ def folder(tmp_path):
         "train/ant/1.png": flat(50),
         "train/.hidden/1.png": flat(60),
         "train/cat/._1.png": b"what macOS leaves beside files",
-        "train/cat/notes.txt": b"not a picture",
+        "train/cat/notes.txt": b"not an image",
         "val/cat/1.png": flat(70),
         "val/bee/1.png": flat(80),
     }
@@ -219,7 +219,7 @@ def test_damaged_and_empty_are_listed(folder, tmp_path, memory_bytes):
             "none",
         ]
         assert all(path in reason for path, reason in images.skipped)
-    with pytest.raises(UserError, match=r"2 of 6 pictures in .*more than 10%: .*2.webp"):
+    with pytest.raises(UserError, match=r"2 of 6 images in .*more than 10%: .*2.webp"):
         data.read_image_folder(folder, "train", log=quiet)
 
 
@@ -232,7 +232,7 @@ def test_a_large_set_is_checked_once(folder, tmp_path):
 
     assert greys(read()) == greys(read())
     assert len(said) == 1
-    assert "decoding the 5 pictures" in said[0]
+    assert "decoding the 5 images" in said[0]
     (folder / "train/cat/1.png").write_bytes(flat(11))
     os.utime(folder / "train/cat/1.png", ns=(0, 0))
     images = read()
@@ -242,7 +242,7 @@ def test_a_large_set_is_checked_once(folder, tmp_path):
         greys(images)
 
 
-def test_pictures_without_a_class(tmp_path):
+def test_images_without_a_class(tmp_path):
     for i in range(3):
         path = tmp_path / "unlabelled" / f"{i}.png"
         path.parent.mkdir(exist_ok=True)
@@ -267,10 +267,10 @@ def test_what_is_not_there(folder, tmp_path):
     with pytest.raises(UserError, match=r"no split 'test' in .*: it has train, val"):
         data.read_image_folder(folder, "test")
     (folder / "test/cat").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"no pictures in .*test: looked for jpeg"):
+    with pytest.raises(UserError, match=r"no images in .*test: looked for jpeg"):
         data.read_image_folder(folder, "test")
     (folder / "test/cat/1.png").write_bytes(b"")
-    with pytest.raises(UserError, match="none of the 1 pictures"):
+    with pytest.raises(UserError, match="none of the 1 images"):
         data.read_image_folder(folder, "test")
     with pytest.raises(UserError, match="channels is 4"):
         data.read_image_folder(folder, "train", channels=4)

@@ -23,7 +23,7 @@ def test_lazy_pixels_index_as_the_array_does(index):
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-def test_selecting_keeps_pictures_and_labels_together(lazy):
+def test_selecting_keeps_images_and_labels_together(lazy):
     chosen = data.select_images(images(lazy=lazy), [7, 1])
     np.testing.assert_array_equal(chosen.pixels[:], images().pixels[[7, 1]])
     assert chosen.labels.tolist() == [1, 1]
@@ -72,8 +72,8 @@ def test_processes_share_the_global_batch():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 0}, "a batch of 0 pictures"),
-        ({"batch_size": 11}, "more than the 10 pictures"),
+        ({"batch_size": 0}, "a batch of 0 images"),
+        ({"batch_size": 11}, "more than the 10 images"),
         ({"batch_size": 9, "num_processes": 2}, "multiple of 2"),
     ],
 )

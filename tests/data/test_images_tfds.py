@@ -14,7 +14,7 @@ from cpc.types import UserError
 SPLITS = {"train": (3, 3), "unlabelled": (2,)}
 
 
-def picture(i):
+def image(i):
     return np.random.default_rng(i).integers(0, 256, (8, 8, 3), np.uint8)
 
 
@@ -69,7 +69,7 @@ def prepared(tmp_path):
     )
 
     def example(split, i):
-        return {"image": png(picture(i)), "label": i % 2 if split == "train" else -1}
+        return {"image": png(image(i)), "label": i % 2 if split == "train" else -1}
 
     return write(tmp_path / "sets/stl10/1.0.0", features, example)
 
@@ -83,11 +83,11 @@ def test_reads_what_was_written(prepared, tmp_path, memory_bytes):
     options = {"memory_bytes": memory_bytes, "cache": tmp_path / "cache"}
     images = read(prepared, "stl10", "train", **options)
     assert isinstance(images.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)
-    np.testing.assert_array_equal(images.pixels[:], [picture(i) for i in range(6)])
+    np.testing.assert_array_equal(images.pixels[:], [image(i) for i in range(6)])
     assert images.labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert images.class_names == ("airplane", "bird")
     part = read(prepared, "stl10", "train[:50%]", **options)
-    np.testing.assert_array_equal(part.pixels[:], [picture(i) for i in range(3)])
+    np.testing.assert_array_equal(part.pixels[:], [image(i) for i in range(3)])
     nameless = read(prepared, "stl10", "unlabelled", **options)
     assert nameless.labels.tolist() == [data.UNLABELLED] * 2
     grey = read(prepared, "stl10", "train", size=4, channels=1, **options)
@@ -98,16 +98,16 @@ def test_damaged_record(tmp_path):
     features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
 
     def example(_, i):
-        return {"image": io.BytesIO(png(picture(i)).getvalue()[: -99 if i == 4 else None])}
+        return {"image": io.BytesIO(png(image(i)).getvalue()[: -99 if i == 4 else None])}
 
     data_dir = write(tmp_path / "sets/mine/1.0.0", features, example)
     images = read(data_dir, "mine", "train", max_skipped_fraction=0.2)
-    np.testing.assert_array_equal(images.pixels, [picture(i) for i in (0, 1, 2, 3, 5)])
+    np.testing.assert_array_equal(images.pixels, [image(i) for i in (0, 1, 2, 3, 5)])
     assert images.labels.tolist() == [data.UNLABELLED] * 5
     ((record, reason),) = images.skipped
     assert record == "record 4 of mine, split train"
     assert "does not decode" in reason
-    with pytest.raises(UserError, match="1 of 6 pictures in mine, split train do not decode"):
+    with pytest.raises(UserError, match="1 of 6 images in mine, split train do not decode"):
         read(data_dir, "mine", "train")
 
 
@@ -126,11 +126,11 @@ def test_the_newest_version_and_configs(prepared):
     features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
 
     def example(_, i):
-        return {"image": png(picture(100 + i))}
+        return {"image": png(image(100 + i))}
 
     write(prepared / "stl10/10.0.0", features, example, {"train": (1,)})
     write(prepared / "stl10/9.0.0", features, example, {"train": (2,)})
-    np.testing.assert_array_equal(read(prepared, "stl10", "train").pixels, [picture(100)])
+    np.testing.assert_array_equal(read(prepared, "stl10", "train").pixels, [image(100)])
     write(prepared / "resized/8x8/1.0.0", features, example, {"train": (1,)})
     with pytest.raises(UserError, match=r"has configs in .*: name one, such as resized/8x8"):
         read(prepared, "resized", "train")
@@ -151,21 +151,21 @@ def test_unknown_split_missing_shard_other_format(prepared):
         read(prepared, "stl10", "unlabelled")
 
 
-def test_several_classes_and_pictures(tmp_path):
+def test_several_classes_and_images(tmp_path):
     one = tfds.features.Image(shape=(8, 8, 3))
     classes = tfds.features.ClassLabel(num_classes=3)
     features = tfds.features.FeaturesDict({"image": one, "coarse_label": classes, "label": classes})
 
     def example(_, i):
-        return {"image": png(picture(i)), "coarse_label": 0, "label": 2}
+        return {"image": png(image(i)), "coarse_label": 0, "label": 2}
 
     data_dir = write(tmp_path / "sets/cifar100/1.0.0", features, example)
     assert set(read(data_dir, "cifar100", "train").labels) == {2}
     features = tfds.features.FeaturesDict({"left": one, "right": one})
 
     def pair(_, i):
-        return {"left": png(picture(i)), "right": png(picture(i))}
+        return {"left": png(image(i)), "right": png(image(i))}
 
     write(tmp_path / "sets/pairs/1.0.0", features, pair)
-    with pytest.raises(UserError, match=r"pairs has 2 8-bit pictures an example \(of left, right"):
+    with pytest.raises(UserError, match=r"pairs has 2 8-bit images an example \(of left, right"):
         read(data_dir, "pairs", "train")

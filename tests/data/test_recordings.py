@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,6 @@ def ramp(names, speakers, length=100, **columns):
         speakers=tuple(speakers),
         lengths=np.full(len(names), length, np.int64),
         read=lambda i, start, stop: (1000 * i + np.arange(start, stop)).astype(np.int16),
-        transcripts={names[0]: "FIRST"},
         **columns,
     )
 
@@ -31,14 +32,6 @@ def test_select_reads_what_it_names(ten):
     assert some.speakers == ("a", "a")
     assert some.read(0, 5, 8).tolist() == [3005, 3006, 3007]
     np.testing.assert_allclose(some.rms, [0.4, 0.1], rtol=1e-6)
-    assert some.transcripts == {"u0": "FIRST"}
-    assert data.select(ten, [4]).transcripts == {}
-
-
-def test_only_speakers_names_the_unknown(ten):
-    assert data.only_speakers(ten, ["b"]).names == ("u5", "u6", "u7", "u8")
-    with pytest.raises(UserError, match="no speaker 'z'"):
-        data.only_speakers(ten, ["z"])
 
 
 def test_split_shares_speakers_and_no_utterance(ten):
@@ -100,7 +93,8 @@ def test_every_utterance_gets_the_same_loudness():
         lengths=np.full(3, 4000, np.int64),
         read=lambda i, start, stop: waves[i][start:stop],
     )
-    measured = data.measure_rms(quiet_to_loud)
+    rms = np.array([root_mean_square(wave) for wave in waves], np.float32)
+    measured = dataclasses.replace(quiet_to_loud, rms=rms)
     for recordings in (quiet_to_loud, measured):
         for i in range(3):
             x = data.read_all(recordings, i)

@@ -9,8 +9,8 @@ import pytest
 import soundfile
 
 from cpc import data
-from cpc.data.voice_packages import VOICES, decode, festvox_phones, reason_to_drop
-from cpc.data.voices import prepare_voices
+from cpc.data.sources.voice_packages import VOICES, decode, festvox_phones, reason_to_drop
+from cpc.data.sources.voices import FOLDER_NAME, is_prepared, prepare_voices
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
@@ -38,20 +38,25 @@ def quiet(_):
     pass
 
 
+def transcripts(folder):
+    lines = [line for path in folder.rglob("*.trans.txt") for line in data.read_list(path)]
+    return dict(line.split(" ", 1) for line in lines)
+
+
 def test_the_folder(mirror, tmp_path):
     folder = prepare_voices(tmp_path / "cache", quiet)
     recordings = data.read_folder(folder)
     assert set(recordings.speakers) == {voice.name for voice in VOICES}
     count = {v.name: recordings.speakers.count(v.name) for v in VOICES}
     # activated, digits/7 and /8: not the repeat, the short, quiet and empty, beep or silence.
-    assert all(count[f"asterisk-{lang}"] == 3 for lang in packages.LOCALES)
+    assert all(count[f"asterisk-{lang}"] == 3 for lang in ("fr", "it", "ru"))
+    assert count["asterisk-en-es"] == 6  # one speaker in two languages
     assert all(count[f"fillets-{lang}-{actor}"] == 2 for lang in ("cs", "nl") for actor in "vm")
     assert count["festvox-ru"] == 3
     assert not recordings.skipped
-    texts = set(recordings.transcripts.values())
-    assert {"IT IS ACTIVE.", "SEVEN"} <= texts
-    assert "UNKNOWN" not in texts
-    assert any(text.startswith("ВОЛОС") for text in texts)  # without the mark of stress
+    texts = transcripts(folder)
+    assert {"IT IS ACTIVE.", "SEVEN", "UNKNOWN"} <= set(texts.values())
+    assert any(text.startswith("ВОЛОС") for text in texts.values())  # without the mark of stress
     reasons = [line.split("\t")[1] for line in data.read_list(folder / "SKIPPED.txt")]
     assert reasons.count("identical to another clip") >= 5
     assert reasons.count("shorter than 0.5 s") >= 5
@@ -69,6 +74,14 @@ def test_splits_and_phones(mirror, tmp_path):
     lists = [data.read_list(folder / f"{part}_split.txt") for part in ("train", "test")]
     train, test = data.split_by_lists(recordings, *lists)
     assert sorted(train.names + test.names) == sorted(recordings.names)
+    pairs = zip(recordings.names, recordings.speakers, strict=True)
+    # Both languages of one speaker are a chapter each, and the other speakers' ids are their own.
+    chapters = {name.rsplit("-", 1)[0]: who for name, who in pairs}
+    assert [c for c, who in chapters.items() if who == "asterisk-en-es"] == [
+        "1001-10010",
+        "1001-10020",
+    ]
+    assert chapters["1003-10030"] == "asterisk-fr"
     labels, names = data.read_alignments(folder / "phones_festvox_ru.txt")
     assert names == ("ay", "k", "pau")
     where = {name: i for i, name in enumerate(recordings.names)}
@@ -79,15 +92,15 @@ def test_splits_and_phones(mirror, tmp_path):
         assert (aligned == data.UNLABELLED).sum() == 2
     # The labels shipped with cpc are found by the packages' own names of the prompts.
     english, _ = data.read_alignments(folder / "phones_asterisk_en.txt")
-    assert {recordings.transcripts.get(name) for name in english} == {
-        "IT IS ACTIVE.",
-        "SEVEN",
-        None,
-    }
+    texts = transcripts(folder)
+    assert {texts[name] for name in english} == {"IT IS ACTIVE.", "SEVEN", "UNKNOWN"}
+    assert {recordings.speakers[where[name]] for name in english} == {"asterisk-en-es"}
 
 
 def test_second_call_is_instant_and_verifies(mirror, tmp_path):
+    assert not is_prepared(tmp_path / "cache")
     folder = prepare_voices(tmp_path / "cache", quiet)
+    assert is_prepared(tmp_path / "cache")
     stamp = (folder / "stamp.json").stat().st_mtime_ns
     said = []
     assert prepare_voices(tmp_path / "cache", said.append) == folder
@@ -111,27 +124,15 @@ def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("cpc.data.voices._write_credits", stop)
+        patch.setattr("cpc.data.sources.voices._write_credits", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare_voices(cache, quiet)
-    assert not (cache / "voices").exists()
-    assert (cache / "voices.part").exists()
+    assert not (cache / FOLDER_NAME).exists()
+    assert (cache / f"{FOLDER_NAME}.part").exists()
     folder = prepare_voices(cache, quiet)
     assert len(data.read_folder(folder)) == 26
-    assert not (cache / "voices.part").exists()
+    assert not (cache / f"{FOLDER_NAME}.part").exists()
     assert not list(cache.glob("unpacked-*"))
-
-
-def test_text_of_fillets_only_when_asked_for(mirror, tmp_path):
-    folder = prepare_voices(tmp_path / "cache", quiet)
-    assert not list((tmp_path / "cache" / "debs").glob("fillets-ng-data_*"))
-    assert not any("NEDERLANDS" in t for t in data.read_folder(folder).transcripts.values())
-    folder = prepare_voices(tmp_path / "cache", quiet, with_fillets_text=True)
-    texts = data.read_folder(folder).transcripts.values()
-    assert 'NEDERLANDS "WOORD".' in texts
-    # Once there, it stays.
-    prepare_voices(tmp_path / "cache", quiet)
-    assert 'NEDERLANDS "WOORD".' in data.read_folder(folder).transcripts.values()
 
 
 def test_without_apt_the_other_sources_are_named(tmp_path, monkeypatch):
@@ -149,7 +150,7 @@ def test_command_prints_the_voices(mirror, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 12
+    assert len(done.stdout.splitlines()) == 11
     assert "fillets-nl-m" in done.stdout
     bare = os.environ | {"CPC_DATA": str(tmp_path / "none"), "PATH": str(tmp_path)}
     done = subprocess.run(
@@ -190,5 +191,5 @@ def test_the_real_voices():
     """Fetches 306 MB the first time; the numbers of the packages as they are known."""
     recordings = data.read_folder(prepare_voices(log=quiet))
     count = {v.name: recordings.speakers.count(v.name) for v in VOICES}
-    assert list(count.values()) == [551, 502, 528, 535, 518, 620, 643, 682, 641, 680]
+    assert list(count.values()) == [551 + 502, 528, 535, 518, 620, 643, 682, 641, 680]
     assert 6.2 < recordings.lengths.sum() / 16_000 / 3600 < 6.3

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from cpc import data
+from cpc.data.recordings import root_mean_square
 from cpc.types import UserError
 
 
@@ -90,13 +91,12 @@ def test_processes_share_the_global_batch(five, one_speaker):
 def test_loudness_tells_nothing():
     rng = np.random.default_rng(0)
     waves = [(a * rng.standard_normal(4000)).astype(np.int16) for a in (50, 5000)]
-    recordings = data.measure_rms(
-        data.Recordings(
-            names=("quiet", "loud"),
-            speakers=("a", "b"),
-            lengths=np.full(2, 4000, np.int64),
-            read=lambda i, start, stop: waves[i][start:stop],
-        )
+    recordings = data.Recordings(
+        names=("quiet", "loud"),
+        speakers=("a", "b"),
+        lengths=np.full(2, 4000, np.int64),
+        read=lambda i, start, stop: waves[i][start:stop],
+        rms=np.array([root_mean_square(wave) for wave in waves], np.float32),
     )
     batch = data.make_batches(recordings, window_samples=4000, batch_size=8, seed=0)(0)
     assert set(batch["utterance"].tolist()) == {0, 1}
@@ -134,7 +134,7 @@ def test_batch_not_divisible_by_processes(five):
 
 def test_recordings_without_loudness(five):
     bare = data.Recordings(five.names, five.speakers, five.lengths, five.read)
-    with pytest.raises(UserError, match="measure_rms"):
+    with pytest.raises(UserError, match="pack them"):
         data.make_batches(bare, window_samples=10, batch_size=8, seed=0)
 
 

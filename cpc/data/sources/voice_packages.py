@@ -1,7 +1,7 @@
 """What the Debian packages of `voices` hold: which recordings are whose, and how they decode.
 
-Telephone prompts in five languages (asterisk), game dialogue by two actors each in Czech and Dutch
-(fillets), Russian sentences read by one man, with phone labels (festvox-ru).
+Telephone prompts in five languages by four speakers (asterisk), game dialogue by two actors each in
+Czech and Dutch (fillets), Russian sentences read by one man, with phone labels (festvox-ru).
 """
 
 import gzip
@@ -18,8 +18,8 @@ import soundfile
 import soxr
 from jaxtyping import Int
 
-from cpc.data.debian import Package
 from cpc.data.recordings import SAMPLE_RATE_HZ
+from cpc.data.sources.debian import Package
 
 PACKAGES = (
     Package(
@@ -101,14 +101,6 @@ PACKAGES = (
         "afb4443fda9ab507dee578b75be857d121718a1cd6017a474f30e0eb13dc9d10",
     ),
 )
-#: 71 MB for the transcripts of the four fillets voices alone: fetched only when asked for.
-FILLETS_TEXT = Package(
-    "fillets-ng-data",
-    "1.0.1-1.1",
-    70633484,
-    "25de89afd8b1adf7bcace8290248a6a22c89cd42300317e69000e162c032cf84",
-)
-
 MIN_SECONDS = 0.5
 MIN_PEAK = 0.01
 
@@ -127,6 +119,14 @@ class Clip(NamedTuple):
     """One label each 10 ms, where the package or this one has them."""
 
 
+class Part(NamedTuple):
+    """The recordings that a speaker made for one package."""
+
+    name: str
+    clips: Callable[[Path], list[Clip]]
+    """Folder of unpacked packages -> recordings, sorted by key."""
+
+
 class Voice(NamedTuple):
     """One speaker and where the recordings are."""
 
@@ -134,8 +134,7 @@ class Voice(NamedTuple):
     sex: str
     credit: str
     license: str
-    clips: Callable[[Path], list[Clip]]
-    """Folder of unpacked packages -> recordings, sorted by key."""
+    parts: tuple[Part, ...]
 
 
 def asterisk_clips(locale: str, root: Path) -> list[Clip]:
@@ -159,14 +158,9 @@ def asterisk_clips(locale: str, root: Path) -> list[Clip]:
 
 def fillets_clips(language: str, actor: str, root: Path) -> list[Clip]:
     """Game dialogue of one of the two main actors: `v` is the low voice, `m` the high one."""
-    texts = {}
-    for script in sorted((root / FILLETS / "script").rglob(f"*_{language}.lua")):
-        pattern = r'dialogId\("([^"]+)"[^\n]*\n\s*dialogStr\("((?:[^"\\]|\\.)*)"\)'
-        source = script.read_text(encoding="utf-8", errors="replace")
-        texts |= {stem: _unescape(text) for stem, text in re.findall(pattern, source)}
     paths = sorted((root / FILLETS / "sound").rglob(f"{language}/*.ogg"))
     mine = [p for p in paths if re.fullmatch(rf"[^-]+-{actor}-.*\.ogg", p.name)]
-    return [Clip(p, f"{p.parent.parent.name}/{p.stem}", texts.get(p.stem)) for p in mine]
+    return [Clip(p, f"{p.parent.parent.name}/{p.stem}", None) for p in mine]
 
 
 def festvox_clips(root: Path) -> list[Clip]:
@@ -174,15 +168,11 @@ def festvox_clips(root: Path) -> list[Clip]:
     folder = root / FESTVOX
     prompts = (folder / "etc/txt.done.data").read_text(encoding="utf-8")
     pairs = re.findall(r'^\(\s*(\S+)\s+"(.*)"\s*\)\s*$', prompts, re.MULTILINE)
-    texts = {key: _unescape(text).replace("+", "") for key, text in pairs}  # + marks stress
+    texts = {key: re.sub(r"\\(.)", r"\1", text).replace("+", "") for key, text in pairs}
     return [
         Clip(p, p.stem, texts.get(p.stem), festvox_phones(folder / "lab" / f"{p.stem}.lab"))
         for p in sorted((folder / "wav").glob("*.wav"))
     ]
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
 
 
 def festvox_phones(path: Path) -> tuple[str, ...]:
@@ -205,21 +195,32 @@ def _asterisk_phones() -> dict[str, tuple[str, ...]]:
     }
 
 
-def _asterisk(name: str, locale: str, sex: str, credit: str, license: str) -> Voice:
-    return Voice(name, sex, credit, license, partial(asterisk_clips, locale))
+def _asterisk(language: str, locale: str) -> Part:
+    return Part(f"asterisk-{language}", partial(asterisk_clips, locale))
+
+
+def _fillets(language: str, actor: str) -> Voice:
+    name = f"fillets-{language}-{actor}"
+    clips = partial(fillets_clips, language, actor)
+    return Voice(name, "-", "an actor", "GPL-2", (Part(name, clips),))
 
 
 VOICES = (
-    _asterisk("asterisk-en", "en_US_f_Allison", "F", "Allison Smith", "CC-BY-SA-3.0"),
-    _asterisk("asterisk-es", "es_MX_f_Allison", "F", "Allison Smith", "CC-BY-SA-3.0"),
-    _asterisk("asterisk-fr", "fr_CA_f_June", "F", "June Wallack", "CC-BY-SA-3.0"),
-    _asterisk("asterisk-it", "it_IT_m_Carlo", "M", "Carlo Flora", "CC-BY-3.0"),
-    _asterisk("asterisk-ru", "ru_RU_f_IvrvoiceRU", "F", "ivrvoice.ru", "CC-BY-3.0"),
-    Voice("festvox-ru", "M", "one man", "BSD-like", festvox_clips),
-    Voice("fillets-cs-v", "-", "an actor", "GPL-2", partial(fillets_clips, "cs", "v")),
-    Voice("fillets-cs-m", "-", "an actor", "GPL-2", partial(fillets_clips, "cs", "m")),
-    Voice("fillets-nl-v", "-", "an actor", "GPL-2", partial(fillets_clips, "nl", "v")),
-    Voice("fillets-nl-m", "-", "an actor", "GPL-2", partial(fillets_clips, "nl", "m")),
+    Voice(
+        "asterisk-en-es",  # she speaks the English and the Spanish prompts
+        "F",
+        "Allison Smith",
+        "CC-BY-SA-3.0",
+        (_asterisk("en", "en_US_f_Allison"), _asterisk("es", "es_MX_f_Allison")),
+    ),
+    Voice("asterisk-fr", "F", "June Wallack", "CC-BY-SA-3.0", (_asterisk("fr", "fr_CA_f_June"),)),
+    Voice("asterisk-it", "M", "Carlo Flora", "CC-BY-3.0", (_asterisk("it", "it_IT_m_Carlo"),)),
+    Voice("asterisk-ru", "F", "ivrvoice.ru", "CC-BY-3.0", (_asterisk("ru", "ru_RU_f_IvrvoiceRU"),)),
+    Voice("festvox-ru", "M", "one man", "BSD-like", (Part("festvox-ru", festvox_clips),)),
+    _fillets("cs", "v"),
+    _fillets("cs", "m"),
+    _fillets("nl", "v"),
+    _fillets("nl", "m"),
 )
 
 

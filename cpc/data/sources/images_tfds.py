@@ -9,13 +9,13 @@ import numpy as np
 from cpc.data.image_file import decode_image
 from cpc.data.image_loading import (
     MEMORY_BYTES,
-    Log,
-    PictureFiles,
+    ImageFiles,
     check_pixels,
     fingerprint_files,
     load_images,
 )
 from cpc.data.images import Images
+from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.types import UserError
 
@@ -38,23 +38,23 @@ def read_images_tfds(
     memory_bytes: int = MEMORY_BYTES,
     cache: Path | None = None,
 ) -> Images:
-    """One split of a prepared set of pictures: imagenet2012, cifar10, stl10, fashion_mnist, ...
+    """One split of a prepared set of images: imagenet2012, cifar10, stl10, fashion_mnist, ...
 
     Args:
         data_dir: where it was prepared.
         name: of the set, with its config if it has several: "imagenet_resized/64x64".
         split: as tfds writes them: "train", "unlabelled", "train[:10%]", "train+test".
-        size: the central square of each picture, resized to size x size pixels; None where all
+        size: the central square of each image, resized to size x size pixels; None where all
             are of one size already.
         channels: 1 (grey) or 3.
         log: called with each line of progress.
-        max_skipped_fraction: more damaged pictures than this are an error.
+        max_skipped_fraction: more damaged images than this are an error.
         memory_bytes: a larger set is decoded when asked for, each time.
         cache: where a larger set's labels and damages are kept, `cache_dir()` if None.
 
     Raises:
         UserError: not prepared (at once, with the command that prepares it), prepared in another
-            format, no such split, no pictures in it, sizes that differ, or too many damaged.
+            format, no such split, no images in it, sizes that differ, or too many damaged.
     """
     check_pixels(size, channels)
     data_dir = Path(data_dir).expanduser()
@@ -82,8 +82,8 @@ def read_images_tfds(
         content = record[image_key]
         return decode_image(content, describe(index), size=size, channels=channels), label
 
-    files = PictureFiles(
-        num_pictures=len(records),
+    files = ImageFiles(
+        num_images=len(records),
         read=read,
         describe=describe,
         class_names=() if label_key is None else tuple(builder.info.features[label_key].names),
@@ -137,15 +137,15 @@ def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
             f"{absent[0]}: prepare again"
         )
     if not paths:
-        raise UserError(f"split {split!r} of {folder} has no pictures")
+        raise UserError(f"split {split!r} of {folder} has no images")
     return paths
 
 
 def _keys(features: Any, name: str) -> tuple[str, str | None]:
-    """Which feature is the picture, and which its class (of several, the one called `label`)."""
+    """Which feature is the image, and which its class (of several, the one called `label`)."""
     import tensorflow_datasets as tfds
 
-    pictures = [
+    image_keys = [
         key
         for key, feature in features.items()
         if isinstance(feature, tfds.features.Image) and feature.np_dtype == np.uint8
@@ -153,11 +153,11 @@ def _keys(features: Any, name: str) -> tuple[str, str | None]:
     classes = [
         k for k, feature in features.items() if isinstance(feature, tfds.features.ClassLabel)
     ]
-    if len(pictures) != 1:
+    if len(image_keys) != 1:
         there = ", ".join(sorted(features))
         raise UserError(
-            f"{name} has {len(pictures)} 8-bit pictures an example (of {there}), not one: "
+            f"{name} has {len(image_keys)} 8-bit images an example (of {there}), not one: "
             "it is no image classification set"
         )
     label = "label" if "label" in classes else classes[0] if len(classes) == 1 else None
-    return pictures[0], label
+    return image_keys[0], label

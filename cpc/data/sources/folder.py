@@ -13,9 +13,6 @@ from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samp
 from cpc.data.recordings import Recordings
 from cpc.types import UserError
 
-#: What a `.trans.txt` says where there is no transcript.
-UNKNOWN_TEXT = "UNKNOWN"
-
 Skipped = tuple[str, str]
 
 
@@ -43,7 +40,7 @@ def read_folder(
     check_skipped(damaged, len(paths), max_skipped_fraction, str(root))
     files, repeated = _without_repeats(files)
     kept = [file.path for file in files]
-    names, speakers, transcripts = _describe(kept, root, speaker_level)
+    names, speakers = _describe(kept, root, speaker_level)
 
     def read(index: int, start: int, stop: int) -> np.ndarray:
         return read_samples(files[index], start, stop)
@@ -53,7 +50,6 @@ def read_folder(
         speakers=speakers,
         lengths=np.asarray([file.num_samples for file in files], np.int64),
         read=read,
-        transcripts=transcripts,
         skipped=(*damaged, *repeated),
         fingerprint=_fingerprint(kept),
     )
@@ -138,17 +134,14 @@ def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[
 
 def _describe(
     paths: Sequence[Path], root: Path, speaker_level: int
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
-    """Names, speakers and transcripts of the files."""
-    chapters = {path.parent for path in paths}
-    texts = {c: c / f"{c.parent.name}-{c.name}.trans.txt" for c in chapters}
-    texts = {chapter: path for chapter, path in texts.items() if path.exists()}
-    names = _unique_names(paths, root)
-    if texts:
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names and speakers of the files."""
+    names, chapters = _unique_names(paths, root), {path.parent for path in paths}
+    if any((c / f"{c.parent.name}-{c.name}.trans.txt").exists() for c in chapters):
         known = _speaker_names(root)
         ids = [path.parent.parent.name for path in paths]
-        return names, tuple(known.get(i, i) for i in ids), _transcripts(texts.values(), names)
-    return names, tuple(_speaker(path.relative_to(root), root, speaker_level) for path in paths), {}
+        return names, tuple(known.get(i, i) for i in ids)
+    return names, tuple(_speaker(path.relative_to(root), root, speaker_level) for path in paths)
 
 
 def _speaker(path: Path, root: Path, level: int) -> str:
@@ -189,18 +182,6 @@ def _speaker_names(root: Path) -> dict[str, str]:
     names = {f[0].strip(): f[4].strip() for f in fields if len(f) == 5 and f[4].strip()}
     count = Counter(names.values())
     return {i: name if count[name] == 1 else f"{name} ({i})" for i, name in names.items()}
-
-
-def _transcripts(paths, names: Sequence[str]) -> dict[str, str]:
-    """Utterance id -> text from lines `ID TEXT`."""
-    wanted = set(names)
-    found = {}
-    for path in sorted(paths):
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, text = line.strip().partition(" ")
-            if name in wanted and text and text != UNKNOWN_TEXT:
-                found[name] = text
-    return found
 
 
 def _fingerprint(paths: Sequence[Path]) -> str:

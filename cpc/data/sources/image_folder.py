@@ -1,4 +1,4 @@
-"""A folder of pictures: `split/class/*.jpeg`, as ImageNet is kept."""
+"""A folder of images: `split/class/*.jpeg`, as ImageNet is kept."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,13 @@ import numpy as np
 from cpc.data.image_file import IMAGE_SUFFIXES, decode_image
 from cpc.data.image_loading import (
     MEMORY_BYTES,
-    Log,
-    PictureFiles,
+    ImageFiles,
     check_pixels,
     fingerprint_files,
     load_images,
 )
 from cpc.data.images import Images
+from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.types import UserError
 
@@ -30,25 +30,25 @@ def read_image_folder(
     memory_bytes: int = MEMORY_BYTES,
     cache: Path | None = None,
 ) -> Images:
-    """The pictures `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, webp), at any depth below the class.
+    """The images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, webp), at any depth below the class.
 
     Classes are numbered by name over all splits of `root`, so that a class means the same in each;
-    pictures that lie in the split's own folder have no label. Damaged pictures and class folders
+    images that lie in the split's own folder have no label. Damaged images and class folders
     without any are left out and listed in `skipped`.
 
     Args:
         root: holds a folder for each split.
         split: "train", say.
-        size: the central square of each picture, resized to size x size pixels; None where all
+        size: the central square of each image, resized to size x size pixels; None where all
             are of one size already.
         channels: 1 (grey) or 3.
         log: called with each line of progress.
-        max_skipped_fraction: more damaged pictures than this are an error.
+        max_skipped_fraction: more damaged images than this are an error.
         memory_bytes: a larger set is decoded when asked for, each time.
         cache: where a larger set's labels and damages are kept, `cache_dir()` if None.
 
     Raises:
-        UserError: no such folder or split, no pictures, sizes that differ, or too many damaged.
+        UserError: no such folder or split, no images, sizes that differ, or too many damaged.
     """
     check_pixels(size, channels)
     root = Path(root).expanduser()
@@ -57,15 +57,15 @@ def read_image_folder(
     numbers = {name: number for number, name in enumerate(class_names)}
     paths, labels, empty = [], [], []
     for name in (None, *_folders(folder)):
-        found = _pictures(folder, name)
+        found = _image_paths(folder, name)
         if name is not None and not found:
-            place = _printable(folder / name)
-            empty.append((place, f"{place} has no pictures"))
+            path = _printable(folder / name)
+            empty.append((path, f"{path} has no images"))
         paths += found
         labels += [UNLABELLED if name is None else numbers[_printable(name)]] * len(found)
     if not paths:
         endings = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
-        raise UserError(f"no pictures in {_printable(folder)}: looked for {endings} files")
+        raise UserError(f"no images in {_printable(folder)}: looked for {endings} files")
 
     def read(index: int) -> tuple[np.ndarray, int]:
         name = _printable(paths[index])
@@ -75,8 +75,8 @@ def read_image_folder(
             raise UserError(f"{name} cannot be read: {error.strerror}") from error
         return decode_image(content, name, size=size, channels=channels), labels[index]
 
-    files = PictureFiles(
-        num_pictures=len(paths),
+    files = ImageFiles(
+        num_images=len(paths),
         read=read,
         describe=lambda index: _printable(paths[index]),
         class_names=class_names,
@@ -100,7 +100,7 @@ def _split_folder(root: Path, split: str) -> Path:
         there = ", ".join(_printable(name) for name in _folders(root)[:20]) or "no folder"
         raise UserError(
             f"there is no split {split!r} in {_printable(root)}: it has {there} "
-            "(pictures lie in ROOT/SPLIT/CLASS/)"
+            "(images lie in ROOT/SPLIT/CLASS/)"
         )
     return root / split
 
@@ -115,7 +115,7 @@ def _folders(folder: Path) -> list[str]:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
-def _pictures(folder: Path, class_name: str | None) -> list[str]:
+def _image_paths(folder: Path, class_name: str | None) -> list[str]:
     """Paths below a class, or of the split's own folder alone."""
     top = folder if class_name is None else folder / class_name
     found = []

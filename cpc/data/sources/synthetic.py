@@ -135,8 +135,8 @@ def _states(
 
 def _formants(num_phones: int) -> Float[np.ndarray, "p 2"]:
     """Two frequencies a phone, on a spiral that keeps phones apart when speakers scale them."""
-    place = np.arange(num_phones) / num_phones
-    low = LOW_HZ[0] * (LOW_HZ[1] / LOW_HZ[0]) ** place
+    fraction = np.arange(num_phones) / num_phones
+    low = LOW_HZ[0] * (LOW_HZ[1] / LOW_HZ[0]) ** fraction
     turned = (np.arange(num_phones) * 0.618) % 1.0
     high = HIGH_HZ[0] * (HIGH_HZ[1] / HIGH_HZ[0]) ** turned
     return np.stack([low, high], axis=1)

@@ -5,19 +5,20 @@ because an archive in a cache may have been cut or changed since. Distributions 
 so an archive that is not the known one counts as what apt verified when it was fetched.
 """
 
+import fcntl
 import hashlib
-import json
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from cpc.data.log import Log
+from cpc.files import read_json, write_json
 from cpc.types import UserError
-
-Log = Callable[[str], object]
 
 
 class Package(NamedTuple):
@@ -35,6 +36,18 @@ class Archive(NamedTuple):
     path: Path
     version: str
     sha256: str
+
+
+@contextmanager
+def one_process(lock: Path, log: Log) -> Iterator[None]:
+    """Let one process at a time prepare; the lock goes with the process, however that ends."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log(f"another process prepares the same data (it holds {lock}): waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def file_sha256(path: Path) -> str:
@@ -99,7 +112,7 @@ def _fetch(package: Package, folder: Path, log: Log) -> Archive:
         )
     # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
     entries = _manifest(folder) | {package.name: got}
-    _write_whole(folder / "manifest.json", json.dumps(entries, indent=1))
+    write_json(folder / "manifest.json", entries)
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
     return Archive(path, got["version"], got["sha256"])
@@ -153,14 +166,7 @@ def _known(package: Package) -> dict:
 
 def _manifest(folder: Path) -> dict[str, dict]:
     """What apt verified when it fetched each archive: the truth for versions not known here."""
-    path = folder / "manifest.json"
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError:  # cut short; the archives of known versions verify without it
+        return read_json(folder / "manifest.json")
+    except UserError:  # none yet, or damaged: the archives of known versions verify without it
         return {}
-
-
-def _write_whole(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)

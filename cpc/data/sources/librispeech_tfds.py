@@ -1,7 +1,6 @@
 """LibriSpeech as TensorFlow Datasets prepares it, read without TensorFlow."""
 
 import hashlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpc.data.cache import cache_dir
+from cpc.data.log import Log
 from cpc.data.recordings import Recordings
+from cpc.files import read_json, write_json
 from cpc.types import UserError
 
 if TYPE_CHECKING:
     from array_record.python.array_record_data_source import ArrayRecordDataSource
-
-Log = Callable[[str], object]
 
 #: Preparing needs TensorFlow, ffmpeg, and 60 GB of downloads; reading needs none of them.
 PREPARE_COMMAND = (
@@ -53,7 +52,6 @@ def read_librispeech_tfds(
         speakers=tuple(index["speakers"]),
         lengths=np.asarray(index["lengths"], np.int64),
         read=read,
-        transcripts=dict(zip(index["names"], index["texts"], strict=True)),
         fingerprint=fingerprint,
     )
 
@@ -110,19 +108,15 @@ def _index(
     records: "ArrayRecordDataSource", decode: Callable[[bytes], Any], path: Path, log: Log
 ) -> dict[str, list]:
     if path.exists():
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     log(f"indexing {len(records)} utterances, once")
-    index: dict[str, list] = {"names": [], "speakers": [], "lengths": [], "texts": []}
+    index: dict[str, list] = {"names": [], "speakers": [], "lengths": []}
     for position in range(len(records)):
         example = decode(records[position])
         index["names"].append(_text(example["id"]))
         index["speakers"].append(str(int(example["speaker_id"])))
         index["lengths"].append(len(example["speech"]))
-        index["texts"].append(_text(example["text"]))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(index), encoding="utf-8")
-    part.replace(path)
+    write_json(path, index)
     return index
 
 

@@ -1,0 +1,130 @@
+"""Fashion-MNIST from a Debian package: 70,000 grey 28x28 images of clothes in ten classes."""
+
+import gzip
+import shutil
+import struct
+import tempfile
+import zlib
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from cpc.data.cache import cache_dir
+from cpc.data.images import Images
+from cpc.data.log import Log, log_to_stderr
+from cpc.data.sources.debian import Package, fetch_archives, one_process, unpack
+from cpc.types import UserError
+
+PACKAGE = Package(
+    "dataset-fashion-mnist",
+    "0.0~git20200523.55506a9-1",
+    30_900_652,
+    "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
+)
+#: Our splits, by the first part of the files' names.
+SPLITS = {"train": "train", "test": "t10k"}
+#: Xiao, Rasul, Vollgraf (2017), Table 1, spelt as tfds spells them.
+CLASS_NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
+    """Fetch, verify and unpack the package; returns the folder, at once when it is there.
+
+    The folder holds the four idx files as the package has them and its license.
+
+    Args:
+        cache: where archive and folder go, `cache_dir()` if None.
+        log: called with each line of progress.
+
+    Raises:
+        UserError: without apt, network or disk space; it names the other sources.
+    """
+    cache = cache_dir() if cache is None else Path(cache)
+    folder = cache / "fashion-mnist"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with one_process(cache / "fashion-mnist.lock", log):  # the others find it prepared
+            if not folder.exists():
+                _prepare(cache, folder, log)
+    except OSError as error:
+        raise UserError(f"cannot prepare Fashion-MNIST in {cache}: {error}") from error
+    return folder
+
+
+def load_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> dict[str, Images]:
+    """The images by split, "train" (60,000) and "test" (10,000), prepared first if need be.
+
+    Raises:
+        UserError: as `prepare_fashion_mnist`; or a file is damaged.
+    """
+    folder = prepare_fashion_mnist(cache, log)
+    return {split: _load_split(folder, prefix) for split, prefix in SPLITS.items()}
+
+
+def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
+    """The uint8 array of a gzipped idx file.
+
+    An idx file is 0, 0, 8 (for uint8), the number of axes, each axis as big-endian int32, the data.
+
+    Raises:
+        UserError: no such file, not gzip, another type, or more or fewer bytes than it says.
+    """
+    try:
+        with gzip.open(path) as file:
+            data = file.read()  # to the end, where gzip checks size and CRC
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} is no whole gzip file: {error}") from error
+    if data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
+        raise UserError(f"{path} is no idx file of uint8: it begins with {data[:4].hex()}")
+    shape = struct.unpack_from(f">{data[3]}i", data, 4)
+    header_bytes = 4 + 4 * len(shape)
+    if len(data) != header_bytes + prod(shape):
+        raise UserError(
+            f"{path} says shape {shape} but has {len(data) - header_bytes} bytes of data"
+        )
+    return np.frombuffer(data, np.uint8, offset=header_bytes).reshape(shape)
+
+
+def _prepare(cache: Path, folder: Path, log: Log) -> None:
+    try:
+        (archive,) = fetch_archives([PACKAGE], cache / "debs", log)
+    except UserError as error:
+        raise UserError(
+            f"cannot fetch Fashion-MNIST: {error} (other sources: a folder of images of your "
+            "own, or a set that tfds has prepared)"
+        ) from error
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
+        unpack(archive, Path(unpacked))
+        found = Path(unpacked, "usr/share/datasets/fashion-mnist")
+        notice = Path(unpacked, "usr/share/doc", PACKAGE.name, "copyright")
+        shutil.copyfile(notice, found / "LICENSE.txt")
+        found.rename(folder)  # at once: a folder that is there is whole
+    log(f"Fashion-MNIST is in {folder}")
+
+
+def _load_split(folder: Path, prefix: str) -> Images:
+    pixels = read_idx(folder / f"{prefix}-images-idx3-ubyte.gz")
+    labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz")
+    if pixels.shape[1:] != (28, 28) or labels.shape != pixels.shape[:1]:
+        raise UserError(
+            f"{folder} is not Fashion-MNIST: images {pixels.shape}, labels {labels.shape}; "
+            "remove the folder and prepare it again"
+        )
+    if labels.max(initial=0) >= len(CLASS_NAMES):
+        raise UserError(
+            f"{folder} has label {labels.max()}: remove the folder and prepare it again"
+        )
+    return Images(pixels[..., None], labels.astype(np.int32), CLASS_NAMES)
