@@ -17,7 +17,7 @@ from cpc.evaluate.few_labels import label_subset
 from cpc.evaluate.probe import Probe, check_labels, predict, standardisation
 from cpc.types import Array, ArrayLike, UserError
 
-#: For each l2. From about 50 on, the accuracy of probes of real pictures stands still.
+#: For each l2. From about 50 on, the accuracy of probes of real images stands still.
 MAX_ITERATIONS = 200
 #: Of the gradient along the scaled axes, in nats.
 TOLERANCE = 1e-5
@@ -46,7 +46,7 @@ def fit_lbfgs_probe(
     or raw pixels; there the last 1e-3 nats are left, which change no accuracy.
 
     Args:
-        features: one row a picture; all are put on the device.
+        features: one row an image; all are put on the device.
         labels: 0 .. num_classes - 1; rows with -1 are ignored.
         l2s: the grid; with one entry nothing is set aside for validation.
 
@@ -100,7 +100,7 @@ def fit_ridge_probe(
     eigendecomposition serves the whole grid. Scores are no log-likelihoods: use their argmax.
 
     Args:
-        features: one row a picture; all are put on the device.
+        features: one row an image; all are put on the device.
         labels: 0 .. num_classes - 1; rows with -1 are ignored.
         l2s: the grid; the one with the least squared error of rows left out is taken.
 

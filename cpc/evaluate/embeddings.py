@@ -14,20 +14,21 @@ MAX_CANDIDATES = 128
 
 def embed_utterances(
     embed: Callable[[np.ndarray], ArrayLike],
-    waveforms: Iterable[Float[np.ndarray, " _"]],
-    stride: int = 160,
+    waveforms: Iterable[Float[np.ndarray, "..."]],
+    stride: int,
     batch_samples: int | None = None,
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Embed utterances of any length in padded batches of at most six shapes of waveform.
+    """Return the features of utterances of any length, in padded batches of at most six shapes.
 
     Utterances of like length share a batch. Each is continued by its own mirror image up to the
     batch's length, which leaves causal features untouched and shows all others plausible sound
     rather than a sudden silence; the frames of the continuation are cut off.
 
     Args:
-        embed: (b, s) float32 to (b, at least s // stride, f); best jitted by the caller.
-        waveforms: float32, one array an utterance; all are held in memory.
-        stride: samples of one frame.
+        embed: (b, s), or (b, s, channels), float32 to (b, at least s // stride, f); best jitted by
+            the caller.
+        waveforms: float32, (s,) or (s, channels) of each utterance; all are held in memory.
+        stride: samples from frame to frame.
         batch_samples: at most so many samples in a batch (a longer utterance goes alone); None:
             250,000 on a CPU, whose caches hold no more activations, and 2,000,000 elsewhere.
 
@@ -48,7 +49,7 @@ def embed_utterances(
         rows = -(-len(members) // num_batches)
         for start in range(0, len(members), rows):
             chosen = members[start : start + rows]
-            batch = np.zeros((rows, padded_length), np.float32)
+            batch = np.zeros((rows, padded_length, *waveforms[0].shape[1:]), np.float32)
             for row, index in enumerate(chosen):
                 batch[row] = continue_mirrored(waveforms[index], int(padded_length))
             embedded = np.asarray(embed(batch), np.float32)
@@ -92,10 +93,15 @@ def bucket_lengths(lengths: Int[np.ndarray, " u"]) -> Int[np.ndarray, " buckets"
 
 
 def continue_mirrored(
-    waveform: Float[np.ndarray, " s"], length: int
-) -> Float[np.ndarray, " length"]:
-    """The waveform, then its mirror image, and so on up to `length`; silence if it is empty."""
+    waveform: Float[np.ndarray, " s *channels"], length: int
+) -> Float[np.ndarray, " length *channels"]:
+    """Return the waveform, then its mirror image, and so on up to `length`; silence if it is empty.
+
+    >>> continue_mirrored(np.array([1.0, 2.0]), 5)
+    array([1., 2., 2., 1., 1.], dtype=float32)
+    """
+    channels = waveform.shape[1:]
     if len(waveform) == 0:
-        return np.zeros(length, np.float32)
-    padding = max(0, length - len(waveform))
-    return np.pad(np.asarray(waveform, np.float32), (0, padding), mode="symmetric")
+        return np.zeros((length, *channels), np.float32)
+    ends = [(0, max(0, length - len(waveform))), *((0, 0) for _ in channels)]
+    return np.pad(np.asarray(waveform, np.float32), ends, mode="symmetric")

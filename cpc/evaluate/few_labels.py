@@ -1,10 +1,9 @@
 """How accuracy grows with the number of labels: nested subsets, and intervals over their draws."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Bool, Int
 
+from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
 #: Shares of the labels in Figure 1 of CPC v2 (Henaff et al., 2019).
@@ -47,61 +46,70 @@ def label_subset(
     return np.sort(np.concatenate(kept))
 
 
-def few_label_row(
+def few_label_score(
     correct: Bool[np.ndarray, "seeds m"],
+    test_labels: Int[np.ndarray, " m"],
     *,
+    data: str,
     features: str,
     mode: str,
     fraction: float | int,
     num_labels: int,
-) -> dict[str, Any]:
-    """One point of the curve of accuracy against labels, ready for probes/few_labels.json.
+) -> Score:
+    """Return one point of the curve of accuracy against labels.
 
     Args:
-        correct: whether each test picture is right, after training on the subset of each seed.
+        correct: whether each test image is right, after training on the subset of each seed.
+        test_labels: of the test images.
+        data: the name of the data.
         features: "z", "c", "random z", "pixels" or "supervised".
         mode: "frozen" or "fine-tuned".
-        num_labels: in a subset.
+        fraction: of the labels that a subset has; num_labels: how many these are.
 
-    >>> correct = np.array([[True, False], [True, True]])
-    >>> row = few_label_row(correct, features="z", mode="frozen", fraction=0.1, num_labels=6)
-    >>> row["accuracy"], row["by_seed"]
-    (0.75, [0.5, 1.0])
+    >>> correct, labels = np.array([[True, False], [True, True]]), np.array([0, 1])
+    >>> options = {"data": "toy", "features": "z", "mode": "frozen", "fraction": 0.1}
+    >>> score = few_label_score(correct, labels, **options, num_labels=6)
+    >>> score.value, score.num_train, score.outcomes.sums.tolist()
+    (0.75, 6, [1.0, 0.5])
     """
     low, high = seeds_interval(correct)
-    return {
-        "features": features,
-        "mode": mode,
-        "fraction": float(fraction),
-        "num_labels": num_labels,
-        "accuracy": float(correct.mean()),
-        "low": low,
-        "high": high,
-        "by_seed": correct.mean(axis=1).tolist(),
-        "num_test": correct.shape[1],
-    }
+    return Score(
+        "few_labels",
+        data,
+        "image",
+        features,
+        mode,
+        "accuracy",
+        float(correct.mean()),
+        low,
+        high,
+        num_train=num_labels,
+        num_test=correct.shape[1],
+        setting=f"{100 * fraction:g} % of the labels",
+        outcomes=Outcomes(correct.mean(axis=0), items=digest("image", test_labels)),
+    )
 
 
 def seeds_interval(
     correct: Bool[np.ndarray, "seeds m"], level: float = 0.95
 ) -> tuple[float, float]:
-    """Interval of the mean accuracy when both subsets and test pictures are chance.
+    """Interval of the mean accuracy when both subsets and test images are chance.
 
     mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
-    pictures, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
+    images, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
     B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out.
 
     >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
     >>> round(low, 2), round(high, 2)
     (0.4, 0.6)
     """
-    num_seeds, num_pictures = correct.shape
-    by_seed, by_picture = correct.mean(axis=1), correct.mean(axis=0)
+    num_seeds, num_images = correct.shape
+    by_seed, by_image = correct.mean(axis=1), correct.mean(axis=0)
     a = by_seed.var(ddof=1) / num_seeds if num_seeds > 1 else 0.0
-    b = by_picture.var(ddof=1) / num_pictures if num_pictures > 1 else 0.0
+    b = by_image.var(ddof=1) / num_images if num_images > 1 else 0.0
     if a + b == 0:
         return float(correct.mean()), float(correct.mean())
-    freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_pictures - 1))
+    freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_images - 1))
     from scipy import stats  # half a second, which a start of training need not wait
 
     reach = float(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(a + b))

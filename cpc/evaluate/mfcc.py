@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from cpc.mel import log_mel, mel_filters
 from cpc.types import Array, ArrayLike
 
 NUM_COEFFICIENTS = 13
 NUM_FILTERS = 40
 PRE_EMPHASIS = 0.97
-POWER_FLOOR = 1e-10  # about the power of 16-bit rounding: digital silence stays finite
 DELTA_REACH = 2
 
 
@@ -43,12 +43,8 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
     x = x - PRE_EMPHASIS * jnp.pad(x, ((0, 0), (1, 0)))[:, :-1]
     margin = (window - hop) // 2
     x = jnp.pad(x, ((0, 0), (margin, window - hop - margin)))
-    starts = hop * np.arange(num_frames)
-    frames = x[:, starts[:, None] + np.arange(window)]  # (b, t, window)
-    spectrum = jnp.fft.rfft(frames * np.hamming(window).astype(np.float32), fft_length)
-    power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
-    energies = power @ mel_filters(sample_rate_hz, fft_length).T
-    coefficients = jnp.log(jnp.maximum(energies, POWER_FLOOR)) @ cosine_basis().T
+    filters = mel_filters(sample_rate_hz, fft_length, NUM_FILTERS)
+    coefficients = log_mel(x, np.hamming(window), hop, filters) @ cosine_basis().T
     delta = differences(coefficients)
     return jnp.concatenate([coefficients, delta, differences(delta)], axis=-1)
 
@@ -69,16 +65,6 @@ def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
 
     slopes = jnp.stack([r * (shifted(r) - shifted(-r)) for r in reach])
     return slopes.sum(axis=0) / (2 * sum(r * r for r in reach))
-
-
-def mel_filters(sample_rate_hz: int, fft_length: int) -> Float[np.ndarray, "40 bins"]:
-    """Triangles of height 1, evenly spaced in mel from 0 to half the sample rate."""
-    top = 2595 * np.log10(1 + sample_rate_hz / 2 / 700)
-    edges_hz = 700 * (10 ** (np.linspace(0, top, NUM_FILTERS + 2) / 2595) - 1)
-    bins_hz = np.arange(fft_length // 2 + 1) * sample_rate_hz / fft_length
-    low, centre, high = edges_hz[:-2, None], edges_hz[1:-1, None], edges_hz[2:, None]
-    rising, falling = (bins_hz - low) / (centre - low), (high - bins_hz) / (high - centre)
-    return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
 
 
 def cosine_basis() -> Float[np.ndarray, "13 40"]:

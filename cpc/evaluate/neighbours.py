@@ -1,4 +1,4 @@
-"""The nearest training pictures, the classes they vote for, and the patches that excite a unit."""
+"""The nearest training images, the classes they vote for, and the patches that excite a unit."""
 
 import functools
 from collections.abc import Iterable

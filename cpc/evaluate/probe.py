@@ -19,7 +19,7 @@ Layers: TypeAlias = tuple[tuple[Array, Array], ...]
 MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
 
 CHUNK_FRAMES = 65_536
-CHUNK_VALUES = 2**27  # half a GiB: pixels of large pictures are wider than any features
+CHUNK_VALUES = 2**27  # half a GiB: pixels of large images are wider than any features
 
 
 class Probe(NamedTuple):
@@ -43,7 +43,7 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
     """Momentum 0.9, the rate divided by 10 after 50/85 and again after 75/85 of the updates.
 
     The paper's probe of images (section 3.2) is this with learning rate 0.1, 85,000 updates and
-    batches of 2048; one row of features a picture.
+    batches of 2048; one row of features an image.
     """
     steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
     schedule = optax.piecewise_constant_schedule(learning_rate, steps)
@@ -77,7 +77,7 @@ def fit_probe(
         features: of all training frames; put on the device once.
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
         utterances: the utterance of each frame; the validation split never divides one. Of
-            pictures with one row each, `np.arange(n)`.
+            images with one row each, `np.arange(n)`.
         hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
         num_epochs: passes over the data; as many more as make `min_updates` updates.
         optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.

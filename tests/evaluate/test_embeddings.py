@@ -22,7 +22,7 @@ def waveforms_of(lengths):
 def test_equals_one_at_a_time(batch_samples):
     lengths = [1600, 170, 32_000, 159, 4805, 0, 1600, 9000, 12_345]
     waveforms = waveforms_of(lengths)
-    found = embed_utterances(causal_embed, iter(waveforms), batch_samples=batch_samples)
+    found = embed_utterances(causal_embed, iter(waveforms), 160, batch_samples)
     for waveform, features in zip(waveforms, found, strict=True):
         num_frames = max(1, len(waveform) // 160)
         assert features.shape == (num_frames, 2)
@@ -43,7 +43,7 @@ def test_few_shapes_and_little_padding():
         rows += x.size
         return np.zeros((len(x), x.shape[1] // 160, 1), np.float32)
 
-    embed_utterances(embed, [np.zeros(n, np.float32) for n in lengths], batch_samples=600_000)
+    embed_utterances(embed, [np.zeros(n, np.float32) for n in lengths], 160, 600_000)
     assert len(shapes) <= 6
     assert rows < 1.35 * lengths.sum()
 
@@ -72,9 +72,24 @@ def test_continuation_is_the_mirror_image():
         return np.zeros((len(x), x.shape[1] // 160, 1), np.float32)
 
     waveform = np.arange(100, dtype=np.float32)
-    embed_utterances(embed, [waveform])
+    embed_utterances(embed, [waveform], 160)
     np.testing.assert_array_equal(seen[0][0], [*range(100), *range(99, 39, -1)])
 
 
+def test_signals_of_several_channels_at_another_stride():
+    lengths, rng = [64, 7, 100, 30], np.random.default_rng(3)
+    signals = [rng.standard_normal((length, 3)).astype(np.float32) for length in lengths]
+
+    def embed(x):
+        return np.asarray(x).reshape(len(x), -1, 8, 3).sum(2)
+
+    found = embed_utterances(embed, signals, 8)
+    for signal, features in zip(signals, found, strict=True):
+        frames = max(1, len(signal) // 8)
+        assert features.shape == (frames, 3)
+        if len(signal) >= 8:
+            np.testing.assert_allclose(features, embed(signal[None, : 8 * frames])[0], atol=1e-5)
+
+
 def test_nothing_gives_nothing():
-    assert embed_utterances(causal_embed, []) == []
+    assert embed_utterances(causal_embed, [], 160) == []

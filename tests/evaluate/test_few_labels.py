@@ -1,9 +1,8 @@
-import json
-
 import numpy as np
 import pytest
 
-from cpc.evaluate import FRACTIONS, few_label_row, label_subset, seeds_interval
+from cpc.evaluate import FRACTIONS, few_label_score, label_subset, seeds_interval
+from cpc.results import difference
 from cpc.types import UserError
 
 LABELS = np.random.default_rng(0).choice([-1, 0, 1, 2], 2000, p=[0.2, 0.5, 0.29, 0.01])
@@ -63,11 +62,15 @@ def test_interval_at_the_edges():
     assert low < 0.95 < high
 
 
-def test_row_is_ready_for_json():
-    correct = np.array([[True, True, False, False], [True, True, True, False]])
-    row = few_label_row(correct, features="z", mode="frozen", fraction=1, num_labels=60)
-    assert json.loads(json.dumps(row)) == row
-    assert row["accuracy"] == 0.625
-    assert row["by_seed"] == [0.5, 0.75]
-    assert (row["num_labels"], row["num_test"], row["fraction"]) == (60, 4, 1.0)
-    assert row["low"] < 0.625 < row["high"]
+def test_score_of_several_subsets():
+    correct, labels = (
+        np.array([[True, True, False, False], [True, True, True, False]]),
+        np.arange(4),
+    )
+    options = {"data": "toy", "features": "z", "mode": "frozen", "fraction": 1, "num_labels": 60}
+    score = few_label_score(correct, labels, **options)
+    assert (score.value, score.method, score.num_train, score.num_test) == (0.625, "frozen", 60, 4)
+    assert score.low < 0.625 < score.high
+    other = few_label_score(correct[::-1], labels, **{**options, "features": "pixels"})
+    assert difference(score, other)[:3] == (0, 0, 0)
+    assert difference(score, other).paired == "items"

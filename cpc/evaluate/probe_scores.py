@@ -1,0 +1,164 @@
+"""Scores of probes and of networks that answer by themselves, with what each utterance gave."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from cpc.evaluate.accuracy import (
+    bootstrap_interval,
+    frame_correct,
+    labels_by_utterance,
+    majority_accuracy,
+    utterance_correct,
+)
+from cpc.evaluate.probe import fit_probe, predict
+from cpc.results import Outcomes, Score, digest
+from cpc.types import UserError
+
+
+def probe_scores(
+    train_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"]]],
+    test_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"]]],
+    train_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
+    test_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
+    *,
+    task: str,
+    data: str,
+    num_classes: int,
+    hidden_widths: Sequence[int] = (0,),
+    units: Sequence[str] = ("frame",),
+    **fit_options: Any,
+) -> Iterator[Score]:
+    """Fit a probe to each of the features and yield its accuracies on the test utterances.
+
+    Args:
+        train_features: name such as "c", "z", "mfcc" or "random c" to one array a training
+            utterance; test_features likewise, with the same names.
+        train_labels: one entry an utterance: its class (speakers), or one label a frame
+            (phones, -1 where unlabeled); test_labels likewise.
+        task: "phones" or "speakers", for the score; data: the name of the data, for the score.
+        hidden_widths: 0 is the linear probe; other widths have one hidden layer.
+        units: "frame", and "utterance" where an utterance has one class.
+        fit_options: passed to `fit_probe`.
+
+    Yields:
+        One score for each of features x hidden width x unit, with the outcomes of each utterance.
+        Chance is the majority class; `num_train` counts labeled frames.
+
+    Raises:
+        UserError: label and feature lengths differ (naming the utterance), or a single class.
+    """
+    for name, features in train_features.items():
+        train = join_labeled(features, train_labels, f"training features {name!r}")
+        test = join_labeled(test_features[name], test_labels, f"test features {name!r}")
+        for hidden_width in hidden_widths:
+            probe = fit_probe(
+                *train, num_classes=num_classes, hidden_width=hidden_width, **fit_options
+            )
+            method = "hidden" if hidden_width else "linear"
+            question = task, data, name, method, f"l2 {probe.weight_decay:g}"
+            yield from unit_scores(predict(probe, test[0]), train, test, units, question)
+
+
+def answer_scores(
+    log_probabilities: Sequence[Float[np.ndarray, "_ _"]],
+    train_labels: Sequence[Int[np.ndarray, " _"]],
+    test_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
+    *,
+    task: str,
+    data: str,
+    features: str,
+    units: Sequence[str] = ("frame",),
+    weight_decay: float | int = 0.0,
+) -> Iterator[Score]:
+    """Yield scores like those of `probe_scores`, of a network that answers by itself.
+
+    Args:
+        log_probabilities: of the classes, (frames, num_classes) of each test utterance.
+        train_labels: one label a frame of each utterance that the network was trained on.
+        test_labels, task, data, units: as in `probe_scores`.
+        features, weight_decay: for the score; its method is "linear", the network's last layer.
+
+    Raises:
+        UserError: lengths of answers and labels differ (naming the utterance), or no label.
+    """
+    no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
+    train = join_labeled(no_features, train_labels, "training labels")
+    test = join_labeled(log_probabilities, test_labels, "answers")
+    question = task, data, features, "linear", f"l2 {weight_decay:g}"
+    yield from unit_scores(test[0], train, test, units, question)
+
+
+def unit_scores(
+    log_probabilities: Float[np.ndarray, "n c"],
+    train: tuple,
+    test: tuple,
+    units: Sequence[str],
+    question: tuple[str, str, str, str, str],
+) -> Iterator[Score]:
+    """Yield a score for each unit, from the answers for the test frames.
+
+    Args:
+        log_probabilities: of the classes.
+        train, test: as `join_labeled` makes them.
+        units: "frame" and "utterance".
+        question: task, data, features, method and setting.
+    """
+    task, data, features, method, setting = question
+    _, labels, utterances = test
+    for unit in units:
+        if unit == "frame":
+            correct, count = frame_correct(log_probabilities, labels, utterances)
+            majority = majority_accuracy(train[1], labels)
+        else:
+            correct = utterance_correct(log_probabilities, labels, utterances)
+            count = np.ones(len(correct), np.int64)
+            majority = majority_accuracy(
+                labels_by_utterance(train[1], train[2]), labels_by_utterance(labels, utterances)
+            )
+        low, high = bootstrap_interval(correct, count)
+        yield Score(
+            task,
+            data,
+            unit,
+            features,
+            method,
+            "accuracy",
+            float(correct.sum() / count.sum()),
+            low,
+            high,
+            chance=majority,
+            num_train=len(train[1]),
+            num_test=int(count.sum()),
+            setting=setting,
+            outcomes=Outcomes(correct, count, digest(unit, labels, utterances)),
+        )
+
+
+def join_labeled(
+    features: Sequence[Float[np.ndarray, "_ _"]],
+    labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
+    what: str,
+) -> tuple[Float[np.ndarray, "n d"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """Return the labeled frames of all utterances with their labels and utterance numbers."""
+    if len(features) != len(labels):
+        raise UserError(
+            f"{what} hold {len(features)} utterances but there are labels for {len(labels)}; "
+            "give one entry of labels to each utterance"
+        )
+    spread = []
+    for index, (frames, label) in enumerate(zip(features, labels, strict=True)):
+        if np.ndim(label) and len(np.asarray(label)) != len(frames):
+            raise UserError(
+                f"utterance {index} of the {what} has {len(frames)} frames but "
+                f"{len(np.asarray(label))} labels; cut or pad its labels (-1 is unlabeled)"
+            )
+        spread.append(np.broadcast_to(np.asarray(label, np.int32), len(frames)))
+    all_labels = np.concatenate(spread) if spread else np.zeros(0, np.int32)
+    labeled = all_labels >= 0
+    if not labeled.any():
+        raise UserError(f"no frame of the {what} has a label; check the alignment and the split")
+    utterances = np.repeat(np.arange(len(features), dtype=np.int32), [len(f) for f in features])
+    return np.concatenate(features)[labeled], all_labels[labeled], utterances[labeled]

@@ -1,0 +1,83 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.evaluate import (
+    bootstrap_interval,
+    feature_spread,
+    frame_correct,
+    majority_accuracy,
+    utterance_correct,
+)
+
+
+def test_frame_and_utterance_accuracy():
+    probabilities = np.log([[0.6, 0.4], [0.9, 0.1], [0.4, 0.6], [0.001, 0.999], [0.4, 0.6]])
+    labels, utterances = np.array([0, 0, 1, 1, 1]), np.array([5, 5, 5, 2, 2])
+    labels_of_frames = np.array([0, 0, 0, 1, 1])
+    correct, count = frame_correct(probabilities, labels, utterances)
+    np.testing.assert_array_equal(correct, [2, 3])
+    np.testing.assert_array_equal(count, [2, 3])
+    np.testing.assert_array_equal(
+        utterance_correct(probabilities, labels_of_frames, utterances), [True, True]
+    )
+
+
+def test_utterance_takes_the_mean_of_logs_not_the_vote():
+    probabilities = np.log([[0.6, 0.4], [0.6, 0.4], [0.01, 0.99]])
+    one = np.zeros(3, int)
+    assert utterance_correct(probabilities, one + 1, one).tolist() == [True]
+
+
+def test_majority_is_of_the_training_labels():
+    assert majority_accuracy(np.array([2, 2, 1]), np.array([1, 1, 1, 2])) == 0.25
+
+
+def test_interval_covers_the_truth_and_shrinks():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for trial in range(200):
+        correct = rng.binomial(20, rng.beta(6, 4, 60)).astype(float)  # utterances differ: mean 0.6
+        low, high = bootstrap_interval(correct, np.full(60, 20), num_resamples=400, seed=trial)
+        covered += low <= 0.6 <= high
+    assert 0.89 <= covered / 200 <= 0.99
+    few = bootstrap_interval(np.tile([0.0, 1.0], 10), np.ones(20, int))
+    many = bootstrap_interval(np.tile([0.0, 1.0], 1000), np.ones(2000, int))
+    assert (few[1] - few[0]) / (many[1] - many[0]) == pytest.approx(10, rel=0.2)
+
+
+def test_interval_is_seeded_and_weighs_by_frames():
+    correct, count = np.array([0.0, 90.0]), np.array([10, 90])
+    assert bootstrap_interval(correct, count) == bootstrap_interval(correct, count)
+    assert bootstrap_interval(correct, count) == (0.0, 1.0)
+    long_are_right = np.tile([0.0, 90.0], 50), np.tile([10, 90], 50)  # 0.9 of the frames
+    assert 0.8 < bootstrap_interval(*long_are_right)[0] < 0.9
+    assert bootstrap_interval(np.array([3.0]), np.array([4])) == (0.75, 0.75)
+
+
+def test_spread_of_known_covariances():
+    rng = np.random.default_rng(0)
+    std, rank = feature_spread(3 * rng.standard_normal((20_000, 10)).astype(np.float32) + 7)
+    assert float(std) == pytest.approx(3, rel=0.01)
+    assert float(rank) == pytest.approx(10, rel=0.01)
+    line = rng.standard_normal((1000, 1)).astype(np.float32) * np.ones((1, 10), np.float32)
+    assert float(feature_spread(line)[1]) == pytest.approx(1, abs=0.01)
+    # Shares 0.8 and 0.2 of the variance: exp of their entropy.
+    two = np.array([[2, 0], [-2, 0], [0, 1], [0, -1]], np.float32)
+    assert float(feature_spread(two)[1]) == pytest.approx(
+        np.exp(-0.8 * np.log(0.8) - 0.2 * np.log(0.2)), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e4, -3e-9])
+def test_constant_features_have_no_spread(value):
+    std, rank = feature_spread(jnp.full((777, 5), value))
+    assert (float(std), float(rank)) == (0, 0)
+
+
+def test_spread_does_not_depend_on_scale():
+    x = np.random.default_rng(3).standard_normal((500, 6)).astype(np.float32)
+    small, large = feature_spread(1e-17 * x), feature_spread(1e6 * x)
+    assert float(small[1]) == pytest.approx(float(large[1]), rel=1e-3)
+    assert float(large[0]) == pytest.approx(1e23 * float(small[0]), rel=1e-3)
+    assert feature_spread(x.astype(jnp.bfloat16))[0].dtype == jnp.float32
