@@ -1,30 +1,22 @@
-"""The pages that lay a run beside the paper, and runs beside each other, from recorded files."""
+"""Pages of sentences, figures and tables; the page of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["write_comparison", "write_report", "write_reproduction"]
+from cpc.report.words import Words
 
+if TYPE_CHECKING:
+    from cpc.report.run_page import SectionMaker
 
-def write_report(workdir: str | Path) -> Path:
-    """Write report.html and figures/ into a run directory; see `cpc.report.page`."""
-    # matplotlib and scikit-learn take seconds to import, and most commands end without a page.
-    from cpc.report import page
-
-    return page.write_report(workdir)
+__all__ = ["Words", "write_report"]
 
 
-def write_comparison(
-    runs: Sequence[tuple[str, Path]], folder: Path, paper: Mapping[str, str] | None = None
+def write_report(
+    workdir: str | Path, words: Words, sections: "Sequence[SectionMaker]" = ()
 ) -> Path:
-    """Write comparison.html, .md and .json of named runs; see `cpc.report.comparison_page`."""
-    from cpc.report import comparison_page
+    """Write report.html and figures/ into a run directory; see `cpc.report.run_page`."""
+    # pandas, matplotlib and scikit-learn take seconds to import, and most commands need no page.
+    from cpc.report import run_page
 
-    return comparison_page.write_comparison(runs, folder, paper)
-
-
-def write_reproduction(folder: str | Path) -> Path:
-    """Write reproduction.html, .md and .json of a folder; see `cpc.report.reproduction_page`."""
-    from cpc.report import reproduction_page
-
-    return reproduction_page.write_reproduction(Path(folder))
+    return run_page.write_report(workdir, words, sections)

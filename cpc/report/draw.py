@@ -1,18 +1,14 @@
-"""How every figure of the report looks: colours, axes, and the way to a PNG file and a page."""
+"""How every figure of a page looks: colors, axes, legends."""
 
-import io
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from cpc.report import markup
-
 INK, MUTED, GRID = "#1f2733", "#6b7685", "#e3e7ed"
 BLUE, RED, GREEN, ORANGE, GRAY = "#2459c9", "#c8384e", "#1f8a5b", "#d9822b", "#9aa4b2"
 
-#: Saturation states of an offset: colour, marker, and words.
+#: Saturation states of an offset: color, marker, and words.
 STATES = {
     "fine": (BLUE, "o", "fine"),
     "warn": (ORANGE, "D", "near the ceiling"),
@@ -24,7 +20,7 @@ STATES = {
 def make_figure(
     num_panels: int, num_columns: int = 3, width: float = 9.6, row_height: float = 3.5
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels in rows of `num_columns`, on the house's axes. Sizes in inches."""
+    """Make a figure of panels in rows of `num_columns`, on the house's axes. Sizes in inches."""
     columns = min(num_columns, num_panels)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(width, rows * row_height), layout="constrained", facecolor="white")
@@ -38,7 +34,7 @@ def make_figure(
 
 
 def style_axes(axes: Axes) -> None:
-    """Two thin spines, a light horizontal grid behind the data."""
+    """Give axes two thin spines and a light horizontal grid behind the data."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GRAY)
     axes.tick_params(colors=MUTED, labelsize=9, length=3)
@@ -47,14 +43,14 @@ def style_axes(axes: Axes) -> None:
 
 
 def label(axes: Axes, x: str, y: str, title: str) -> None:
-    """Names of the axes and of the panel."""
+    """Set the names of the axes and of the panel."""
     axes.set_xlabel(x, color=INK, fontsize=9.5)
     axes.set_ylabel(y, color=INK, fontsize=9.5)
     axes.set_title(title, color=INK, fontsize=10.5, fontweight="bold", loc="left", pad=8)
 
 
 def add_legend(axes: Axes, **options) -> None:
-    """A legend without a frame, if there is anything to name."""
+    """Add a legend without a frame, if there is anything to name."""
     handles, _ = axes.get_legend_handles_labels()
     if handles:
         options = {"loc": "best", **options}
@@ -62,7 +58,7 @@ def add_legend(axes: Axes, **options) -> None:
 
 
 def add_shared_legend(figure: Figure, panels: list[Axes]) -> None:
-    """One legend below all panels, each name once."""
+    """Add one legend below all panels, each name once."""
     named = {}
     for axes in panels:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -77,24 +73,3 @@ def add_shared_legend(figure: Figure, panels: list[Axes]) -> None:
         labelcolor=INK,
         handlelength=1.8,
     )
-
-
-def to_png(figure: Figure) -> bytes:
-    """The figure as a PNG file, the same bytes each time."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def shown(figure: Figure, title: str, caption: str) -> str:
-    """A figure as a part of a page."""
-    return markup.picture(to_png(figure), title, caption)
-
-
-def save_picture(workdir: Path, name: str, figure: Figure, title: str, caption: str) -> str:
-    """Write the PNG under figures/, beside the page, and return it as a part of the page."""
-    png = to_png(figure)
-    folder = workdir / "figures"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{name}.png").write_bytes(png)
-    return markup.picture(png, title, caption)

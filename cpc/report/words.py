@@ -1,59 +1,29 @@
-"""What a run is made of, in words: recordings or pictures, as its records say."""
+"""The nouns of a page's sentences, which every kind of data has for itself."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
-
-from cpc.report.records import Run
 
 
 class Words(NamedTuple):
     """The nouns of a page's sentences."""
 
-    examples: str
-    sequence: str
-    target: str
-    near: str
-    ahead: str
-    tested: str
-    baseline: str
-    dashed: str
-    """Probes whose lines are dashed."""
-    features: str
-    """Those that are spoken of first."""
-    probes_folder: str
-
-
-RECORDINGS = Words(
-    examples="recordings",
-    sequence="sequence",
-    target="future frame",
-    near="the near future",
-    ahead="frames ahead",
-    tested="utterances",
-    baseline="MFCC",
-    dashed="one hidden layer",
-    features="c",
-    probes_folder="probe scores and the frames of the speaker picture",
-)
-PICTURES = Words(
-    examples="pictures",
-    sequence="picture",
-    target="patch",
-    near="a patch close by",
-    ahead="rows ahead",
-    tested="pictures",
-    baseline="raw pixels",
-    dashed="other probes than the linear one",
-    features="z",  # the paper's probe of images is on the encoder's output
-    probes_folder="probe scores and the arrays of the pictures",
-)
-
-
-def words_of(run: Run) -> Words:
-    """The words of pictures where anything that was recorded is about pictures."""
-    is_pictures = (
-        any(record.get("per_step_unit") == "pictures" for record in run.train)
-        or any(row["unit"] == "picture" for probe in run.probes.values() for row in probe["rows"])
-        or bool(run.arrays)
-        or bool(run.few_labels)
-    )
-    return PICTURES if is_pictures else RECORDINGS
+    examples: str = "examples"
+    """What a run is trained on, such as "recordings"."""
+    sequence: str = "sequence"
+    """What a latent belongs to."""
+    target: str = "future latent"
+    """What is predicted, such as "future frame"."""
+    near: str = "the near future"
+    """What is easy to predict."""
+    ahead: str = "steps ahead"
+    """What an offset counts, such as "frames ahead"."""
+    tested: str = "examples"
+    """The items of the test set over which intervals are taken, such as "utterances"."""
+    features: tuple[str, ...] = ("c", "z")
+    """Learned features; those that are spoken of first come first."""
+    baselines: tuple[str, ...] = ()
+    """Features by hand that learned ones are laid beside, such as "mfcc"."""
+    titles: Mapping[str, str] = {}
+    """What features are called, where their name does not say it, such as "mfcc": "MFCC"."""
+    files: Mapping[str, str] = {}
+    """What files are that only this kind of data has in its run directory."""

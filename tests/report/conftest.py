@@ -1,5 +1,6 @@
 import pytest
-from fake_run import write_fake_run
+
+from tests.fake_run import write_fake_run
 
 
 @pytest.fixture

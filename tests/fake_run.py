@@ -5,9 +5,6 @@ import pathlib
 
 import numpy as np
 
-from cpc.report.records import read_run
-from cpc.report.verdict import verdict
-
 OFFSETS = list(range(1, 13))
 NUM_POINTS = 200
 
@@ -121,7 +118,7 @@ def write_probes(workdir, rng):
 
 
 def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path:
-    """A finished run on the ten voices."""
+    """A finished run on the packaged voices."""
     rng = np.random.default_rng(0)
     workdir.mkdir(parents=True, exist_ok=True)
     config = {
@@ -130,7 +127,7 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
         "data": {"source": "voices", "window_samples": 20480, "one_speaker": False},
         "model": {"channels": 128, "context": "gru", "context_width": 128, "offsets": 12},
         "optim": {"learning_rate": 5e-4, "warmup_steps": 300, "schedule": "cosine"},
-        "negatives": {"rule": "batch", "groups": 1},
+        "negatives": {"rule": "batch", "shards": 1},
     }
     environment = {
         "python": "3.11.2",
@@ -155,7 +152,3 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
 def add_records(workdir, *records):
     with (workdir / "metrics.jsonl").open("a") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
-
-
-def sentences_of(workdir):
-    return " ".join(verdict(read_run(workdir)))

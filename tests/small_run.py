@@ -5,7 +5,7 @@ import json
 
 def probe_row(features, accuracy, half=0.01, probe="linear", **more):
     return {
-        "task": "classes", "data": "clothes", "unit": "picture", "features": features,
+        "task": "classes", "data": "clothes", "unit": "image", "features": features,
         "probe": probe, "accuracy": accuracy, "low": accuracy - half, "high": accuracy + half,
         **more,
     }  # fmt: skip
@@ -31,7 +31,7 @@ def write_run(path, seed=0, step=20, nats=1.0, rows=(), log=(), **model):
     }
     (path / "config.json").write_text(json.dumps(config))
     (path / "environment.json").write_text(json.dumps({"command": "python -m x"}))
-    train = {"seconds": 30.0, "steps_per_second": 2.0, "per_step_unit": "pictures", "per_step": 8}
+    train = {"seconds": 30.0, "steps_per_second": 2.0, "per_step_unit": "images", "per_step": 8}
     records = [record(step, "train", nats, **train), record(step, "test", nats), *log]
     (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if rows:

@@ -4,14 +4,15 @@ import json
 import pathlib
 
 import numpy as np
-from fake_run import fake_record
+
+from tests.fake_run import fake_record
 
 DIRECTIONS = ("down", "up")
 OFFSETS = [2, 3, 4]
 CLASSES = ("stripes", "checks", "disc", "ring")
 
 
-def draw_pictures(labels, rng, size=28):
+def draw_images(labels, rng, size=28):
     """Shapes in grey, (n, size, size, 1) uint8."""
     y, x = np.mgrid[:size, :size] / (size - 1) - 0.5
     shift = rng.uniform(-0.15, 0.15, (2, len(labels), 1, 1))
@@ -35,7 +36,7 @@ def cut(pictures, patch=8, stride=4):
     return windows[:, ::stride, ::stride].transpose(0, 1, 2, 4, 5, 3)
 
 
-def picture_record(step, rule, is_bound, rng):
+def image_record(step, rule, is_bound, rng):
     """Two directions, offsets from two upwards, one direction after the other."""
     full = fake_record(step, rule, is_bound, 128, 3.0, rng)
     record = {
@@ -52,12 +53,12 @@ def picture_record(step, rule, is_bound, rng):
 def write_metrics(workdir, rng):
     records = []
     for step in range(100, 501, 100):
-        record = picture_record(step, "batch", False, rng) | {"split": "train"}
+        record = image_record(step, "batch", False, rng) | {"split": "train"}
         record |= {"per_step": 128, "per_step_unit": "pictures", "steps_per_second": 3.5}
         records.append(record | {"seconds": step / 3.5, "learning_rate": 1e-3, "gradient_norm": 1})
     for step in (0, 250, 500):
-        records.append(picture_record(step, "batch", False, rng))
-        records.append(picture_record(step, "one_per_sequence", True, rng))
+        records.append(image_record(step, "batch", False, rng))
+        records.append(image_record(step, "one_per_sequence", True, rng))
         accuracies = {"classes/z/linear": 0.6 + step / 2000, "classes/pixels/linear": 0.7}
         records.append({"step": step, "split": "test", "series": "probes", **accuracies})
     lines = [json.dumps(record) for record in records]
@@ -137,7 +138,7 @@ def few_label_rows():
 def write_arrays(folder, rng):
     labels = rng.integers(0, len(CLASSES), 8)
     found = np.where(rng.uniform(size=(8, 8)) < 0.8, labels[:, None], (labels[:, None] + 1) % 4)
-    queries, pictures = draw_pictures(labels, rng), draw_pictures(found.ravel(), rng)
+    queries, pictures = draw_images(labels, rng), draw_images(found.ravel(), rng)
     np.savez(
         folder / "neighbours.npz",
         queries=queries,

@@ -1,0 +1,253 @@
+"""The page engine: sections of sentences, figures and tables as one HTML file, Markdown and JSON.
+
+A page is one file that opens from disk and needs nothing beside itself; the same content gives the
+same bytes. Every text is escaped by the templates.
+"""
+
+import base64
+import functools
+import io
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cpc.files import replacing, write_json, write_text
+from cpc.results import Frame
+
+if TYPE_CHECKING:  # a second, which a start of training need not wait
+    import jinja2
+    import matplotlib.figure
+    from markupsafe import Markup
+
+#: Of a table's column: a format specification such as ".2f", or a function of a value.
+Format: TypeAlias = str | Callable[[Any], str]
+
+
+class Figure(NamedTuple):
+    """A figure of a page, which is also written to figures/NAME.png beside it."""
+
+    name: str
+    figure: "matplotlib.figure.Figure"
+    title: str
+    caption: str
+    """How to read it."""
+
+
+class Table(NamedTuple):
+    """A table of a page: raw numbers in a frame, and how they are shown."""
+
+    title: str
+    frame: Frame
+    note: str = ""
+    formats: Mapping[str, Format] = {}
+    """By column; others show texts as they are and numbers with four digits."""
+    strong: Sequence[int] = ()
+    """Numbers of the rows that stand out."""
+
+
+class Section(NamedTuple):
+    """A part of a page under a heading; one without a title opens the page as its summary."""
+
+    title: str
+    sentences: Sequence[str] = ()
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    details: Sequence[Table] = ()
+    """Tables that are folded until they are wanted."""
+
+
+def write_page(
+    folder: str | Path,
+    name: str,
+    title: str,
+    lead: str,
+    headline: Sequence[tuple[str, str]] = (),
+    sections: Sequence[Section] = (),
+    also: Sequence[str] = (),
+) -> Path:
+    """Write a page and its figures into a folder.
+
+    Args:
+        folder: is made if it is not there.
+        name: of the files, such as "report" for report.html.
+        title: the heading.
+        lead: the line under it.
+        headline: large numbers with their meaning, (number, meaning).
+        sections: in reading order; those without content are left out.
+        also: "md" and "json" write name.md and name.json with the same tables.
+
+    Returns:
+        The path of the HTML file.
+    """
+    folder, images = Path(folder), {}
+    sections = [section for section in sections if any(section[1:])]
+    for figure in (figure for section in sections for figure in section.figures):
+        images[figure.name] = png = to_png(figure.figure)
+        with replacing(folder / "figures" / f"{figure.name}.png") as part:
+            part.write_bytes(png)
+    content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
+    encoded = {key: base64.b64encode(png).decode() for key, png in images.items()}
+    path = folder / f"{name}.html"
+    write_text(path, environment().get_template("page.html.j2").render(content, images=encoded))
+    if "md" in also:
+        write_text(folder / f"{name}.md", as_markdown(title, lead, headline, sections))
+    if "json" in also:
+        write_json(folder / f"{name}.json", as_json(title, lead, headline, sections))
+    return path
+
+
+@functools.cache
+def environment() -> "jinja2.Environment":
+    """Return the templates of pages, with what they need."""
+    import jinja2
+
+    loader = jinja2.PackageLoader("cpc.report")
+    made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made.undefined = jinja2.StrictUndefined
+    made.filters |= {"breakable": breakable, "cells": cells, "kinds": kinds, "state": state}
+    return made
+
+
+def to_png(figure: "matplotlib.figure.Figure") -> bytes:
+    """Return a figure as a PNG file, the same bytes each time."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def show(value: Any, style: Format = "") -> str:
+    """Return a value as a table shows it: an en dash for a number without a value.
+
+    >>> show(0.12345), show(-1.5, ".2f"), show(float("nan")), show(60000), show("a"), show(True)
+    ('0.1235', '−1.50', '–', '60,000', 'a', 'yes')
+    """
+    if callable(style):
+        return style(value)
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, np.number):
+        value = value.item()
+    if not isinstance(value, int | float):
+        return str(value)
+    if not math.isfinite(value):
+        return "–"
+    default = ",.0f" if value == round(value) else ",.4g"
+    return format(value, style or default).replace("-", "−").replace("e−0", "e−")
+
+
+def show_interval(low: float | int, high: float | int, style: str = ".2f") -> str:
+    """Return both ends of an interval, an en dash where one of them has no value.
+
+    >>> show_interval(0.5, 0.75), show_interval(0.5, float("nan"))
+    ('0.50 to 0.75', '–')
+    """
+    known = math.isfinite(low) and math.isfinite(high)
+    return f"{show(low, style)} to {show(high, style)}" if known else "–"
+
+
+def cells(table: Table) -> list[list[str]]:
+    """Return the texts of a table's rows."""
+    columns = []
+    for place, name in enumerate(table.frame.columns):
+        values, style = list(table.frame.iloc[:, place]), table.formats.get(name, "")
+        if any(isinstance(value, str) for value in values):  # of texts, a missing one is empty
+            values = ["" if value is None or value != value else value for value in values]
+        columns.append([show(value, style) for value in values])
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def kinds(table: Table) -> list[str]:
+    """Return what each column holds: "number", "text", or "long" text that may be broken."""
+    found = []
+    for place in range(len(table.frame.columns)):
+        is_text = any(isinstance(value, str) for value in table.frame.iloc[:, place])
+        longest = max((len(row[place]) for row in cells(table)), default=0)
+        found.append("long" if longest > 36 else "text" if is_text else "number")
+    return found
+
+
+def state(text: str) -> str:
+    """Return the style of a cell that names how far an estimate is to be trusted; "" of others."""
+    return text if text in ("saturated", "warn", "chance", "fine") else ""
+
+
+def breakable(text: str) -> "Markup":
+    """Return a text that may go on in a new line after the dots of a config's key.
+
+    >>> str(breakable("model.num_offsets=<4>"))
+    'model.<wbr>num_<wbr>offsets=<wbr>&lt;4&gt;'
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<=[a-z])([._=])(?=[\w&])", r"\1<wbr>", str(escape(text))))
+
+
+def markdown(table: Table) -> str:
+    r"""Return a table as GitHub reads it.
+
+    >>> import pandas as pd
+    >>> print(markdown(Table("t", pd.DataFrame({"cell": ["a|b"], "nats": [1.5]}))), end="")
+    | cell | nats |
+    |---|---|
+    | a\|b | 1.5 |
+    """
+    head = [str(name) for name in table.frame.columns]
+    lines = [[_one_line(text) for text in line] for line in (head, *cells(table))]
+    rows = [f"| {' | '.join(line)} |" for line in lines]
+    return "\n".join([rows[0], f"|{'---|' * len(head)}", *rows[1:]]) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return escaped(text.replace("|", "\\|").replace("\n", " "))
+
+
+def escaped(text: str) -> str:
+    """Return a text that Markdown shows as it is and does not take for HTML."""
+    return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def as_markdown(
+    title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
+) -> str:
+    """Return a page as Markdown, with links to its figures."""
+    parts = [f"# {escaped(title)}", escaped(lead)]
+    parts.append(
+        "\n".join(f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline)
+    )
+    for section in sections:
+        parts += [f"## {escaped(section.title)}" if section.title else ""]
+        parts += [escaped(sentence) for sentence in section.sentences]
+        parts += [f"![{escaped(one.title)}](figures/{one.name}.png)" for one in section.figures]
+        for table in (*section.tables, *section.details):
+            name = f"**{escaped(table.title)}.** " if table.title else ""
+            parts += [f"{name}{escaped(table.note)}".strip(), markdown(table).rstrip()]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def as_json(
+    title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
+) -> dict[str, Any]:
+    """Return a page as JSON can hold it, its tables with all digits of their numbers."""
+    return {
+        "title": title,
+        "lead": lead,
+        "headline": [{"number": number, "meaning": meaning} for number, meaning in headline],
+        "sections": [
+            {
+                "title": section.title,
+                "sentences": section.sentences,
+                "figures": [figure.name for figure in section.figures],
+                "tables": [
+                    {"title": one.title, "note": one.note, "rows": one.frame.to_dict("records")}
+                    for one in (*section.tables, *section.details)
+                ],
+            }
+            for section in sections
+        ],
+    }

@@ -1,0 +1,377 @@
+"""Figures that any run can have: loss and bound, accuracy by offset, scores, health.
+
+Each function takes what it draws and returns a figure, or None where nothing is recorded.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from cpc.report.draw import (
+    BLUE,
+    GRAY,
+    GREEN,
+    GRID,
+    INK,
+    MUTED,
+    ORANGE,
+    RED,
+    STATES,
+    add_legend,
+    add_shared_legend,
+    label,
+    make_figure,
+)
+from cpc.report.engine import show
+from cpc.report.scores import color_of, group_title, is_curve, row_title, score_groups, value_axis
+from cpc.report.words import Words
+from cpc.results import Frame, Run, evaluations, in_percent, last_evaluation, rule_title
+
+#: Marks that tell train and test apart from a number of their own.
+LINES = (INK, GREEN, ORANGE)
+
+
+def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return steps and values of a number, its mean over offsets, where it has a value."""
+    if key not in rows or not len(rows):
+        return np.zeros(0), np.zeros(0)
+    means = rows.groupby("step")[key].mean().dropna()
+    return means.index.to_numpy(float), means.to_numpy(float)
+
+
+def curves_figure(run: Run) -> Figure | None:
+    """Draw loss and log N - L over the steps, averaged over offsets."""
+    train, tests = run.offsets[run.offsets.split == "train"], evaluations(run)
+    if not len(run.offsets):
+        return None
+    figure, (left, right) = make_figure(2)
+    for axes, key, name in ((left, "offset_loss", "loss"), (right, "bound", "log N − L")):
+        own = key if key == "offset_loss" or train.bound.notna().any() else "strict_bound"
+        name_of_line = "train, strict bound" if own == "strict_bound" else "train"
+        axes.plot(*over_steps(train, own), color=BLUE, alpha=0.45, linewidth=1, label=name_of_line)
+        for number, (rule, rows) in enumerate(tests.items()):
+            kind = " (bound)" if rows.is_bound.all() else " (estimate)"
+            axes.plot(
+                *over_steps(rows, key),
+                color=LINES[number % 3],
+                linewidth=1.6,
+                marker="o",
+                markersize=3.5,
+                label=f"test, {rule}{kind if rows.bound.notna().any() else ''}",
+            )
+        for number, (rule, rows) in enumerate(ceilings(run).items()):
+            axes.plot(
+                *over_steps(rows, "log_n"),
+                color=(RED, ORANGE)[number % 2],
+                linestyle="--",
+                linewidth=1,
+                label=f"log N, {rule}",
+            )
+        label(axes, "step", "nats, mean over offsets", name)
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    add_shared_legend(figure, [left, right])
+    return figure
+
+
+def ceilings(run: Run) -> dict[str, Frame]:
+    """Return rows with each distinct log N: of the training, and of test rules with another N."""
+    train = run.offsets[run.offsets.split == "train"]
+    known = {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
+    for rule, rows in evaluations(run).items():
+        known.setdefault(rule, rows)
+    return {rule: rows for rule, rows in known.items() if rows.bound.notna().any()}
+
+
+def bound_figure(run: Run, words: Words) -> Figure | None:
+    """Draw the last log N - L of each offset with its interval, its ceiling and its state."""
+    panels_of = [
+        (f"{rule}, {direction}" if direction else rule, part)
+        for rule, rows in last_rows(run).items()
+        for direction, part in rows.groupby("direction", sort=False)
+        if part.bound.notna().any()
+    ]
+    if not panels_of:
+        return None
+    num_columns = 2 if any(part.direction.iloc[0] for _, part in panels_of) else 3
+    figure, panels = make_figure(len(panels_of), num_columns=num_columns, row_height=3.7)
+    for axes, (rule, rows) in zip(panels, panels_of, strict=True):
+        draw_bound(axes, rows)
+        kind = "a lower bound" if rows.is_bound.all() else "an estimate, no bound"
+        label(axes, f"offset k ({words.ahead})", "log N − L, nats", f"{rule}: {kind}")
+        if run.truth is not None:
+            axes.plot(
+                run.truth.offset,
+                run.truth.mutual_information,
+                color=GREEN,
+                linestyle="-.",
+                marker="_",
+                markersize=9,
+                label="exact mutual information",
+            )
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    add_shared_legend(figure, panels)
+    return figure
+
+
+def last_rows(run: Run) -> dict[str, Frame]:
+    """Return the last evaluation by each rule, or else the last record of the training."""
+    found = evaluations(run)
+    if not found:
+        train = run.offsets[run.offsets.split == "train"]
+        found = {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
+    return {rule: rows[rows.step == rows.step.max()] for rule, rows in found.items()}
+
+
+def draw_bound(axes: Axes, rows: Frame) -> None:
+    """Draw one panel: offsets against nats."""
+    axes.plot(rows.offset, rows.log_n, color=RED, linestyle="--", linewidth=1.2, label="log N")
+    axes.plot(rows.offset, rows.bound, color=GRAY, linewidth=0.8, zorder=1)
+    for state, (color, marker, words) in STATES.items():
+        part = rows[(rows.state.replace("", "fine") == state) & np.isfinite(rows.bound)]
+        if len(part):
+            ends = part.bound - part.bound_low, part.bound_high - part.bound
+            axes.errorbar(
+                part.offset,
+                part.bound,
+                yerr=np.maximum(0, ends),
+                color=color,
+                marker=marker,
+                markersize=5,
+                linestyle="none",
+                capsize=2.5,
+                linewidth=1.2,
+                label=words,
+            )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def accuracy_figure(run: Run, words: Words) -> Figure | None:
+    """Draw the accuracy of telling the positive from the negatives, by offset, in both readings."""
+    last, strict = last_rows(run), last_evaluation(run, strict=True)
+    shown = dict(list(last.items())[:1])
+    shown |= {rule: rows for rule, rows in last.items() if len(strict) and rows.equals(strict)}
+    if not shown:
+        return None
+    figure, panels = make_figure(2)
+    readings = (
+        ("acc_top1", "beats every negative (top-1)"),
+        ("acc_pairwise", "share of negatives beaten (pairwise)"),
+    )
+    has_directions = any(rows.direction.nunique() > 1 for rows in shown.values())
+    for axes, (key, title) in zip(panels, readings, strict=True):
+        for number, (rule, rows) in enumerate(shown.items()):
+            count = show(rows.n.mean(), ",.0f")
+            parts = [part for _, part in rows.groupby("direction", sort=False)]
+            hollow = bool(number) and len(parts) > 1
+            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=False):
+                name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
+                axes.plot(
+                    part.offset,
+                    100 * part[key],
+                    color=color,
+                    linestyle="--" if hollow else "-",
+                    markerfacecolor="white" if hollow else color,
+                    marker="o",
+                    markersize=4,
+                    label=f"{name}, N = {count}",
+                )
+            if key == "acc_top1" or not number:
+                chance = 100 / parts[0].n.where(parts[0].n > 0)
+                axes.plot(
+                    parts[0].offset,
+                    chance if key == "acc_top1" else chance * 0 + 50,
+                    color=accuracy_colors(number, 1)[0] if key == "acc_top1" else MUTED,
+                    linestyle=":",
+                    linewidth=1.2,
+                    label=f"chance, 1/{count}" if key == "acc_top1" else "chance, 1/2",
+                )
+        label(axes, f"offset k ({words.ahead})", "percent", title)
+        axes.set_ylim(0, 103)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if not has_directions:
+            add_legend(axes)
+    if has_directions:  # too many lines for a legend inside
+        add_shared_legend(figure, panels)
+    return figure
+
+
+def accuracy_colors(number: int, num_directions: int) -> tuple[str, ...]:
+    """Return a color for each direction; of a single one, each rule has its own."""
+    return (BLUE, ORANGE, GREEN, RED) if num_directions > 1 else ((BLUE, GREEN)[number % 2],)
+
+
+def scores_figure(scores: Frame, words: Words) -> Figure | None:
+    """Draw each score with its interval, a panel for each task, data, unit and metric."""
+    groups = {
+        (*group, metric): rows
+        for group, found in score_groups(scores, words).items()
+        for metric, rows in found.groupby("metric", sort=False)
+        if not is_curve(found)
+    }
+    if not groups:
+        return None
+    most = max(len(rows) for rows in groups.values())
+    figure, panels = make_figure(len(groups), num_columns=2, row_height=1.25 + 0.34 * most)
+    for axes, ((task, data, unit, metric), rows) in zip(panels, groups.items(), strict=True):
+        for place, row in enumerate(rows.itertuples()):
+            draw_bar(axes, place, row, color_of(str(row.features), words))
+        chance = rows.chance.dropna()
+        if len(chance):
+            at = value_axis(chance.iloc[0], metric)
+            axes.axvline(at, color=RED, linestyle=":", linewidth=1.3, label="without knowledge")
+        axes.set_yticks(
+            range(len(rows)), [row_title(r.features, r.method, words) for r in rows.itertuples()]
+        )
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        if metric.endswith("accuracy"):
+            axes.set_xlim(0, 100)
+        axes.grid(axis="y", visible=False)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        better = "" if rows.higher_is_better.all() else " (lower is better)"
+        unit_text = ", percent" if in_percent(metric) else ""
+        label(axes, f"{metric}{unit_text}{better}", "", group_title(task, data, unit))
+    add_shared_legend(figure, panels)
+    return figure
+
+
+def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
+    """Draw one score: a bar, its interval, and its number beside or inside of it."""
+    value, low, high = (value_axis(one, row.metric) for one in (row.value, row.low, row.high))
+    axes.barh(place, value, height=0.62, color=color, alpha=0.85)
+    known = math.isfinite(low) and math.isfinite(high)
+    if known:
+        axes.plot([low, high], [place, place], color=INK, linewidth=1.4)
+    inside = row.metric.endswith("accuracy") and value > 80
+    axes.annotate(
+        show(value, ".1f" if in_percent(row.metric) else ".3g"),
+        ((low if inside else high) if known else value, place),
+        xytext=(-5 if inside else 5, 0),
+        textcoords="offset points",
+        ha="right" if inside else "left",
+        va="center",
+        fontsize=8.5,
+        color="white" if inside else INK,
+    )
+
+
+def progress_figure(scores: Frame, words: Words) -> Figure | None:
+    """Draw scores that were measured at several steps over the steps."""
+    found = {
+        (*group, metric): rows
+        for group, rows_of_task in score_groups(scores, words).items()
+        for metric, rows in rows_of_task.groupby("metric", sort=False)
+        if rows.step.nunique() > 1 and not is_curve(rows)
+    }
+    if not found:
+        return None
+    figure, panels = make_figure(len(found), num_columns=2, row_height=2.7)
+    for axes, ((task, data, unit, metric), rows) in zip(panels, found.items(), strict=True):
+        for (features, method), line in rows.groupby(["features", "method"], sort=False):
+            if line.step.nunique() < 2:
+                continue
+            line = line.sort_values("step")
+            axes.plot(
+                line.step,
+                value_axis(line.value, metric),
+                color=color_of(features, words),
+                linestyle="-" if method == "linear" else "--",
+                marker="o",
+                markersize=3.5,
+                label=row_title(features, method, words),
+            )
+        label(axes, "step", metric_title(metric), group_title(task, data, unit))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    add_shared_legend(figure, panels)
+    return figure
+
+
+def metric_title(metric: str) -> str:
+    """Return the name of an axis.
+
+    >>> metric_title("accuracy"), metric_title("nats")
+    ('accuracy, percent', 'nats')
+    """
+    return f"{metric}, percent" if in_percent(metric) else metric
+
+
+def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, Figure]]:
+    """Yield, by task, scores against the number of labels, a line for each way to use them."""
+    for (task, data, unit), rows in score_groups(scores, words).items():
+        if not is_curve(rows):
+            continue
+        figure, (axes,) = make_figure(1, row_height=4.4)
+        for (features, method), line in rows.groupby(["features", "method"], sort=False):
+            draw_curve(axes, line.sort_values("num_train"), features, method, words)
+        ticks = rows.drop_duplicates("num_train").sort_values("num_train")
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(
+            ticks.num_train,
+            [f"{row.num_train:,.0f}\n{row.setting}".rstrip() for row in ticks.itertuples()],
+        )
+        label(
+            axes,
+            "number of labels",
+            metric_title(rows.metric.iloc[0]),
+            group_title(task, data, unit),
+        )
+        add_shared_legend(figure, [axes])
+        yield task, figure
+
+
+def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words) -> None:
+    """Draw one learning curve with its intervals."""
+    metric, color = line.metric.iloc[0], color_of(features, words)
+    value, low, high = (value_axis(line[name], metric) for name in ("value", "low", "high"))
+    axes.errorbar(
+        line.num_train,
+        value,
+        yerr=np.nan_to_num(np.maximum(0, [value - low, high - value])),
+        color=color,
+        linestyle="-" if method == "frozen" else "--",
+        marker="s" if features.endswith("c") else "o",
+        markerfacecolor=color if method == "frozen" else "white",
+        markersize=4.5,
+        linewidth=1.5,
+        capsize=2.5,
+        elinewidth=1.1,
+        label=row_title(features, method, words),
+    )
+
+
+def spread_figure(run: Run) -> Figure | None:
+    """Draw standard deviation and effective rank of z and c over the steps."""
+    names = [name for name in ("z", "c") if {f"std_{name}", f"rank_{name}"} <= {*run.metrics}]
+    if not names:
+        return None
+    figure, (left, right) = make_figure(2, row_height=2.9)
+    for axes, key, title in (
+        (left, "std", "mean standard deviation"),
+        (right, "rank", "effective rank of the covariance"),
+    ):
+        for name in names:
+            steps, values = over_steps(run.metrics[run.metrics.split == "test"], f"{key}_{name}")
+            color = {"z": ORANGE, "c": BLUE}[name]
+            axes.plot(steps, values, color=color, marker="o", markersize=3.5, label=name)
+        label(axes, "step", "", title)
+        axes.set_ylim(bottom=0)
+        add_legend(axes)
+    return figure
+
+
+def speed_figure(run: Run) -> Figure | None:
+    """Draw steps a second, learning rate and gradient norm over the steps."""
+    if "steps_per_second" not in run.train:
+        return None
+    keys = ("steps_per_second", "learning_rate", "gradient_norm")
+    figure, panels = make_figure(3, row_height=2.7)
+    for axes, key in zip(panels, keys, strict=True):
+        axes.plot(*over_steps(run.train, key), color=BLUE, linewidth=1.2)
+        label(axes, "step", "", key.replace("_", " "))
+        axes.set_ylim(bottom=0)
+    return figure

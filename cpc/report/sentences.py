@@ -1,0 +1,330 @@
+"""What a run says, in sentences: each one follows from recorded numbers."""
+
+import math
+
+import numpy as np
+
+from cpc.report.engine import show
+from cpc.report.scores import feature_title, is_curve, score_groups
+from cpc.report.words import Words
+from cpc.results import (
+    Difference,
+    Frame,
+    Run,
+    Score,
+    difference,
+    evaluations,
+    in_percent,
+    is_better,
+    last_evaluation,
+    last_scores,
+    rule_title,
+    show_value,
+    to_scores,
+    unit_of,
+)
+
+
+def summary(run: Run, words: Words) -> list[str]:
+    """Return the sentences that open the page, the most important first."""
+    return [
+        *progress_sentences(run),
+        *bound_sentences(run, words),
+        *truth_sentences(run),
+        *score_sentences(run, words),
+        *curve_sentences(run, words),
+        *collapse_sentences(run),
+        *problem_sentences(run),
+    ]
+
+
+def progress_sentences(run: Run) -> list[str]:
+    """Return how long the run was, and how fast."""
+    if not len(run.train):
+        return ["No training step is recorded yet."]
+    sentence = f"{run.step:,} training steps"
+    if math.isfinite(seconds := last_known(run.train, "seconds")):
+        sentence += f" in {duration(seconds)}"
+    if {"per_step", "steps_per_second"} <= {*run.train}:
+        rate = (run.train.per_step * run.train.steps_per_second).median()
+        if math.isfinite(rate):
+            sentence += f", {rate_phrase(rate, str(run.train.per_step_unit.iloc[-1]))} each second"
+    return [f"{sentence}, {device_phrase(run)}."]
+
+
+def last_known(rows: Frame, key: str) -> float:
+    """Return the last value of a number; NaN if it has none."""
+    known = rows[key].dropna().tolist() if key in rows else []
+    return float(known[-1]) if known else math.nan
+
+
+def rate_phrase(rate: float | int, unit: str) -> str:
+    """Return how much data a second sees; hours of data are a time span.
+
+    >>> rate_phrase(0.02, "h audio"), rate_phrase(1500.0, "images")
+    ('1 min 12 s of audio', '1,500 images')
+    """
+    hours, _, of_what = unit.partition(" ")
+    if hours != "h":
+        return f"{rate:,.0f} {unit}"
+    seconds = 3600 * rate
+    return f"{duration(seconds) if seconds >= 10 else f'{seconds:.2g} s'} of {of_what or 'data'}"
+
+
+def device_phrase(run: Run) -> str:
+    """Return on what the run was made."""
+    devices = run.environment.get("devices") or []
+    if not devices:
+        return "on an unrecorded device"
+    names = sorted({str(device) for device in devices})
+    return f"on {len(devices)} x {names[0]}" if len(names) == 1 else f"on {', '.join(names)}"
+
+
+def bound_sentences(run: Run, words: Words) -> list[str]:
+    """Return the bound, what the training loss says, and which offsets are not to be trusted."""
+    trained, strict = last_evaluation(run), last_evaluation(run, strict=True)
+    if not len(trained):
+        return [f"No evaluation on test {words.examples} is recorded yet."]
+    sentences = []
+    if strict.bound.notna().any():
+        by_offset = strict.groupby("offset").bound.mean().dropna()
+        directions = strict.direction.nunique()
+        over = f"{len(by_offset)} offsets"
+        over += f" and {directions} directions" if directions > 1 else ""
+        sentences.append(
+            "Mutual information between context and future latent, lower bound on test "
+            f"{words.examples}: {by_offset.mean():.2f} nats averaged over {over}, "
+            f"{by_offset.iloc[0]:.2f} at offset {by_offset.index[0]} and {by_offset.iloc[-1]:.2f} "
+            f"at offset {by_offset.index[-1]} (rule “{title_of(run, strict)}”, ceiling log N = "
+            f"{show(strict.log_n.mean(), '.2f')})."
+        )
+    rule = rule_title(str(trained.rule.iloc[0]))
+    if not trained.is_bound.all() and trained.bound.notna().any():
+        sentences.append(
+            f"Under the training rule “{rule}”, log N − L is {trained.bound.mean():.2f} nats of at "
+            f"most {show(trained.log_n.mean(), '.2f')}. It is an estimate and not a bound on "
+            "mutual information, because these negatives are not independent of the anchor."
+        )
+    elif trained.bound.isna().all() and trained.acc_top1.notna().any():
+        sentences.append(
+            f"Under the training rule “{rule}”, the positive beats every negative "
+            f"{100 * trained.acc_top1.mean():.1f} % of the time (chance "
+            f"{100 * (1 / trained.n).mean():.2g} %). This loss has no log N − L"
+            + (f"; {optimum}." if (optimum := optimum_phrase(run)) else ".")
+        )
+    if not sentences:
+        return [f"The last evaluation on test {words.examples} gave no number at any offset."]
+    shown = strict if len(strict) else trained
+    return [*sentences, *state_sentences(shown, title_of(run, shown))]
+
+
+def optimum_phrase(run: Run) -> str:
+    """Return what the scores of a loss without a log N are at its optimum; "" if unknown."""
+    found = []
+    for key, words in (("optimum", "its optimal score is"), ("posterior", "posterior:")):
+        known = [one for one in run.metrics.get(key, []) if isinstance(one, str) and one != "none"]
+        found += [f"{words} {known[-1]}"] if known else []
+    return "; ".join(found)
+
+
+def title_of(run: Run, rows: Frame) -> str:
+    """Return the name of an evaluation among those of a run."""
+    key = rows[["rule", "series"]].iloc[0]
+    for title, found in evaluations(run).items():
+        if (found[["rule", "series"]].iloc[0] == key).all():
+            return title
+    return rule_title(str(key.rule))
+
+
+def state_sentences(rows: Frame, rule: str) -> list[str]:
+    """Return the offsets that cannot be trusted, and why."""
+    has_value = rows.bound.notna()
+    if not has_value.any():
+        return []
+    states, sentences = rows.state.where(has_value, ""), []
+    if not has_value.all():
+        missing = offsets_phrase(rows[~has_value])
+        sentences.append(f"No number at {missing} (rule “{rule}”): nothing was measured there.")
+    words = {
+        "saturated": "Saturated at {} ({}): the number is the ceiling log N, not the information; "
+        "only more negatives can show more.",
+        "warn": "Close to its ceiling at {} ({}): there it probably understates the information.",
+        "chance": "Not above chance at {} ({}): nothing is predicted that far ahead.",
+    }
+    for state, sentence in words.items():
+        if (states == state).any():
+            places = offsets_phrase(rows[states == state])
+            sentences.append(sentence.format(places, f"rule “{rule}”"))
+    if (states != "").any() and not sentences:
+        sentences.append(f"No offset is saturated and none is at chance (rule “{rule}”).")
+    return sentences
+
+
+def offsets_phrase(rows: Frame) -> str:
+    """Return offsets in words, by direction where there are several."""
+    parts = [
+        offset_phrase(part.offset.to_numpy(int)) + (f" ({direction})" if direction else "")
+        for direction, part in rows.groupby("direction", sort=False)
+    ]
+    return ", ".join(parts)
+
+
+def offset_phrase(offsets: np.ndarray) -> str:
+    """Return offsets in words, neighbors joined.
+
+    >>> offset_phrase(np.array([1, 2, 3, 7]))
+    'offsets 1–3, 7'
+    """
+    runs = np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1)
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    return f"offset{'s' if len(offsets) > 1 else ''} {', '.join(parts)}"
+
+
+def truth_sentences(run: Run) -> list[str]:
+    """Return the bound beside the exact information, where the source's information is known."""
+    if run.truth is None:
+        return []
+    found = last_evaluation(run, strict=True).merge(run.truth, on="offset").dropna(subset="bound")
+    if not len(found):
+        return []
+    reached = 100 * found.bound.sum() / max(found.mutual_information.sum(), 1e-9)
+    violated = int((found.bound_low > found.mutual_information).sum())
+    sentence = (
+        f"The exact information of this source is known: the bound reaches {reached:.0f} % of it"
+    )
+    if violated:
+        return [f"{sentence}, but lies above it at {violated} offsets, which a bound must not."]
+    return [f"{sentence} and nowhere exceeds it by more than its interval."]
+
+
+def headline_score(rows: Frame, words: Words) -> Score | None:
+    """Return the score of a task that is asked for first: linear, on the first features."""
+    scores = to_scores(rows)
+    learned = [score for name in words.features for score in scores if score.features == name]
+    linear = [score for score in learned if score.method == "linear"]
+    return next(iter(linear or learned or scores), None)
+
+
+def score_sentences(run: Run, words: Words) -> list[str]:
+    """Return whether the features beat the untrained network and the baselines."""
+    sentences = []
+    for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
+        ours = None if is_curve(rows) else headline_score(rows, words)
+        if ours is None:
+            continue
+        names = (f"random {ours.features}", *words.baselines)
+        others = [
+            score
+            for name in names
+            for score in to_scores(rows[rows.features == name])
+            if (score.method, score.metric) == (ours.method, ours.metric)
+        ]
+        chance = f"chance {with_unit(ours.chance, ours.metric)}" if ours.chance is not None else ""
+        inside = "; ".join(part for part in (interval_phrase(ours), chance) if part)
+        against = " and ".join(against_phrase(ours, other, words) for other in others)
+        sentences.append(
+            f"{task.replace('_', ' ').capitalize()} of {data} by {unit}, {ours.method} on "
+            f"{ours.features}: {ours.metric} {with_unit(ours.value, ours.metric)}"
+            + (f" ({inside})" if inside else "")
+            + (f"; {against}." if against else ".")
+        )
+    return sentences if sentences or len(run.scores) else ["No probe is recorded yet."]
+
+
+def with_unit(value: float | int | None, metric: str) -> str:
+    """Return a value with its unit."""
+    return f"{show_value(value, metric)} {unit_of(metric)}".strip()
+
+
+def interval_phrase(score: Score) -> str:
+    """Return the interval of a score in words; "" if it has none."""
+    if score.low is None or score.high is None:
+        return ""
+    return f"{show_value(score.low, score.metric)} to {show_value(score.high, score.metric)}"
+
+
+def against_phrase(ours: Score, other: Score, words: Words) -> str:
+    """Return in words whether one score is better than another, and by how much.
+
+    A difference whose interval holds zero is called a tie.
+    """
+    is_random = other.features.startswith("random")
+    name = "the untrained network" if is_random else feature_title(other.features, words)
+    found = difference(ours, other)
+    name = f"{name} ({with_unit(other.value, other.metric)})"
+    better = is_better(found.low, found.high, ours.higher_is_better)
+    points = f" {'points' if in_percent(ours.metric) else unit_of(ours.metric)}".rstrip()
+    lead = f"{lead_phrase(found, ours.metric)}{points}" if found.paired else ""
+    if better is None:
+        return f"not distinguishable from {name}" + (f", difference {lead}" if lead else "")
+    return f"{'better' if better else 'worse'} than {name}" + (f" by {lead}" if lead else "")
+
+
+def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
+    """Return a difference with its interval, of rates and accuracies in points.
+
+    >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
+    '+1.2 (−0.4 to +3.0)'
+    """
+    value, low, high = (signed(one, metric) for one in lead[:3])
+    return f"{value} ({low} to {high})" if math.isfinite(lead[1] + lead[2]) else value
+
+
+def signed(value: float | int, metric: str) -> str:
+    """Return a difference with its sign."""
+    return f"{'−' if value < 0 else '+'}{show_value(abs(value), metric)}"
+
+
+def curve_sentences(run: Run, words: Words) -> list[str]:
+    """Return what the features are worth where labels are fewest."""
+    sentences = []
+    for rows in score_groups(last_scores(run.scores), words).values():
+        if not is_curve(rows):
+            continue
+        fewest = to_scores(rows[rows.num_train == rows.num_train.min()])
+        alone = [score for score in fewest if score.features == "supervised"]
+        for ours in (score for score in fewest if score.features == words.features[0]):
+            sentence = (
+                f"With {ours.num_train:,} labels{f' ({ours.setting})' if ours.setting else ''}, "
+                f"{ours.features} {ours.method} reaches {with_unit(ours.value, ours.metric)} "
+                f"({interval_phrase(ours)})"
+            )
+            for other in alone:
+                sentence += "; the same network on these labels alone "
+                sentence += f"{with_unit(other.value, other.metric)} ({interval_phrase(other)})"
+            sentences.append(f"{sentence}.")
+    return sentences
+
+
+def collapse_sentences(run: Run) -> list[str]:
+    """Return a warning where the representation has collapsed."""
+    test, sentences = run.metrics[run.metrics.split == "test"], []
+    for name in ("z", "c"):
+        std, rank = (last_known(test, f"{key}_{name}") for key in ("std", "rank"))
+        if std < 1e-4 or rank < 2:
+            sentences.append(
+                f"The representation {name} has collapsed: standard deviation {std:.2g}, "
+                f"effective rank {rank:.2g}."
+            )
+    return sentences
+
+
+def problem_sentences(run: Run) -> list[str]:
+    """Return what could not be used: files of the data, and files of the run."""
+    count = len(run.skipped)
+    skipped = [f"{count:,} files were skipped; they are listed below."] if count else []
+    return [*skipped, *run.problems]
+
+
+def duration(seconds: float | int) -> str:
+    """Return a time span as a person reads it at once.
+
+    >>> duration(42.4), duration(605), duration(9000)
+    ('42 s', '10 min 5 s', '2 h 30 min')
+    """
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"

@@ -1,0 +1,112 @@
+import base64
+import html.parser
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure as Drawing
+
+from cpc.report.engine import Figure, Section, Table, cells, kinds, write_page
+
+SCRIPT = "<script>alert('a & b')</script>"
+
+
+class Page(html.parser.HTMLParser):
+    """What a reader sees; fails on a tag that is closed out of order."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.text, self.rows = [], [], [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in ("meta", "img", "br", "wbr"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def drawing():
+    figure = Drawing(figsize=(2, 1))
+    figure.add_subplot().plot([1, 2])
+    return figure
+
+
+def frame():
+    return pd.DataFrame({"name": [SCRIPT, "b"], "nats": [1.23456, np.nan], "n": [60_000, 2]})
+
+
+def test_every_text_is_escaped(tmp_path):
+    table = Table(SCRIPT, frame().rename(columns={"n": SCRIPT}), SCRIPT)
+    section = Section(SCRIPT, [SCRIPT], [Figure("f", drawing(), SCRIPT, SCRIPT)], [table], [table])
+    summary = Section("", [SCRIPT])
+    path = write_page(
+        tmp_path, "p", SCRIPT, SCRIPT, [(SCRIPT, SCRIPT)], [summary, section], also=("md", "json")
+    )
+    page = Page(path.read_text())
+    assert "script" not in page.tags
+    assert "".join(page.text).count(SCRIPT) >= 14
+    assert page.rows[1] == [SCRIPT, "1.235", "60,000"]
+    assert page.rows[2] == ["b", "–", "2"]
+    assert "<script>" not in (tmp_path / "p.md").read_text()
+
+
+def test_tables_of_all_forms_come_from_the_frame(tmp_path):
+    table = Table("t", frame(), formats={"nats": ".2f"}, strong=[1])
+    write_page(tmp_path, "p", "title", "lead", sections=[Section("s", tables=[table])],
+               also=("md", "json"))  # fmt: skip
+    stored = json.loads((tmp_path / "p.json").read_text())
+    (section,) = stored["sections"]
+    rows = section["tables"][0]["rows"]
+    assert rows[0]["nats"] == 1.23456  # all digits
+    assert rows[1]["nats"] is None
+    assert "| b | – | 2 |" in (tmp_path / "p.md").read_text()
+    assert 'class="strong"' in (tmp_path / "p.html").read_text()
+
+
+def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
+    made = []
+    for _ in range(2):
+        section = Section("s", figures=[Figure("f", drawing(), "t", "c")])
+        made.append(write_page(tmp_path, "p", "t", "l", sections=[section]).read_bytes())
+    assert made[0] == made[1]
+    page = made[0].decode()
+    assert not re.search(r"https?://|<link|<script|@import|url\(", page)
+    (embedded,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
+    assert base64.b64decode(embedded) == (tmp_path / "figures" / "f.png").read_bytes()
+
+
+def test_sections_without_content_are_left_out(tmp_path):
+    page = write_page(tmp_path, "p", "t", "l", sections=[Section("nothing"), Section("s", ["x"])])
+    assert "nothing" not in page.read_text()
+    assert not (tmp_path / "figures").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "texts"),
+    [
+        ([0.5, 1e-5], "number", ["0.5", "1e−5"]),
+        (["a", None], "text", ["a", ""]),
+        (["a" * 40], "long", ["a" * 40]),
+        ([None, None], "number", ["", ""]),
+        ([-3, True], "number", ["−3", "yes"]),
+    ],
+)
+def test_columns(values, kind, texts):
+    table = Table("t", pd.DataFrame({"x": pd.Series(values, dtype=object)}))
+    assert kinds(table) == [kind]
+    assert [row[0] for row in cells(table)] == texts

@@ -1,0 +1,327 @@
+"""The page of a run: its numbers, figures, tables and what it says of them."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_engine import Page
+
+from cpc.report import Words, write_report
+from cpc.report.engine import Section, cells
+from cpc.report.figures import (
+    accuracy_figure,
+    bound_figure,
+    curve_figures,
+    curves_figure,
+    progress_figure,
+    scores_figure,
+)
+from cpc.report.run_page import curve_table, headline, score_table
+from cpc.report.scores import score_groups
+from cpc.report.sentences import against_phrase, state_sentences, summary
+from cpc.results import Outcomes, Score, last_scores, read_run, score_frame, write_scores
+from tests.fake_image_run import DIRECTIONS, write_fake_image_run
+from tests.fake_image_run import OFFSETS as ROWS_AHEAD
+from tests.fake_run import OFFSETS, add_records, fake_record, write_fake_run
+
+AUDIO = Words("recordings", baselines=("mfcc",), titles={"mfcc": "MFCC"}, tested="utterances")
+IMAGES = Words("images", features=("z", "c"), baselines=("pixels",), ahead="rows ahead")
+FIGURES = {"accuracy", "bound", "collapse", "curves", "scores", "speed"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run directory with its page, made once; tests do not change it."""
+    workdir = write_fake_run(tmp_path_factory.mktemp("finished"))
+    assert write_report(workdir, AUDIO) == workdir / "report.html"
+    return workdir
+
+
+@pytest.fixture
+def images(tmp_path):
+    return write_fake_image_run(tmp_path / "run")
+
+
+def tables_of(run, words):
+    groups = score_groups(last_scores(run.scores), words)
+    return {group: score_table(group, rows, words) for group, rows in groups.items()}
+
+
+def test_page_is_whole(finished):
+    page = (finished / "report.html").read_text(encoding="utf-8")
+    assert {path.stem for path in (finished / "figures").glob("*.png")} == FIGURES
+    assert page.count("<img") == len(FIGURES)
+    text = "".join(Page(page).text)
+    assert "1009/<b>.flac: no samples" in text  # of the skipped files
+    assert "model.context_width" in text  # of the configuration
+    assert "git_revision" in text
+    assert read_run(finished).environment["command"] in text
+
+
+def test_same_records_same_bytes(workdir):
+    first = write_report(workdir, AUDIO).read_bytes()
+    assert write_report(workdir, AUDIO).read_bytes() == first
+
+
+def test_a_speaker_called_script(tmp_path):
+    """Names of users' data reach the page through scores, problems and skipped files."""
+    name = "<script>alert(1)</script>"
+    (tmp_path / "config.json").write_text(json.dumps({"name": name, "data": {"source": name}}))
+    (tmp_path / "skipped.txt").write_text(f"{name}.wav: damaged\n")
+    write_scores(tmp_path, [Score(name, name, name, name, name, name, 0.5, setting=name)])
+    page = Page(write_report(tmp_path, Words(name)).read_text())
+    assert "script" not in page.tags
+    assert name in "".join(page.text)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["config.json", "environment.json", "metrics.jsonl", "probes/phones.json", "skipped.txt"],
+)
+def test_missing_parts_are_left_out(workdir, missing):
+    (workdir / missing).unlink()
+    Page(write_report(workdir, AUDIO).read_text(encoding="utf-8"))
+
+
+def test_page_before_anything_is_measured(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    page = write_report(tmp_path, AUDIO)
+    assert page.read_text().count("<img") == 0
+    assert headline(read_run(tmp_path), AUDIO) == []
+
+
+def test_problems_of_damaged_files_are_on_the_page(workdir):
+    (workdir / "probes" / "phones.json").write_text("{")
+    (problem,) = read_run(workdir).problems
+    assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
+
+
+def test_headline_numbers(finished):
+    numbers = [number for number, _ in headline(read_run(finished), AUDIO)]
+    bound = read_run(finished).offsets
+    mean = bound[(bound.rule == "one_per_sequence") & (bound.step == 2000)].bound.mean()
+    assert numbers == [f"{mean:.2f} nats", "56.2 %", "87.1 %", "99.2 %", "2,000"]
+
+
+def test_modalities_add_sections(workdir):
+    own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
+    assert "of audio_voices" in "".join(Page(write_report(workdir, AUDIO, own).read_text()).text)
+
+
+def test_score_tables(finished):
+    tables = tables_of(read_run(finished), AUDIO)
+    rows = cells(tables["phones", "festvox-ru", "frame"])
+    assert rows == [
+        ["without knowledge", "", "21.3", "", "", ""],
+        ["random initialization, c", "linear", "35.1", "33.9 to 36.3", "", "l2 1e-05"],
+        ["MFCC", "linear", "61.4", "60.2 to 62.6", "", "l2 1e-05"],
+        ["CPC, z", "linear", "44.1", "42.9 to 45.3", "", "l2 1e-05"],
+        ["CPC, c", "linear", "56.2", "55.0 to 57.4", "+21.1 (+19.4 to +22.8)", "l2 1e-05"],
+        ["CPC, c", "one hidden layer", "63.4", "62.2 to 64.6", "", "l2 1e-05"],
+    ]
+    assert tables["phones", "festvox-ru", "frame"].strong == [3, 4, 5]
+
+
+def test_score_tables_of_images_have_paired_leads_and_top_5(images):
+    path = images / "probes" / "classes.json"
+    recorded = json.loads(path.read_text())
+    recorded["rows"][4]["top_5"] = {"accuracy": 0.955, "low": 0.95, "high": 0.96}
+    path.write_text(json.dumps(recorded))
+    table = tables_of(read_run(images), IMAGES)["classes", "shapes", "image"]
+    ours = dict(zip(table.frame.columns, cells(table)[4], strict=True))
+    assert ours == {
+        "features": "CPC, z",
+        "method": "linear",
+        "accuracy, %": "85.5",
+        "top-5 accuracy, %": "95.5",
+        "95 % interval": "84.8 to 86.2",
+        "over untrained": "+11.4 (+10.6 to +12.2)",
+        "setting": "lbfgs, l2 0.001",
+    }
+
+
+def test_learning_curves(images):
+    run = read_run(images)
+    groups = score_groups(last_scores(run.scores), IMAGES)
+    group = ("few_labels", "shapes", "image")
+    rows = {row[0]: row[1:] for row in cells(curve_table(group, groups[group], IMAGES))}
+    assert rows["CPC, z, frozen"][0] == "72.0 ± 2.6"
+    ((name, figure),) = curve_figures(last_scores(run.scores), IMAGES)
+    (axes,) = figure.axes
+    assert name == "few_labels"
+    lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
+    assert list(lines) == [
+        "random initialization, z, frozen",
+        "pixels, frozen",
+        "CPC, z, frozen",
+        "CPC, z, fine-tuned",
+        "supervised",
+    ]
+    line, *_ = lines["CPC, z, frozen"].lines
+    assert [float(line.get_xdata()[at]) for at in (0, -1)] == [600, 60_000]
+    assert [float(line.get_ydata()[at]) for at in (0, -1)] == pytest.approx([72, 85])
+    assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
+
+
+def test_scores_figure_has_a_panel_for_each_task_and_unit(finished):
+    figure = scores_figure(last_scores(read_run(finished).scores), AUDIO)
+    widths = [[bar.get_width() for bar in axes.patches] for axes in figure.axes]
+    np.testing.assert_allclose(widths[0], [35.1, 61.4, 44.1, 56.2, 63.4])  # baselines first
+    assert len(widths) == 3
+
+
+def test_scores_during_training(workdir):
+    names = ("phones/festvox_ru/c/linear/frame", "phones/festvox_ru/mfcc/linear/frame")
+    for step, accuracies in ((100, (0.3, 0.6)), (200, (0.5, None))):
+        record = {"step": step, "split": "test", "series": "probes"}
+        add_records(workdir, record | dict(zip(names, accuracies, strict=True)))
+    (axes,) = progress_figure(read_run(workdir).scores, AUDIO).axes
+    lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
+    assert lines == {"CPC, c": [[100, 30], [200, 50]]}  # of MFCC one step is no line
+
+
+def test_curves_are_means_over_offsets_that_have_a_value(workdir):
+    rng = np.random.default_rng(0)
+    record = fake_record(600, "batch", False, 1024, 4.4, rng) | {"split": "train"}
+    loss = [None, *record["offset_loss"][1:]]
+    add_records(workdir, record | {"offset_loss": loss})
+    left, _ = curves_figure(read_run(workdir)).axes
+    np.testing.assert_allclose(left.lines[0].get_ydata()[-1], np.mean(loss[1:]))
+
+
+def test_bound_figure_shows_the_last_records(workdir):
+    truth = {"offsets": OFFSETS, "mutual_information": [3.0] * 12}
+    (workdir / "truth.json").write_text(json.dumps(truth))
+    run = read_run(workdir)
+    for axes, rule in zip(
+        bound_figure(run, AUDIO).axes, ("batch", "one_per_sequence"), strict=True
+    ):
+        rows = run.offsets[(run.offsets.rule == rule) & (run.offsets.step == 500)]
+        rows = rows[rows.split == "test"]
+        lines = {line.get_label(): line.get_ydata() for line in axes.lines}
+        np.testing.assert_array_equal(lines["log N"], rows.log_n)
+        np.testing.assert_array_equal(lines["exact mutual information"], 3.0)
+        assert axes.get_ylim()[1] > rows.log_n.max()
+        assert axes.get_title(loc="left").startswith(rule.replace("_", " "))
+
+
+def test_accuracy_figure_has_both_readings_and_chance(workdir):
+    run = read_run(workdir)
+    top1, pairwise = accuracy_figure(run, AUDIO).axes
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in top1.lines}
+    rows = run.offsets[(run.offsets.rule == "batch") & (run.offsets.split == "test")]
+    np.testing.assert_allclose(lines["batch, N = 1,024"], 100 * rows[rows.step == 500].acc_top1)
+    np.testing.assert_allclose(lines["chance, 1/64"], 100 / 64)
+    assert "chance, 1/2" in {line.get_label() for line in pairwise.lines}
+
+
+def test_directions_have_panels_and_lines_of_their_own(images):
+    run = read_run(images)
+    panels = bound_figure(run, IMAGES).axes
+    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == [
+        f"{rule}, {direction}" for rule in ("batch", "one per sequence") for direction in DIRECTIONS
+    ]
+    (ceiling,) = [line for line in panels[0].lines if line.get_label() == "log N"]
+    assert ceiling.get_xdata().tolist() == ROWS_AHEAD
+    top1, _ = accuracy_figure(run, IMAGES).axes
+    assert "one per sequence, up, N = 128" in {line.get_label() for line in top1.lines}
+    assert top1.get_xlabel() == "offset k (rows ahead)"
+
+
+def test_states_name_their_offsets():
+    bound, state = [2.0, 1.0, np.nan, 3.0, 2.0], ["fine", "chance", "chance", "saturated", "warn"]
+    rows = pd.DataFrame(
+        {"offset": [2, 3, 4, 5, 6], "direction": "", "bound": bound, "state": state}
+    )
+    named = [
+        re.findall(r"offsets? ([\d–, ]*\d)", sentence) for sentence in state_sentences(rows, "")
+    ]
+    assert named == [["4"], ["5"], ["6"], ["3"]]  # missing, saturated, warn, chance
+    rows["direction"] = ["down"] * 2 + ["up"] * 3
+    assert "offset 5 (up)" in state_sentences(rows, "")[1]
+    assert len(state_sentences(rows.assign(state="fine", bound=1.0), "")) == 1
+
+
+def test_summary_calls_only_bounds_so(workdir):
+    def sentences():
+        return summary(read_run(workdir), AUDIO)
+
+    assert sum("lower bound" in one for one in sentences()) == 1
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    kept = [line for line in lines if not json.loads(line)["is_bound"]]
+    (workdir / "metrics.jsonl").write_text("\n".join(kept))
+    assert not any("lower bound" in one for one in sentences())
+    without = [
+        json.dumps({k: v for k, v in json.loads(line).items() if not k.startswith("bound")})
+        for line in kept
+    ]
+    (workdir / "metrics.jsonl").write_text("\n".join(without))
+    words = " ".join(sentences())
+    top1 = read_run(workdir).offsets.query("split == 'test' and step == 500").acc_top1.mean()
+    assert f"{100 * top1:.1f} %" in words
+    assert not any(word in words for word in ("chance at", "aturated", "estimate"))
+    assert "nan" not in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "higher_is_better", "word"),
+    [
+        (0.002, 0.018, True, "better"),
+        (-0.002, 0.022, True, "not"),
+        (-0.02, -0.001, True, "worse"),
+        (-0.02, -0.001, False, "better"),
+        (0.002, 0.018, False, "worse"),
+    ],
+)
+def test_scores_are_compared_by_the_difference_and_its_direction(
+    images, low, high, higher_is_better, word
+):
+    """The intervals of both overlap: only the paired difference can tell."""
+    ours = Score("classes", "d", "image", "z", "linear", "accuracy", 0.855, 0.84, 0.87,
+                 higher_is_better=higher_is_better,
+                 outcomes=Outcomes([], versus={"pixels": [0.01, low, high, 0.1]}))  # fmt: skip
+    other = ours._replace(features="pixels", value=0.845, low=0.83, high=0.86, outcomes=None)
+    assert against_phrase(ours, other, IMAGES).split()[0] == word
+
+
+def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
+    def number_of_sentences():
+        return len(summary(read_run(workdir), AUDIO))
+
+    before = number_of_sentences()
+    truth = {"offsets": OFFSETS, "mutual_information": [9.0] * 12}
+    (workdir / "truth.json").write_text(json.dumps(truth))
+    (kept,) = [one for one in summary(read_run(workdir), AUDIO) if "exact" in one]
+    truth["mutual_information"] = [0.5] * 12
+    (workdir / "truth.json").write_text(json.dumps(truth))
+    (broken,) = [one for one in summary(read_run(workdir), AUDIO) if "exact" in one]
+    assert kept != broken
+    assert number_of_sentences() == before + 1
+    flat = fake_record(600, "batch", False, 1024, 4.0, np.random.default_rng(0))
+    add_records(workdir, flat | {"std_c": 1e-7, "rank_c": 1.0})
+    assert any("1e-07" in one for one in summary(read_run(workdir), AUDIO))
+
+
+def test_an_error_rate_goes_through_the_page(tmp_path):
+    """Lower is better, and there is no chance level."""
+    (tmp_path / "config.json").write_text("{}")
+    rate = Score("words", "news", "utterance", "c", "ctc", "word error rate", 0.123, 0.11, 0.14,
+                 higher_is_better=False, num_test=70)  # fmt: skip
+    write_scores(
+        tmp_path, [rate, rate._replace(features="random c", value=0.9, low=0.8, high=0.95)]
+    )
+    run = read_run(tmp_path)
+    assert headline(run, AUDIO)[0][0] == "12.3 %"
+    table = tables_of(run, AUDIO)["words", "news", "utterance"]
+    assert list(table.frame.columns)[2] == "word error rate, %"
+    assert [row[0] for row in cells(table)] == ["random initialization, c", "CPC, c"]
+    assert cells(table)[1][4].startswith("−77.7")
+    (axes,) = scores_figure(last_scores(score_frame([rate])), AUDIO).axes
+    assert "lower is better" in axes.get_xlabel()
+    assert [line for line in axes.lines if line.get_linestyle() == ":"] == []
+    (sentence,) = [one for one in summary(run, AUDIO) if "12.3" in one]
+    assert "better than" in sentence
+    assert "chance" not in sentence
+    Page(write_report(tmp_path, AUDIO).read_text())
