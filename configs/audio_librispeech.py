@@ -25,12 +25,12 @@ from zero in every window; a constant learning rate after a warm-up.
 
 from typing import Any
 
-from configs import audio_voices
+from configs import audio
 
 
 def get_config() -> Any:
     """The paper's sizes."""
-    c = audio_voices.get_config()
+    c = audio.get_config()
     c.num_steps = 300_000
     c.log_every = 200
     c.eval_every = c.save_every = 5_000
@@ -38,7 +38,7 @@ def get_config() -> Any:
     c.data.batch_size = 64
     c.model.width = 512
     c.model.context_width = 256
-    c.negatives.groups = 8
+    c.negatives.shards = 8
     c.optim.learning_rate = 2e-4
     c.optim.warmup_steps = 1_000
     c.optim.schedule = "constant"

@@ -8,12 +8,12 @@ Expected: just below the exact curve at every offset, in 102 s on 2 CPU cores be
 
 from typing import Any
 
-from configs import audio_voices
+from configs import audio
 
 
 def get_config() -> Any:
     """The demo, smaller in everything, on sound that is made up."""
-    c = audio_voices.get_config()
+    c = audio.get_config()
     c.num_steps = 300
     c.log_every = 25
     c.eval_every = c.save_every = 100

@@ -1,4 +1,4 @@
-r"""CIFAR-10: colour patches of 8 in pictures of 32 pixels, a ResNet-18 without pooling.
+r"""CIFAR-10: color patches of 8 in images of 32 pixels, a ResNet-18 without pooling.
 
 python -m experiments.image --config configs/image_cifar10.py --workdir runs/cifar10 \
     --config.data.path=$HOME/tensorflow_datasets
@@ -9,12 +9,12 @@ set could not be had.
 
 from typing import Any
 
-from configs import image_fashion_mnist
+from configs import image
 
 
 def get_config() -> Any:
     """Patch augmentation after CPC v2, in two directions."""
-    c = image_fashion_mnist.get_config()
+    c = image.get_config()
     c.num_steps = 40_000
     c.log_every = 100
     c.eval_every = c.save_every = 4000
@@ -25,7 +25,7 @@ def get_config() -> Any:
     c.data.batch_size = 128
     c.data.num_threads = 4
     c.augment.crop = 32
-    c.augment.colour_drop = 0.25
+    c.augment.color_drop = 0.25
     c.augment.brightness = 0.2
     c.augment.contrast = 0.2
     c.model.patch = 8

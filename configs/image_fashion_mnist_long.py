@@ -1,4 +1,4 @@
-r"""The default's pictures and patches with a wider network and a longer training, for a GPU.
+r"""The default's images and patches with a wider network and a longer training, for a GPU.
 
 python -m experiments.image --config configs/image_fashion_mnist_long.py --workdir runs/fashion_long
 
@@ -11,7 +11,7 @@ from configs import image_fashion_mnist
 
 
 def get_config() -> Any:
-    """Four directions, 512 pictures a step, 200 epochs, and every probe."""
+    """Four directions, 512 images a step, 200 epochs, and every probe."""
     c = image_fashion_mnist.get_config()
     c.num_steps = 200 * 60_000 // 512
     c.log_every = 100

@@ -4,7 +4,7 @@ python -m experiments.image --config configs/image_imagenet.py --workdir runs/im
     --config.data.path=$HOME/tensorflow_datasets
 
 Grey crops of 256 from 300 pixels, 7x7 patches of 64 (a random 60 of each, padded back), the first
-three stages of ResNet-101 without norm, 32 devices with 16 pictures each. The paper: 48.7 % top-1,
+three stages of ResNet-101 without norm, 32 devices with 16 images each. The paper: 48.7 % top-1,
 73.6 % top-5, linear on mean-pooled z. Prepared once by `tfds build imagenet2012
 --file_format=array_record` from the archives that image-net.org gives. For a pod; not measured
 here: the set could not be had.
@@ -12,12 +12,12 @@ here: the set could not be had.
 
 from typing import Any
 
-from configs import image_fashion_mnist
+from configs import image
 
 
 def get_config() -> Any:
     """The paper's setting; what it leaves open is marked."""
-    c = image_fashion_mnist.get_config()
+    c = image.get_config()
     c.num_steps = 300_000  # open
     c.log_every = 100
     c.eval_every = c.save_every = 10_000
@@ -43,7 +43,7 @@ def get_config() -> Any:
     c.model.remat = True
     c.model.dtype = "bfloat16"
     c.negatives.rule = "batch"
-    c.negatives.groups = 32
+    c.negatives.shards = 32
     c.optim.learning_rate = 2e-4
     c.optim.schedule = "constant"  # open
     c.optim.warmup_steps = 1000  # open

@@ -20,7 +20,7 @@ def get_config() -> Any:
     c.augment.crop = 260
     c.augment.grey = False
     c.augment.jitter = 0
-    c.augment.colour_drop = 0.25
+    c.augment.color_drop = 0.25
     c.augment.rotation_degrees = 15.0
     c.augment.shear = 0.2
     c.augment.elastic_pixels = 2.0
@@ -34,7 +34,7 @@ def get_config() -> Any:
     c.model.directions = ("down", "up", "right", "left")
     c.model.num_offsets = 3  # 3 to 5: the two that share pixels are skipped
     c.model.target_width = 64
-    c.negatives.groups = 1
+    c.negatives.shards = 1
     c.optim.learning_rate = 4e-4
     c.probe.fractions = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
     return c

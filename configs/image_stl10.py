@@ -4,19 +4,19 @@ python -m experiments.image --config configs/image_stl10.py --workdir runs/stl10
     --config.data.path=$HOME/tensorflow_datasets
 
 Grey crops of 64 pixels, a 7x7 grid of 16-pixel patches, ResNet-50, 16 negatives, 300 epochs of
-batches of 32 over the 105,000 training and unlabelled pictures. Theirs: 80.5 % linear on the test
+batches of 32 over the 105,000 training and unlabelled images. Theirs: 80.5 % linear on the test
 set. Prepared once by `tfds build stl10 --file_format=array_record`; for a GPU, and not measured
 here: the set could not be had.
 """
 
 from typing import Any
 
-from configs import image_fashion_mnist
+from configs import image
 
 
 def get_config() -> Any:
     """Their setting; their 5 rows are offsets 2 to 6 here, as offset 1 shares pixels."""
-    c = image_fashion_mnist.get_config()
+    c = image.get_config()
     c.num_steps = 300 * 105_000 // 32
     c.log_every = 100
     c.eval_every = c.save_every = 10_000

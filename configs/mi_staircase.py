@@ -14,31 +14,17 @@ The papers' protocol, for a GPU or a patient CPU:
 
 from typing import Any
 
-from ml_collections import ConfigDict
+from configs.information import KEYS
+from configs.keys import make_config
 
 
 def get_config() -> Any:
-    """Every key of the staircase; a form that fits a CPU."""
-    c: Any = ConfigDict()
-    c.protocol = "staircase"
-    c.seed = 0
+    """A form that fits a CPU."""
+    c = make_config(KEYS["staircase"])
     c.levels = (2.0, 4.0, 6.0, 8.0, 10.0)  # nats
-    c.dim = 20
-    c.maps = ("gaussian", "cubic")  # cubic: y^3 for y, with the same information
-    c.batch_size = 64
+    c.maps = ("gaussian", "cubic")
+    c.critics = ("separable", "joint")
     c.steps_per_level = 300  # the papers: 4,000
     c.learning_rate = 2e-3  # the papers: 5e-4
-    c.log_every = 20
-    c.save_every = 300
-
-    c.critics = ("separable", "joint")
-    c.widths = (256, 256)  # of separable critics, baselines and CLUB's model
-    c.embedding = 32  # of separable critics
     c.joint_widths = (64, 64)  # the papers: 256, 256
-    c.estimators = (
-        "info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js", "donsker_varadhan",
-        "mine", "club",
-    )  # fmt: skip
-    c.interpolation_weight = 0.01  # 1: InfoNCE, 0: TUBA
-    c.smile_clip = 5.0  # nats
     return c

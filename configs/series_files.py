@@ -1,0 +1,32 @@
+"""Your own series: sensors, EEG, prices, from .npy, .npz, .csv or .parquet files.
+
+    python -m experiments.series --config configs/series_files.py --workdir runs/mine \
+        --config.data.path=/my/files --config.data.channels=3 --config.data.rate_hz=250
+
+A file is a sequence (time, channels); a folder is read at any depth. Labels are optional, of steps
+(--config.data.step_label=stage --config.probe.tasks="('steps',)") or of files
+(--config.data.file_label=folder --config.probe.tasks="('files',)"). Sizes for some hours at 100 to
+500 Hz, on a laptop.
+"""
+
+from typing import Any
+
+from configs import series
+
+
+def get_config() -> Any:
+    """A latent each 16 steps, which sees 31 of them; windows of 64 latents."""
+    c = series.get_config()
+    c.num_steps = 2000
+    c.log_every = 50
+    c.eval_every = c.save_every = 500
+    c.data.source = "files"
+    c.data.window_steps = 1024
+    c.model.kernels = (8, 4, 4)
+    c.model.strides = (4, 2, 2)
+    c.model.width = 64
+    c.model.context_width = 128
+    c.model.num_offsets = 8
+    c.optim.learning_rate = 1e-3
+    c.probe.tasks = ()
+    return c
