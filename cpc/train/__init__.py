@@ -1,6 +1,6 @@
 """State, step, optimizer, mesh, checkpoint, metrics, loop. Knows no modality, no loss, no model."""
 
-from cpc.train.checkpoint import Checkpoints, open_checkpoints, restore_params
+from cpc.train.checkpoint import Checkpoints, best_step, open_checkpoints, restore_params
 from cpc.train.compilation import enable_compilation_cache
 from cpc.train.distributed import (
     await_verdict,
@@ -40,6 +40,7 @@ __all__ = [
     "Writer",
     "await_verdict",
     "batch_sharding",
+    "best_step",
     "check_batch_size",
     "choose_devices",
     "enable_compilation_cache",

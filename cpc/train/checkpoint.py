@@ -5,13 +5,14 @@ cut short is never listed; but it restores flipped bits without a word, hence th
 """
 
 import contextlib
+import json
 import logging
 import os
 import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -22,6 +23,8 @@ from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, 
 from cpc.types import PyTree, UserError
 
 _keep = ocp.checkpoint_managers.preservation_policy
+#: Where orbax puts the metric of a step, in the step's folder.
+METRICS_FILE = "metrics/metrics"
 
 
 class Checkpoints:
@@ -44,7 +47,9 @@ class Checkpoints:
 
         The state has been copied when this returns, so the next step may donate it. `metric` (lower
         is better) is the claim to be kept as the best; without one, only the newest are kept.
-        Raises UserError if this or the previous save cannot be written, e.g. on a full disk.
+
+        Raises:
+            UserError: this or the previous save cannot be written, as on a full disk.
         """
         if self.latest_step is not None and step <= self.latest_step:
             return
@@ -63,9 +68,14 @@ class Checkpoints:
     def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
         """Read the newest undamaged checkpoint into the structure and shardings of `target`.
 
-        Returns (state, metadata), or None if nothing was ever saved. A damaged checkpoint is
-        reported, set aside under another name, and the one before it used. Raises UserError if all
-        are damaged, or if the target is of another shape (the first path that differs is named).
+        A damaged checkpoint is reported, set aside under another name, and the one before it used.
+
+        Returns:
+            (state, metadata), or None if nothing was ever saved.
+
+        Raises:
+            UserError: all are damaged, or the target is of another shape (the first path that
+                differs is named).
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         damaged = []
@@ -80,11 +90,11 @@ class Checkpoints:
         return None
 
     def is_preempted(self, step: int) -> bool:
-        """Whether the processes agreed to stop at this step, after a SIGTERM to one of them."""
+        """Return whether the processes agreed to stop at this step, after a SIGTERM to one."""
         return jax.process_count() > 1 and self._manager.reached_preemption(step)
 
     def wait(self) -> None:
-        """Wait until the last save is on disk; raises UserError if it could not be written."""
+        """Wait until the last save is on disk; UserError if it could not be written."""
         with self._writing("of the last save"):
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
@@ -149,8 +159,11 @@ def open_checkpoints(
 ) -> Checkpoints:
     """Open or make a directory of checkpoints; `log` receives one sentence per damaged one.
 
-    Kept are the newest two and the one with the lowest metric. Raises UserError if the directory
-    cannot be made. Orbax's own messages, many and long, are silenced for the whole process.
+    Kept are the newest two and the one with the lowest metric. Orbax's own messages, many and long,
+    are silenced for the whole process.
+
+    Raises:
+        UserError: the directory cannot be made.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()  # orbax fails late on a relative one
@@ -177,18 +190,28 @@ def open_checkpoints(
 
 def restore_params(
     directory: str | os.PathLike[str],
-    step: int | None = None,
+    step: int | Literal["best"] | None = None,
     log: Callable[[str], None] = print,
 ) -> tuple[dict[str, PyTree], dict[str, Any], int]:
-    """Read parameters without the optimizer, as numpy arrays, for probes.
+    """Read the parameters of a checkpoint without the optimizer, as numpy arrays, for probes.
 
-    Returns ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts, of the
-    newest undamaged step unless one is given; `log` receives one sentence per damaged one. Raises
-    UserError if the step, or every step, is absent or damaged.
+    Args:
+        directory: the checkpoints of a run.
+        step: of which checkpoint; "best" for the one with the lowest metric (see `best_step`); None
+            for the newest undamaged one.
+        log: receives one sentence for each damaged checkpoint that was passed over.
+
+    Returns:
+        ({"params": ..., "extra": ..., "ema": ...}, metadata, step), trees of dicts.
+
+    Raises:
+        UserError: the step, or every step, is absent or damaged.
     """
     _silence_orbax()
     path = pathlib.Path(directory).absolute()
-    steps = sorted(int(item.name) for item in path.glob("*") if item.name.isdecimal())
+    if step == "best":
+        step = best_step(path)
+    steps = _steps(path)
     if not steps or step not in (None, *steps):
         wanted = "No checkpoint" if step is None else f"No checkpoint of step {step}"
         raise UserError(f"{wanted} is in {path}; it has the steps {steps or 'none'}.")
@@ -201,6 +224,31 @@ def restore_params(
                 raise UserError(f"{damage}; choose another of the steps {steps}.") from error
             log(f"{damage}; trying the one before.")
     raise UserError(_all_damaged(path, steps))
+
+
+def best_step(directory: str | os.PathLike[str]) -> int:
+    """Return the step whose checkpoint has the lowest metric: the one that is kept as the best.
+
+    Raises:
+        UserError: no checkpoint was saved at a step that was evaluated.
+    """
+    path = pathlib.Path(directory).absolute()
+    metrics = {}
+    for step in _steps(path):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            metrics[step] = float(
+                json.loads((path / str(step) / METRICS_FILE).read_text())["metric"]
+            )
+    if not metrics:
+        raise UserError(
+            f"No checkpoint in {path} is the best, because none was evaluated; it has the steps "
+            f"{_steps(path) or 'none'}."
+        )
+    return min(metrics, key=lambda step: (metrics[step], -step))
+
+
+def _steps(path: pathlib.Path) -> list[int]:
+    return sorted(int(item.name) for item in path.glob("*") if item.name.isdecimal())
 
 
 def _read_params(path: pathlib.Path) -> tuple[dict[str, PyTree], dict[str, Any]]:

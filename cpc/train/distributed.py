@@ -33,7 +33,7 @@ class Cluster(NamedTuple):
     local_devices: list[int] | None
 
 
-class _Companion:
+class _Watchdog:
     """`watch.py` beside this process."""
 
     def __init__(self, cluster: Cluster, *seconds: float):
@@ -53,11 +53,11 @@ class _Companion:
         answer = self._from.readline().strip()
         if answer != "go":
             self._program.communicate()
-            raise UserError(answer or "the companion that watches the processes could not start")
-        self._where, self._longest, self._came = "busy 0", 0.0, math.inf
+            raise UserError(answer or "the watchdog beside this process could not start")
+        self._doing, self._longest, self._arrived = "busy 0", 0.0, math.inf
         self._all_here, self._leaves = threading.Event(), threading.Event()
-        self._pulse = threading.Thread(target=self._beat, daemon=True)
-        self._pulse.start()
+        self._heart = threading.Thread(target=self._send_heartbeats, daemon=True)
+        self._heart.start()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
@@ -67,47 +67,50 @@ class _Companion:
                 os._exit(LOST)
             self._all_here.set()
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         # A thread, so that the loop never waits for the pipe, and so that a program that waits can
         # be told from one that is stopped.
-        while not self._leaves.wait(watch.PULSE_SECONDS):
-            self._say(f"{self._where} {self._longest:.2f}")
+        while not self._leaves.wait(watch.HEARTBEAT_SECONDS):
+            self._send(f"{self._doing} {self._longest:.2f}")
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with contextlib.suppress(OSError):
             os.write(self._to.fileno(), f"{line}\n".encode())
 
-    def at(self, step: int, num_waits: int) -> None:
+    def report_step(self, step: int, num_waits: int) -> None:
         now = time.monotonic()
-        self._longest = max(self._longest, now - self._came)
-        self._came = now if num_waits > 0 else math.inf
+        self._longest = max(self._longest, now - self._arrived)
+        self._arrived = now if num_waits > 0 else math.inf
         if num_waits > 1:
-            self._where = f"at {step}"
+            self._doing = f"at {step}"
 
-    def busy(self, step: int) -> None:
-        self._where, self._came = f"busy {step}", math.inf
+    def report_busy(self, step: int) -> None:
+        self._doing, self._arrived = f"busy {step}", math.inf
 
     def wait(self) -> None:
         self._all_here.clear()
-        self._say("waits")
+        self._send("waits")
         self._all_here.wait()
 
     def leave(self) -> None:
         self._leaves.set()
-        self._pulse.join()
-        self._say("bye")
+        self._heart.join()
+        self._send("bye")
         self._to.close()
         self._program.wait()
 
 
-_companion: list[_Companion] = []
+_watchdogs: list[_Watchdog] = []
 
 
 def find_cluster() -> Cluster | None:
-    """From JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or as JAX detects it.
+    """Return the processes that this one belongs to; None if it is alone.
 
-    JAX knows Slurm, Open MPI, TPU pods and Kubernetes. None: this process is alone. Raises
-    UserError if the variables do not fit together, or if a cluster cannot be read.
+    They are named by JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, or are those
+    that JAX detects: it knows Slurm, Open MPI, TPU pods and Kubernetes.
+
+    Raises:
+        UserError: the variables do not fit together, or a cluster cannot be read.
     """
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     number, index = _read_number("JAX_NUM_PROCESSES"), _read_number("JAX_PROCESS_ID")
@@ -175,13 +178,15 @@ def join_processes(
     From then on a process that ends, or whose machine is not heard of for `silence_seconds`, ends
     the others with a sentence and status 3. So does one that hangs in training for `hang_seconds`,
     or ten times the longest that any stayed at a step, if that is more; or that is stopped for so
-    long, whatever it does. What C++ has to say goes to a file, which that sentence follows. Raises
-    UserError if not all processes come within the time.
+    long, whatever it does. What C++ has to say goes to a file, which that sentence follows.
+
+    Raises:
+        UserError: not all processes come within `join_seconds`.
     """
     cluster = find_cluster()
-    if cluster is None or _companion:
+    if cluster is None or _watchdogs:
         return
-    _companion.append(_Companion(cluster, join_seconds, silence_seconds, hang_seconds))
+    _watchdogs.append(_Watchdog(cluster, join_seconds, silence_seconds, hang_seconds))
     _redirect_native_messages(cluster.own)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -191,7 +196,7 @@ def join_processes(
         cluster.local_devices,
         cluster_detection_method="deactivate",
         initialization_timeout=int(join_seconds),
-        # The companion is quicker, and says who; and at the end process 0 may write its report for
+        # The watchdog is quicker, and says who; and at the end process 0 may write its report for
         # long. JAX would abort the processes that wait for a stopped one before that one is named.
         heartbeat_timeout_seconds=24 * 3600,
         shutdown_timeout_seconds=24 * 3600,
@@ -213,37 +218,37 @@ def _redirect_native_messages(index: int) -> None:
         os.dup2(file.fileno(), 2)
 
 
-def tell_step(step: int, num_waits: int) -> None:
-    """Tell the companion that the loop is at this step, and not for long; never waits.
+def report_step(step: int, num_waits: int) -> None:
+    """Tell the watchdog that the loop is at this step, and not for long; never waits.
 
     `num_waits`: how often the loop has waited for the device. The first wait may be for others that
     still compile, the second shows how long steps take: before it nobody can say what is too long.
     """
-    for companion in _companion:
-        companion.at(step, num_waits)
+    for watchdog in _watchdogs:
+        watchdog.report_step(step, num_waits)
 
 
-def tell_busy(step: int) -> None:
-    """Tell the companion that what comes now, at this step, may take any time."""
-    for companion in _companion:
-        companion.busy(step)
+def report_busy(step: int) -> None:
+    """Tell the watchdog that what comes now, at this step, may take any time."""
+    for watchdog in _watchdogs:
+        watchdog.report_busy(step)
 
 
 def wait_for_all(name: str) -> None:
     """Wait until every process has come here; as long as it takes."""
-    if _companion:
-        _companion[0].wait()
+    if _watchdogs:
+        _watchdogs[0].wait()
     elif jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 
 
 def is_first() -> bool:
-    """Whether this process writes files and speaks: process 0, or the only one."""
+    """Return whether this process writes files and speaks: process 0, or the only one."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
-    """function(*args) on process 0, with its own copies of replicated arrays.
+    """Return function(*args), called on process 0 with its own copies of replicated arrays.
 
     The others wait, and get None: no device of theirs takes part.
     """
@@ -259,28 +264,31 @@ def _own_copy(leaf: Any) -> Any:
 
 
 def gather_rows(batch: PyTree) -> PyTree:
-    """The rows of all processes, one after the other, on each of them."""
+    """Return the rows of all processes, one after the other, on each of them."""
     if jax.process_count() == 1:
         return batch
     return multihost_utils.process_allgather(batch, tiled=True)
 
 
 def leave_processes() -> None:
-    """Say that this process ends as it should."""
-    for companion in _companion:
-        companion.leave()
-    _companion.clear()
+    """Tell the others that this process ends as it should."""
+    for watchdog in _watchdogs:
+        watchdog.leave()
+    _watchdogs.clear()
 
 
 def leave_failing(status: int) -> None:
     """End at once, where waiting for the others would last for ever; they are told."""
-    if _companion:
+    if _watchdogs:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
 def await_verdict(seconds: float = 5.0) -> None:
-    """What fails here may have failed because another process ended: then that is said instead."""
-    if _companion:
+    """Wait a little: what failed here may have failed because another process ended.
+
+    Then the watchdog ends this process with a sentence about the other one.
+    """
+    if _watchdogs:
         time.sleep(seconds)

@@ -15,13 +15,13 @@ Leaves = dict[str, dict[str, Any]]
 
 
 def seal(meta: dict[str, Any]) -> dict[str, Any]:
-    """The text and its crc32: a flipped bit in a name must not pass for another model."""
+    """Return the text and its crc32: a flipped bit in a name must not pass for another model."""
     text = json.dumps(meta, sort_keys=True)
     return {"text": text, "crc32": zlib.crc32(text.encode())}
 
 
 def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `seal`; ValueError if a bit has changed.
+    """Return what was sealed; ValueError if a bit has changed.
 
     >>> unseal(seal({"width": 3}))
     {'width': 3}
@@ -32,23 +32,23 @@ def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_leaves(arrays: PyTree) -> Leaves:
-    """Shape, dtype and crc32 of each leaf, by path; a leaf spread over processes has no crc32."""
+    """Return each leaf's shape, dtype and crc32 by path (None if it is spread over processes)."""
     return {
         name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "crc32": _crc32(leaf)}
-        for name, leaf in _named_leaves(arrays)
+        for name, leaf in named_leaves(arrays)
     }
 
 
 def check_sums(arrays: PyTree, leaves: Leaves) -> None:
-    """ValueError that names the first leaf that is not what was saved."""
-    for name, leaf in _named_leaves(arrays):
+    """Raise a ValueError that names the first leaf that is not what was saved."""
+    for name, leaf in named_leaves(arrays):
         if leaves[name]["crc32"] not in (None, _crc32(leaf)):
             raise ValueError(f"the checksum of {name} is wrong")
 
 
 def check_same_shapes(shapes: PyTree, leaves: Leaves, path: pathlib.Path) -> None:
-    """UserError that names the first path at which the checkpoint and the target differ."""
-    wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in _named_leaves(shapes)}
+    """Raise a UserError that names the first path at which checkpoint and target differ."""
+    wanted = {name: [list(leaf.shape), str(leaf.dtype)] for name, leaf in named_leaves(shapes)}
     found = {name: [leaf["shape"], leaf["dtype"]] for name, leaf in leaves.items()}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
@@ -85,7 +85,12 @@ def _number(tree: Any) -> Any:
     return branches
 
 
-def _named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+def named_leaves(tree: PyTree) -> list[tuple[str, Any]]:
+    """Return (path, leaf) of each leaf, in the order of `jax.tree.leaves`.
+
+    >>> named_leaves({"encoder": {"kernel": 1, "bias": 2}})
+    [('encoder/bias', 2), ('encoder/kernel', 1)]
+    """
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 

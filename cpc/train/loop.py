@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from cpc.train.checkpoint import Checkpoints
-from cpc.train.distributed import tell_busy, tell_step
+from cpc.train.distributed import report_busy, report_step
 from cpc.train.metrics import Writer
 from cpc.train.state import TrainState, zeros_like_metrics
 from cpc.train.step import describe_failure
@@ -54,23 +54,28 @@ def fit(
     """Train from `state.step` to `num_steps`.
 
     Args:
-      state: new or restored; it is donated. Where its leaves live, they stay.
-      step_fn: from `make_train_step`, jitted by `jit_step`.
-      batches: from the index of the first step to its batches and all later ones.
-      summarize: makes the numbers of a training record; default `means_per_step`.
-      log_every, eval_every, save_every: in steps; 0 for never. Evaluation and save also come last.
-      evaluate: the records of an evaluation; an entry "loss" in one of them (lower is better)
-        decides which checkpoint is kept as the best, among those saved at a step evaluated.
-      metadata: comes back from `Checkpoints.restore`; what JSON can hold.
-      stop: asked before each step; a non-empty answer saves and ends.
-      steps_in_flight: so many calls of `step_fn` at least are queued on the device, and twice that
-        at most.
-      steps_per_launch: steps that one call of `step_fn` does, with one element of `batches`; what
-        else is counted in steps must be a multiple of it, so that all is done where it is due.
+        state: new or restored; it is donated. Where its leaves live, they stay.
+        step_fn: from `make_train_step`, jitted by `jit_step`.
+        batches: from the index of the first step to its batches and all later ones.
+        num_steps: the step to end at, whatever the step to start from.
+        summarize: makes the numbers of a training record; default `means_per_step`.
+        log_every: steps from one training record to the next; 0 for never.
+        evaluate: makes the records of an evaluation; an entry "loss" in one of them (lower is
+            better) decides which checkpoint is the best, among those saved at a step evaluated.
+        eval_every: steps from one evaluation to the next; 0 for the last step alone.
+        checkpoint: where states are saved; None for nowhere.
+        save_every: steps from one save to the next; 0 for the last step alone.
+        metadata: comes back from `Checkpoints.restore`; what JSON can hold.
+        writers: take each record.
+        stop: asked before each step; a non-empty answer saves and ends.
+        steps_in_flight: so many calls of `step_fn` at least are queued on the device, and twice
+            that at most.
+        steps_per_launch: steps that one call of `step_fn` does, with one element of `batches`; what
+            else is counted in steps must be a multiple of it, so that all is done where it is due.
 
-    Raises UserError if a number of steps is no multiple of `steps_per_launch`, if the loss or a
-    gradient is not finite (nothing is saved from then on), if the batches end early, or if a disk
-    is full.
+    Raises:
+        UserError: a number of steps is no multiple of `steps_per_launch`, the loss or a gradient is
+            not finite (nothing is saved from then on), the batches end early, or a disk is full.
     """
     step = start = int(state.step)
     _check_multiples(
@@ -98,7 +103,7 @@ def fit(
             if evaluates or saves:
                 windows.write()
                 _check_finite(state.failure, state.params, checkpoint)
-                tell_busy(step)  # not before: a device that hangs shows while it is waited for
+                report_busy(step)  # not before: a device that hangs shows while it is waited for
                 metric = None
                 for record in evaluate(state) if evaluates else ():
                     windows.write_record({"step": step, "split": "test", **record})
@@ -108,10 +113,10 @@ def fit(
                 windows.restart_clock(step)
             if ends:
                 break
-            tell_step(step, num_waits)
+            report_step(step, num_waits)
             batch = _next_batch(iterator, step, num_steps)
             step += steps_per_launch
-            tell_step(step, num_waits)
+            report_step(step, num_waits)
             state = step_fn(state, batch)
             if step == start + steps_per_launch:
                 windows.restart_clock(step)  # the first call compiles
@@ -128,7 +133,7 @@ def fit(
 
 
 def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
-    """The default record: every sum over the steps of the window, divided by their number.
+    """Return every sum over the steps of a window divided by their number: the default record.
 
     >>> means_per_step({"steps": 4.0, "loss": 6.0, "nonfinite": 0.0}, 4)
     {'loss': 1.5, 'nonfinite': 0.0}
@@ -169,7 +174,7 @@ class _Windows:
         return state._replace(metrics=self._zeros())
 
     def write(self) -> Array | None:
-        """Write the window that was cut, if any; returns the state's `failure` at its end."""
+        """Write the window that was cut, if any, and return the state's `failure` at its end."""
         if self._cut is None:
             return None
         (step, sums, failure, finished), self._cut = self._cut, None

@@ -20,10 +20,11 @@ KINDS = ("auto", "cpu", "gpu", "tpu")
 
 
 def choose_devices(kind: str = "auto") -> list[Device]:
-    """All devices of a kind, or for "auto" those that JAX prefers here.
+    """Return all devices of a kind, or for "auto" those that JAX prefers here.
 
-    Raises UserError if the kind is unknown, or if this machine has none. Which other kinds it has
-    is not said: where `JAX_PLATFORMS` names an absent one, every question to JAX raises.
+    Raises:
+        UserError: the kind is unknown, or this machine has none. Which other kinds it has is not
+            said: where `JAX_PLATFORMS` names an absent one, every question to JAX raises.
     """
     if kind not in KINDS:
         raise UserError(f"Unknown device {kind!r}; choose one of {', '.join(KINDS)}.")
@@ -39,7 +40,7 @@ def choose_devices(kind: str = "auto") -> list[Device]:
 
 
 def make_mesh(num_devices: int | None = None, devices: Sequence[Device] | None = None) -> Mesh:
-    """One line of the first `num_devices` devices (None: all of them)."""
+    """Return a line of the first `num_devices` devices (None: all of them)."""
     devices = choose_devices() if devices is None else devices
     count = len(devices) if num_devices is None else num_devices
     if not 0 < count <= len(devices):
@@ -52,17 +53,17 @@ def make_mesh(num_devices: int | None = None, devices: Sequence[Device] | None =
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """First axis split over the devices."""
+    """Return the sharding that splits the first axis over the devices."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXIS))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """A whole copy on every device."""
+    """Return the sharding that puts a whole copy on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def check_batch_size(batch_size: int, mesh: Mesh) -> None:
-    """Raise UserError if the global batch cannot be split evenly over the devices."""
+    """Refuse a global batch that cannot be split evenly over the devices (UserError)."""
     if batch_size % mesh.size:
         raise UserError(
             f"A batch of {batch_size} cannot be split over {mesh.size} devices; make it a "
@@ -71,9 +72,10 @@ def check_batch_size(batch_size: int, mesh: Mesh) -> None:
 
 
 def put_batch(batch: PyTree, mesh: Mesh) -> PyTree:
-    """Copy a host batch to the devices, once; each process gives its own share of the rows.
+    """Copy a host batch to the devices, once; each process gives its own rows.
 
-    Raises UserError if the global batch is not divisible by the number of devices.
+    Raises:
+        UserError: the global batch is not divisible by the number of devices.
     """
     sharding = batch_sharding(mesh)
 

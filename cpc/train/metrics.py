@@ -19,6 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from tensorboardX import SummaryWriter
 
+from cpc.files import plain, write_text
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
@@ -157,7 +158,7 @@ class ProgressWriter:
 def progress_line(
     record: Record, num_steps: int, headline: tuple[str, ...], rate: tuple[float, str] | None
 ) -> str:
-    """One training record for the eye.
+    """Return one training record as a line for the console.
 
     >>> record = {"step": 1500, "loss": 4.25, "steps_per_second": 8.0}
     >>> progress_line(record, 2000, ("loss",), (0.01, "h audio"))
@@ -179,7 +180,7 @@ def progress_line(
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds.
+    """Return seconds as hours, minutes and seconds.
 
     >>> duration(62.0), duration(3723.0)
     ('1:02', '1:02:03')
@@ -187,21 +188,6 @@ def duration(seconds: float) -> str:
     minutes, second = divmod(int(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold: numbers, lists, dicts; None for NaN and infinity.
-
-    >>> plain({"loss": np.float32(0.5), "bound": np.array([1.0, np.nan])})
-    {'loss': 0.5, 'bound': [1.0, None]}
-    """
-    if isinstance(value, Mapping):
-        return {str(name): plain(entry) for name, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    if hasattr(value, "tolist"):
-        return plain(np.asarray(value).tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _show(name: str, value: Any) -> str:
@@ -220,11 +206,9 @@ def _line_of_values(record: Record) -> str:
 
 
 def _drop_records_after(path: pathlib.Path, step: int) -> None:
-    """Keep the records up to a step. The new file replaces the old one in one go."""
+    """Keep the records up to a step."""
     kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _is_kept(line, step)]
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, "".join(line + "\n" for line in kept))
 
 
 def _is_kept(line: str, step: int) -> bool:

@@ -28,7 +28,9 @@ def make_optimizer(
 
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
     (Loshchilov and Hutter 2019) and spares vectors and scalars: biases, scales of norms.
-    Raises UserError for an unknown schedule or for numbers that cannot be meant.
+
+    Raises:
+        UserError: an unknown schedule, or numbers that cannot be meant.
     """
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:

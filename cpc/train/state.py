@@ -41,7 +41,7 @@ def init_state(
     metrics_zeros: dict[str, PyTree],
     ema: bool = False,
 ) -> TrainState:
-    """State before the first step; `metrics_zeros` is shaped like the metrics of the loss.
+    """Return the state before the first step; `metrics_zeros` is shaped like the loss's metrics.
 
     Every leaf is a fresh buffer, because the step is jitted with a donated state: the caller's own
     arrays survive. Weak types are removed, so that the step traces once.
@@ -66,18 +66,8 @@ def init_state(
 
 
 def zeros_like_metrics(metrics: PyTree) -> PyTree:
-    """Zero float32 sums of the same shapes, from arrays or from `jax.eval_shape`."""
+    """Return zero float32 sums of the same shapes, from arrays or from `jax.eval_shape`."""
     return jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), jnp.float32), metrics)
-
-
-def leaf_names(tree: PyTree) -> list[str]:
-    """Paths of the leaves, in the order of `jax.tree.leaves`.
-
-    >>> leaf_names({"encoder": {"kernel": 1, "bias": 2}})
-    ['encoder/bias', 'encoder/kernel']
-    """
-    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths]
 
 
 def _fresh(tree: PyTree) -> PyTree:

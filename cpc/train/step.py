@@ -9,7 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float
 
-from cpc.train.state import OWN_METRICS, TrainState, leaf_names
+from cpc.train.integrity import named_leaves
+from cpc.train.state import OWN_METRICS, TrainState
 from cpc.types import PyTree
 
 #: loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)); the metrics are additive sums.
@@ -68,7 +69,7 @@ def make_train_step(
 def make_launch(
     step: Callable[[TrainState, Any], TrainState],
 ) -> Callable[[TrainState, Sequence[Any]], TrainState]:
-    """`launch(state, batches) -> state`: one step for each batch, in one program.
+    """Make `launch(state, batches) -> state`: one step for each batch, in one program.
 
     For devices that finish a step sooner than the host has queued the next.
     """
@@ -83,7 +84,7 @@ def make_launch(
 def jit_step(
     step: Callable[[TrainState, Any], TrainState], state: TrainState
 ) -> Callable[[TrainState, Any], TrainState]:
-    """`jax.jit` for states like this one: donated, and every leaf kept where it lives."""
+    """Jit a step for states like this one: donated, and every leaf kept where it lives."""
     shardings = jax.tree.map(lambda leaf: leaf.sharding, state)
     return jax.jit(step, donate_argnums=0, out_shardings=shardings)
 
@@ -97,7 +98,7 @@ def describe_failure(failure: Any, params: PyTree) -> str | None:
     step, leaf = np.asarray(failure).tolist()
     if step < 0:
         return None
-    names = [f"the gradient of {name}" for name in leaf_names(params)]
+    names = [f"the gradient of {name}" for name, _ in named_leaves(params)]
     return f"step {step + 1} (batch {step}): {[*names, 'the loss'][leaf]}"
 
 

@@ -1,12 +1,12 @@
-"""The companion of one of several processes: it says who has come, who waits, and who has gone.
+"""The watchdog of one of several processes: it says who has come, who waits, and who has gone.
 
 JAX ends a process whose peers are gone by a C++ abort, after pages of trace or minutes of silence;
 and so it does where nobody answers at the start. So a small program beside each process, which
 needs nothing but the standard library, calls the roll before JAX starts, and watches the
-connections from then on. The lines that go both ways between the companion of process 0 and the
-others: "here ID", "go", "." (alive), "waits", "all", "lost SENTENCE", "bye"; and, of the program
-itself, "at STEP LONGEST" or "busy STEP LONGEST", by which the companion of process 0 finds one
-that hangs (see `find_hung`).
+connections from then on. The lines that go both ways between the watchdog of process 0 and the
+others: "here ID", "go", "." (alive), "waits", "all", "lost SENTENCE", "bye"; and the heartbeats of
+the program itself, "at STEP LONGEST" or "busy STEP LONGEST", by which the watchdog of process 0
+finds one that hangs (see `find_hung`).
 
     python watch.py HOST PORT ID NUMBER JOIN_SECONDS SILENCE_SECONDS HANG_SECONDS
 """
@@ -21,8 +21,8 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-#: A program says where it is about so often, whether it moves or not.
-PULSE_SECONDS = 1.0
+#: A process says where it is about so often, whether it moves or not.
+HEARTBEAT_SECONDS = 1.0
 #: Before the longest wait so far has passed so many times, nothing hangs.
 FACTOR = 10
 #: So many times as long as at a step may a program be busy, while others wait for it.
@@ -30,8 +30,8 @@ BUSY_FACTOR = 12
 AGAIN = "then start all of them again, and they resume from the last checkpoint"
 
 
-class Pulse(NamedTuple):
-    """What a program last said of itself."""
+class Heartbeat(NamedTuple):
+    """What a process last said of itself."""
 
     step: int
     """The last one that it has a batch for, and launches."""
@@ -45,21 +45,25 @@ class Pulse(NamedTuple):
     """When it said anything."""
 
 
-def hear(before: Pulse, line: str, now: float) -> Pulse:
-    """The pulse after a line.
+def next_heartbeat(before: Heartbeat, line: str, now: float) -> Heartbeat:
+    """Return the heartbeat after a line that came `now`.
 
-    >>> hear(Pulse(7, False, 0.5, 10.0, 12.0), "at 7 0.5", 13.0)
-    Pulse(step=7, is_busy=False, longest=0.5, changed=10.0, heard=13.0)
-    >>> hear(Pulse(7, False, 0.5, 10.0, 12.0), "busy 8 0.6", 13.0)
-    Pulse(step=8, is_busy=True, longest=0.6, changed=13.0, heard=13.0)
+    >>> next_heartbeat(Heartbeat(7, False, 0.5, 10.0, 12.0), "at 7 0.5", 13.0)
+    Heartbeat(step=7, is_busy=False, longest=0.5, changed=10.0, heard=13.0)
+    >>> next_heartbeat(Heartbeat(7, False, 0.5, 10.0, 12.0), "busy 8 0.6", 13.0)
+    Heartbeat(step=8, is_busy=True, longest=0.6, changed=13.0, heard=13.0)
     """
     word, step, longest = line.split()
     is_same = (int(step), word == "busy") == before[:2]
-    return Pulse(int(step), word == "busy", float(longest), before.changed if is_same else now, now)
+    return Heartbeat(
+        int(step), word == "busy", float(longest), before.changed if is_same else now, now
+    )
 
 
-def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, now: float) -> str:
-    """A sentence about what hangs, by the pulses of the processes, or "".
+def find_hung(
+    heartbeats: Mapping[int, Heartbeat], number: int, least_seconds: float, now: float
+) -> str:
+    """Return a sentence about the processes that hang, by their heartbeats, or "".
 
     The limit is `least_seconds`, or `FACTOR` times the longest that any process has stayed at a
     step. A program that says nothing for so long, not even that it is where it was, is stopped. If
@@ -67,23 +71,25 @@ def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, no
     behind: they have begun a step that needs it. If that one is busy, it has `BUSY_FACTOR` times as
     long; and if all are, as long as it takes: one may fit probes, and no step needs it.
     """
-    longest = max(pulse.longest for pulse in pulses.values())
+    longest = max(heartbeat.longest for heartbeat in heartbeats.values())
     limit = max(least_seconds, FACTOR * longest)
-    stopped = [index for index, pulse in pulses.items() if now - pulse.heard > limit]
+    stopped = [index for index, heartbeat in heartbeats.items() if now - heartbeat.heard > limit]
     if stopped:
-        at = max(pulses[index].step for index in stopped)
+        at = max(heartbeats[index].step for index in stopped)
         how = f"gave no sign of life for {limit:.0f} s, since step {at}: stopped, or stuck"
         return describe_end(stopped, number, how)
-    is_unclear = any(now - pulse.heard > 5 * PULSE_SECONDS for pulse in pulses.values())
-    step, is_busy = hindmost = min(pulse[:2] for pulse in pulses.values())
-    ahead = max(pulse.step for pulse in pulses.values())
+    is_unclear = any(
+        now - heartbeat.heard > 5 * HEARTBEAT_SECONDS for heartbeat in heartbeats.values()
+    )
+    step, is_busy = hindmost = min(heartbeat[:2] for heartbeat in heartbeats.values())
+    ahead = max(heartbeat.step for heartbeat in heartbeats.values())
     limit *= BUSY_FACTOR if is_busy else 1
-    has_moved = any(now - pulse.changed <= limit for pulse in pulses.values())
-    if is_unclear or has_moved or all(pulse.is_busy for pulse in pulses.values()):
+    has_moved = any(now - heartbeat.changed <= limit for heartbeat in heartbeats.values())
+    if is_unclear or has_moved or all(heartbeat.is_busy for heartbeat in heartbeats.values()):
         return ""
     where = f"at step {step} for {limit:.0f} s (the longest wait before: {longest:.1f} s)"
-    behind = [index for index, pulse in pulses.items() if pulse[:2] == hindmost]
-    if len(behind) == len(pulses):
+    behind = [index for index, heartbeat in heartbeats.items() if heartbeat[:2] == hindmost]
+    if len(behind) == len(heartbeats):
         return (
             f"all processes stayed {where}, and which one hangs cannot be told: it may be a device "
             f"or the network; all end: look at the output of each, {AGAIN}"
@@ -92,21 +98,21 @@ def find_hung(pulses: Mapping[int, Pulse], number: int, least_seconds: float, no
 
 
 def describe_end(indices: list[int], number: int, how: str) -> str:
-    """A sentence that names the processes because of which all end."""
+    """Return a sentence that names the processes because of which all end."""
     names = f"process{'es' * (len(indices) > 1)} {', '.join(map(str, indices))}"
     return f"{names} of {number} {how}; all end: look at the output of {names}, {AGAIN}"
 
 
 class Peer:
-    """A connection to another companion, or the pipe from the own process."""
+    """A connection to another watchdog, or the pipe from the own process."""
 
     def __init__(self, number: int, handle: int):
         self.number, self.handle = number, handle
         self.heard, self.rest, self.waits = time.monotonic(), b"", False
-        self.pulse = Pulse(0, True, 0.0, self.heard, self.heard)
+        self.heartbeat = Heartbeat(0, True, 0.0, self.heard, self.heard)
 
     def read(self) -> list[str]:
-        """Lines that have come; raises EOFError at the end."""
+        """Return the lines that have come; EOFError at the end."""
         try:
             data = os.read(self.handle, 4096)
         except OSError:
@@ -118,23 +124,28 @@ class Peer:
         return [line.decode() for line in lines]
 
 
-def tell(peer: Peer, line: str) -> None:
-    """One line to another companion; one that is gone is noticed when it is read."""
+def send(peer: Peer, line: str) -> None:
+    """Send a line to another watchdog; that one is gone is noticed when it is read from."""
     with contextlib.suppress(OSError):
         os.write(peer.handle, f"{line}\n".encode())
 
 
-def answer(line: str) -> None:
-    """One line to the own process."""
+def send_to_own(line: str) -> None:
+    """Send a line to the own process."""
     with contextlib.suppress(OSError):
         os.write(1, f"{line}\n".encode())
 
 
-def call_roll(host: str, port: int, me: int, number: int, seconds: float) -> dict[int, Peer]:
-    """Connections to all others (from process 0) or to process 0; raises TimeoutError, OSError."""
+def connect_all(host: str, port: int, me: int, number: int, seconds: float) -> dict[int, Peer]:
+    """Return connections to all others (from process 0), or to process 0 (from another).
+
+    Raises:
+        TimeoutError: not all came in time.
+        OSError: process 0 cannot listen.
+    """
     end = time.monotonic() + seconds
     if me:
-        return {0: find_first(host, port, me, end)}
+        return {0: connect_to_first(host, port, me, end)}
     family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
     dual = family == socket.AF_INET6
     peers: dict[int, Peer] = {}
@@ -148,12 +159,12 @@ def call_roll(host: str, port: int, me: int, number: int, seconds: float) -> dic
             if len(words) == 2 and words[0] == "here" and 0 < int(words[1]) < number:
                 peers[int(words[1])] = Peer(int(words[1]), connection.detach())
     for peer in peers.values():
-        tell(peer, "go")
+        send(peer, "go")
     return peers
 
 
-def find_first(host: str, port: int, me: int, end: float) -> Peer:
-    """Try until process 0 answers."""
+def connect_to_first(host: str, port: int, me: int, end: float) -> Peer:
+    """Try until process 0 answers, or until `end` (TimeoutError)."""
     while True:
         try:
             connection = socket.create_connection((host, port), timeout=2)
@@ -171,15 +182,15 @@ def find_first(host: str, port: int, me: int, end: float) -> Peer:
 
 
 def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: float) -> str:
-    """Until the own process leaves (""), or until one is lost or hangs: a sentence."""
+    """Wait until the own process leaves (""), or until one is lost or hangs (a sentence)."""
     own, parent = Peer(me, sys.stdin.fileno()), os.getppid()
     ready = selectors.DefaultSelector()
     for peer in (own, *peers.values()):
         ready.register(peer.handle, selectors.EVENT_READ, peer)
-    beat, told, now = silence / 4, 0.0, float("-inf")
+    interval, last_sent, now = silence / 4, 0.0, float("-inf")
 
     while True:
-        for key, _ in ready.select(min(1.0, beat)):
+        for key, _ in ready.select(min(1.0, interval)):
             peer: Peer = key.data
             try:
                 lines = peer.read()
@@ -190,7 +201,7 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
             for line in lines:
                 if line == "bye" and peer is own:
                     for other in peers.values():
-                        tell(other, "bye")
+                        send(other, "bye")
                     return ""
                 if line == "bye":
                     ready.unregister(peer.handle)
@@ -198,34 +209,34 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
                 elif line.startswith("lost "):
                     return line.removeprefix("lost ")
                 elif line == "all":
-                    answer("all")
+                    send_to_own("all")
                 elif line.startswith(("at ", "busy ")):
-                    peer.pulse = hear(peer.pulse, line, time.monotonic())
+                    peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
                     for other in peers.values() if me else ():
-                        tell(other, line)
+                        send(other, line)
                 elif line == "waits":
                     peer.waits = True
                     if me:
-                        tell(peers[0], "waits")
+                        send(peers[0], "waits")
         if not me and own.waits and all(peer.waits for peer in peers.values()):
             for peer in (own, *peers.values()):
                 peer.waits = False
             for peer in peers.values():
-                tell(peer, "all")
-            answer("all")
+                send(peer, "all")
+            send_to_own("all")
         before, now = now, time.monotonic()
         # Nothing is held against others from before the roll was full, nor from while this program
         # was stopped itself, as by a batch system that suspends a job.
-        if now - before > beat:
+        if now - before > interval:
             for peer in (own, *peers.values()):
                 peer.heard = now
-                peer.pulse = peer.pulse._replace(changed=now, heard=now)
-        if now - told > beat:
-            told = now
+                peer.heartbeat = peer.heartbeat._replace(changed=now, heard=now)
+        if now - last_sent > interval:
+            last_sent = now
             for peer in peers.values():
-                tell(peer, ".")
-            pulses = {peer.number: peer.pulse for peer in (own, *peers.values())}
-            if not me and (sentence := find_hung(pulses, number, hang, now)):
+                send(peer, ".")
+            heartbeats = {peer.number: peer.heartbeat for peer in (own, *peers.values())}
+            if not me and (sentence := find_hung(heartbeats, number, hang, now)):
                 return sentence
         for peer in peers.values():
             if now - peer.heard > silence:
@@ -238,33 +249,33 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
 def main(
     host: str, port: int, me: int, number: int, join: float, silence: float, hang: float
 ) -> None:
-    """Call the roll, watch, and end the own process with a sentence if one is lost or hangs."""
+    """Connect, watch, and end the own process with a sentence if one is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own process handles them
         signal.signal(ignored, signal.SIG_IGN)
     where, parent = f"{host}:{port}", os.getppid()
     try:
-        peers = call_roll(host, port, me, number, join)
+        peers = connect_all(host, port, me, number, join)
     except TimeoutError:
         who = f"no process 0 answers at {where}" if me else f"not all of {number} came to {where}"
-        answer(
+        send_to_own(
             f"{who} within {join:g} s: check that all {number} processes are started with the same "
             "address (JAX_COORDINATOR_ADDRESS) and number, that process 0 runs on that machine, "
             "and that no firewall closes the port"
         )
         return
     except OSError as error:
-        answer(f"process 0 cannot listen at {where} ({error.strerror}): choose another port")
+        send_to_own(f"process 0 cannot listen at {where} ({error.strerror}): choose another port")
         return
-    answer("go")
+    send_to_own("go")
     sentence = watch(peers, me, number, silence, hang)
     if not sentence:
         return
     for peer in peers.values():
-        tell(peer, f"lost {sentence}")
+        send(peer, f"lost {sentence}")
     if os.getppid() != parent:  # the own process failed at the same time, and has said how
         return
     os.write(2, f"error: {sentence}\n".encode())
-    answer("lost")
+    send_to_own("lost")
     time.sleep(1)  # time to end by itself
     if os.getppid() == parent:
         os.kill(parent, signal.SIGKILL)

@@ -187,6 +187,25 @@ def test_parameters_alone(tmp_path):
         train.restore_params(tmp_path, log=said.append)
 
 
+def test_the_best_is_read_by_that_name(tmp_path):
+    save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 2.0, 9.0, None])
+    assert steps_on_disk(tmp_path) == [2, 3, 4]
+    assert train.best_step(tmp_path) == 2
+    trees, metadata, step = train.restore_params(tmp_path, "best")
+    assert (step, metadata) == (2, {"value": 2.0})
+    np.testing.assert_array_equal(trees["params"]["encoder"]["kernel"], np.full((4, 64), 2.0))
+    flip_a_bit(tmp_path / "2")
+    with pytest.raises(UserError, match=r"\[2, 3, 4\]"):  # the best, or nothing
+        train.restore_params(tmp_path, "best")
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 2.0]])
+def test_where_nothing_was_evaluated_nothing_is_the_best(tmp_path, values):
+    save_all(tmp_path, values)
+    with pytest.raises(UserError, match=re.escape(str(tmp_path))):
+        train.restore_params(tmp_path, "best")
+
+
 def test_the_saved_state_may_be_donated_at_once(tmp_path):
     state = make_state(5.0, width=4096)
     overwrite = jax.jit(lambda tree: jax.tree.map(lambda x: x * 0, tree), donate_argnums=0)

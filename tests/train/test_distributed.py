@@ -125,11 +125,11 @@ def test_a_port_in_use_is_one_sentence(describe):
 
 
 def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
-    return watch.Pulse(step, busy, longest, moved, heard)
+    return watch.Heartbeat(step, busy, longest, moved, heard)
 
 
 @pytest.mark.parametrize(
-    ("pulses", "sentence"),
+    ("heartbeats", "sentence"),
     [
         # The others wait for the one behind, whenever they came to where they are.
         ([at(136, 690), at(120, 600)], "process 1 of 2 stayed at step 120 for 300 s (the longest"),
@@ -156,15 +156,15 @@ def at(step, moved=0.0, *, busy=False, longest=1.6, heard=999.5):
         ([at(8), at(8, busy=True, heard=699)], "since step 8: stopped, or stuck; all end: look at"),
     ],
 )
-def test_which_process_hangs(pulses, sentence):
+def test_which_process_hangs(heartbeats, sentence):
     """By what the processes said until second 1000, where nobody may stay for 300 s."""
-    found = watch.find_hung(dict(enumerate(pulses)), len(pulses), 300.0, 1000.0)
+    found = watch.find_hung(dict(enumerate(heartbeats)), len(heartbeats), 300.0, 1000.0)
     assert sentence in found
     assert bool(sentence) == bool(found)
 
 
 @pytest.mark.parametrize(
-    ("pulses", "sentence"),
+    ("heartbeats", "sentence"),
     [
         ([at(136), at(128, busy=True)], "process 1 of 2 stayed at step 128 for 3600 s"),
         ([at(136), at(0, busy=True)], "process 1 of 2 stayed at step 0 for 3600 s"),
@@ -173,9 +173,9 @@ def test_which_process_hangs(pulses, sentence):
         ([at(128, busy=True), at(100, busy=True)], ""),
     ],
 )
-def test_who_is_busy_has_longer(pulses, sentence):
+def test_who_is_busy_has_longer(heartbeats, sentence):
     """Such as one that starts, evaluates, or saves."""
-    heard = [pulse._replace(heard=4999.5) for pulse in pulses]
+    heard = [heartbeat._replace(heard=4999.5) for heartbeat in heartbeats]
     found = watch.find_hung(dict(enumerate(heard)), len(heard), 300.0, 5000.0)
     assert sentence in found
     assert bool(sentence) == bool(found)
@@ -185,14 +185,14 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
     said = []
 
-    class Companion:
-        def at(self, step, num_waits):
+    class Watchdog:
+        def report_step(self, step, num_waits):
             said.append((step, num_waits))
 
-        def busy(self, step):
+        def report_busy(self, step):
             said.append((step, "busy"))
 
-    monkeypatch.setattr(distributed, "_companion", [Companion()])
+    monkeypatch.setattr(distributed, "_watchdogs", [Watchdog()])
     linear_run.run(tmp_path, 22, eval_every=10, save_every=18)
     waits = (0,) * 16 + (1,) * 6
     steps = [(step - lacks, waits[step - 1]) for step in range(1, 23) for lacks in (1, 0)]
@@ -202,7 +202,7 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     assert [said[i][0] for i in busy] == [said[i - 1][0] for i in busy] == [10, 18, 20, 22]
 
 
-#: A program beside a companion, that is nothing but its pulse.
+#: A program beside a watchdog, that is nothing but its heartbeat.
 PROGRAM = """
 import subprocess, sys, time
 file, port, index, word = sys.argv[1:]
@@ -215,8 +215,8 @@ while True:
 """
 
 
-def test_companions_end_a_program_that_hangs():
-    """Process 1 has no batch for step 102: both companions say so, and end programs that do not."""
+def test_watchdogs_end_a_program_that_hangs():
+    """Process 1 has no batch for step 102: both watchdogs say so, and end programs that do not."""
     port = str(free_port())
     programs = [
         subprocess.Popen(

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from cpc import train
-from cpc.train.state import leaf_names
+from cpc.train.integrity import named_leaves
 from cpc.train.step import describe_failure
 
 TX = optax.adam(0.1)
@@ -100,7 +100,8 @@ def test_the_first_non_finite_leaf_is_named():
         loss = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(params)) + jnp.inf
         return loss, (extra, {"per_k": jnp.zeros(2), "seen": 0})
 
-    assert leaf_names(linear_run.new_state(TX).params) == ["layer/bias", "layer/kernel"]
+    names = [name for name, _ in named_leaves(linear_run.new_state(TX).params)]
+    assert names == ["layer/bias", "layer/kernel"]
     assert first_failure(gradient_only) == "step 1 (batch 0): the gradient of layer/kernel"
     assert first_failure(loss_only) == "step 1 (batch 0): the loss"
     assert first_failure(linear_run.loss_fn) is None
