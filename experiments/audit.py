@@ -1,26 +1,29 @@
-"""What a config's negatives are, before a single step is trained: a table, and audit.json."""
+"""An audit of a config's negatives before a step is trained: a table, and audit.json."""
 
 import pathlib
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import flags
 
 from cpc import negatives
+from cpc.files import write_json
 from cpc.negatives import Audit, AuditRow
-from cpc.train import gather_rows, wait_for_all
-from experiments import launch
-from experiments.launch import Config
+from cpc.train import gather_rows, is_first, wait_for_all
+from experiments.command.config import Config
 from experiments.training import Problem
 
-AUDIT = flags.DEFINE_bool("audit", False, "Only audit the negatives of the config: do not train.")
 #: Batches that are looked at, and anchors of each at each offset.
 NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
-def audit_run(config: Config, workdir: pathlib.Path, problem: Problem) -> None:
-    """Audit the negatives of a run once, print the table, leave it in the run directory."""
+def audit_run(
+    config: Config, workdir: pathlib.Path, problem: Problem, is_all: bool = False
+) -> None:
+    """Audit the negatives of a run once, print the table, leave it in the run directory.
+
+    If the audit `is_all` that is done, it says so, by which `status` knows that nothing died.
+    """
     path = workdir / "audit.json"
     has_begun = path.exists() and (workdir / "metrics.jsonl").exists()
     wait_for_all("audit")  # all have looked before one writes
@@ -30,22 +33,24 @@ def audit_run(config: Config, workdir: pathlib.Path, problem: Problem) -> None:
     title = f"{problem.objective.name}, {NUM_BATCHES} batches"
     print(f"audit of the negatives: {title}\n{negatives.format_audit(rows)}")
     described = [row._asdict() for row in rows]
-    launch.write_json(path, {"rule": problem.objective.name, "title": title, "rows": described})
+    if is_first():
+        audit = {"rule": problem.objective.name, "title": title, "rows": described}
+        write_json(path, {**audit, "is_all": True} if is_all else audit)
 
 
 def audit_problem(config: Config, problem: Problem) -> Audit:
-    """Rows over some training batches; with several directions, of the first."""
+    """Return the rows over some training batches; of several directions, the first's."""
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
     root = jax.random.key(config.seed)
 
-    def place(batch):
+    def locate(batch):
         prepared = problem.prepare(batch, root, True)
         outputs, _ = problem.model.apply(variables, prepared, False)
-        return problem.look(outputs, prepared)[0][1]
+        return problem.split_directions(outputs, prepared)[0][1]
 
     prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
     variables = _zeros(jax.eval_shape(problem.model.init, root, _zeros(prepared)))
-    positions = [jax.device_get(jax.jit(place)(batch)) for batch in batches]
+    positions = [jax.device_get(jax.jit(locate)(batch)) for batch in batches]
     labels = [problem.label(batch) for batch in batches]
     utterances = [_utterances(batch, p) for batch, p in zip(batches, positions, strict=True)]
 
@@ -74,13 +79,13 @@ def _zeros(shapes):
 
 
 def _utterances(batch, positions):
-    """The recording of each latent; a picture is its own."""
+    """Return the recording of each latent; an image is its own."""
     which = batch.get("utterance", batch["sequence"])
     return which.reshape(-1, *(1,) * (np.ndim(positions.time) - 1))
 
 
 def _named(name, rows, only_false):
-    """False negatives by the label that makes them false."""
+    """Yield rows in which false negatives are named by the label that makes them false."""
     for row in rows:
         if row.name.startswith("false_negatives"):
             yield row._replace(name=row.name.replace("negatives", f"negatives_by_{name}"))
@@ -89,7 +94,7 @@ def _named(name, rows, only_false):
 
 
 def _predictions(config, num_latents):
-    """What can be said in closed form."""
+    """Return the rows that are known in closed form."""
     rows = []
     if config.negatives.queue:
         oldest = -(-config.negatives.queue // num_latents)

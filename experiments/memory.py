@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from cpc import losses
+from cpc.losses.info_nce import bound_temperature
 from cpc.losses.tiles import block_size
 from cpc.parallel import takes_ring
 from cpc.types import UserError
-from experiments.launch import Config
+from experiments.command.config import Config
 from experiments.objective import build_choice, build_loss, build_rule
 
 #: What a container may use, where it is limited: of cgroups 2 and 1.
@@ -24,19 +25,19 @@ def check_memory(
 ) -> None:
     """The scores and gradients of the loss fit a device's memory; the network comes on top.
 
-    `num_latents` are of a window or picture, `num_offsets` of all directions together.
+    `num_latents` are of a window or image, `num_offsets` of all directions together.
 
     Raises:
         UserError: they do not, with the numbers, and what of the config needs less.
     """
-    if build_rule(config).same_place and not config.negatives.queue:
+    if build_rule(config).aligned and not config.negatives.queue:
         return  # few of the candidates are scored, and no block of them is kept
     sizes = config, mesh.size, num_latents, width, num_offsets
-    needed = functools.partial(criterion_bytes, *sizes)
+    needed = functools.partial(loss_bytes, *sizes)
     batch_size, memory = config.data.batch_size, device_bytes(mesh)
     if needed(batch_size) <= memory:
         return
-    step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.groups)
+    step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.shards)
     batches = range(batch_size // step * step, 0, -step)
     fits = next((size for size in batches if needed(size) <= memory), 0)
     usual = block_size(*candidates_held(*sizes, batch_size))
@@ -63,18 +64,19 @@ def candidates_held(
     batch_size: int,
 ) -> tuple[int, int | None]:
     """Candidates whose keys a device holds; how many are scored at a time, None to choose."""
-    is_plain = build_choice(config.negatives) is None and build_loss(config.loss) is losses.info_nce
+    is_info_nce = bound_temperature(build_loss(config.loss)) is not None
+    may_cut = is_info_nce and build_choice(config.negatives) is None
     num_candidates = batch_size * num_latents + config.negatives.queue
-    if not is_plain:
+    if not may_cut:
         return num_candidates, num_candidates
     if num_devices > 1 and takes_ring(num_offsets, num_candidates, width):
-        # Keys that travel leave a share of them on each device, and scores in whole rows of it.
-        share = -(-num_candidates // num_devices)
-        return share, share
+        # Keys that travel leave a shard of them on each device, and scores in whole rows of it.
+        shard = -(-num_candidates // num_devices)
+        return shard, shard
     return num_candidates, None
 
 
-def criterion_bytes(
+def loss_bytes(
     config: Config,
     num_devices: int,
     num_latents: int,
@@ -91,7 +93,7 @@ def criterion_bytes(
     block = block_size(held, columns) if block is None else block
     if build_choice(config.negatives) is not None:  # the compiler cuts the blocks of the batch
         block = -(-block // num_devices)
-    return losses.criterion_bytes(
+    return losses.loss_bytes(
         batch_size // num_devices * num_latents,
         held,
         width,
@@ -119,7 +121,7 @@ def device_bytes(mesh: jax.sharding.Mesh) -> int:
 
 
 def giga(num_bytes: int) -> str:
-    """In words.
+    """Return a number of bytes in words.
 
     >>> giga(3_220_000_000)
     '3.22 GB'

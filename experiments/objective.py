@@ -5,6 +5,7 @@ from step to step (a held temperature, a queue, a momentum encoder) lives in the
 """
 
 import functools
+import pathlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,11 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from cpc import losses, negatives
-from cpc.losses import AnchorLoss, Choose, Memory, OffsetSums, cpc_loss, describe
-from cpc.parallel import make_criterion
+from cpc.losses import AnchorLoss, Description, MemoryBank, OffsetSums, cpc_loss, describe
+from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS
-from cpc.types import CPCOutputs, Position, PyTree, UserError
-from experiments.launch import Config, check_word
+from cpc.types import CPCOutputs, NegativeSampler, Position, PyTree, Rule, UserError, is_positive
+from experiments.command.config import Config, check_word
 
 RULES = (
     negatives.batch,
@@ -25,34 +26,51 @@ RULES = (
     negatives.same_group,
     negatives.one_per_sequence,
 )
+#: Names that a config once had, and what it should say instead. Of latents no log q is known, and
+#: an anchor has one positive: these are then the very same functions.
+RENAMED = {
+    "ranking_nce": ("info_nce", "without log q of the candidates it is info_nce"),
+    "sampled_softmax": (
+        "info_nce",
+        "it is info_nce, which negatives.choose=proposed corrects for log q of its draws",
+    ),
+    "nt_xent": ("info_nce", "it is info_nce with loss.cosine=True and negatives.temperature=0.5"),
+    "sup_con": ("info_nce", "an anchor has one positive here, which makes it info_nce"),
+    "negative_sampling": ("sigmoid", "it is sigmoid with loss.bias=0"),
+    "sampled_logistic": ("sigmoid", "without log q of the candidates it is sigmoid"),
+}
+#: Losses with a floor or a margin that means something on cosines alone.
+COSINE = ("debiased", "hard_weighted", "triplet_hard", "triplet_semi_hard", "triplet_all")
 CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed")
 TEMPERATURES = ("fixed", "learned", "entropy")
 #: Anchors of each offset whose negatives' weights hold the temperature.
 ANCHORS_WATCHED = 32
 
 #: One direction of prediction: outputs and where their latents come from.
-View = tuple[CPCOutputs, Position]
+Direction = tuple[CPCOutputs, Position]
 
 
 class Objective(NamedTuple):
     """The loss of a model's outputs, and what it keeps."""
 
-    rule: negatives.Rule
+    rule: Rule
     name: str
     """Of rule, choice and memory, for records."""
-    choose: Choose | None
+    choose: NegativeSampler | None
     """Which of the negatives that the rule allows are used; None for all."""
+    description: Description
+    """What the loss learns, and whether log N - L means anything."""
     is_bound: bool
     """Whether log N - L is a lower bound on mutual information."""
     momentum: float
     """Decay of the encoder whose running average makes the keys; 0: the encoder itself."""
-    init: Callable[[Sequence[View]], tuple[PyTree, PyTree]]
-    """init(views) -> (params, state), of this objective alone; arrays or shapes of arrays."""
-    score: Callable[..., tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]]
-    """score(params, state, views, rng, train, maps=None) -> (loss, sums, state, metrics).
+    init: Callable[[Sequence[Direction]], tuple[PyTree, PyTree]]
+    """init(directions) -> (params, state), of this objective alone; arrays or shapes of arrays."""
+    loss: Callable[..., tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]]
+    """loss(params, state, directions, rng, train, maps=None) -> (loss, sums, state, metrics).
 
-    Views add up in the loss; their sums stand one after the other along the offsets. `maps` are
-    those of `cpc_loss`, of outputs as the model made them.
+    Directions add up in the loss; their sums stand one after the other along the offsets. `maps`
+    are those of `cpc_loss`, of outputs as the model made them.
     """
     scored: Callable[[CPCOutputs], CPCOutputs]
     """Outputs whose dot products are the scores, before the temperature."""
@@ -68,12 +86,12 @@ def build_objective(
     On a mesh of several devices each scores its own anchors (`cpc.parallel`): the same numbers.
     """
     options = config.negatives
-    rule, loss, choose = build_rule(config), build_loss(config.loss), build_choice(options)
+    rule, of_anchor, choose = build_rule(config), build_loss(config.loss), build_choice(options)
     check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
-    criterion = make_criterion(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
+    reducer = make_reducer(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
 
-    def init(views):
+    def init(directions):
         params, state = {}, {}
         if options.temperature_rule == "learned":
             raw = negatives.raw_temperature(options.temperature, low, high)
@@ -83,8 +101,8 @@ def build_objective(
         if config.loss.learn_bias:
             params["bias"] = jnp.asarray(config.loss.bias, jnp.float32)
         if options.queue:
-            width = views[0][0].z.shape[-1]
-            state["queues"] = tuple(negatives.make_queue(options.queue, width) for _ in views)
+            width = directions[0][0].z.shape[-1]
+            state["queues"] = tuple(negatives.make_queue(options.queue, width) for _ in directions)
             state["step"] = jnp.zeros((), jnp.int32)
         return params, state
 
@@ -96,32 +114,32 @@ def build_objective(
             return negatives.bounded_temperature(params["raw_temperature"], low, high)
         return state.get("temperature", jnp.float32(options.temperature))
 
-    def score(params, state, views, rng, train=True, maps=None):
-        views = [(scored(outputs), positions) for outputs, positions in views]
+    def loss(params, state, directions, rng, train=True, maps=None):
+        directions = [(scored(outputs), positions) for outputs, positions in directions]
         new_state = dict(state)
         if train and options.temperature_rule == "entropy":
             tau = state["temperature"]
-            scores, where = _watched_scores(views[0], rule, choose, offsets, tau, rng)
+            scores, where = _watched_scores(directions[0], rule, choose, offsets, tau, rng)
             new_state["temperature"] = negatives.hold_entropy(
                 tau, tau * scores, where, options.target_entropy, low, high
             )
         tau = temperature(params, new_state)
         queues = state["queues"] if train and options.queue else ()
         total, parts = jnp.zeros(()), []
-        for i, (outputs, positions) in enumerate(views):
+        for i, (outputs, positions) in enumerate(directions):
             value, sums = cpc_loss(
                 outputs,
                 positions,
                 rule,
                 maps=None if config.loss.cosine else maps,
-                loss=loss,
+                loss=of_anchor,
                 choose=choose,
                 temperature=tau,
                 bias=params.get("bias", config.loss.bias),
                 rng=jax.random.fold_in(rng, i),
                 offsets=offsets,
                 memory=_memory(queues[i]) if queues else None,
-                criterion=criterion,
+                reducer=reducer,
             )
             total += value
             parts.append(sums)
@@ -131,8 +149,8 @@ def build_objective(
             metrics["queue_age"] = _mean_age(queues[0], step)
             new_state["step"] = step + 1
             new_state["queues"] = tuple(
-                negatives.push(queue, *_newest(view), step)
-                for queue, view in zip(queues, views, strict=True)
+                negatives.push(queue, *_newest(direction), step)
+                for queue, direction in zip(queues, directions, strict=True)
             )
         sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
         return total, sums, new_state, metrics
@@ -141,10 +159,11 @@ def build_objective(
         rule=rule,
         name=name_negatives(rule, choose, options),
         choose=choose,
-        is_bound=describe(loss).is_bound(are_independent(rule, choose, options)),
+        description=describe(of_anchor),
+        is_bound=describe(of_anchor).is_bound(are_independent(rule, choose, options)),
         momentum=options.momentum,
         init=init,
-        score=score,
+        loss=loss,
         scored=scored,
         temperature=temperature,
     )
@@ -169,46 +188,39 @@ def check_temperature(options: Config) -> None:
         )
 
 
-def name_negatives(rule: negatives.Rule, choose: Choose | None, options: Config) -> str:
+def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
     """Rule, choice and memory, for records."""
     number = {"semi_hard": "", "ring": ""}.get(options.choose, f"{options.num_sampled} ")
     chosen = "" if choose is None else f", {number}{options.choose}"
     return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
 
 
-def are_independent(rule: negatives.Rule, choose: Choose | None, options: Config) -> bool:
+def are_independent(rule: Rule, choose: NegativeSampler | None, options: Config) -> bool:
     """Whether the negatives are independent draws from the marginal, as a bound needs them."""
     of_batch = rule.is_bound and not options.queue and not options.momentum
     return of_batch and (choose is None or options.choose == "uniform")
 
 
-def build_rule(config: Config) -> negatives.Rule:
-    """The negative rule of a config, with its window and its groups."""
+def build_rule(config: Config) -> Rule:
+    """The negative rule of a config, with its window and its shards."""
     named = {rule.name: rule for rule in RULES}
     options, batch_size = config.negatives, config.data.batch_size
     check_word("negatives.rule", options.rule, named)
     rule = named[options.rule]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
-    if options.groups != 1:
-        rule = rule & negatives.within_shards(options.groups, batch_size)
+    if options.shards != 1:
+        rule = rule & negatives.within_shards(options.shards, batch_size)
     return rule
 
 
 def build_loss(options: Config) -> AnchorLoss:
     """The loss of an anchor by the config's word, its options bound; temperature comes before."""
     prior, margin, bind = options.prior, options.margin, functools.partial
-    # The candidates' own distribution is the reference measure: scores estimate log p(x|c) / q(x).
-    noise = {"log_noise_positive": 0.0, "log_noise_negatives": 0.0}
     table: dict[str, AnchorLoss] = {
         "info_nce": losses.info_nce,
-        "ranking_nce": bind(losses.ranking_nce, **noise),
-        "nce": bind(losses.nce, **noise),
-        "negative_sampling": losses.negative_sampling,
-        "sampled_softmax": bind(losses.sampled_softmax, log_q_positive=0.0, log_q_negatives=0.0),
-        "sampled_logistic": bind(losses.sampled_logistic, log_q_positive=0.0, log_q_negatives=0.0),
-        "nt_xent": bind(losses.nt_xent, temperature=1.0),
-        "sup_con": losses.sup_con,
+        # Of K noise samples, with the candidates' own distribution as the reference measure.
+        "nce": bind(losses.nce, log_noise_positive=0.0, log_noise_negatives=0.0),
         "decoupled": losses.decoupled,
         "debiased": bind(losses.debiased, prior=prior),
         "hard_weighted": bind(
@@ -221,11 +233,30 @@ def build_loss(options: Config) -> AnchorLoss:
         "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
         "triplet_all": bind(losses.triplet, margin=margin, mining="all"),
     }
-    check_word("loss.name", options.name, table)
-    return table[options.name]
+    name, _ = RENAMED.get(options.name, (options.name, ""))  # a run that has begun goes on
+    check_word("loss.name", name, table)
+    return table[name]
 
 
-def build_choice(options: Config) -> Choose | None:
+def check_loss(options: Config, workdir: str | None = None) -> None:
+    """Refuse to begin a run with a loss that is another one's name, or that presumes cosines.
+
+    What has begun in the directory goes on.
+
+    Raises:
+        UserError: saying which key to set instead.
+    """
+    if workdir and (pathlib.Path(workdir).expanduser() / "metrics.jsonl").exists():
+        return
+    if options.name in RENAMED:
+        raise UserError(f"loss.name is {options.name!r}: in a config {RENAMED[options.name][1]}")
+    if options.name in COSINE and not options.cosine:
+        raise UserError(
+            f"loss.name is {options.name!r}, whose scores are cosines: set loss.cosine=True"
+        )
+
+
+def build_choice(options: Config) -> NegativeSampler | None:
     """Which of the allowed negatives an anchor uses; None for all."""
     k = options.num_sampled
     check_word("negatives.choose", options.choose, CHOICES)
@@ -258,7 +289,7 @@ def _unit(outputs):
 
 
 def _memory(queue):
-    return Memory(queue.keys, queue.positions, queue.exists)
+    return MemoryBank(queue.keys, queue.positions, queue.exists)
 
 
 def _mean_age(queue, step):
@@ -267,17 +298,17 @@ def _mean_age(queue, step):
     return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
 
 
-def _newest(view):
+def _newest(direction):
     """Latents (n, d) and their positions, for the queue."""
-    outputs, positions = view
-    places = outputs.z.shape[:-1]
-    flat = Position(*(jnp.broadcast_to(p, places).reshape(-1) for p in positions))
+    outputs, positions = direction
+    shape = outputs.z.shape[:-1]
+    flat = Position(*(jnp.broadcast_to(p, shape).reshape(-1) for p in positions))
     return jax.lax.stop_gradient(outputs.z.reshape(-1, outputs.z.shape[-1])), flat
 
 
-def _watched_scores(view, rule, choose, offsets, temperature, rng):
+def _watched_scores(direction, rule, choose, offsets, temperature, rng):
     """Scores (m, n) of some anchors of each offset and their negatives, and which count."""
-    outputs, positions = jax.tree.map(jax.lax.stop_gradient, view)
+    outputs, positions = jax.tree.map(jax.lax.stop_gradient, direction)
     z, predictions = outputs.z, outputs.predictions
     lanes = z[0, 0, ..., 0].size
     keys, flat = _newest((outputs, positions))
@@ -286,15 +317,15 @@ def _watched_scores(view, rule, choose, offsets, temperature, rng):
     for i, k in enumerate(offsets):
         usable = num_rows * (length - k) * lanes
         picked = jnp.linspace(0, usable - 1, min(ANCHORS_WATCHED, usable)).astype(jnp.int32)
-        row, place = picked // ((length - k) * lanes), picked % ((length - k) * lanes)
-        index = row * length * lanes + place  # the last k times of a row have no positive
+        row, column = picked // ((length - k) * lanes), picked % ((length - k) * lanes)
+        index = row * length * lanes + column  # the last k times of a row have no positive
         queries = predictions[..., i, :].reshape(-1, z.shape[-1])[index]
         scores = jnp.matmul(queries, keys.T, preferred_element_type=jnp.float32)
         scores = scores / temperature
-        anchors = Position(*(p[index][:, None] for p in flat))
-        where = jnp.broadcast_to(rule(anchors, Position(*(p[None] for p in flat)), k), scores.shape)
+        anchors, candidates = Position(*(p[index][:, None] for p in flat)), Position(*flat)
+        where = jnp.broadcast_to(rule(anchors, candidates, k), scores.shape)
         if choose is not None:
-            positive = jnp.take_along_axis(scores, (index + k * lanes)[:, None], 1)[:, 0]
+            positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
             scores, where = choose(rng, positive, scores, where)
         rows.append(scores)
         wheres.append(where)

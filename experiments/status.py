@@ -1,18 +1,18 @@
 """How all runs of a folder stand: a table, once or every few seconds.
 
-python -m experiments.status runs
-python -m experiments.status runs --watch 5
+    python -m experiments.status runs
+    python -m experiments.status runs --watch 5
 
-nats is the strict bound, mean over offsets, at the last evaluation; where none is recorded, the
-score (marked). probe is the linear probe on c (pictures: z). A run is done (training, probes and
-report), running, dead (nothing was recorded for long and no process lives), or, of a sweep's cells,
-stopped (it saved, and resumes), failed (it ended in an error), waiting (it was not started yet).
+nats is the strict bound, mean over offsets, at the last evaluation; where none is recorded, an
+estimate (marked). score is the first one of learned features: where it is no accuracy it is named,
+and an arrow says that lower is better. A run is done (training, probes and report), running, dead
+(nothing was recorded for long and no process lives), audited (by --audit: nothing was trained), or,
+of a sweep's cells, stopped (it saved, and resumes), failed (it ended in an error), waiting (it was
+not started yet).
 """
 
-import argparse
 import itertools
-import json
-import os
+import math
 import pathlib
 import platform
 import shutil
@@ -20,11 +20,25 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import psutil
+from absl import flags
+
+from cpc.results import (
+    Run,
+    Score,
+    information,
+    last_scores,
+    read_run,
+    show_value,
+    to_scores,
+    unit_of,
+)
+from cpc.results.scores import read_object
 from cpc.train.metrics import duration
 from cpc.types import UserError
-from experiments.launch import fail
+from experiments.command import cli
 
 #: A run that has recorded nothing for so long, and for so many of its intervals, is dead.
 PATIENCE_SECONDS, PATIENCE_INTERVALS = 300, 10
@@ -42,24 +56,24 @@ class Status(NamedTuple):
     step: int | None = None
     num_steps: int | None = None
     steps_per_second: float | None = None
-    nats: float | None = None
-    is_bound: bool = True
-    probe: float | None = None
-    """Accuracy, 0 to 1."""
+    information: Score | None = None
+    """log N - L in nats; its method says whether it is a bound."""
+    score: Score | None = None
+    """The first one of learned features."""
     problem: str = ""
     """The error's sentence and the command to try again."""
 
 
 def find_runs(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Folders below that hold a run, or a cell of a sweep that waits or failed."""
-    waiting = read_json(root / "sweep.json").get("cells")
+    """Yield the folders below that hold a run, or a cell of a sweep that waits or failed."""
+    waiting = read(root / "sweep.json").get("cells")
     waiting = waiting if isinstance(waiting, dict) else {}
     yield from (root / name for name in waiting)
     try:
         children = sorted(path for path in root.iterdir() if path.is_dir())
     except OSError:
         children = []
-    is_run = isinstance(read_json(root / "config.json").get("seed"), int)
+    is_run = isinstance(read(root / "config.json").get("seed"), int)
     if is_run or (root / "metrics.jsonl").is_file() or (root / "failed.json").is_file():
         yield root
         return
@@ -68,46 +82,77 @@ def find_runs(root: pathlib.Path) -> Iterator[pathlib.Path]:
             yield from find_runs(child)
 
 
+def read(path: pathlib.Path) -> dict:
+    """Return the object in a file, an empty one where there is none."""
+    return read_object(path, []) or {}
+
+
 def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
-    """From the files of a run, which may be damaged or of something else."""
-    config, records = read_json(folder / "config.json"), read_records(folder / "metrics.jsonl")
-    train = [record for record in records if record.get("split") == "train"]
-    last = train[-1] if train else {}
-    rate = number(last.get("steps_per_second"))
-    nats, is_bound = read_nats(records)
-    failure, process = read_json(folder / "failed.json"), has_process(folder)
+    """Return how a run stands, from its files, which may be damaged or of something else."""
+    try:
+        run = read_run(folder)
+    except UserError:
+        run = None
+    failure, process = read(folder / "failed.json"), has_process(folder)
     problem = ""
-    if is_done(folder):
+    if run is not None and is_complete(run):
         state = "done"
     elif process:  # whatever an earlier start has left there
         state = "running"
     elif failure:
         state = "failed"
         problem = f"{failure.get('error', 'no word')}; to try again: {failure.get('command', '')}"
-    elif not config and not records:
+    elif run is None or not (run.config or len(run.metrics)):
         state = "waiting"
+    elif read(folder / "audit.json").get("is_all") and not len(run.metrics):
+        state = "audited"
     elif was_stopped(folder):
         state = "stopped"
     else:
-        state = "running" if process is None and is_fresh(folder, train, now) else "dead"
-    steps = [number(value) for value in (last.get("step"), config.get("num_steps"))]
-    step, num_steps = (None if value is None else int(value) for value in steps)
-    probe = read_probe(folder)
-    return Status(name, state, step, num_steps, rate, nats, is_bound, probe, problem)
+        state = "running" if process is None and is_fresh(run, now) else "dead"
+    if run is None:
+        return Status(name, state, problem=problem)
+    num_steps = run.config.get("num_steps")
+    rates = run.train.get("steps_per_second", [])
+    rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
+    return Status(
+        name,
+        state,
+        run.step if len(run.train) else None,
+        num_steps if isinstance(num_steps, int) else None,
+        rate[0] if rate else None,
+        information(run),
+        first_score(run),
+        problem,
+    )
+
+
+def first_score(run: Run) -> Score | None:
+    """Return the first score that was recorded of learned features, a linear one before others."""
+    scores = to_scores(last_scores(run.scores))
+    learned = [score for score in scores if score.features in ("c", "z")]
+    linear = [score for score in learned if score.method == "linear"]
+    return next(iter(linear or learned or scores), None)
 
 
 def is_done(folder: pathlib.Path) -> bool:
-    """Whether a run has trained to its end, probed, and written its report."""
-    config = read_json(folder / "config.json")
-    if not (folder / "report.html").exists():
+    """Return whether a run has trained to its end, been probed, and has its page."""
+    try:
+        return is_complete(read_run(folder))
+    except UserError:
         return False
-    if "protocol" in config:  # estimates of mutual information
-        return (folder / "table.json").exists()
-    num_steps, probe = config.get("num_steps"), config.get("probe")
+
+
+def is_complete(run: Run) -> bool:
+    """Return whether a run has trained to its end, been probed, and has its page."""
+    if not (run.workdir / "report.html").exists():
+        return False
+    if "protocol" in run.config:  # estimates of mutual information
+        return (run.workdir / "table.json").exists()
+    num_steps, probe = run.config.get("num_steps"), run.config.get("probe")
     tasks = probe.get("tasks") if isinstance(probe, dict) else None
-    train = [r for r in read_records(folder / "metrics.jsonl") if r.get("split") == "train"]
-    probed = not tasks or read_json(folder / "probes" / "done.json").get("step") == num_steps
-    return bool(train) and train[-1].get("step") == num_steps and probed
+    probed = not tasks or read(run.workdir / "probes" / "done.json").get("step") == num_steps
+    return len(run.train) > 0 and run.step == num_steps and probed
 
 
 def was_stopped(folder: pathlib.Path) -> bool:
@@ -120,9 +165,9 @@ def was_stopped(folder: pathlib.Path) -> bool:
 
 
 def has_process(folder: pathlib.Path) -> bool | None:
-    """Whether the recorded process lives; None if none is recorded, or one of another machine."""
+    """Return whether the recorded process lives; None if it is not known on this machine."""
     path = folder / "environment.json"
-    environment = read_json(path)
+    environment = read(path)
     pid = environment.get("pid")
     if isinstance(pid, int) and pid > 0 and environment.get("host") == platform.node():
         return is_alive(pid, time_of(path))
@@ -130,28 +175,23 @@ def has_process(folder: pathlib.Path) -> bool | None:
 
 
 def is_alive(pid: int, recorded: float) -> bool:
-    """Whether a process that was there at that time, in seconds since 1970, still is."""
+    """Return whether a process that was there at that time, in seconds since 1970, still is."""
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
+        process = psutil.Process(pid)
+        # Who started later has been given the number anew.
+        is_same = process.create_time() < recorded + CLOCK_SECONDS
+        return is_same and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except (psutil.NoSuchProcess, OverflowError):
         return False
-    except OSError:  # it is another user's
-        pass
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:  # this is no Linux
+    except psutil.AccessDenied:  # it is another user's
         return True
-    # proc(5): what follows the name in brackets is the state, Z of one that has ended, and in the
-    # 22nd field the start, in ticks since boot. Who started later has been given the number anew.
-    state, *fields = stat.rpartition(")")[2].split()
-    age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[18]) / os.sysconf("SC_CLK_TCK")
-    return state not in "ZX" and time.time() - age < recorded + CLOCK_SECONDS
 
 
-def is_fresh(folder: pathlib.Path, train: list[dict[str, Any]], now: float) -> bool:
-    """Whether its newest file is: all there is to go by where no process is known."""
+def is_fresh(run: Run, now: float) -> bool:
+    """Return whether the newest file is recent, which has to do where no process is known."""
+    folder = run.workdir
     times = [time_of(path) for path in [folder, *folder.glob("*"), *folder.glob("probes/*")]]
-    seconds = [found for r in train if (found := number(r.get("seconds"))) is not None]
+    seconds = [one for one in run.train.get("seconds", []) if isinstance(one, int | float)]
     gaps = [b - a for a, b in itertools.pairwise(seconds) if b > a]
     interval = statistics.median(gaps) if gaps else 0.0
     return now - max(times) < max(PATIENCE_SECONDS, PATIENCE_INTERVALS * interval)
@@ -165,98 +205,44 @@ def time_of(path: pathlib.Path) -> float:
         return 0.0
 
 
-def read_nats(records: list[dict[str, Any]]) -> tuple[float | None, bool]:
-    """The newest bound on held-out data, or else the newest score; and which it is."""
-    for is_bound in (True, False):
-        for record in reversed(records):
-            nats = number(record.get("nats"))
-            kind = record.get("split"), record.get("is_bound")
-            if kind == ("test", is_bound) and nats is not None:
-                return nats, is_bound
-    return None, True
-
-
-def read_probe(folder: pathlib.Path) -> float | None:
-    """Accuracy of the first task's linear probe on c, for pictures on z."""
-    for path in sorted(folder.glob("probes/*.json")):
-        rows = read_json(path).get("rows")
-        rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        first = "zc" if any(row.get("unit") == "picture" for row in rows) else "cz"
-        for features in first:
-            for row in rows:
-                if row.get("features") == features and row.get("probe") == "linear":
-                    return number(row.get("accuracy"))
-    return None
-
-
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-    """The object in a file; an empty one where there is none."""
-    try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def read_records(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The lines of a file that are records."""
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    records = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and number(record.get("step")) is not None:
-            records.append(record)
-    return records
-
-
-def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and abs(value) < 1e18 else None
-
-
 def table(rows: Sequence[Status], width: int) -> str:
     """Aligned columns; where they do not fit, those that say least go, then names are cut.
 
-    >>> print(table([Status("a", "running", 50, 200, 2.0, 1.5, True, 0.5)], 80))
-    name       step  steps/s  nats  probe %  left  state
-    a     50 of 200     2.00  1.50     50.0  1:15  running
+    >>> score = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.5, None, None, None,
+    ...     higher_is_better=False)
+    >>> print(table([Status("a", "running", 50, 200, 2.0, None, score)], 80))
+    name       step  steps/s  nats  score                left  state
+    a     50 of 200     2.00     –  50.0 % error rate ↓  1:15  running
     """
     columns = [
         ("name", [row.name for row in rows], False),
         ("step", aligned_steps(rows), True),
         ("steps/s", [show(row.steps_per_second, ".2f") for row in rows], True),
-        ("nats", [nats_text(row) for row in rows], True),
-        ("probe %", [show(row.probe, ".1f", 100) for row in rows], True),
+        ("nats", [nats_text(row.information) for row in rows], True),
+        ("score", [score_text(row.score) for row in rows], False),
         ("left", [time_left(row) for row in rows], True),
         ("state", [row.state for row in rows], False),
     ]
     widths = {head: max(map(len, [head, *cells])) for head, cells, _ in columns}
-    for head in ("steps/s", "left", "probe %", "nats"):
+    for head in ("steps/s", "left", "score", "nats"):
         if sum(widths.values()) + 2 * len(widths) - 2 > width and widths["name"] > 12:
             del widths[head]
     over = sum(widths.values()) + 2 * len(widths) - 2 - width
     if over > 0:
         widths["name"] = max(8, widths["name"] - over)
     lines = []
-    for place in range(-1, len(rows)):
+    for number in range(-1, len(rows)):
         cells = []
         for head, texts, is_right in columns:
             if head in widths:
-                text = cut(head if place < 0 else texts[place], widths[head])
+                text = cut(head if number < 0 else texts[number], widths[head])
                 cells.append(text.rjust(widths[head]) if is_right else text.ljust(widths[head]))
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
 def cut(text: str, width: int) -> str:
-    """Its end is what tells cells apart.
+    """Return a name cut at its beginning, as the end is what tells cells apart.
 
     >>> cut("sweep/seed=0", 8)
     '…/seed=0'
@@ -274,18 +260,29 @@ def aligned_steps(rows: Sequence[Status]) -> list[str]:
     ]
 
 
-def show(value: float | None, style: str, scale: float = 1.0) -> str:
-    """A number, or a dash."""
-    return "–" if value is None else format(scale * value, style)
+def show(value: float | int | None, style: str) -> str:
+    """Return a number, or a dash."""
+    return "–" if value is None else format(value, style)
 
 
-def nats_text(row: Status) -> str:
-    """What is no bound says so."""
-    return show(row.nats, ".2f") + ("" if row.is_bound else " (score)")
+def nats_text(found: Score | None) -> str:
+    """Return log N - L in nats; what is no bound says so."""
+    if found is None:
+        return "–"
+    return f"{found.value:.2f}" + ("" if found.method == "bound" else " (estimate)")
+
+
+def score_text(score: Score | None) -> str:
+    """Return a score with its unit; what is no accuracy is named, an arrow if lower is better."""
+    if score is None:
+        return "–"
+    metric = "" if score.metric in ("accuracy", unit_of(score.metric)) else score.metric
+    parts = show_value(score.value, score.metric), unit_of(score.metric), metric
+    return " ".join([*filter(None, parts), *([] if score.higher_is_better else ["↓"])])
 
 
 def time_left(row: Status) -> str:
-    """Of the training, at its last rate."""
+    """Return the time left of the training, at its last rate."""
     if row.state != "running" or not row.steps_per_second or None in (row.step, row.num_steps):
         return "–"
     return duration(max(0.0, ((row.num_steps or 0) - (row.step or 0)) / row.steps_per_second))
@@ -307,36 +304,27 @@ def describe(rows: Sequence[Status], width: int) -> str:
     return "\n".join([table(rows, width), *problems, count])
 
 
-STATES = ("done", "running", "stopped", "waiting", "dead", "failed")
+STATES = ("done", "running", "stopped", "waiting", "audited", "dead", "failed")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
-    words = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        "experiments.status", description=__doc__, formatter_class=words
-    )
-    parser.add_argument("runs", type=pathlib.Path, help="folder with runs, at any depth")
-    parser.add_argument("--watch", type=float, metavar="SECONDS", help="show again and again")
-    options = parser.parse_args(argv)
-    root = options.runs.expanduser()
+def run(folders: Sequence[str], watch: float | None = None) -> None:
+    """Print the table of a folder, again and again every `watch` seconds if that is given."""
+    if len(folders) != 1:
+        raise UserError(f"{len(folders)} folders are given: name one with runs, such as runs")
+    root = pathlib.Path(folders[0]).expanduser()
     if not root.is_dir():
         raise UserError(f"{root} is no folder: name one with runs, such as runs")
     while True:
         rows = read_all(root)
         width = shutil.get_terminal_size((120, 24)).columns
         text = describe(rows, width) if rows else f"{root} holds no run yet"
-        is_screen = options.watch is not None and sys.stdout.isatty()
+        is_screen = watch is not None and sys.stdout.isatty()
         print(f"\x1b[2J\x1b[H{text}" if is_screen else text, flush=True)
-        if options.watch is None:
+        if watch is None:
             return
-        time.sleep(max(0.1, options.watch))
+        time.sleep(max(0.1, watch))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as problem:
-        fail(str(problem))
-    except KeyboardInterrupt:
-        sys.exit(0)
+    WATCH = flags.DEFINE_float("watch", None, "Seconds after which the table is shown again.")
+    cli.run(lambda folders: run(folders, WATCH.value), takes_folders=True, shared=())

@@ -16,6 +16,7 @@ import optax
 from jaxtyping import Float, Int
 
 from cpc.data import prefetch
+from cpc.files import read_json, write_json
 from cpc.train import (
     Checkpoints,
     TrainState,
@@ -28,7 +29,6 @@ from cpc.train import (
     stop_on_signals,
 )
 from cpc.types import Array, Batch, UserError
-from experiments import launch
 
 #: features(params, extra, batch, rng, train) -> (features (..., f), extra)
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
@@ -120,10 +120,10 @@ def resumed(
 ) -> Iterator[tuple[Checkpoints, TrainState, Callable[[], str]]]:
     """The checkpoints of a folder, the newest state among them or else this one, and `stop`."""
     stamp = folder / "settings.json"
-    if folder.exists() and not (stamp.exists() and launch.read_json(stamp) == settings):
+    if folder.exists() and not (stamp.exists() and read_json(stamp) == settings):
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    launch.write_json(stamp, dict(settings))
+    write_json(stamp, dict(settings))
     with open_checkpoints(folder / "checkpoints") as checkpoint, stop_on_signals() as stop:
         restored = checkpoint.restore(state)
         yield checkpoint, restored[0] if restored else state, stop

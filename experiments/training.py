@@ -1,12 +1,11 @@
-"""What the experiments share: the training run, and the records it writes."""
+"""The training run of every kind of data, and the records that it writes."""
 
 import contextlib
 import functools
-import json
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,10 @@ import optax
 from cpc.data import prefetch
 from cpc.estimators import Track, Tracker, bound_over_sequences
 from cpc.evaluate import feature_spread
-from cpc.models import Model, linear_maps
+from cpc.losses import OffsetSums
+from cpc.models import Model
+from cpc.results import Score, name_of
+from cpc.results.scores import read_records
 from cpc.train import (
     Checkpoints,
     JsonlWriter,
@@ -38,12 +40,16 @@ from cpc.train import (
     stop_on_signals,
 )
 from cpc.train.step import make_launch
-from cpc.types import Batch, UserError
-from experiments.launch import Config
-from experiments.objective import Objective, View
+from cpc.types import Batch, CPCOutputs, UserError
+from experiments.command.config import Config
+from experiments.objective import Direction, Objective
 
+#: probe(variables, step) fits and records the probes, and returns their scores.
+Probe: TypeAlias = Callable[[Any, int], list[Score]]
 #: What an objective may record of itself, as means over the steps.
 OBJECTIVE = ("temperature", "queue_age")
+#: The bound that asks for no particular loss or rule.
+STRICT = Tracker(True, "one_per_sequence")
 
 
 class Problem(NamedTuple):
@@ -53,12 +59,12 @@ class Problem(NamedTuple):
     objective: Objective
     offsets: tuple[int, ...]
     """Steps ahead that are predicted."""
-    views: tuple[str, ...]
+    directions: tuple[str, ...]
     """Names of the directions of prediction."""
     prepare: Callable[[Batch, Any, bool], Batch]
     """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
-    look: Callable[[Any, Batch], Sequence[View]]
-    """look(outputs, batch) -> outputs and positions of each direction."""
+    split_directions: Callable[[Any, Batch], Sequence[Direction]]
+    """split_directions(outputs, batch) -> outputs and positions of each direction."""
     label: Callable[[Batch], dict[str, np.ndarray]]
     """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
     draw: Callable[[int], Batch]
@@ -71,12 +77,14 @@ class Problem(NamedTuple):
     """Batches in an evaluation."""
     per_step: tuple[float, str]
     """What a batch holds, and its unit, such as (0.003, "h audio")."""
-    probe: Callable[[Any, int], dict[str, float]]
-    """probe(variables, step) fits and records the probes; returns accuracies by name."""
 
 
 def train(
-    config: Config, workdir: pathlib.Path, problem: Problem, mesh: jax.sharding.Mesh
+    config: Config,
+    workdir: pathlib.Path,
+    problem: Problem,
+    probe: Probe,
+    mesh: jax.sharding.Mesh,
 ) -> tuple[str, Any]:
     """Train to the last step or to a signal; returns the signal's name and the variables."""
     state, step, schedule = make_step(config, problem, mesh)
@@ -96,9 +104,11 @@ def train(
             num_threads=config.data.num_threads,
         )
 
-    console = ProgressWriter(config.num_steps, ("loss", "nats"), problem.per_step)
+    console = ProgressWriter(
+        config.num_steps, ("loss", "nats", "top1", "chance", "strict_nats"), problem.per_step
+    )
     with open_training(workdir, state, console) as (state, checkpoint, writers, stop):
-        seconds = seconds_recorded(workdir / "metrics.jsonl") if is_first() else 0.0
+        seconds = seconds_recorded(workdir) if is_first() else 0.0
         state, reason = fit(
             state,
             step,
@@ -106,7 +116,7 @@ def train(
             num_steps=config.num_steps,
             summarize=make_summary(problem, schedule, console.say, seconds),
             log_every=config.log_every,
-            evaluate=make_evaluation(config, problem, mesh),
+            evaluate=make_evaluation(config, problem, probe, mesh),
             eval_every=config.eval_every,
             checkpoint=checkpoint,
             save_every=config.save_every,
@@ -123,7 +133,7 @@ def open_training(
 ) -> Iterator[tuple[TrainState, Checkpoints, Sequence[Writer], Callable[[], str]]]:
     """The newest state of a run directory, its checkpoints, its writers, and `stop`."""
     with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
-        restored = checkpoint.restore(state)
+        restored = restore(checkpoint, state)
         state = restored[0] if restored else state
         start = int(state.step)
         if start:
@@ -135,6 +145,22 @@ def open_training(
         yield state, checkpoint, writers, stop
         for writer in writers:
             writer.close()
+
+
+def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any] | None:
+    """Return the newest state and what was saved with it; older runs have no strict sums."""
+    try:
+        return checkpoint.restore(state)
+    except UserError:
+        if "strict" not in state.metrics:
+            raise
+        metrics = dict(state.metrics)
+        strict = metrics.pop("strict")
+        restored = checkpoint.restore(state._replace(metrics=metrics))
+    if restored is None:
+        return None
+    older, metadata = restored
+    return older._replace(metrics={**older.metrics, "strict": strict}), metadata
 
 
 def make_step(
@@ -217,21 +243,26 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
         batch = problem.prepare(batch, of_augmentation, True)
         variables = {"params": params["model"], **extra["model"]}
         outputs, model_state = apply_in_parts(problem.model, variables, batch, of_model, num_parts)
-        views = problem.look(outputs, batch)
+        directions = problem.split_directions(outputs, batch)
         state = dict(extra["objective"])
         if objective.momentum:
             model = jax.lax.stop_gradient(params["model"])
             state["slow"] = optax.incremental_update(model, state["slow"], 1 - objective.momentum)
             variables = {"params": state["slow"], **extra["model"]}
             keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
-            keys = problem.look(keys[0], batch)
-            views = [
+            keys = problem.split_directions(keys[0], batch)
+            directions = [
                 (outputs._replace(z=jax.lax.stop_gradient(key.z)), positions)
-                for (outputs, positions), (key, _) in zip(views, keys, strict=True)
+                for (outputs, positions), (key, _) in zip(directions, keys, strict=True)
             ]
-        loss, sums, state, metrics = objective.score(
-            params["objective"], state, views, of_objective, True, linear_maps(params["model"])
+        maps = problem.model.linear_maps(params["model"])
+        loss, sums, state, metrics = objective.loss(
+            params["objective"], state, directions, of_objective, True, maps
         )
+        if not objective.description.has_log_n:
+            own = params["objective"]
+            strict, _ = strict_sums(objective, own, state, [directions], problem.offsets)
+            metrics = {**metrics, "strict": strict}
         return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
 
     return loss_fn
@@ -244,11 +275,11 @@ def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> 
     batch = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
     variables = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
     model = variables.pop("params")
-    views = jax.eval_shape(
-        lambda v: problem.look(problem.model.apply(v, batch, False)[0], batch),
+    directions = jax.eval_shape(
+        lambda v: problem.split_directions(problem.model.apply(v, batch, False)[0], batch),
         {"params": model, **variables},
     )
-    own, state = problem.objective.init(views)
+    own, state = problem.objective.init(directions)
     if problem.objective.momentum:
         state["slow"] = model
     params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
@@ -262,10 +293,22 @@ def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> 
     return make(params, extra, jax.random.fold_in(root, 1))
 
 
-def read_variables(workdir: pathlib.Path, step: int | None = None) -> tuple[Any, int]:
-    """The model of a run's checkpoint, the newest by default, and its step."""
-    arrays, _, step = restore_params(workdir / "checkpoints", step)
-    return model_variables(**arrays), step
+def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
+    """Return the model of a run's checkpoint, and its step.
+
+    Args:
+        step: a number, "best" for the lowest loss on held-out data, or None for the newest.
+    """
+    number = None if step is None else "best" if step == "best" else parse_step(step)
+    arrays, _, found = restore_params(workdir / "checkpoints", number)
+    return model_variables(**arrays), found
+
+
+def parse_step(text: str) -> int:
+    """Return the number of a checkpoint."""
+    if not text.isdecimal():
+        raise UserError(f"--step is {text!r}: give the number of a checkpoint, or best")
+    return int(text)
 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:
@@ -274,31 +317,74 @@ def model_variables(params: Any, ema: Any, extra: Any) -> Any:
     return {"params": (ema or params)["model"], **extra.get("model", {})}
 
 
+def strict_sums(
+    objective: Objective,
+    params: Any,
+    state: Any,
+    batches: Sequence[Sequence[Direction]],
+    offsets: tuple[int, ...],
+) -> tuple[OffsetSums, list[CPCOutputs]]:
+    """Return the sums of the strict bound, and the outputs whose dot products it scores.
+
+    `batches` are lists of directions; their sequences are contrasted all together, and nothing has
+    a gradient.
+    """
+    tau, parts, scored = objective.temperature(params, state), [], []
+    for directions in zip(*jax.lax.stop_gradient(batches), strict=True):
+        outputs = [objective.scored(outputs) for outputs, _ in directions]
+        outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *outputs)
+        parts.append(bound_over_sequences(outputs.z, outputs.predictions / tau, offsets))
+        scored.append(outputs)
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), scored
+
+
 def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """The numbers of a record, by offset and, where there are several, direction."""
-    directions = [view for view in problem.views for _ in problem.offsets]
+    """Return the numbers of a record, by offset and, where there are several, direction.
+
+    Of a loss without a log N they are accuracies, and what the loss has instead.
+    """
+    directions = [name for name in problem.directions for _ in problem.offsets]
     return {
         "rule": tracker.rule,
         "is_bound": tracker.is_bound,
-        "offsets": list(problem.offsets) * len(problem.views),
-        **({"directions": directions} if len(problem.views) > 1 else {}),
+        "offsets": list(problem.offsets) * len(problem.directions),
+        **({"directions": directions} if len(problem.directions) > 1 else {}),
         "n": track.n,
-        "log_n": track.log_n,
         "offset_loss": track.loss,
-        "bound": track.value,
-        "bound_low": track.low,
-        "bound_high": track.high,
         "acc_top1": track.acc_top1,
         "chance_top1": 1 / track.n,
         "acc_pairwise": track.acc_pairwise,
+        "has_bound": tracker.has_log_n,
+        **(describe_bound(track) if tracker.has_log_n else describe_accuracy(problem, track)),
+    }
+
+
+def describe_bound(track: Track) -> dict[str, Any]:
+    """Return log N - L, whether it is a bound or an estimate, with its interval and ceiling."""
+    return {
+        "log_n": track.log_n,
+        "bound": track.value,
+        "bound_low": track.low,
+        "bound_high": track.high,
         "state": list(track.state),
         "nats": float(np.mean(track.value)),
     }
 
 
-def seconds_recorded(jsonl: pathlib.Path) -> float:
-    """How long the run has trained so far, before this start."""
-    records = [json.loads(line) for line in jsonl.read_text().splitlines()]
+def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
+    """Return what there is to say of a loss that has no log N."""
+    description = problem.objective.description
+    return {
+        "top1": float(np.mean(track.acc_top1)),
+        "chance": float(np.mean(1 / track.n)),
+        "optimum": description.optimum or "none",
+        "posterior": description.posterior or "none",
+    }
+
+
+def seconds_recorded(workdir: pathlib.Path) -> float:
+    """Return how long the run has trained so far, before this start."""
+    records = read_records(workdir, [])
     return max((record.get("seconds") or 0.0 for record in records), default=0.0)
 
 
@@ -306,15 +392,17 @@ def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turns the sums of a window of steps into its record; says so when the state changes."""
-    tracker = Tracker(problem.objective.is_bound, problem.objective.name)
+    tracker = make_tracker(problem.objective)
     begin, last = time.time() - seconds_before, ""
-    names = [f" {view}" if len(problem.views) > 1 else "" for view in problem.views]
-    places = [f"{k}{name}" for name in names for k in problem.offsets]
+    names = [f" {name}" if len(problem.directions) > 1 else "" for name in problem.directions]
+    labels = [f"{k}{name}" for name in names for k in problem.offsets]
 
     def summarize(sums, step):
         nonlocal last
         track = tracker(sums["offsets"])
-        warning = tracker.warning(track, places) or "" if sums["steps"] else ""
+        strict = STRICT(sums["strict"]) if "strict" in sums else None
+        said = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
+        warning = said or "" if sums["steps"] else ""
         kind = warning.split(":")[0]
         if kind and kind != last:
             say(f"step {step:,}: {warning}")
@@ -328,13 +416,25 @@ def make_summary(
             "per_step_unit": problem.per_step[1],
             **{name: sums[name] / max(sums["steps"], 1.0) for name in OBJECTIVE if name in sums},
             **describe_track(problem, tracker, track),
+            **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
         }
 
     return summarize
 
 
+def make_tracker(objective: Objective) -> Tracker:
+    """Return the tracker of an objective's own loss."""
+    return Tracker(objective.is_bound, objective.name, objective.description.has_log_n)
+
+
+def probes_due(config: Config, step: int) -> bool:
+    """Return whether the evaluation of a step fits probes; those of the last step come after it."""
+    every = config.probe.every
+    return every > 0 and step % every == 0 and step < config.num_steps
+
+
 def make_evaluation(
-    config: Config, problem: Problem, mesh: jax.sharding.Mesh
+    config: Config, problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
     """Held-out batches: the loss under the training rule, the strict bound, and the spread.
 
@@ -346,26 +446,22 @@ def make_evaluation(
     # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
     mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(problem.num_tests)]
     objective, rng = problem.objective, jax.random.key(0)
-    tracker = Tracker(objective.is_bound, objective.name)
+    tracker = make_tracker(objective)
 
-    def look(variables, batch):
+    def predict(variables, batch):
         batch = problem.prepare(batch, rng, False)
-        return problem.look(problem.model.apply(variables, batch, False)[0], batch)
+        return problem.split_directions(problem.model.apply(variables, batch, False)[0], batch)
 
     @jax.jit
     def measure(variables, own, batch):
-        return objective.score(*own, look(variables, batch), rng, False)[1]
+        return objective.loss(*own, predict(variables, batch), rng, False)[1]
 
     @jax.jit
     def together(variables, own, batches):
-        tau, parts, spreads = objective.temperature(*own), [], []
-        for views in zip(*(look(variables, batch) for batch in batches), strict=True):
-            outputs = [objective.scored(outputs) for outputs, _ in views]
-            z, c, predictions = jax.tree.map(lambda *parts: jnp.concatenate(parts), *outputs)
-            parts.append(bound_over_sequences(z, predictions / tau, problem.offsets))
-            spreads.append([feature_spread(x.reshape(-1, x.shape[-1])) for x in (z, c)])
-        strict = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
-        return strict, *spreads[0]
+        batches = [predict(variables, batch) for batch in batches]
+        strict, scored = strict_sums(objective, own[0], own[1], batches, problem.offsets)
+        first = scored[0].z, scored[0].c
+        return strict, *(feature_spread(x.reshape(-1, x.shape[-1])) for x in first)
 
     def evaluate(state):
         variables = model_variables(state.params, state.ema, state.extra)
@@ -381,15 +477,11 @@ def make_evaluation(
                 **spread,
                 **describe_track(problem, tracker, track),
             },
-            {
-                "series": "strict",
-                **describe_track(problem, Tracker(True, "one_per_sequence"), Tracker(True)(strict)),
-            },
+            {"series": "strict", **describe_track(problem, STRICT, STRICT(strict))},
         ]
-        every = config.probe.every
-        if every and step % every == 0 and step < config.num_steps:
-            accuracies = run_on_first(problem.probe, variables, step)
-            records.append({"series": "probes", **(accuracies or {})})
+        if probes_due(config, step):
+            scores = run_on_first(probe, variables, step) or []
+            records.append({"series": "probes"} | {name_of(one): one.value for one in scores})
         return records
 
     return evaluate

@@ -1,24 +1,23 @@
 r"""Many runs of one config: grids, single cells, seeds; a table and a page of them together.
 
     python -m experiments.sweep --config configs/audio_voices.py --workdir runs/sweep \
-        --grid negatives.rule=batch,own_sequence --grid model.num_offsets=2,4,8,12,16 --seeds 3
+        --grid config.negatives.rule=batch,own_sequence --grid config.model.num_offsets=2,4,8 \
+        --seeds 3
 
 The cells are the product of all --grid, and beside it each --cell; all with every seed. One factor
 at a time:
 
     python -m experiments.sweep --config configs/image_fashion_mnist.py --workdir runs/factors \
-        --cell "" --cell "near: model.num_offsets=1" \
-        --cell "model.norm=layer optim.learning_rate=1e-3"
+        --cell "" --cell "near: --config.model.num_offsets=1" \
+        --cell "--config.model.norm=layer --config.optim.learning_rate=1e-3"
 
---config.key=value sets what all cells share. A value with commas stands in brackets:
---grid "probe.tasks=('phones',),('phones','speakers')". Configs of audio, images and mutual
-information will do.
+--config.key=value sets what all cells share; in a cell or grid key=value will do. A value with
+commas stands in brackets: --grid "probe.tasks=('phones',),('phones','speakers')".
 
-Each cell is a run directory below --workdir (by default runs/audio_voices-sweep, after the config),
-which the command that --dry-run prints makes alone. The same command again skips what is done,
-resumes what is not, and tries again what failed. Ctrl-C stops all cells, each of which saves. While
-it runs: python -m experiments.status runs/sweep. After each cell: comparison.html, .md and .json
-(not for mutual information). Exit status: 0, or 1 if a cell failed.
+Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
+The same command again skips what is done, resumes what is not, and tries again what failed. Ctrl-C
+stops all cells, each of which saves. While it runs: python -m experiments.status WORKDIR. After
+each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed.
 """
 
 import contextlib
@@ -34,30 +33,36 @@ from typing import Any, TextIO
 from absl import flags
 from ml_collections import config_flags
 
-from cpc import report
+from configs.keys import Keys
+from cpc.files import plain, read_json, write_json
 from cpc.types import UserError
-from experiments import compare, launch
-from experiments.launch import Config
+from experiments import compare
+from experiments.command import cli, run_dir
+from experiments.command.config import Config, upgrade
+from experiments.modality import MODALITIES
 from experiments.sweep.cells import Cell, differences, flag_text, make_cells
-from experiments.sweep.jobs import check_cell, end, kind_of, lock_folder, run_jobs
+from experiments.sweep.jobs import check_cell, end, keys_of, lock_folder, run_jobs
 from experiments.sweep.launchers import (
     Job,
     count_signals,
+    fill_template,
     import_submitit,
     make_local,
     make_slurm,
-    template,
 )
 
-GRID = flags.DEFINE_multi_string("grid", [], "key=value,value: one axis of the product.")
+GRID = flags.DEFINE_multi_string(
+    "grid", [], "config.key=value,value: one axis of the product; may be repeated."
+)
 CELL = flags.DEFINE_multi_string(
-    "cell", [], "'key=value key=value' or 'name: key=value': one cell; '' is the config as it is."
+    "cell",
+    [],
+    "'name: --config.key=value ...': one cell, with or without a name; '' is the config "
+    "as it is; may be repeated.",
 )
 SEEDS = flags.DEFINE_integer("seeds", None, "So many seeds of each cell, from the config's on.")
 JOBS = flags.DEFINE_integer("jobs", 1, "Cells at a time, sharing this machine's cores and GPUs.")
-PROCESSES = flags.DEFINE_integer(
-    "processes", 1, "Local: processes that make each cell together, as hosts of a cluster do."
-)
+PROCESSES = flags.DEFINE_integer("processes", 1, "Local: processes that make each cell together.")
 DRY_RUN = flags.DEFINE_boolean("dry-run", False, "Print every command and end.")
 LAUNCHER = flags.DEFINE_enum(
     "launcher", "local", ["local", "slurm"], "slurm: an array of jobs, through submitit."
@@ -65,14 +70,13 @@ LAUNCHER = flags.DEFINE_enum(
 SLURM = flags.DEFINE_string(
     "slurm",
     "timeout_min=240 gpus_per_node=1",
-    "Options of submitit: nodes, tasks_per_node, slurm_partition, ... A task is a process of the "
-    "cell: one a GPU, or one a node.",
+    "Options of submitit: nodes, slurm_partition, tasks_per_node (one a GPU, or one a node), ...",
 )
 TEMPLATE = flags.DEFINE_enum(
     "template", None, ["gke", "skypilot"], "Print a file that runs the cells there, and end."
 )
 PAPER = flags.DEFINE_string(
-    "paper", None, "json file, name of a cell -> text, for a column beside the measured ones."
+    "paper", None, "json file, name of a cell -> text, for one more column."
 )
 
 
@@ -89,10 +93,10 @@ def main(config_flag: flags.FlagHolder) -> None:
     for cell in cells:
         check_cell(config, cell)
     file = config_flags.get_config_filename(flags.FLAGS["config"])
-    folder = pathlib.Path(launch.WORKDIR.value or default_workdir(file)).expanduser()
+    folder = pathlib.Path(cli.WORKDIR.value or default_workdir(file)).expanduser()
     jobs = make_jobs(config, cells, folder)
     if TEMPLATE.value:
-        print(template(TEMPLATE.value, jobs), end="")
+        print(fill_template(TEMPLATE.value, jobs), end="")
         return
     if DRY_RUN.value:
         print("\n".join(shlex.join(job.command) for job in jobs))
@@ -105,7 +109,7 @@ def main(config_flag: flags.FlagHolder) -> None:
         begin = begin_local(lock, num_signals)
         if LAUNCHER.value == "slurm":
             begin = begin_slurm(folder, num_signals)
-        has_page = kind_of(config) != "mutual_information"  # whose runs have no curves in common
+        has_page = config.kind in MODALITIES  # whose runs have no curves in common
         compare_all = functools.partial(compare_cells, folder, jobs, paper)
         run_jobs(jobs, begin, num_signals, compare_all if has_page else lambda: None)
         stopped = num_signals() > 0
@@ -113,7 +117,7 @@ def main(config_flag: flags.FlagHolder) -> None:
 
 
 def default_workdir(config_file: str) -> str:
-    """Where a sweep is made if no --workdir says it.
+    """Return where a sweep is made if no --workdir says it.
 
     >>> default_workdir("configs/audio_voices.py")
     'runs/audio_voices-sweep'
@@ -122,7 +126,7 @@ def default_workdir(config_file: str) -> str:
 
 
 def read_paper(cells: Sequence[Cell]) -> dict[str, str]:
-    """The paper's column, by names of cells without their seeds."""
+    """Return the paper's column, by names of cells without their seeds."""
     paper, names = compare.read_paper(PAPER.value), [cell.name for cell in cells]
     for name in paper:
         if name not in names:
@@ -131,14 +135,14 @@ def read_paper(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def make_jobs(config: Config, cells: Sequence[Cell], folder: pathlib.Path) -> list[Job]:
-    """The command of each cell."""
+    """Return the command of each cell."""
     flag = flags.FLAGS["config"]
     shared = config_flags.get_override_values(flag)
     python = os.path.relpath(sys.executable)
     start = [sys.executable if python.startswith("..") else python, "-m"]
-    start += [f"experiments.{kind_of(config)}"]
+    start += [f"experiments.{config.kind}"]
     start += ["--config", config_flags.get_config_filename(flag)]
-    device = [] if launch.DEVICE.value == "auto" else ["--device", launch.DEVICE.value]
+    device = [] if cli.DEVICE.value == "auto" else ["--device", cli.DEVICE.value]
     jobs = []
     for cell in cells:
         settings = {**shared, **cell.settings}
@@ -156,32 +160,29 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
         "grid": GRID.value,
         "cell": CELL.value,
         "seeds": SEEDS.value,
-        "command": launch.command_line(),
+        "command": cli.command_line(),
         "cells": json.loads(json.dumps({cell.name: cell.settings for cell in cells})),
     }
     path = folder / "sweep.json"
     with lock_folder(folder, "sweep") as lock:
         if path.exists():
-            check_same_sweep(launch.read_json(path), wanted, folder)
-        launch.write_json(path, wanted)
+            check_same_sweep(read_json(path), wanted, folder, keys_of(config))
+        write_json(path, wanted)
         yield lock
 
 
-def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path) -> None:
-    """One sentence about what differs."""
+def check_same_sweep(
+    recorded: Any, wanted: dict[str, Any], folder: pathlib.Path, keys: Keys
+) -> None:
+    """Check that a folder holds the same sweep; one sentence says what differs."""
     if isinstance(recorded, dict) and "reproduction" in recorded:
         raise UserError(f"{folder} holds a reproduction, no sweep: choose another --workdir")
     try:
         theirs = [Cell(name, settings) for name, settings in recorded["cells"].items()]
-        base = recorded["config"]
-        a, b = (dict(launch.flatten(one)) for one in (base, wanted["config"]))
+        base = plain(upgrade(recorded["config"], keys))
+        found = [words for _, words in run_dir.differences(base, wanted["config"])]
     except (TypeError, KeyError, AttributeError):
         raise UserError(f"{folder / 'sweep.json'} is damaged: choose another --workdir") from None
-    found = [
-        f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here"
-        for key in sorted(a.keys() | b.keys())
-        if a.get(key) != b.get(key)
-    ]
     found += differences(theirs, [Cell(*cell) for cell in wanted["cells"].items()])
     if found:
         raise UserError(
@@ -191,26 +192,28 @@ def check_same_sweep(recorded: Any, wanted: dict[str, Any], folder: pathlib.Path
 
 
 def begin_local(lock: TextIO, num_signals: Callable[[], int]) -> Callable:
-    """Processes hold the lock too, so that none is started twice should the sweep be killed."""
+    """Return what runs cells here; they hold the lock, lest one starts twice after a kill."""
     keep, number = [lock.fileno()], PROCESSES.value
     return lambda jobs: (make_local(JOBS.value, num_signals, keep, number), JOBS.value)
 
 
 def begin_slurm(folder: pathlib.Path, num_signals: Callable[[], int]) -> Callable:
-    """All cells are handed in at once."""
+    """Return what hands in all cells to SLURM at once."""
     return lambda jobs: (make_slurm(jobs, folder, SLURM.value, num_signals), len(jobs))
 
 
 def compare_cells(folder: pathlib.Path, jobs: Sequence[Job], paper: dict[str, str]) -> None:
-    """The page of all cells, as far as they are."""
+    """Write the page of all cells, as far as they are."""
     if not any((job.folder / "config.json").exists() for job in jobs):
         return
+    from experiments import comparison  # seconds, which a start need not wait
+
     try:
-        report.write_comparison([(job.name, job.folder) for job in jobs], folder, paper)
+        comparison.write_comparison([(job.name, job.folder) for job in jobs], folder, paper)
     except (UserError, OSError) as error:
         print(f"no comparison: {error}")
 
 
 if __name__ == "__main__":
-    CONFIG = launch.define_config()
-    launch.run(lambda: main(CONFIG))
+    CONFIG = cli.define_config()
+    cli.run(lambda: main(CONFIG))

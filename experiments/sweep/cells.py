@@ -1,8 +1,5 @@
 """The cells of a sweep: what --grid, --cell and --seeds mean, checked before anything starts."""
 
-import ast
-import copy
-import difflib
 import hashlib
 import itertools
 import re
@@ -11,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from cpc.types import UserError
-from experiments.launch import Config, flatten
+from experiments.command.config import Config, parse_settings
 
 #: A directory's name may have 255 bytes.
 LONGEST_NAME = 180
@@ -29,7 +26,7 @@ class Cell(NamedTuple):
 def make_cells(
     config: Config, grids: Sequence[str], singles: Sequence[str], num_seeds: int | None
 ) -> list[Cell]:
-    """The product of all grids, then the single cells; each with every seed.
+    """Return the product of all grids, then the single cells; each with every seed.
 
     >>> from ml_collections import ConfigDict
     >>> config = ConfigDict({"seed": 0, "model": {"width": 8, "norm": "none"}})
@@ -64,82 +61,56 @@ def make_cells(
 
 
 def parse_grid(config: Config, text: str) -> tuple[str, list[Any]]:
-    """A key with its values: "model.num_offsets=2,4,8"."""
-    key, equals, values = text.partition("=")
+    """Return a key with its values, of "config.model.width=8,16" or of "model.width=8,16"."""
+    key, equals, values = text.strip().removeprefix("--").removeprefix("config.").partition("=")
     if not equals:
-        raise UserError(f"--grid {text!r} has no values: write --grid key=value,value")
-    key = find_key(config, key.strip())
-    return key, [parse_value(config, key, value) for value in split(values, ",")]
+        raise UserError(f"--grid {text!r} has no values: write --grid config.key=value,value")
+    parsed = [parse_setting(config, f"{key}={value}") for value in split(values, ",")]
+    return parsed[0][0], [value for _, value in parsed]
 
 
 def parse_single(config: Config, text: str) -> Cell:
-    """A cell beside the base: "key=value key=value", "name: key=value", or nothing at all."""
+    """Return a cell beside the base.
+
+    Args:
+        text: the settings "--config.key=value --config.key=value", or "key=value key=value"; before
+            them a name with a colon, if it shall have one; or nothing at all.
+    """
     named = re.fullmatch(r"\s*([^=:]*?)\s*:(?:\s+(.*))?", text, re.DOTALL)
     name, rest = (named[1], named[2] or "") if named else ("", text)
     settings: dict[str, Any] = {}
-    for part in split(rest, " \t\n"):
-        if not part:
-            continue
-        key, equals, value = part.partition("=")
-        if not equals:
+    for part in filter(None, split(rest, " \t\n")):
+        if "=" not in part:
             raise UserError(
-                f"--cell {text!r} has {part!r}, which sets nothing: write key=value, and a name "
-                "before a colon and a space"
+                f"--cell {text!r} has {part!r}, which sets nothing: write --config.key=value, and "
+                "a name before a colon and a space"
             )
-        key = find_key(config, key)
+        key, value = parse_setting(config, part)
         no_key_twice([*settings, key], f"--cell {text!r}")
-        settings[key] = parse_value(config, key, value)
+        settings[key] = value
     name = plain_name(name).lstrip(".-")[:LONGEST_NAME] if name else name_of(settings)
     return Cell(name, settings)
 
 
+def parse_setting(config: Config, text: str) -> tuple[str, Any]:
+    """Return key and value of "--config.key=value", or "key=value", as a command reads it."""
+    key, _, value = text.removeprefix("--").removeprefix("config.").partition("=")
+    value = value.strip()
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        value = value[1:-1]  # as a shell would
+    ((key, parsed),) = parse_settings(config, [f"--config.{key}={value}"]).items()
+    return key, parsed
+
+
 def no_key_twice(keys: list[str], where: str) -> None:
-    """Each key has one place to get its value from."""
+    """Check that each key gets its value once."""
     for key, count in Counter(keys).items():
         if count > 1:
             raise UserError(f"{where} has {key} twice: give all its values once")
 
 
-def find_key(config: Config, key: str) -> str:
-    """The key, if the config has it."""
-    known = dict(flatten(config))
-    if key in known:
-        return key
-    # A last part alone, such as num_ofsets, is most like a last part.
-    last = {name.rsplit(".", 1)[-1]: name for name in known}
-    near = difflib.get_close_matches(key, known, 1) or [
-        last[name] for name in difflib.get_close_matches(key.rsplit(".", 1)[-1], last, 1)
-    ]
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    raise UserError(f"the config has no key {key}; {hint}")
-
-
-def parse_value(config: Config, key: str, text: str) -> Any:
-    """A value of the type that the config has there."""
-    like, text = dict(flatten(config))[key], text.strip()
-    kind = type(like)
-    try:
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        if kind in (int, float):
-            return kind(text)
-        if kind is str:
-            is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
-            return text[1:-1] if is_quoted else text
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, KeyError):
-        value = None
-    if kind in (tuple, list) and isinstance(value, tuple | list):
-        return kind(value)
-    if kind not in (tuple, list) and isinstance(value, kind):
-        return value
-    raise UserError(
-        f"{key} is given {text!r}: it must be of type {kind.__name__}, such as {like!r}"
-    )
-
-
 def split(text: str, separators: str) -> list[str]:
-    """Parts between separators that stand outside of brackets and quotes.
+    """Return the parts between separators that stand outside of brackets and quotes.
 
     >>> split("2,(1, 2),'a,b'", ",")
     ['2', '(1, 2)', "'a,b'"]
@@ -162,7 +133,7 @@ def split(text: str, separators: str) -> list[str]:
 
 
 def name_of(settings: dict[str, Any]) -> str:
-    """A cell's name by its settings, fit for a directory.
+    """Return the name of a cell by its settings, fit for a directory.
 
     >>> name_of({"optim.learning_rate": 1e-3, "model.directions": ("down", "up")})
     'optim.learning_rate=0.001,model.directions=down+up'
@@ -174,30 +145,18 @@ def name_of(settings: dict[str, Any]) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Without what a directory's name or a shell would trip over."""
+    """Return a text without what a directory's name or a shell would trip over."""
     text = re.sub(r"['\"()\[\]]", "", text.strip()).rstrip(",").replace(", ", "+")
     return re.sub(r"[^\w.+=,-]+", "_", text) or "empty"
 
 
 def flag_text(value: Any) -> str:
-    """A value as a flag of the command line takes it."""
+    """Return a value as a flag of the command line takes it."""
     return value if isinstance(value, str) else repr(value)
 
 
-def with_settings(config: Config, settings: dict[str, Any]) -> Config:
-    """The config of a cell."""
-    changed = copy.deepcopy(config)
-    for key, value in settings.items():
-        *sections, last = key.split(".")
-        place = changed
-        for section in sections:
-            place = place[section]
-        place[last] = value
-    return changed
-
-
 def differences(recorded: Iterable[Cell], wanted: Iterable[Cell]) -> list[str]:
-    """How two lists of cells differ, in words."""
+    """Return how two lists of cells differ, in words."""
     a, b = {cell.name: cell.settings for cell in recorded}, {c.name: c.settings for c in wanted}
     missing, extra = [name for name in a if name not in b], [name for name in b if name not in a]
     other = [name for name in a if name in b and a[name] != b[name]]

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import pathlib
 import shlex
 import shutil
@@ -11,86 +12,48 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TextIO
 
-from configs import audio_voices, image_fashion_mnist
-from cpc.train.optimizer import make_schedule
+from configs.keys import Keys
+from cpc.files import write_json
 from cpc.types import UserError
-from experiments import launch, status
-from experiments.launch import Config
-from experiments.sweep.cells import Cell, with_settings
+from experiments import status
+from experiments.command import cli
+from experiments.command.config import Config, with_settings
+from experiments.modality import MODALITIES
+from experiments.mutual_information import __main__ as information
+from experiments.run import check_run
+from experiments.sweep.cells import Cell
 from experiments.sweep.launchers import Job, Launch
+
+#: Kind of a config, which is also the module of its command -> what checks it.
+CHECKS: dict[str, Callable[[Config], object]] = {
+    **{name: functools.partial(check_run, modality) for name, modality in MODALITIES.items()},
+    "mutual_information": information.check,
+}
+
+
+def keys_of(config: Config) -> Keys:
+    """Return every key that a config of this kind has."""
+    if config.kind in MODALITIES:
+        return MODALITIES[config.kind].keys
+    return information.KEYS[config.protocol]
 
 
 def check_cell(config: Config, cell: Cell) -> None:
-    """A cell's config is checked before any cell runs, as far as it needs no data and no device."""
-    checks = {"audio": check_audio, "image": check_image, "mutual_information": check_information}
+    """Check a cell's config before any cell runs, as far as that needs no data and no device."""
+    check = CHECKS.get(config.get("kind"))
+    if check is None:
+        raise UserError(
+            f"the config's kind is {config.get('kind')!r}: choose one of {', '.join(CHECKS)}"
+        )
     try:
-        checks[kind_of(config)](with_settings(config, cell.settings))
+        check(with_settings(config, cell.settings))
     except UserError as error:
         raise UserError(f"the cell {cell.name}: {error}") from None
 
 
-# The modules that these import define the flags of the cells' commands, which a sweep has not.
-
-
-def check_audio(config: Config) -> None:
-    """Keys, numbers and words of `experiments.audio`."""
-    from experiments import audio, audio_data, audio_probes
-
-    launch.check_config(config, audio_voices.get_config())
-    audio_probes.check_options(config)
-    audio.build_model(config.model)
-    check_training(config, tuple(range(1, config.model.num_offsets + 1)), audio_data.SOURCES)
-
-
-def check_image(config: Config) -> None:
-    """Keys, numbers and words of `experiments.image`."""
-    from experiments import image, image_data, image_probes
-
-    launch.check_config(config, image_fashion_mnist.get_config())
-    image_probes.check_options(config)
-    offsets = image.choose_offsets(config)
-    image.build_model(config, offsets)
-    check_training(config, offsets, image_data.SOURCES)
-
-
-def check_training(config: Config, offsets: tuple[int, ...], sources: Sequence[str]) -> None:
-    """What sound and pictures have in common."""
-    from experiments.objective import build_objective
-
-    launch.check_word("data.source", config.data.source, sources)
-    build_objective(config, offsets)
-    optim = config.optim
-    make_schedule(optim.learning_rate, optim.warmup_steps, config.num_steps, optim.schedule)
-
-
-def check_information(config: Config) -> None:
-    """Keys, numbers and words of `experiments.mutual_information`."""
-    from experiments.mutual_information import __main__ as information
-    from experiments.mutual_information import methods, staircase
-
-    if config.protocol not in information.PROTOCOLS:
-        known = ", ".join(information.PROTOCOLS)
-        raise UserError(f"protocol is {config.protocol!r}: choose one of {known}")
-    _, reference = information.PROTOCOLS[config.protocol]
-    launch.check_config(config, reference())
-    information.check_numbers(config)
-    methods.make_methods(config)
-    if config.protocol == "staircase":
-        staircase.check(config)
-
-
-def kind_of(config: Config) -> str:
-    """The experiment that a config is of, by its keys."""
-    if "protocol" in config:
-        return "mutual_information"
-    if "data" not in config or "model" not in config:
-        raise UserError("this config is of no experiment that can be swept: it lacks data or model")
-    return "image" if "augment" in config else "audio"
-
-
 @contextlib.contextmanager
 def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
-    """A folder of cells, open for one command at a time: a sweep's, or a reproduction's."""
+    """Open a folder of cells for one command at a time: a sweep's, or a reproduction's."""
     if (folder / "config.json").exists():
         raise UserError(f"{folder} holds a single run: choose another --workdir for the {what}")
     try:
@@ -159,12 +122,12 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
     if num_signals():
         return f"stopped {job.name}"
     failure = {"status": code, "error": error, "command": shlex.join(job.command)}
-    launch.write_json(job.folder / "failed.json", failure)
+    write_json(job.folder / "failed.json", failure)
     return f"FAILED {job.name}: {error}"
 
 
 def describe_end(code: int, log: pathlib.Path, length: int) -> str:
-    """The error's sentence in what a log has beyond a length, or the last line; and a signal."""
+    """Return the error in what a log has beyond a length, or its last line; and a signal."""
     text = log.read_bytes()[length:].decode(errors="replace")
     lines = [line.strip() for line in text.splitlines()[-200:] if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
@@ -176,13 +139,13 @@ def describe_end(code: int, log: pathlib.Path, length: int) -> str:
 
 
 def end(folder: pathlib.Path, stopped: bool) -> None:
-    """The table, where the results are, and the exit status."""
+    """Print the table and where the results are; exit with 1 if a cell is not done."""
     rows = status.read_all(folder)
     print(status.describe(rows, shutil.get_terminal_size((120, 24)).columns))
     page = folder / "comparison.html"
     if page.exists():
         print(f"comparison: {page}")
     if stopped:
-        launch.fail(f"interrupted; to resume: {launch.command_line()}", 130)
+        cli.fail(f"interrupted; to resume: {cli.command_line()}", 130)
     if any(row.state != "done" for row in rows):
         sys.exit(1)

@@ -1,4 +1,9 @@
-"""Where the cells of a sweep run: on this machine, or as an array of SLURM jobs."""
+"""Where the cells of a sweep run: on this machine, or as an array of SLURM jobs.
+
+SLURM is reached through submitit. Its executor for the local machine does not serve here: it starts
+all jobs at once, deals out neither cores nor GPUs, and cancels by SIGINT to the job alone, while a
+cell has to be told once to save, as a group, and to hold the sweep's lock as long as it lives.
+"""
 
 import contextlib
 import os
@@ -13,9 +18,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import psutil
+
 from cpc.types import UserError
 
 POLL_SECONDS = 0.2
+#: A file for each cluster that is no SLURM; the words that a user changes are in capitals.
+TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
 
 class Job(NamedTuple):
@@ -27,7 +36,7 @@ class Job(NamedTuple):
 
     @property
     def log(self) -> pathlib.Path:
-        """What the command says."""
+        """The file that gets what the command says."""
         return self.folder / "log.txt"
 
 
@@ -37,7 +46,7 @@ Launch: TypeAlias = Callable[[Job], int]
 
 @contextlib.contextmanager
 def count_signals() -> Iterator[Callable[[], int]]:
-    """Yield the number of SIGINT and SIGTERM that came; none of them ends the process."""
+    """Yield a count of the SIGINT and SIGTERM that came; none of them ends the process."""
     received: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
@@ -55,20 +64,20 @@ def make_local(
     keep: Sequence[int] = (),
     num_processes: int = 1,
 ) -> Launch:
-    """Processes of this machine; each cell has its share of the cores and of the GPUs.
+    """Run cells as processes of this machine, each on cores and GPUs of its own.
 
     The first signal is passed on, so that the cell saves; a second one kills. `keep` are file
     descriptors that the processes hold open, such as that of a lock. Several processes of a cell
     find each other as `cpc.train.distributed.find_cluster` says.
     """
-    shares: queue.SimpleQueue[tuple[list[int], dict[str, str]]] = queue.SimpleQueue()
-    gpus = share_gpus(find_gpus(), num_parallel)
-    for share in zip(share_cores(num_parallel), gpus, strict=True):
-        shares.put(share)
+    free: queue.SimpleQueue[tuple[list[int], dict[str, str]]] = queue.SimpleQueue()
+    gpus = deal_gpus(find_gpus(), num_parallel)
+    for hand in zip(deal_cores(num_parallel), gpus, strict=True):
+        free.put(hand)
 
     def launch(job: Job) -> int:
-        share, processes = shares.get(), []
-        cores, devices = share
+        hand, processes = free.get(), []
+        cores, devices = hand
         try:
             for rank, variables in enumerate(loopback(num_processes)):
                 with log_of(job.log, rank).open("ab") as log:
@@ -83,17 +92,17 @@ def make_local(
                     )
                 processes.append(process)
                 if cores:
-                    with contextlib.suppress(ProcessLookupError):  # it ended already
-                        os.sched_setaffinity(process.pid, cores)
+                    with contextlib.suppress(psutil.NoSuchProcess):  # it ended already
+                        psutil.Process(process.pid).cpu_affinity(cores)
             return wait(processes, num_signals)
         finally:
-            shares.put(share)
+            free.put(hand)
 
     return launch
 
 
 def loopback(num_processes: int) -> list[dict[str, str]]:
-    """The variables by which the processes of a cell find each other.
+    """Return the variables by which the processes of a cell find each other.
 
     >>> loopback(1)
     [{}]
@@ -114,12 +123,12 @@ def loopback(num_processes: int) -> list[dict[str, str]]:
 
 
 def log_of(log: pathlib.Path, rank: int) -> pathlib.Path:
-    """Of several processes the first writes the log itself."""
+    """Return the log of one process of a cell: the first has the cell's own."""
     return log if rank == 0 else log.with_name(f"{log.stem}.{rank}{log.suffix}")
 
 
 def wait(processes: Sequence[subprocess.Popen], num_signals: Callable[[], int]) -> int:
-    """Until all processes end; signals are passed on. Returns the first status that is not 0."""
+    """Pass signals on until all processes end; return the first status that is not 0."""
     passed = 0
     while alive := [process for process in processes if process.poll() is None]:
         if num_signals() > passed:
@@ -130,49 +139,53 @@ def wait(processes: Sequence[subprocess.Popen], num_signals: Callable[[], int]) 
     return next((process.returncode for process in processes if process.returncode), 0)
 
 
-def share_cores(num_parallel: int) -> list[list[int]]:
-    """Cores of each process; empty where all are for all: one process, or fewer cores than those.
+def deal_cores(num_parallel: int) -> list[list[int]]:
+    """Return the cores of each cell, or no cores where all cells are free to use all of them.
 
-    >>> share_cores(1)
+    That is so for one cell at a time, for more cells than cores, and where the system has no
+    affinity.
+
+    >>> deal_cores(1)
     [[]]
     """
-    if num_parallel == 1 or not hasattr(os, "sched_setaffinity"):
+    process = psutil.Process()
+    if num_parallel == 1 or not hasattr(process, "cpu_affinity"):
         return [[]] * num_parallel
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(process.cpu_affinity() or [])
     return [
         cores[i::num_parallel] if len(cores) >= num_parallel else [] for i in range(num_parallel)
     ]
 
 
 def find_gpus(driver: str = "/proc/driver/nvidia/gpus") -> list[str]:
-    """Names of the GPUs that CUDA would show a process of this one."""
+    """Return the names of the GPUs that CUDA would show a child of this process."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return [name for name in visible.split(",") if name]
     return [str(number) for number, _ in enumerate(pathlib.Path(driver).glob("*"))]
 
 
-def share_gpus(gpus: Sequence[str], num_parallel: int) -> list[dict[str, str]]:
-    """The variable that shows each process its GPUs; none where all are for all, as with cores.
+def deal_gpus(gpus: Sequence[str], num_parallel: int) -> list[dict[str, str]]:
+    """Return the variable that shows each cell its GPUs; none where all cells see all of them.
 
     All get as many: a batch that divides by the devices of one cell divides by those of the others.
 
-    >>> share_gpus(["0", "1", "2", "3", "4"], 2)
+    >>> deal_gpus(["0", "1", "2", "3", "4"], 2)
     [{'CUDA_VISIBLE_DEVICES': '0,1'}, {'CUDA_VISIBLE_DEVICES': '2,3'}]
-    >>> share_gpus(["0"], 2)
+    >>> deal_gpus(["0"], 2)
     [{}, {}]
     """
     if num_parallel == 1 or len(gpus) < num_parallel:
         return [{}] * num_parallel
     each = len(gpus) // num_parallel
-    shares = (gpus[i * each : (i + 1) * each] for i in range(num_parallel))
-    return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+    hands = (gpus[i * each : (i + 1) * each] for i in range(num_parallel))
+    return [{"CUDA_VISIBLE_DEVICES": ",".join(hand)} for hand in hands]
 
 
 def make_slurm(
     jobs: Sequence[Job], folder: pathlib.Path, options: str, num_signals: Callable[[], int]
 ) -> Launch:
-    """One array of SLURM jobs, requeued when they are preempted or run out of time.
+    """Submit one array of SLURM jobs, requeued when they are preempted or run out of time.
 
     `options` are submitit's, such as "timeout_min=240 gpus_per_node=1 slurm_partition=gpu".
     """
@@ -193,7 +206,7 @@ def make_slurm(
 
 
 def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -> Launch:
-    """Waits for jobs of submitit; a signal cancels those that have not ended."""
+    """Wait for jobs of submitit; a signal cancels those that have not ended."""
 
     def launch(job: Job) -> int:
         one = submitted[job.name]
@@ -213,7 +226,7 @@ def make_waiting(submitted: Mapping[str, Any], num_signals: Callable[[], int]) -
 
 
 def import_submitit() -> Any:
-    """The library, or a sentence about how to get it."""
+    """Return the library submitit, or say how to get it."""
     try:
         import submitit  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -229,7 +242,7 @@ def import_submitit() -> Any:
 
 
 def parse_options(text: str) -> dict[str, int | str]:
-    """Numbers and words by name.
+    """Return the options of submitit by name, digits as numbers.
 
     >>> parse_options("timeout_min=240 slurm_partition=gpu")
     {'timeout_min': 240, 'slurm_partition': 'gpu'}
@@ -250,14 +263,17 @@ class Requeued:
         self._process: subprocess.Popen | None = None
 
     def __call__(self, command: list[str], log: str) -> int:
-        """Run to the end; of several processes the first writes the log."""
+        """Run the command to its end and return its status."""
         path = log_of(pathlib.Path(log), int(os.environ.get("SLURM_PROCID", "0")))
         with path.open("ab") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+            # SLURM signals every process of a job. USR2 is submitit's, and would kill the cell
+            # before it has saved.
+            deaf = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
+            self._process = subprocess.Popen(deaf, stdout=file, stderr=subprocess.STDOUT)
             return self._process.wait()
 
     def checkpoint(self, command: list[str], log: str) -> Any:
-        """What submitit asks for before the job is taken away."""
+        """Let the command save, and return what submitit shall run once it is back in the queue."""
         import submitit  # pyright: ignore[reportMissingImports]
 
         if self._process is not None:
@@ -269,94 +285,19 @@ class Requeued:
         return submitit.helpers.DelayedSubmission(Requeued(), command, log)
 
 
-def template(kind: str, jobs: Sequence[Job]) -> str:
-    """A file for a cluster that runs all cells; python is that of the image."""
+def fill_template(kind: str, jobs: Sequence[Job]) -> str:
+    """Return the file with which a cluster of this kind runs all cells.
+
+    The commands keep their arguments; their python is that of the cluster's image.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
     commands = [shlex.join(["python", *job.command[1:]]) for job in jobs]
-    text, indent, end = (GKE, 16, " & ;;") if kind == "gke" else (SKYPILOT, 4, " ;;")
-    cases = [f"{number}) {command}{end}" for number, command in enumerate(commands)]
-    return text.format(number=len(jobs), cases=f"\n{' ' * indent}".join(cases))
-
-
-GKE = """\
-# kubectl apply -f sweep.yaml   (one pod a cell; a pod that is taken away comes back and resumes)
-# Change: image (with this repository at /cpc), service account, bucket, accelerator.
-apiVersion: batch/v1
-kind: Job
-metadata:
-  name: cpc-sweep
-spec:
-  completionMode: Indexed
-  completions: {number}
-  parallelism: {number}
-  backoffLimitPerIndex: 10
-  podFailurePolicy:
-    rules:
-      - action: Ignore  # a pod that is taken away is none of the ten
-        onPodConditions:
-          - type: DisruptionTarget
-  template:
-    metadata:
-      annotations:
-        gke-gcsfuse/volumes: "true"
-    spec:
-      restartPolicy: Never
-      serviceAccountName: SERVICE_ACCOUNT
-      terminationGracePeriodSeconds: 90
-      nodeSelector:
-        cloud.google.com/gke-accelerator: nvidia-l4
-        cloud.google.com/gke-spot: "true"
-      containers:
-        - name: cell
-          image: REGION-docker.pkg.dev/PROJECT/REPOSITORY/cpc:latest
-          workingDir: /cpc
-          resources:
-            limits:
-              nvidia.com/gpu: 1
-          env:
-            - name: JAX_NUM_PROCESSES  # JAX would take all pods of the Job for one cluster
-              value: "1"
-          command: ["bash", "-c"]
-          args:
-            - |
-              # A cell that was stopped has saved and says 0, but its index is not completed.
-              trap 'kill $!; wait $!; exit 143' TERM
-              case $JOB_COMPLETION_INDEX in
-                {cases}
-              esac
-              wait $!
-          volumeMounts:
-            - name: runs
-              mountPath: /cpc/runs
-      volumes:
-        - name: runs
-          csi:
-            driver: gcsfuse.csi.storage.gke.io
-            volumeAttributes:
-              bucketName: BUCKET
-"""
-
-SKYPILOT = """\
-# sky jobs launch sweep.yaml   (the cells are dealt out to the nodes; spot machines resume)
-# Change: accelerators, number of nodes, bucket.
-name: cpc-sweep
-num_nodes: 1
-workdir: .
-resources:
-  accelerators: L4:1
-  use_spot: true
-file_mounts:
-  ~/sky_workdir/runs:
-    source: s3://BUCKET
-    mode: MOUNT
-setup: |
-  pip install -e '.[cuda]'
-run: |
-  run() {{ case $1 in
-    {cases}
-  esac; }}
-  status=0
-  for ((i = SKYPILOT_NODE_RANK; i < {number}; i += SKYPILOT_NUM_NODES)); do
-    run $i || status=1
-  done
-  exit $status
-"""
+    return environment.get_template(f"{kind}.yaml.j2").render(commands=commands)

@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on raw waveforms: `python -m experiments.audio`."""

@@ -1,0 +1,18 @@
+r"""Contrastive predictive coding on raw waveforms (van den Oord et al. 2018, section 3.1).
+
+Trains, watches the information, probes the frozen features and writes a report:
+
+    python -m experiments.audio --config configs/audio_voices.py --workdir runs/voices
+
+configs/audio.py says what each key of a config means; any can be set, and the same command again
+resumes:
+
+    python -m experiments.audio --config configs/audio_voices.py --workdir runs/low \
+        --config.optim.learning_rate=1e-4
+"""
+
+from experiments.audio.modality import AUDIO
+from experiments.run import main
+
+if __name__ == "__main__":
+    main(AUDIO)

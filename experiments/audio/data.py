@@ -1,0 +1,159 @@
+"""From the data section of an audio config to recordings, their split and their labels."""
+
+import hashlib
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc import data
+from cpc.data.sources.voices import prepare_voices
+from cpc.types import UserError
+from experiments.command.config import Config
+
+#: The synthetic source: small enough for tests that take seconds.
+SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
+#: Labels have 10 ms each.
+LABEL_SAMPLES = data.SAMPLE_RATE_HZ // 100
+
+
+class Phones(NamedTuple):
+    """Phone labels of some of the utterances."""
+
+    labels: dict[str, np.ndarray]
+    """Utterance id -> int32, one label each 10 ms, -1 where unlabelled."""
+    names: tuple[str, ...]
+
+
+class AudioData(NamedTuple):
+    """What an audio experiment is run on."""
+
+    train: data.Recordings
+    test: data.Recordings
+    phones: dict[str, Phones]
+    """Name of a labelled set -> its phones."""
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
+    """Read, pack and split the recordings of `config.data`."""
+    options = config.data
+    if options.source == "synthetic":
+        return _synthetic(config)
+    packs = data.cache_dir() / "packs"
+    lists = (options.train_list, options.test_list)
+    phones: dict[str, Phones] = {}
+    speaker_level = options.speaker_level
+    if options.source == "voices":
+        root, speaker_level = prepare_voices(data.cache_dir(), log), 1
+        lists = (root / "train_split.txt", root / "test_split.txt")
+        for name in ("festvox_ru", "asterisk_en"):
+            phones[name] = Phones(*data.read_alignments(root / f"phones_{name}.txt"))
+    else:
+        if not options.path:
+            raise UserError(f"data.source is {options.source}: set data.path to its folder")
+        root = pathlib.Path(options.path).expanduser()
+    if options.phones:
+        phones[pathlib.Path(options.phones).stem] = Phones(
+            *data.read_alignments(pathlib.Path(options.phones).expanduser())
+        )
+    which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
+    key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
+    path, allowed = packs / f"{root.name}-{key}", options.max_skipped_fraction
+    if options.source == "librispeech_tfds":
+        recordings = data.read_librispeech_tfds(root, options.split, log)
+        recordings = data.pack(recordings, path, log, max_skipped_fraction=allowed)
+    else:
+        recordings = data.pack_folder(
+            root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
+        )
+    if lists[0] and lists[1]:
+        train, test = data.split_by_lists(recordings, *map(_read_list, lists))
+    else:
+        train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
+    if not len(test):
+        raise UserError(
+            f"no utterance of {root} is left to test on: a speaker with a single file trains only; "
+            "cut the files up, or name test utterances in data.test_list (and data.train_list)"
+        )
+    _describe(train, test, options.window_samples, log)
+    return AudioData(train, test, phones)
+
+
+def _synthetic(config: Config) -> AudioData:
+    made = data.make_synthetic(
+        num_speakers=SYNTHETIC_SPEAKERS,
+        utterances_per_speaker=SYNTHETIC_UTTERANCES,
+        # One window an utterance, or where frames begin in a window would be information, too.
+        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
+        chain=data.phone_chain(SYNTHETIC_PHONES),
+        seed=config.seed,
+    )
+    train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
+    return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
+
+
+def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict[str, list]:
+    """Most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
+
+    Given phones and speaker the frames are independent, so that past and latent share what the two
+    nearest frames of theirs do: the speaker, and phones that are k - before frames apart, if a
+    latent sees `before` frames before its own. Smaller offsets see the same samples and have no
+    such limit; they are left out.
+    """
+    chain = data.phone_chain(SYNTHETIC_PHONES)
+    before = -(-receptive_field // stride) - 1
+    offsets = range(before + 1, num_offsets + 1)
+    return {
+        "offsets": list(offsets),
+        "mutual_information": [
+            data.synthetic_information(k - before, chain, SYNTHETIC_SPEAKERS) for k in offsets
+        ],
+    }
+
+
+def _read_list(name):
+    return data.read_list(pathlib.Path(name).expanduser())
+
+
+def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
+    """Return the label at the middle of each of an encoder's frames; -1 after the last label.
+
+    Labels have 10 ms each, frames `stride` samples, the first of them from sample `start` on.
+
+    >>> labels = np.array([5, 6, 7], np.int32)
+    >>> labels_at(labels, 90, 3, 160), labels_at(labels, 0, 2, 240), labels_at(labels, 0, 6, 80)
+    (array([ 6,  7, -1]), array([5, 7]), array([5, 5, 6, 6, 7, 7]))
+    """
+    middles = start + stride * np.arange(num_frames) + stride // 2
+    index = np.minimum(middles // LABEL_SAMPLES, len(labels))
+    return np.append(labels, data.UNLABELLED)[index]
+
+
+def label_frames(
+    audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
+) -> np.ndarray:
+    """Phones (b, frames) of windows of training utterances, each labelled set with its own numbers.
+
+    A frame is `stride` samples; -1 where there is no label.
+    """
+    labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
+    for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
+        first = 0
+        for phones in audio.phones.values():
+            found = phones.labels.get(audio.train.names[int(utterance)])
+            if found is not None:
+                part = labels_at(found, int(start), num_frames, stride)
+                labels[row] = np.where(part >= 0, first + part, labels[row])
+            first += len(phones.names)
+    return labels
+
+
+def _describe(train, test, window_samples, log):
+    counts = data.count_windows(train, window_samples)
+    log(
+        f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
+        f"({counts.seconds / 3600:.2f} h; {counts.num_too_short:,} of them, "
+        f"{counts.seconds_too_short / 3600:.2f} h, are shorter than a window and not trained on), "
+        f"{len(test):,} test utterances; {len(train.skipped):,} files skipped"
+    )

@@ -1,0 +1,176 @@
+"""Contrastive predictive coding on raw waveforms (van den Oord et al. 2018, section 3.1)."""
+
+import copy
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.audio import KEYS
+from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, make_packed_batches, unpack
+from cpc.files import write_json
+from cpc.models import (
+    AUDIO_ENCODERS,
+    CPC,
+    LinearPredictor,
+    Model,
+    make_model,
+)
+from cpc.types import Batch
+from experiments import training
+from experiments.audio import probes
+from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
+from experiments.audio.embed import embed_files
+from experiments.audio.sections import SECTIONS, WORDS
+from experiments.command.config import Config
+from experiments.command.modality import Modality
+from experiments.objective import build_objective
+from experiments.sequences import CONTEXTS, check_negatives, positions
+
+
+def make_problem(
+    config: Config, data: AudioData, mesh: jax.sharding.Mesh | None = None
+) -> training.Problem:
+    """Return model, loss and batches of a config."""
+    offsets = tuple(range(1, config.model.num_offsets + 1))
+    evaluates = config.evaluate.num_windows > 0
+    mixed = copy.deepcopy(config)
+    mixed.data.one_speaker = False
+    hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
+    return training.Problem(
+        model=build_model(config),
+        objective=build_objective(config, offsets, mesh),
+        offsets=offsets,
+        directions=("forward",),
+        prepare=lambda batch, rng, train: unpack(batch),
+        split_directions=lambda outputs, batch: [
+            (outputs, positions(batch, batch["speaker"], outputs.z.shape[1]))
+        ],
+        label=functools.partial(label_latents, config, data),
+        draw=draw_windows(config, data.train, config.seed),
+        draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
+        draw_any_test=draw_windows(mixed, data.test, config.seed + 1) if evaluates else None,
+        num_tests=-(-config.evaluate.num_windows // config.data.batch_size),
+        per_step=(hours, "h audio"),
+    )
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, context and predictor by the config's words."""
+    options, encoder = config.model, build_encoder(config)
+    return make_model(
+        CPC(
+            encoder,
+            CONTEXTS[options.context](
+                options.context_width, options.context_layers, dtype=encoder.dtype
+            ),
+            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
+        )
+    )
+
+
+def build_encoder(config: Config) -> Any:
+    """Return the encoder by the config's words, with its geometry."""
+    options = config.model
+    return AUDIO_ENCODERS[options.encoder](
+        options.width,
+        norm=options.norm,
+        padding=options.padding,
+        dtype=jnp.dtype(options.dtype),
+        remat=options.remat,
+    )
+
+
+def num_latents(config: Config) -> int:
+    """Return the number of latents of a training window."""
+    return build_encoder(config).num_latents(config.data.window_samples)
+
+
+def loss_sizes(config: Config) -> tuple[int, int, int]:
+    """Return the latents of a window, their width, and the number of offsets."""
+    return num_latents(config), config.model.width, config.model.num_offsets
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    probes.check_options(config)
+    check_negatives(config, num_latents(config))
+
+
+def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch]:
+    """Return step -> this process's rows of the batch of windows."""
+    return make_packed_batches(
+        recordings,
+        window_samples=config.data.window_samples,
+        batch_size=config.data.batch_size,
+        seed=seed,
+        one_speaker=config.data.one_speaker,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
+
+
+def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
+    """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
+    frames = num_latents(config), build_encoder(config).stride
+    phones = label_frames(data, batch["utterance"], batch["start"], *frames)
+    known = {"phone": phones} if (phones >= 0).any() else {}
+    return {**known, "speaker": batch["speaker"][:, None]}
+
+
+def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
+    """Write the information that the synthetic source has, for the page."""
+    if config.data.source == "synthetic":
+        encoder = build_encoder(config)
+        truth = synthetic_truth(config.model.num_offsets, encoder.receptive_field, encoder.stride)
+        write_json(workdir / "truth.json", truth)
+
+
+def make_probe(
+    config: Config, workdir: pathlib.Path, data: AudioData, model: Model
+) -> training.Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, data)
+    return functools.partial(probes.run_tasks, config, workdir, data, model)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of a window, its rate, and the loudness to which recordings are brought."""
+    return {
+        "kind": "audio",
+        "shape": [config.data.window_samples],
+        "rms": TARGET_RMS,
+        "sample_rate_hz": SAMPLE_RATE_HZ,
+    }
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    return f"""from cpc import models
+
+embed = models.load("{folder}")
+# x (b, s) float32 at {SAMPLE_RATE_HZ} Hz, each recording at a root mean square of {TARGET_RMS}
+z, c = embed(x)  # both (b, t, width)"""
+
+
+AUDIO = Modality(
+    name="audio",
+    keys=KEYS,
+    words=WORDS,
+    sections=SECTIONS,
+    check=check,
+    load_data=load_data,
+    skipped=lambda data: data.train.skipped,
+    build_model=build_model,
+    loss_sizes=loss_sizes,
+    make_problem=make_problem,
+    make_probe=make_probe,
+    record=record,
+    describe_input=describe_input,
+    show_use=show_use,
+    embed_files=embed_files,
+)

@@ -1,0 +1,359 @@
+"""Probes of audio features: phones and speakers, from z, c, MFCC and a network never trained.
+
+And, to compare them with, the same network trained on the labels.
+"""
+
+import json
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc.data import (
+    SAMPLE_RATE_HZ,
+    Recordings,
+    align,
+    make_batches,
+    read_all,
+    select,
+)
+from cpc.evaluate import answer_scores, embed_utterances, mfcc, probe_scores
+from cpc.models import Model
+from cpc.results import Score, print_scores, write_scores
+from cpc.train import ProgressWriter, make_optimizer
+from cpc.types import UserError
+from experiments.audio.data import LABEL_SAMPLES, AudioData, labels_at
+from experiments.command.config import Config
+from experiments.command.run_dir import write_latest
+from experiments.supervised import train_on_labels
+
+#: Points of the map of speakers: means of c over pieces of this many latents.
+PIECE_LATENTS = 128
+MAX_POINTS = 1500
+
+
+def check_options(config: Config) -> None:
+    """Check what no data could make work, before anything is read."""
+    options = config.probe
+    if options.tasks and not options.features:
+        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
+    if options.every and "supervised" in options.features:
+        raise UserError(
+            f"probe.every is {options.every}, and each time the supervised network would be "
+            "trained anew, with the same result: set probe.every to 0, or take supervised out of "
+            "probe.features"
+        )
+    if options.tasks and config.model.padding == "valid":
+        raise UserError(
+            "model.padding is valid, which gives fewer latents than there are labels: probe with "
+            "causal or same padding, or set probe.tasks to ()"
+        )
+
+
+def check_data(config: Config, data: AudioData) -> None:
+    """Check, before the training, that these data can feed the probes."""
+    if "speakers" in config.probe.tasks:
+        _speaker_names(data)
+        _check_windows(config, _of_speakers(config, data.train), config.data.source)
+    if "phones" not in config.probe.tasks:
+        return
+    if not data.phones:
+        raise UserError(
+            "there are no phone labels for a probe of phones: set data.phones to an alignment "
+            "file, or take phones out of probe.tasks"
+        )
+    for name, phones in data.phones.items():
+        for which, recordings in (("training", data.train), ("test", data.test)):
+            part = _labelled(recordings, phones.labels)
+            if not len(part):
+                raise UserError(
+                    f"no {which} utterance has labels in {name}: do its utterance ids belong to "
+                    "these recordings?"
+                )
+            for utterance, length in zip(part.names, part.lengths, strict=True):
+                align(phones.labels[utterance], num_labels(length), utterance)
+        _check_windows(config, _of_phones(config, data.train, phones), name)
+
+
+def run_tasks(
+    config: Config,
+    workdir: pathlib.Path,
+    data: AudioData,
+    model: Model,
+    variables: Any,
+    step: int,
+) -> list[Score]:
+    """Fit the probes of each task, print their scores, and record them in the run directory."""
+    features = make_features(config, model, variables)
+    scores: list[Score] = []
+    for task in config.probe.tasks:
+        begin = time.perf_counter()
+        make = {"phones": phone_scores, "speakers": speaker_scores}[task]
+        found = make(config, workdir / "probes", data, model, features)
+        found = [score._replace(seed=config.seed, step=step) for score in found]
+        if task == "speakers":
+            points, speaker, names = map_speakers(data, features["c"])
+            path = workdir / "probes" / "speaker_map.npz"
+            write_latest(path, step, features=points, speaker=speaker, names=names)
+        write_scores(workdir, found)
+        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
+        print_scores(found)
+        scores += found
+    return scores
+
+
+def make_features(
+    config: Config, model: Model, variables: Any
+) -> dict[str, Callable[[Recordings], list[np.ndarray]]]:
+    """Name -> the features of each recording, (frames, width), one frame each `frame_samples`.
+
+    The supervised network, which answers by itself, is none of them.
+    """
+    window = np.zeros((1, config.data.window_samples), np.float32)
+    untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
+    functions = {
+        "c": lambda x: model.embed(variables, x)[1],
+        "z": lambda x: model.embed(variables, x)[0],
+        "mfcc": mfcc,
+        "random c": lambda x: model.embed(untrained, x)[1],
+        "random z": lambda x: model.embed(untrained, x)[0],
+    }
+
+    def of(name):
+        embed = jax.jit(functions[name])
+        return lambda recordings: embed_utterances(
+            embed,
+            [read_all(recordings, i) for i in range(len(recordings))],
+            frame_samples(name, model),
+        )
+
+    wanted = dict.fromkeys(("c", *config.probe.features))
+    return {name: of(name) for name in wanted if name in functions}
+
+
+def frame_samples(feature: str, model: Model) -> int:
+    """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
+    return SAMPLE_RATE_HZ // 100 if feature == "mfcc" else model.module.encoder.stride
+
+
+def phone_scores(
+    config: Config, folder: pathlib.Path, data: AudioData, model: Model, features: dict
+) -> list[Score]:
+    """Return the scores of frame-wise phones, on every labeled set."""
+    scores = []
+    for name, phones in data.phones.items():
+        parts = _of_phones(config, data.train, phones), _labelled(data.test, phones.labels)
+        labels = [
+            [
+                align(phones.labels[utterance], num_labels(length), utterance)
+                for utterance, length in zip(part.names, part.lengths, strict=True)
+            ]
+            for part in parts
+        ]
+        task = {"task": "phones", "data": name, "num_classes": len(phones.names)}
+        scores += scores_of(config, folder, model, features, parts, labels, **task)
+    return scores
+
+
+def speaker_scores(
+    config: Config, folder: pathlib.Path, data: AudioData, model: Model, features: dict
+) -> list[Score]:
+    """Return the scores of speakers, frame-wise and by utterance."""
+    names = _speaker_names(data)
+    known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
+    parts = [_of_speakers(config, part) for part in (data.train, select(data.test, known))]
+    labels = [
+        [
+            np.full(num_labels(length), names.index(speaker), np.int32)
+            for speaker, length in zip(part.speakers, part.lengths, strict=True)
+        ]
+        for part in parts
+    ]
+    task = {"task": "speakers", "data": config.data.source, "num_classes": len(names)}
+    units = "frame", "utterance"
+    return scores_of(config, folder, model, features, parts, labels, **task, units=units)
+
+
+def scores_of(
+    config: Config,
+    folder: pathlib.Path,
+    model: Model,
+    features: dict,
+    parts: Sequence[Recordings],
+    labels: Sequence[list[np.ndarray]],
+    **task: Any,
+) -> list[Score]:
+    """Return scores of each of the features; parts, and labels each 10 ms, to train and to test."""
+    scores, labels_each_10_ms = [], labels
+    num_classes = task.pop("num_classes")
+    for feature in config.probe.features:  # one at a time: a feature can fill the memory
+        labels = [
+            labels_of_frames(part, own, frame_samples(feature, model))
+            for part, own in zip(parts, labels_each_10_ms, strict=True)
+        ]
+        if feature == "supervised":
+            print(f"the network trained on {task['task']} of {task['data']}:")
+            own = folder / f"supervised-{task['task']}-{task['data']}"
+            answer = train_supervised(
+                config, own, model, parts[0], labels_each_10_ms[0], num_classes
+            )
+            decay = config.optim.weight_decay
+            scores += answer_scores(
+                answer(parts[1]), *labels, features=feature, weight_decay=decay, **task
+            )
+        else:
+            scores += probe_scores(
+                {feature: features[feature](parts[0])},
+                {feature: features[feature](parts[1])},
+                *labels,
+                hidden_widths=_hidden_widths(config),
+                num_classes=num_classes,
+                num_epochs=config.probe.num_epochs,
+                **task,
+            )
+    return scores
+
+
+def labels_of_frames(
+    recordings: Recordings, labels: Sequence[np.ndarray], stride: int
+) -> list[np.ndarray]:
+    """Return the label of each of a feature's frames, of recordings with a label each 10 ms."""
+    return [
+        labels_at(own, 0, max(1, int(length) // stride), stride)
+        for own, length in zip(labels, recordings.lengths, strict=True)
+    ]
+
+
+def train_supervised(
+    config: Config,
+    folder: pathlib.Path,
+    model: Model,
+    recordings: Recordings,
+    labels: Sequence[np.ndarray],
+    num_classes: int,
+) -> Callable[[Recordings], list[np.ndarray]]:
+    """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
+
+    From a new start, as long as the run, on windows of the same length, with the same optimizer;
+    `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
+    from recordings to the log-probabilities (frames, num_classes) of each.
+    """
+    options, rng = config.data, jax.random.key(config.seed + 2)
+    draw = make_batches(
+        recordings,
+        window_samples=options.window_samples,
+        batch_size=options.batch_size,
+        seed=config.seed,
+    )
+    encoder = model.module.encoder
+    length = encoder.num_latents(options.window_samples)
+
+    def draw_labelled(step):
+        batch = draw(step)
+        starts = zip(batch["utterance"], batch["start"], strict=True)
+        windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
+        return {"x": batch["x"], "label": np.stack(windows)}
+
+    def contexts(params, extra, batch, rng, train):
+        variables = {"params": params, **extra}
+        if not train:
+            return model.embed(variables, batch["x"])[1], extra
+        outputs, extra = model.apply(variables, batch, True, rng)
+        return outputs.c, extra
+
+    own = ("learning_rate", "warmup_steps", "schedule", "clip_norm", "weight_decay")
+    tx, _ = make_optimizer(num_steps=config.num_steps, **{name: config.optim[name] for name in own})
+    hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
+    console = ProgressWriter(config.num_steps, rate=(hours, "h audio"))
+    answer = train_on_labels(
+        contexts,
+        model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
+        draw_labelled,
+        tx,
+        num_classes=num_classes,
+        num_steps=config.num_steps,
+        rng=rng,
+        log_every=config.log_every,
+        writers=(console,),
+        num_threads=options.num_threads,
+        folder=folder,
+        save_every=config.save_every,
+        settings={"config": json.loads(config.to_json()), "recordings": list(recordings.names)},
+    )
+    console.close()
+    return lambda part: embed_utterances(
+        answer, [read_all(part, i) for i in range(len(part))], encoder.stride
+    )
+
+
+def num_labels(num_samples: int) -> int:
+    """Return the number of labels, each of 10 ms, of so many samples."""
+    return max(1, int(num_samples) // LABEL_SAMPLES)
+
+
+def _speaker_names(data: AudioData) -> list[str]:
+    names = sorted(set(data.train.speakers))
+    if len(names) < 2:
+        raise UserError(
+            f"these recordings have one speaker ({', '.join(names)}), which leaves a probe of "
+            "speakers nothing to tell apart: take speakers out of probe.tasks, or set "
+            "data.speaker_level"
+        )
+    return names
+
+
+def _of_speakers(config, recordings):
+    return first_minutes(recordings, config.probe.minutes_per_speaker)
+
+
+def _of_phones(config, recordings, phones):
+    part = _labelled(recordings, phones.labels)
+    return first_minutes(part, 60 * config.probe.hours, by_speaker=False)
+
+
+def _check_windows(config, part, name):
+    """The supervised network is trained on windows of the utterances that the probes may use."""
+    window, longest = config.data.window_samples, max(part.lengths)
+    if "supervised" in config.probe.features and longest < window:
+        raise UserError(
+            f"none of the labelled training utterances of {name} is as long as a window of "
+            f"{window} samples, but the supervised network is trained on windows: take supervised "
+            "out of probe.features, or choose a shorter data.window_samples"
+        )
+
+
+def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = True) -> Recordings:
+    """Utterances, drawn at random, up to so many minutes of each speaker, or of all; 0: all."""
+    if not minutes:
+        return recordings
+    kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
+    for i in np.random.default_rng(0).permutation(len(recordings)):
+        speaker = recordings.speakers[i] if by_speaker else ""
+        if used[speaker] < minutes:
+            kept.append(int(i))
+            used[speaker] += float(recordings.lengths[i]) / SAMPLE_RATE_HZ / 60
+    return select(recordings, sorted(kept))
+
+
+def map_speakers(data: AudioData, features: Callable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means of c over pieces of test utterances, for a map like the paper's Figure 2."""
+    test = first_minutes(data.test, 5.0)
+    names = sorted(set(data.test.speakers))
+    points, speakers = [], []
+    for speaker, c in zip(test.speakers, features(test), strict=True):
+        for start in range(0, max(1, len(c) - PIECE_LATENTS // 2), PIECE_LATENTS):
+            points.append(c[start : start + PIECE_LATENTS].mean(0))
+            speakers.append(names.index(speaker))
+    chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
+    return np.asarray(points, np.float32)[chosen], np.asarray(speakers)[chosen], np.asarray(names)
+
+
+def _labelled(recordings, labels):
+    return select(recordings, [i for i, name in enumerate(recordings.names) if name in labels])
+
+
+def _hidden_widths(config):
+    return (0, config.probe.hidden_width) if config.probe.hidden_width else (0,)

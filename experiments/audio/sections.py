@@ -1,0 +1,147 @@
+"""What only runs on recordings show on their page: the map of speakers, the paper's Table 1."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from cpc.files import read_arrays
+from cpc.report.engine import Figure, Section, Table
+from cpc.report.words import Words
+from cpc.results import Run, last_scores
+from cpc.types import UserError
+from experiments.paper import NUM_CLASSES, SOURCE, TABLE_1
+
+WORDS = Words(
+    examples="recordings",
+    target="future frame",
+    ahead="frames ahead",
+    tested="utterances",
+    baselines=("mfcc",),
+    titles={"mfcc": "MFCC"},
+)
+MAX_POINTS = 1500
+
+
+def paper_section(run: Run) -> Section | None:
+    """Return the paper's Table 1 beside the run's frame-wise probes of the same tasks."""
+    import pandas as pd
+
+    scores, tables = last_scores(run.scores), []
+    scores = scores[(scores.unit == "frame") & (scores.metric == "accuracy")]
+    for task, entries in TABLE_1.items():
+        for data, ours in scores[scores.task == task].groupby("data"):
+            values = {(row.features, row.method): row.value for row in ours.itertuples()}
+            rows = [
+                {
+                    "features": entry.label,
+                    "accuracy, %": 100 * values.get((entry.features, entry.probe), np.nan),
+                    "paper, %": entry.accuracy,
+                }
+                for entry in entries
+            ]
+            note = f"Paper: {NUM_CLASSES[task]} classes."
+            formats = {"accuracy, %": ".1f", "paper, %": "g"}
+            tables.append(
+                Table(f"{task.capitalize()} by frame, {data}", pd.DataFrame(rows), note, formats)
+            )
+    if not tables:
+        return None
+    note = (
+        f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
+        "those used here, so absolute values do not compare; the order of the rows does: random "
+        "initialization, MFCC, CPC, supervised."
+    )
+    return Section("Beside the paper", [note], tables=tables)
+
+
+def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """Return features (n, h), speakers (n,) and their names; None where they are not recorded.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    folder = run.workdir / "probes"
+    # The second is what runs wrote before.
+    known = (folder / "speaker_map.npz", folder / "picture.npz")
+    found = [path for path in known if path.exists()]
+    if not found:
+        return None
+    stored = read_arrays(found[0])
+    try:
+        features, speaker = stored["features"].astype(np.float32), stored["speaker"]
+        names = [str(name) for name in stored["names"]]
+        whole = len(features) == len(speaker) and features.shape[1] > 1
+        whole = whole and np.isfinite(features).all() and set(speaker) <= set(range(len(names)))
+    except (LookupError, ValueError, TypeError):
+        whole, features, speaker, names = False, np.zeros(0), np.zeros(0), []
+    if not whole:
+        raise UserError(f"{found[0]} holds no map of speakers")
+    return features, speaker, names
+
+
+def speakers_section(run: Run) -> Section | None:
+    """Return the paper's Figure 2: contexts of test utterances, by speaker."""
+    try:
+        found = read_speaker_map(run)
+    except UserError as error:
+        return Section("Speakers", [f"The map is left out: {error}; fit the probes again."])
+    if found is None or len(found[0]) < 10:
+        return None
+    figure = Figure(
+        "speakers",
+        draw_speakers(*found),
+        "Contexts of test utterances by speaker (the paper's Figure 2)",
+        "t-SNE of c: each point is a stretch of a test utterance, each color a speaker. "
+        "Separate islands mean that the context knows who speaks. Only neighborhoods carry "
+        "meaning: distances between islands and their sizes do not.",
+    )
+    return Section("Speakers", figures=[figure])
+
+
+def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
+    """Return a figure of t-SNE of features, colored by speaker."""
+    from matplotlib import colormaps  # seconds, which a start of training need not wait
+
+    from cpc.report.draw import add_legend, make_figure
+
+    chosen = np.sort(np.random.default_rng(0).permutation(len(features))[:MAX_POINTS])
+    points, speaker = flat_points(features[chosen]), speaker[chosen]
+    figure, (axes,) = make_figure(1, width=8.4, row_height=4.6)
+    colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
+    for number in np.unique(speaker):
+        x, y = points[speaker == number].T
+        axes.scatter(
+            x,
+            y,
+            s=14,
+            color=colors[number % 10],
+            marker="o^sDvP*X"[number // 10 % 8],
+            alpha=0.8,
+            linewidths=0,
+            label=names[number],
+        )
+    axes.set_axis_off()
+    add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
+    return figure
+
+
+def flat_points(x: np.ndarray) -> np.ndarray:
+    """Return t-SNE of the standardized features (n, d): (n, 2), the same each time.
+
+    The last answer is kept: the page of a reproduction is written anew after each of its cells.
+    """
+    return _flat_points(x.tobytes(), x.dtype.str, x.shape)
+
+
+@functools.lru_cache(maxsize=1)
+def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+    from sklearn.manifold import TSNE  # over a second, which other figures need not wait
+
+    x = np.frombuffer(data, dtype).reshape(shape)
+    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
+    perplexity = min(30.0, (len(x) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
+
+
+SECTIONS = (paper_section, speakers_section)

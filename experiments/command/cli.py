@@ -1,0 +1,148 @@
+"""The command line: flags, and errors in one sentence."""
+
+import io
+import os
+import shlex
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from cpc.train import await_verdict, leave_failing, leave_processes
+from cpc.types import UserError
+from experiments.command.config import parse_settings, renew_settings
+
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Directory of the run; the same command again resumes it."
+)
+DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
+
+
+def define_config() -> flags.FlagHolder:
+    """Define --config, a Python file with get_config(); --config.a.b=value sets a key of it."""
+    sys.argv[1:] = renew_settings(sys.argv[1:])
+    return config_flags.DEFINE_config_file(
+        "config",
+        None,
+        "Config file, such as configs/audio_voices.py. --config.optim.learning_rate=1e-4 after it "
+        "sets a key.",
+    )
+
+
+def define_step() -> flags.FlagHolder[str | None]:
+    """Define --step, a checkpoint of a run."""
+    return flags.DEFINE_string(
+        "step", None, "Checkpoint: its number, or best; the newest by default."
+    )
+
+
+def run(
+    main: Callable[..., None],
+    takes_folders: bool = False,
+    shared: Sequence[str] = ("workdir", "device"),
+) -> None:
+    """Parse the flags and run; a mistake of the user ends in one sentence and status 2.
+
+    Args:
+        main: is called without arguments, or with the words of the command line that are no flags.
+        takes_folders: whether there may be such words.
+        shared: flags of this module that the command has.
+    """
+    for name in (*shared, "config", "step", "audit"):  # --help shows them beside its own
+        if name in flags.FLAGS:
+            flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
+    logging.set_verbosity(logging.ERROR)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a log file shows each line as it comes
+    app.run(lambda argv: _guard(main, argv[1:], takes_folders), flags_parser=_parse)
+
+
+def _guard(main, words, takes_folders):
+    if words and not takes_folders:
+        fail(f"{words[0]!r} is not a flag: flags begin with --; see --help")
+    try:
+        main(words) if takes_folders else main()
+        leave_processes()
+    except UserError as error:
+        fail(str(error))
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        fail(f"cannot read or write{where}: {error.strerror or error}")
+    except KeyboardInterrupt:
+        fail("interrupted", 130)
+    except Exception:
+        await_verdict()
+        traceback.print_exc()
+        leave_failing(1)
+        sys.exit(1)
+
+
+def fail(sentence: str, status: int = 2) -> NoReturn:
+    """Say what is wrong and end."""
+    sys.stdout.flush()
+    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    leave_failing(status)
+    sys.exit(status)
+
+
+def _parse(argv):
+    if {"--help", "-help", "-h"} & set(argv):
+        print(describe_command())
+        sys.exit(0)
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        _check_settings(argv)
+        fail(f"{error}; see --help")
+    except OSError as error:
+        fail(f"cannot read the config file: {error}")
+    except (KeyError, AttributeError) as error:
+        _check_settings(argv)
+        name = "get_config" in str(error) and "the config file has no function get_config"
+        fail(name or f"cannot read the config: {type(error).__name__}: {error}")
+    except Exception as error:  # a config file is Python, which can fail in any way
+        fail(f"cannot read the config: {type(error).__name__}: {error}")
+
+
+def _check_settings(argv):
+    """Say which key is wrong, if it is one."""
+    words = " ".join(argv[1:]).replace("--config ", "--config=").split()
+    try:
+        if file := [word for word in words if word.startswith("--config=")]:
+            alone = flags.FlagValues()
+            config_flags.DEFINE_config_file("config", flag_values=alone, sys_argv=["", *file])
+            alone(["", *file])
+            settings = [word for word in words if word.startswith("--config.")]
+            parse_settings(alone["config"].value, settings)
+    except UserError as error:
+        fail(str(error))
+    except Exception:
+        return  # what was wrong before is said
+
+
+def describe_command() -> str:
+    """Return what a newcomer needs to know of this command, on a screen."""
+    module = sys.modules["__main__"]
+    lines = [(module.__doc__ or "").strip(), ""]
+    known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+    for flag in sorted(known, key=lambda flag: flag.name):
+        default = "" if flag.default in (None, "", [], False) else f" Default: {flag.default}."
+        text = (flag.help or "").split(";\n")[0]  # absl's words on repetition follow
+        text = f"{' '.join(text.split())}{default}"
+        lines += textwrap.wrap(
+            f"--{flag.name:<10} {text}", 100, subsequent_indent=" " * 13, break_on_hyphens=False
+        )
+    return "\n".join(lines)
+
+
+def command_line() -> str:
+    """The command that was given, to be given again."""
+    module = sys.modules["__main__"].__spec__
+    python = os.path.relpath(sys.executable)
+    python = sys.executable if python.startswith("..") else python
+    name = ["-m", module.name.removesuffix(".__main__")] if module else [sys.argv[0]]
+    return shlex.join([python, *name, *sys.argv[1:]])

@@ -1,0 +1,73 @@
+"""The devices and processes that a command runs on."""
+
+import ctypes
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from cpc.data import cache_dir
+from cpc.train import (
+    choose_devices,
+    enable_compilation_cache,
+    is_first,
+    join_processes,
+    make_mesh,
+    wait_for_all,
+)
+from cpc.types import UserError
+
+
+def start(device: str) -> jax.sharding.Mesh:
+    """Join the other processes, if any, and choose the devices; returns the mesh.
+
+    Compilations are cached, and freed memory is kept. Process 0 alone speaks. By environment
+    variables the others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
+    CPC_HANG_SECONDS ends all (see `join_processes`).
+    """
+    join_processes(
+        read_seconds("CPC_JOIN_SECONDS", 120), hang_seconds=read_seconds("CPC_HANG_SECONDS", 300)
+    )
+    if not is_first():
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (open to the end)
+    keep_freed_memory()
+    compiled = cache_dir() / "compiled"
+    try:
+        compiled.mkdir(parents=True, exist_ok=True)
+        enable_compilation_cache(compiled)
+    except OSError as error:
+        print(f"no cache of compiled programs: cannot write to {compiled} ({error.strerror})")
+    devices = choose_devices(device)
+    if jax.process_count() == 1:
+        jax.config.update("jax_default_device", devices[0])
+    return make_mesh(devices=devices)
+
+
+def read_seconds(name: str, default: float) -> float:
+    """An environment variable that holds a time."""
+    text = os.environ.get(name, str(default))
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise UserError(f"{name} is {text!r}: it must be a number of seconds")
+    return float(text)
+
+
+def load_in_turn(load: Callable[[], Any]) -> Any:
+    """load(), on process 0 first: what it prepares the others find."""
+    loaded = load() if is_first() else None
+    wait_for_all("data")
+    return load() if loaded is None else loaded
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep big buffers: giving them back after every op costs a CPU step up to half.
+
+    The sizes that mallopt(3) calls M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28)):
+            mallopt(option, value)

@@ -1,0 +1,190 @@
+"""The config of a run: how its keys are set and checked, and how an old one becomes today's."""
+
+import copy
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from absl import flags
+from ml_collections import ConfigDict, config_flags
+
+from configs.keys import Key, Keys, make_config
+from cpc.files import flatten
+from cpc.types import UserError
+
+#: A ConfigDict, whose attributes no type checker knows.
+Config: TypeAlias = Any
+
+#: What keys were called in configs that were recorded before.
+RENAMED = {
+    "negatives.groups": "negatives.shards",
+    "augment.colour_drop": "augment.color_drop",
+    "num_pictures": "num_images",
+}
+#: What kinds were called in exported models.
+RENAMED_KINDS = {"pictures": "image"}
+#: A key that was set on the command line.
+SETTING = re.compile(r"--?(?:no)?config\.([^=\s]+)(?:=(.*))?", re.DOTALL)
+
+
+def check_config(config: Config, keys: Keys) -> None:
+    """Check that a config has these keys, no more and no fewer, with values that they can have.
+
+    Raises:
+        UserError: it has not; names the key, and what it can be.
+    """
+    given, known = flatten(config), flatten(keys)
+    for name in given:
+        find_key(known, name)
+    for name, key in known.items():
+        if name not in given:
+            raise UserError(f"the config lacks the key {name}: add it, such as {key.default!r}")
+        check_value(name, given[name], key)
+
+
+def check_value(name: str, value: Any, key: Key) -> None:
+    """Check the type and the range of one value."""
+    types = {float: (float, int), tuple: (tuple, list)}.get(type(key.default), type(key.default))
+    if not isinstance(value, types) or isinstance(value, bool) != isinstance(key.default, bool):
+        raise UserError(
+            f"the config's {name} is {value!r}: it must be of type {type(key.default).__name__}, "
+            f"such as {key.default!r}"
+        )
+    is_many = isinstance(value, tuple | list)
+    verb = "has" if is_many else "is"
+    for entry in value if is_many else (value,):
+        if key.words and entry not in key.words:
+            words = ", ".join(map(str, key.words))
+            raise UserError(f"the config's {name} {verb} {entry!r}: choose one of {words}")
+        limits = (
+            (key.low, f"{key.low} or more", lambda x: x >= key.low),
+            (key.above, f"above {key.above}", lambda x: x > key.above),
+            (key.high, f"{key.high} or less", lambda x: x <= key.high),
+            (key.below, f"below {key.below}", lambda x: x < key.below),
+        )
+        limits = [limit for limit in limits if limit[0] is not None]
+        if not all(holds(entry) for _, _, holds in limits):
+            range_ = " and ".join(words for _, words, _ in limits)
+            raise UserError(f"the config's {name} {verb} {entry}: it must be {range_}")
+
+
+def find_key(known: Mapping[str, Any], name: str) -> None:
+    """Check that a key is known.
+
+    Raises:
+        UserError: it is not; names the one that is most like it.
+    """
+    if name in known:
+        return
+    # A last part alone, such as num_ofsets, is most like a last part.
+    last = {full.rsplit(".", 1)[-1]: full for full in known}
+    near = difflib.get_close_matches(name, known, 1) or [
+        last[part] for part in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, 1)
+    ]
+    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+    raise UserError(f"the config has no key {name}; {hint}")
+
+
+def renew_settings(arguments: Sequence[str]) -> list[str]:
+    """Return command-line words in which keys have today's names, so that old commands still run.
+
+    >>> renew_settings(["--config.negatives.groups=8", "--config.seed=1"])
+    ['--config.negatives.shards=8', '--config.seed=1']
+    """
+    found = [(word, SETTING.fullmatch(word)) for word in arguments]
+    return [
+        word.replace(match[1], RENAMED.get(match[1], match[1]), 1) if match else word
+        for word, match in found
+    ]
+
+
+def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the keys that flags set, with their values, as every command reads them.
+
+    Args:
+        config: says which keys there are, and of which types.
+        arguments: such as "--config.model.width=16"; what sets no key is passed over.
+
+    Raises:
+        UserError: there is no such key, or a value is of another type.
+    """
+    known, arguments = flatten(config), renew_settings(arguments)
+    given = {match[1]: match[2] for text in arguments if (match := SETTING.fullmatch(text))}
+    for name in given:
+        find_key(known, name)
+    parsed = flags.FlagValues()
+    try:
+        config_flags.DEFINE_config_dict(
+            "config", copy.deepcopy(config), flag_values=parsed, sys_argv=["", *arguments]
+        )
+        parsed(["", *arguments], known_only=True)
+    except flags.IllegalFlagValueError as error:
+        name = next((name for name in given if f"--config.{name}=" in str(error)), "")
+        if not name:
+            raise UserError(str(error)) from None
+        like = known[name]
+        raise UserError(
+            f"the config's {name} is given {given[name]!r}: it must be of type "
+            f"{type(like).__name__}, such as {like!r}"
+        ) from None
+    return config_flags.get_override_values(parsed["config"])
+
+
+def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
+    """Return a copy of a config in which keys, such as "model.width", have other values."""
+    changed = copy.deepcopy(config)
+    for name, value in settings.items():
+        *sections, last = name.split(".")
+        section = changed
+        for part in sections:
+            if part not in section:
+                section[part] = ConfigDict()
+            section = section[part]
+        section[last] = value
+    return changed
+
+
+def upgrade(recorded: Mapping[str, Any], keys: Keys) -> Config:
+    """Return a recorded config as one of today: keys that it lacks get their defaults.
+
+    Here, and in `find_kind`, is all that is known of how configs once were.
+    """
+    known = flatten(keys)
+    settings = {RENAMED.get(name, name): value for name, value in flatten(recorded).items()}
+    for name, value in settings.items():
+        if name in known and isinstance(known[name].default, tuple) and isinstance(value, list):
+            settings[name] = tuple(value)  # JSON has no tuples
+    return with_settings(make_config(keys), settings)
+
+
+def find_kind(recorded: Any) -> str:
+    """Return the kind of a recorded config, or of one that had no key for it."""
+    if isinstance(recorded, Mapping | ConfigDict):
+        if isinstance(kind := recorded.get("kind"), str):
+            return RENAMED_KINDS.get(kind, kind)
+        if "protocol" in recorded:
+            return "mutual_information"
+        sections = {name: recorded.get(name) for name in ("data", "augment")}
+        data = sections["data"] if isinstance(sections["data"], Mapping | ConfigDict) else {}
+        if "window_samples" in data:
+            return "audio"
+        if "size" in data or sections["augment"]:
+            return "image"
+    return ""
+
+
+def check_word(key: str, given: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+    """Check that a word of a config is one of those that mean something."""
+    if given not in known:
+        raise UserError(f"{key} is {given!r}: choose one of {', '.join(known)}")
+
+
+def check_every(config: Config) -> None:
+    """Check that probes are fitted at evaluations."""
+    every = config.probe.every
+    if every and (not config.eval_every or every % config.eval_every):
+        raise UserError(
+            f"probe.every is {every}, but probes are fitted at evaluations, every "
+            f"{config.eval_every} steps: make it a multiple of eval_every, or 0"
+        )

@@ -1,0 +1,143 @@
+"""The directory of a run: its config, its environment, and what was left out of its data."""
+
+import importlib.metadata
+import os
+import pathlib
+import platform
+import subprocess
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs.keys import Keys
+from cpc.files import (
+    flatten,
+    plain,
+    read_arrays,
+    read_json,
+    write_arrays,
+    write_json,
+    write_text,
+)
+from cpc.train import is_first
+from cpc.types import UserError
+from experiments.command.cli import command_line
+from experiments.command.config import Config, upgrade
+
+#: What a start, or a sweep of it, writes into a run directory before the data are read.
+BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json")
+
+
+def open_run(
+    workdir: str | None, config: Config, keys: Keys, mesh: jax.sharding.Mesh
+) -> pathlib.Path:
+    """Make the run directory, or find that it has begun a run of the same config.
+
+    Raises:
+        UserError: it holds a run of another config, or cannot be written to.
+    """
+    if not workdir:
+        raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
+    path = pathlib.Path(workdir).expanduser()
+    environment = describe_environment(mesh)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        # After a mistake in the data section nothing is there that could be mixed.
+        begun = {item.name for item in path.iterdir()} - set(BEFORE_DATA)
+        if begun and (path / "config.json").exists():
+            recorded = upgrade(read_json(path / "config.json"), keys)
+            check_same_config(recorded, config, path)
+        if is_first():
+            write_json(path / "config.json", config)
+            write_json(path / "environment.json", environment)
+            (path / "failed.json").unlink(missing_ok=True)  # a sweep's word about an earlier start
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the run directory {path} ({error.strerror}): choose another "
+            "--workdir, or free space there"
+        ) from error
+    return path
+
+
+def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> None:
+    """Check that two configs agree, but for what changes neither batches nor updates.
+
+    Raises:
+        UserError: they do not; names the keys in which they differ.
+    """
+    differing = [
+        difference
+        for key, difference in differences(plain(recorded), plain(wanted))
+        if not key.startswith(("probe.", "data.num_threads", "steps_per_launch"))
+    ]
+    if differing:
+        raise UserError(
+            f"{path} holds a run of another config ({'; '.join(differing)}): choose another "
+            "--workdir, or give that config"
+        )
+
+
+def differences(recorded: Any, wanted: Any) -> list[tuple[str, str]]:
+    """Return the keys in which two configs differ, each with a clause that says how.
+
+    >>> differences({"seed": 0, "optim": {"rate": 0.1}}, {"seed": 1, "optim": {"rate": 0.1}})
+    [('seed', 'seed is 0 there and 1 here')]
+    """
+    a, b = flatten(recorded), flatten(wanted)
+    return [
+        (key, f"{key} is {a.get(key, 'absent')!r} there and {b.get(key, 'absent')!r} here")
+        for key in sorted(a.keys() | b.keys())
+        if a.get(key) != b.get(key)
+    ]
+
+
+def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
+    """Versions, devices, revision and command: what a figure was measured on."""
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    return {
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in packages},
+        "devices": [device.device_kind for device in mesh.devices.flat],
+        "processes": jax.process_count(),
+        "platform": platform.platform(),
+        "cpu_count": os.cpu_count(),
+        "git_revision": git_revision(),
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "command": command_line(),
+    }
+
+
+def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> None:
+    """List what was left out of the data, and why, in the run directory."""
+    if is_first():
+        lines = [f"{path}: {reason}\n" for path, reason in skipped]
+        write_text(workdir / "skipped.txt", "".join(lines), errors="replace")
+
+
+def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
+    """Write what a figure shows of a step, unless the file has that of a later one."""
+    try:
+        kept = int(read_arrays(path)["step"])
+    except (UserError, KeyError):  # there is none, or its step was not recorded
+        kept = step
+    if kept <= step:
+        write_arrays(path, step=np.asarray(step), **arrays)
+
+
+def git_revision() -> str | None:
+    """The commit of this checkout; None without git."""
+    folder = pathlib.Path(__file__).parent
+    try:
+        git = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            check=False,
+        )
+    except OSError:
+        return None
+    return git.stdout.strip() or None

@@ -1,0 +1,58 @@
+"""Files below a folder, and features of those that can be read."""
+
+import contextlib
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from cpc.types import UserError
+
+
+def list_files(root: pathlib.Path, suffixes: Iterable[str]) -> dict[str, pathlib.Path]:
+    """Path below `root` without its ending, or with it where two would be one -> file."""
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}: give a folder with --input")
+    below = sorted(
+        pathlib.Path(folder, name).relative_to(root)
+        for folder, _, names in os.walk(root, followlinks=True)
+        for name in names
+        if pathlib.Path(name).suffix.lower() in suffixes and not name.startswith(".")
+    )
+    if not below:
+        endings = ", ".join(sorted(suffix[1:] for suffix in suffixes))
+        raise UserError(f"nothing to embed in {root}: looked for {endings} files at any depth")
+    stems = [path.with_suffix("").as_posix() for path in below]
+    count = Counter(stems)
+    return {
+        stem if count[stem] == 1 else path.as_posix(): root / path
+        for stem, path in zip(stems, below, strict=True)
+    }
+
+
+@contextlib.contextmanager
+def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
+    """Add what cannot be read to a list, and why; the next file is next."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        skipped.append((name, str(error)))
+
+
+def embed_batch(module: Any, is_context: bool, variables: Any, x: Any) -> Any:
+    """Return z or c of a batch."""
+    if is_context:
+        return module.apply(variables, x, method="embed")[1]
+    return module.apply(variables, x, method="encode")
+
+
+def fill(rows: list[np.ndarray]) -> np.ndarray:
+    """A batch of a power of two of rows, so that there are few shapes; the last one repeated.
+
+    >>> fill([np.array([1]), np.array([2]), np.array([3])])[:, 0].tolist()
+    [1, 2, 3, 3]
+    """
+    return np.stack([*rows, *[rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))])

@@ -1,0 +1,41 @@
+"""A run's model as a folder to share: weights, description, and a model card."""
+
+import pathlib
+
+from cpc import models
+from cpc.types import UserError
+from experiments import training
+from experiments.export.model_card import CARD, describe, share
+from experiments.modality import read_modality
+
+
+def run(workdir: str | None, output: str | None, step: str | None) -> None:
+    """Write the folder and say where it is."""
+    if not workdir:
+        raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
+    path = pathlib.Path(workdir).expanduser()
+    folder = pathlib.Path(output).expanduser() if output else path / models.EXPORTED
+    if (folder / CARD).exists() and not (folder / "config.json").exists():
+        raise UserError(f"{folder} has a {CARD} of something else: choose another --output")
+    modality, _ = read_modality(path)
+    pretrained = take_model(path, step)
+    try:
+        share(modality, path, folder, pretrained)
+    except OSError as error:
+        raise UserError(
+            f"cannot write to {folder} ({error.strerror or error}): choose another --output, or "
+            "free space there"
+        ) from error
+    print(f"exported: {folder}, step {pretrained.about['step']:,}")
+
+
+def take_model(workdir: pathlib.Path, step: str | None = None) -> models.Pretrained:
+    """Return the model of a run's checkpoint: of a step, the best, or by default the newest."""
+    modality, config = read_modality(workdir)
+    if not any(workdir.glob("checkpoints/*")):
+        raise UserError(
+            f"{workdir} has no checkpoints: train it first with python -m "
+            f"experiments.{modality.name} --workdir {workdir}"
+        )
+    variables, number = training.read_variables(workdir, step)
+    return describe(modality, config, modality.build_model(config), variables, number)

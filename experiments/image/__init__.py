@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on images: `python -m experiments.image`."""

@@ -1,0 +1,18 @@
+r"""Contrastive predictive coding on images (van den Oord et al. 2018, section 3.2; CPC v2, 2019).
+
+Trains, watches the information, probes the frozen features and writes a report:
+
+    python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
+
+configs/image.py says what each key of a config means; any can be set, and the same command again
+resumes:
+
+    python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/low \
+        --config.optim.learning_rate=1e-4
+"""
+
+from experiments.image.modality import IMAGE
+from experiments.run import main
+
+if __name__ == "__main__":
+    main(IMAGE)

@@ -1,0 +1,67 @@
+"""Features of image files."""
+
+import pathlib
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from configs.image import KEYS
+from cpc import models
+from cpc.data import prefetch
+from cpc.data.image_file import IMAGE_SUFFIXES, decode_image
+from experiments.command.config import upgrade
+from experiments.command.modality import Embedding
+from experiments.embed.files import embed_batch, fill, list_files, skip
+from experiments.image.prepare import prepare
+
+BATCH_IMAGES = 64
+
+
+def embed_files(
+    pretrained: models.Pretrained,
+    root: pathlib.Path,
+    is_context: bool,
+    skipped: list[tuple[str, str]],
+) -> Embedding:
+    """Return the features of every image below a folder, on their way."""
+    files = list_files(root, IMAGE_SUFFIXES)
+    return Embedding(
+        features=embed_images(pretrained, files, is_context, skipped),
+        total=float(len(files)),
+        unit="images",
+        frame_seconds=None,
+    )
+
+
+def embed_images(
+    pretrained: models.Pretrained,
+    files: dict[str, pathlib.Path],
+    is_context: bool,
+    skipped: list[tuple[str, str]],
+) -> Iterator[tuple[str, np.ndarray, float]]:
+    """Z or c over each image's grid of patches (i, j, width), prepared as in evaluation."""
+    config = upgrade(pretrained.about["config"], KEYS)
+    named = list(files.items())
+
+    def read_batch(number: int):
+        kept, failed = [], []
+        for name, path in named[number * BATCH_IMAGES : (number + 1) * BATCH_IMAGES]:
+            with skip(name, failed):
+                size, channels = config.data.size, config.data.channels
+                pixels = decode_image(path.read_bytes(), str(path), size=size, channels=channels)
+                kept.append((name, pixels))
+        return kept, failed
+
+    @jax.jit
+    def embed(variables, pixels):
+        x = prepare(config, {"x": pixels}, jax.random.key(0), False)["x"]
+        return embed_batch(pretrained.module, is_context, variables, x)
+
+    for kept, failed in prefetch(read_batch, 0, -(-len(named) // BATCH_IMAGES)):
+        skipped += failed
+        if not kept:
+            continue
+        grids = np.asarray(embed(pretrained.variables, fill([x for _, x in kept])), np.float32)
+        for (name, _), grid in zip(kept, grids, strict=False):
+            yield name, grid, 1.0

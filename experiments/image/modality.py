@@ -1,0 +1,196 @@
+"""Contrastive predictive coding on images (van den Oord et al. 2018, section 3.2; CPC v2)."""
+
+import functools
+import math
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from configs.image import KEYS
+from cpc.data import make_image_batches
+from cpc.models import (
+    ImageCPC,
+    LinearPredictor,
+    MaskedRowConv,
+    Model,
+    ResNet,
+    RowGRU,
+    SmallConvEncoder,
+    check_offsets,
+    first_clean_offset,
+    frame_positions,
+    make_model,
+    patch_grid,
+    resnet_stages,
+)
+from cpc.types import Batch, UserError
+from experiments import training
+from experiments.command.config import Config
+from experiments.command.modality import Modality
+from experiments.image import probes
+from experiments.image.data import ImageData, load_data, skipped
+from experiments.image.embed import embed_files
+from experiments.image.prepare import prepare
+from experiments.image.sections import SECTIONS, WORDS
+from experiments.objective import Direction, build_objective
+
+CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
+
+
+def make_problem(
+    config: Config, data: ImageData, mesh: jax.sharding.Mesh | None = None
+) -> training.Problem:
+    """Return model, loss and batches of a config."""
+    offsets, batch_size = choose_offsets(config), config.data.batch_size
+    evaluates = config.evaluate.num_images > 0
+    draw = functools.partial(
+        make_image_batches,
+        batch_size=batch_size,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
+    draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
+    return training.Problem(
+        model=build_model(config),
+        objective=build_objective(config, offsets, mesh),
+        offsets=offsets,
+        directions=tuple(config.model.directions),
+        prepare=functools.partial(prepare, config),
+        split_directions=split_directions,
+        label=lambda batch: {"class": batch["label"][:, None, None]},
+        draw=draw(data.train, seed=config.seed),
+        draw_test=draw_test,
+        draw_any_test=draw_test,
+        num_tests=-(-config.evaluate.num_images // batch_size),
+        per_step=(batch_size, "images"),
+    )
+
+
+def choose_offsets(config: Config) -> tuple[int, ...]:
+    """Return the rows ahead that are predicted, from the first without a pixel of the context."""
+    options = config.model
+    first = options.first_offset or first_clean_offset(options.patch, options.stride)
+    offsets = tuple(range(first, first + options.num_offsets))
+    size = (config.augment.crop, config.augment.crop)
+    check_offsets(offsets, patch_grid(size, options.patch, options.stride), options.directions)
+    return offsets
+
+
+def loss_sizes(config: Config) -> tuple[int, int, int]:
+    """Return the latents of an image, their width, and the offsets of all directions together."""
+    options, size = config.model, (config.augment.crop, config.augment.crop)
+    width = options.target_width or build_encoder(options, jnp.float32)[1]
+    num_latents = math.prod(patch_grid(size, options.patch, options.stride))
+    return num_latents, width, options.num_offsets * len(options.directions)
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, contexts and predictors by the config's words."""
+    options, offsets = config.model, choose_offsets(config)
+    dtype = jnp.dtype(options.dtype)
+    encoder, width = build_encoder(options, dtype)
+    context = functools.partial(
+        CONTEXTS[options.context], options.context_width, options.context_layers, dtype=dtype
+    )
+    predictor = functools.partial(
+        LinearPredictor, len(offsets), options.target_width or width, dtype=dtype
+    )
+    return make_model(
+        ImageCPC(
+            encoder,
+            context,
+            predictor,
+            directions=tuple(options.directions),
+            target_width=options.target_width or None,
+            channels=1 if config.augment.grey else config.data.channels,
+            dtype=dtype,
+        )
+    )
+
+
+def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNet, int]:
+    """Return the encoder of a patch, and the width of its latents."""
+    if options.encoder == "small":
+        widths = (options.width // 4, options.width // 2, options.width)
+        return SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
+    name, depth = options.encoder[:6], options.encoder[6:]
+    if name != "resnet" or not depth.isdecimal():
+        raise UserError(
+            f"model.encoder is {options.encoder!r}: choose small, or resnet and a depth, such as "
+            "resnet18"
+        )
+    stages = resnet_stages(int(depth), options.stages or None)
+    encoder = ResNet(
+        stages,
+        norm=options.norm,
+        pooled_stem=options.pooled_stem,
+        remat=options.remat,
+        dtype=dtype,
+    )
+    return encoder, stages[-1].width
+
+
+def split_directions(outputs: Any, batch: Batch) -> list[Direction]:
+    """Return outputs and positions of each direction."""
+    return [
+        (direction, frame_positions(direction.z, batch["sequence"], batch["label"]))
+        for direction in outputs
+    ]
+
+
+def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
+    """Write some images' patches as they are, and as training sees them, for the page."""
+    draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
+    probes.save_augmented(workdir, draw(0), functools.partial(prepare, config))
+
+
+def make_probe(
+    config: Config, workdir: pathlib.Path, data: ImageData, model: Model
+) -> training.Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, data)
+    of_config = functools.partial(prepare, config)
+    return functools.partial(probes.run_tasks, config, workdir, data, model, of_config)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of an image's grid of patches."""
+    patch, size = config.model.patch, (config.augment.crop, config.augment.crop)
+    channels = 1 if config.augment.grey else config.data.channels
+    grid = patch_grid(size, patch, config.model.stride)
+    return {"kind": "image", "shape": [*grid, patch, patch, channels]}
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    x = f"augment.scale_pixels(augment.centre_crop(images, {config.augment.crop}))"
+    x = f"augment.to_grey({x})" if config.augment.grey else x
+    size, channels = config.data.size, config.data.channels
+    return f"""from cpc import models
+from cpc.data import augment
+
+embed = models.load("{folder}")
+# images: a jax array of uint8, (b, {size}, {size}, {channels})
+x = augment.cut_patches({x}, {config.model.patch}, {config.model.stride})
+z, c = embed(x)  # both over the grid of patches: (b, i, j, width)"""
+
+
+IMAGE = Modality(
+    name="image",
+    keys=KEYS,
+    words=WORDS,
+    sections=SECTIONS,
+    check=choose_offsets,
+    load_data=load_data,
+    skipped=skipped,
+    build_model=build_model,
+    loss_sizes=loss_sizes,
+    make_problem=make_problem,
+    make_probe=make_probe,
+    record=record,
+    describe_input=describe_input,
+    show_use=show_use,
+    embed_files=embed_files,
+)

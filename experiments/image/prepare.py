@@ -1,0 +1,38 @@
+"""From raw images to the patches that a model takes, on the device."""
+
+from typing import Any
+
+import jax
+
+from cpc.data import augment
+from cpc.types import Batch
+from experiments.command.config import Config
+
+
+def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
+    """Return a batch of raw images (b, y, x, ch) as patches (b, i, j, y, x, ch)."""
+    options, patch = config.augment, (config.model.patch, config.model.stride)
+    images = batch["x"]
+    of_image, of_patch, of_jitter = jax.random.split(rng, 3)
+    if train:
+        images = augment.crop_and_flip(of_image, images, options.crop)
+    else:
+        images = augment.centre_crop(images, options.crop)
+    images = augment.scale_pixels(images)
+    if options.grey:
+        images = augment.to_grey(images)
+    patches = augment.cut_patches(images, *patch)
+    if train:
+        patches = augment.augment_patches(
+            of_patch,
+            patches,
+            color_drop=options.color_drop,
+            rotation_degrees=options.rotation_degrees,
+            shear=options.shear,
+            elastic_pixels=options.elastic_pixels,
+            brightness=options.brightness,
+            contrast=options.contrast,
+        )
+        if options.jitter:
+            patches = augment.jitter_patches(of_jitter, patches, options.jitter)
+    return {**batch, "x": patches}

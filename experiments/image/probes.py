@@ -1,0 +1,343 @@
+"""Probes of image features: classes from z, c, a network never trained, pixels, and few labels."""
+
+import functools
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.data import Images, make_image_batches, select_images
+from cpc.evaluate import (
+    embed_images,
+    few_label_score,
+    fit_lbfgs_probe,
+    fit_probe,
+    fit_ridge_probe,
+    image_scores,
+    in_best,
+    knn_predict,
+    label_subset,
+    most_exciting,
+    nearest,
+    paper_sgd,
+    predict,
+)
+from cpc.files import write_arrays
+from cpc.models import Model
+from cpc.results import Score, print_scores, write_scores
+from cpc.train import make_optimizer
+from cpc.types import Batch, UserError
+from experiments.command.config import Config
+from experiments.command.run_dir import write_latest
+from experiments.image.data import ImageData
+from experiments.supervised import train_on_labels
+
+#: Images of the run directory.
+NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12, 8
+
+#: Features or images to classes.
+Predict = Callable[[Any], np.ndarray]
+#: Name -> features of the labelled and of the test images.
+Features = Callable[[str], tuple[np.ndarray, ...]]
+
+
+def check_data(config: Config, data: ImageData) -> None:
+    """Check, before the training, that these images can feed the probes."""
+    if not config.probe.tasks:
+        return
+    for which, part in (("probe_split", data.probe), ("test_split", data.test)):
+        if not (part.labels >= 0).any():
+            raise UserError(
+                f"no image of data.{which} ({config.data[which]}) has a label, but probes are "
+                "asked for: name a labelled split, or set probe.tasks to ()"
+            )
+
+
+def run_tasks(
+    config: Config,
+    workdir: pathlib.Path,
+    data: ImageData,
+    model: Model,
+    prepare: Callable,
+    variables: Any,
+    step: int,
+) -> list[Score]:
+    """Fit the probes, print their scores, and record them in the run directory."""
+    folder, tasks = workdir / "probes", config.probe.tasks
+    begin = time.perf_counter()
+    labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
+    test = labelled_images(data.test, 0, 0)
+    features = make_features(config, model, prepare, variables, labelled, test)
+    scores = class_scores(config, labelled, test, features, model, prepare)
+    if "few_labels" in tasks:
+        scores += few_label_scores(config, labelled, test, features, model, prepare, variables)
+    scores = [score._replace(seed=config.seed, step=step) for score in scores]
+    if scores:
+        write_scores(workdir, scores)
+        print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
+        print_scores(scores)
+    if "neighbours" in tasks:
+        save_neighbours(folder, step, labelled, test, features)
+    if "units" in tasks:
+        save_units(folder, step, test, model, prepare, variables)
+    return scores
+
+
+def labelled_images(images: Images, most: int, seed: int) -> Images:
+    """Images that have a label; at most so many, drawn at random, unless it is 0."""
+    rows = np.flatnonzero(images.labels >= 0)
+    if most and most < len(rows):
+        rows = np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+    return images if len(rows) == len(images) else select_images(images, rows)
+
+
+def make_features(
+    config: Config, model: Model, prepare: Callable, variables: Any, *parts: Images
+) -> Features:
+    """Name -> the features (n, f) of each part, pooled over regions of the grid, computed once."""
+    rng = jax.random.key(config.seed + 1)
+
+    @functools.cache
+    def of_network(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+        batch = prepare({"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
+        own = model.init(rng, batch) if is_random else variables
+
+        @jax.jit
+        def embed(images):
+            patches = prepare({"x": images}, rng, False)["x"]
+            return [pool(grid, config.probe.regions) for grid in model.embed(own, patches)]
+
+        return [embed_images(embed, part.pixels) for part in parts]
+
+    def features(name: str) -> tuple[np.ndarray, ...]:
+        if name == "pixels":
+            flat = [embed_images(lambda x: x.reshape(len(x), -1), part.pixels) for part in parts]
+            return tuple(part / 255.0 for part in flat)
+        *random, which = name.split()
+        return tuple(part["zc".index(which)] for part in of_network(bool(random)))
+
+    return features
+
+
+def pool(grid: jax.Array, regions: int) -> jax.Array:
+    """Means of (b, i, j, d) over regions x regions parts of the grid, side by side: (b, f)."""
+    parts = [
+        part.mean((1, 2))
+        for rows in jnp.array_split(grid, regions, axis=1)
+        for part in jnp.array_split(rows, regions, axis=2)
+    ]
+    return jnp.concatenate(parts, -1)
+
+
+def class_scores(
+    config: Config,
+    labelled: Images,
+    test: Images,
+    features: Features,
+    model: Model,
+    prepare: Callable,
+) -> list[Score]:
+    """Return scores of each feature under each probe, and of the supervised network."""
+    options, correct, correct_5, settings = config.probe, {}, {}, {}
+    num_classes = len(test.class_names)
+    for name in options.features:
+        train, held = features(name)
+        if "linear" in options.tasks:
+            score, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
+            scores = score(held)
+            correct[name, "linear"] = scores.argmax(1) == test.labels
+            if num_classes > 5:
+                correct_5[name, "linear"] = in_best(scores, test.labels, 5)
+            settings[name, "linear"] = setting
+        if "knn" in options.tasks:
+            k = min(options.num_neighbours, len(train))
+            votes = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
+            correct[name, "knn"] = votes.argmax(1) == test.labels
+            settings[name, "knn"] = f"k {k}"
+    if "supervised" in options.tasks:
+        answer = train_classifier(config, labelled, model, prepare, None)
+        correct["supervised", "whole network"] = answer(test.pixels) == test.labels
+    return image_scores(
+        correct,
+        settings,
+        labelled.labels,
+        test.labels,
+        task="classes",
+        data=config.data.name or config.data.source,
+        correct_5=correct_5,
+    )
+
+
+def fit_linear(
+    solver: str, train: np.ndarray, labels: np.ndarray, num_classes: int
+) -> tuple[Predict, str]:
+    """A linear probe's scores (n, classes) of features, and what was chosen for it."""
+    if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
+        probe = fit_probe(
+            train,
+            labels,
+            np.arange(len(labels)),
+            num_classes=num_classes,
+            learning_rate=0.1,
+            optimizer=paper_sgd,
+            batch_size=2048,
+            min_updates=85_000,
+        )
+    else:
+        fit = fit_lbfgs_probe if solver == "lbfgs" else fit_ridge_probe
+        probe = fit(train, labels, num_classes=num_classes)
+    return lambda x: predict(probe, x), f"{solver}, l2 {probe.weight_decay:g}"
+
+
+def few_label_scores(
+    config: Config,
+    labelled: Images,
+    test: Images,
+    features: Features,
+    model: Model,
+    prepare: Callable,
+    variables: Any,
+) -> list[Score]:
+    """Accuracy against the share of labels: frozen features, and the network fine-tuned."""
+    options, num_classes, scores = config.probe, len(test.class_names), []
+
+    def frozen(name, subset):
+        train, held = features(name)
+        # The paper's 85,000 updates are meant for all labels.
+        solver = "lbfgs" if options.solver == "sgd" else options.solver
+        score, _ = fit_linear(solver, train[subset], labelled.labels[subset], num_classes)
+        return score(held).argmax(1)
+
+    def tuned(start, subset):
+        part = select_images(labelled, subset)
+        return train_classifier(config, part, model, prepare, start)(test.pixels)
+
+    cases = [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
+    if "fine_tuned" in options.tasks:
+        cases.append(("z", "fine-tuned", functools.partial(tuned, variables)))
+        cases.append(("supervised", "fine-tuned", functools.partial(tuned, None)))
+    for fraction in options.fractions:
+        num_subsets = options.num_subsets if fraction < 1 else 1
+        subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
+        for name, mode, answer in cases:
+            correct = np.stack([answer(subset) == test.labels for subset in subsets])
+            score = few_label_score(
+                correct,
+                test.labels,
+                data=config.data.name or config.data.source,
+                features=name,
+                mode=mode,
+                fraction=fraction,
+                num_labels=len(subsets[0]),
+            )
+            scores.append(score)
+    return scores
+
+
+def train_classifier(
+    config: Config, labelled: Images, model: Model, prepare: Callable, start: Any
+) -> Predict:
+    """The same network with a softmax on its pooled z, trained whole on labels.
+
+    From the variables `start`, or from the beginning if None; `probe.num_epochs` over the images.
+    """
+    num_classes, options = len(labelled.class_names), config.probe
+    batch_size = min(config.data.batch_size, len(labelled))
+    draw = make_image_batches(labelled, batch_size=batch_size, seed=config.seed)
+    num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
+    root = jax.random.key(config.seed + 2)
+    batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
+
+    def pooled_z(params, extra, batch, rng, train):
+        z, _ = model.embed({"params": params, **extra}, prepare(batch, rng, train)["x"])
+        return pool(z, options.regions), extra
+
+    tx, _ = make_optimizer(
+        learning_rate=config.optim.learning_rate,
+        warmup_steps=min(config.optim.warmup_steps, num_steps),
+        num_steps=num_steps,
+        schedule="cosine",
+    )
+    answer = train_on_labels(
+        pooled_z,
+        start or model.init(root, batch),
+        draw,
+        tx,
+        num_classes=num_classes,
+        num_steps=num_steps,
+        rng=root,
+        num_threads=config.data.num_threads,
+    )
+    return lambda pixels: embed_images(answer, pixels).argmax(1)
+
+
+def save_neighbours(
+    folder: pathlib.Path,
+    step: int,
+    labelled: Images,
+    test: Images,
+    features: Features,
+) -> None:
+    """Some test images and the labeled images nearest to them in z."""
+    gallery, held = features("z")
+    queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
+    k = min(NUM_NEIGHBOURS, len(gallery))
+    rows = np.asarray(nearest(gallery, held[queries], k=k).row)
+    neighbours = np.stack([labelled.pixels[row] for row in rows])
+    write_latest(
+        folder / "neighbours.npz",
+        step,
+        queries=test.pixels[queries],
+        neighbours=neighbours,
+        query_labels=test.labels[queries],
+        neighbour_labels=labelled.labels[rows],
+        class_names=np.asarray(test.class_names),
+    )
+
+
+def save_units(
+    folder: pathlib.Path, step: int, test: Images, model: Model, prepare: Callable, variables: Any
+) -> None:
+    """The patches that excite some units of z most (the paper's Figure 5)."""
+    rng = jax.random.key(0)
+    size = 128
+
+    @jax.jit
+    def embed(images):
+        patches = prepare({"x": images}, rng, False)["x"]
+        z = model.embed(variables, patches)[0]
+        return z.reshape(-1, z.shape[-1])
+
+    starts = range(0, len(test) - size + 1, size) if len(test) >= size else [0]
+    top = most_exciting((embed(test.pixels[s : s + size]) for s in starts), NUM_PATCHES)
+    liveliest = np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS]
+    units = np.sort(liveliest)
+    cut = jax.jit(lambda images: prepare({"x": images}, rng, False)["x"])
+    _, i, j, *_ = cut(test.pixels[:1]).shape
+    image, place = np.divmod(np.asarray(top.row)[units], i * j)
+    patches = [
+        [np.asarray(cut(test.pixels[[n]]))[0, p // j, p % j] for n, p in zip(*pair, strict=True)]
+        for pair in zip(image, place, strict=True)
+    ]
+    write_latest(folder / "units.npz", step, units=units, patches=to_uint8(np.asarray(patches)))
+
+
+def save_augmented(workdir: pathlib.Path, batch: Batch, prepare: Callable) -> None:
+    """Write some images' patches as they are, and as training sees them."""
+    batch = {name: value[:NUM_AUGMENTED] for name, value in batch.items()}
+    rng = jax.random.key(0)
+    plain, augmented = (
+        np.asarray(jax.jit(prepare, static_argnums=2)(batch, rng, train)["x"])
+        for train in (False, True)
+    )
+    path = workdir / "probes" / "augmented.npz"
+    write_arrays(path, plain=to_uint8(plain), augmented=to_uint8(augmented))
+
+
+def to_uint8(x: np.ndarray) -> np.ndarray:
+    """From [-1, 1] to pixels."""
+    return np.clip(np.round((x + 1) * 127.5), 0, 255).astype(np.uint8)

@@ -1,0 +1,31 @@
+"""The kinds of data that there are: `MODALITIES[config.kind]` is all that a command asks."""
+
+import pathlib
+
+from cpc.files import read_json
+from cpc.types import UserError
+from experiments.audio.modality import AUDIO
+from experiments.command.config import Config, find_kind, upgrade
+from experiments.command.modality import Modality
+from experiments.image.modality import IMAGE
+from experiments.series.modality import SERIES
+
+#: A new kind is a folder beside these, and a line here.
+MODALITIES: dict[str, Modality] = {
+    "audio": AUDIO,
+    "image": IMAGE,
+    "series": SERIES,
+}
+
+
+def read_modality(workdir: pathlib.Path) -> tuple[Modality, Config]:
+    """Return the modality of a recorded run, and its config with all of today's keys.
+
+    Raises:
+        UserError: the directory holds no run of a known kind.
+    """
+    recorded = read_json(workdir / "config.json")
+    modality = MODALITIES.get(find_kind(recorded))
+    if modality is None:
+        raise UserError(f"{workdir} holds no run of {', '.join(MODALITIES)}")
+    return modality, upgrade(recorded, modality.keys)

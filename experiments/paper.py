@@ -1,0 +1,89 @@
+"""The numbers of the paper that a run is laid beside.
+
+van den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding", 2018,
+arXiv 1807.03748. All accuracies in percent: of audio per frame, on LibriSpeech-100h; of images on
+ImageNet.
+"""
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """One row of the paper for one kind of features and probe."""
+
+    features: str
+    probe: str
+    label: str
+    accuracy: float
+
+
+SOURCE = "van den Oord, Li, Vinyals 2018, Table 1 and text of section 3.1 (LibriSpeech-100h)"
+
+NUM_CLASSES = {"phones": 41, "speakers": 251}
+
+TABLE_1 = {
+    "phones": (
+        Entry("random c", "linear", "random initialization", 27.6),
+        Entry("mfcc", "linear", "MFCC", 39.7),
+        Entry("c", "linear", "CPC", 64.6),
+        Entry("c", "hidden", "CPC, one hidden layer", 72.5),
+        Entry("supervised", "linear", "supervised, same architecture", 74.6),
+    ),
+    "speakers": (
+        Entry("random c", "linear", "random initialization", 1.87),
+        Entry("mfcc", "linear", "MFCC", 17.6),
+        Entry("c", "linear", "CPC", 97.4),
+        Entry("supervised", "linear", "supervised, same architecture", 98.5),
+    ),
+}
+
+#: Phones in percent, a linear probe on c, by how many steps are predicted (mixed speaker).
+TABLE_2_STEPS = {2: 28.5, 4: 57.6, 8: 63.6, 12: 64.6, 16: 63.8}
+
+#: The same by whose latents are negatives; 12 steps.
+TABLE_2_NEGATIVES = {
+    "mixed speaker": 64.6,
+    "same speaker": 65.5,
+    "mixed speaker (excl.)": 57.3,
+    "same speaker (excl.)": 64.6,
+    "current sequence only": 65.2,
+}
+
+
+class ImageEntry(NamedTuple):
+    """A linear probe of ImageNet."""
+
+    method: str
+    network: str
+    top_1: float | None
+    top_5: float | None
+
+
+IMAGENET_SOURCE = (
+    "van den Oord, Li, Vinyals 2018, Tables 3 and 4 (ImageNet); CPC v2: Hénaff et al. 2019"
+)
+
+IMAGENET = (
+    ImageEntry("Motion segmentation", "ResNet-v2-101", 27.6, 48.3),
+    ImageEntry("Exemplar", "ResNet-v2-101", 31.5, 53.1),
+    ImageEntry("Relative position", "ResNet-v2-101", 36.2, 59.2),
+    ImageEntry("Colorization", "ResNet-v2-101", 39.6, 62.5),
+    ImageEntry("The four combined", "ResNet-v2-101", None, 69.3),
+    ImageEntry("CPC", "ResNet-v2-101", 48.7, 73.6),
+    ImageEntry("CPC v2", "ResNet-50", 63.8, 85.3),
+    ImageEntry("CPC v2", "ResNet-161", 71.5, 90.1),
+)
+
+
+def paper_accuracy(task: str, features: str, probe: str, unit: str) -> float | None:
+    """The paper's accuracy in percent for a row of ours, if it has one (it scores frames only).
+
+    >>> paper_accuracy("phones", "c", "linear", "frame")
+    64.6
+    """
+    if unit != "frame":
+        return None
+    for entry in TABLE_1.get(task, ()):
+        if (entry.features, entry.probe) == (features, probe):
+            return entry.accuracy
+    return None

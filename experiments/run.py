@@ -1,0 +1,125 @@
+"""What the command of every modality does: check, audit, train, probe, export, report."""
+
+import pathlib
+from typing import Any
+
+import jax
+from absl import flags
+
+from cpc import models, report
+from cpc.files import plain, read_json, write_json
+from cpc.train import check_batch_size, run_on_first
+from cpc.train.optimizer import make_schedule
+from cpc.types import UserError
+from experiments import training
+from experiments.audit import audit_run
+from experiments.command import cli, cluster
+from experiments.command.config import Config, check_config, check_every
+from experiments.command.modality import Modality
+from experiments.command.run_dir import open_run, write_skipped
+from experiments.export.model_card import describe, share
+from experiments.memory import check_memory
+from experiments.objective import build_objective, check_loss
+from experiments.training import Probe, Problem
+
+
+def main(modality: Modality) -> None:
+    """Be the command of a modality."""
+    config = cli.define_config()
+    audit = flags.DEFINE_bool(
+        "audit", False, "Only audit the negatives of the config: do not train."
+    )
+    cli.run(lambda: run(modality, config.value, cli.WORKDIR.value, cli.DEVICE.value, audit.value))
+
+
+def run(
+    modality: Modality,
+    config: Config,
+    workdir: str | None,
+    device: str = "auto",
+    only_audit: bool = False,
+) -> None:
+    """Check the config, read the data, and run the problem that they make."""
+    if config is None:
+        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
+    if config.get("kind") != modality.name:
+        raise UserError(
+            f"the config's kind is {config.get('kind')!r}, and this is the command of "
+            f"{modality.name}: give python -m experiments.{config.get('kind')}, or another --config"
+        )
+    check_config(config, modality.keys)
+    mesh = cluster.start(device)
+    check_batch_size(config.data.batch_size, mesh)
+    check_run(modality, config, workdir)
+    check_memory(config, mesh, *modality.loss_sizes(config))
+    folder = open_run(workdir, config, modality.keys, mesh)
+    data = cluster.load_in_turn(lambda: modality.load_data(config, print))
+    write_skipped(folder, modality.skipped(data))
+    problem = modality.make_problem(config, data, mesh)
+    probe = modality.make_probe(config, folder, data, problem.model)
+    run_on_first(modality.record, config, folder, data)
+    run_problem(modality, config, folder, problem, probe, mesh, only_audit)
+
+
+def check_run(modality: Modality, config: Config, workdir: str | None = None) -> None:
+    """Check all of a config that needs neither data nor devices."""
+    check_config(config, modality.keys)
+    check_every(config)
+    modality.check(config)
+    modality.build_model(config)
+    check_loss(config.loss, workdir)
+    num_offsets = modality.loss_sizes(config)[2]
+    build_objective(config, tuple(range(1, num_offsets + 1)))
+    optim = config.optim
+    make_schedule(optim.learning_rate, optim.warmup_steps, config.num_steps, optim.schedule)
+
+
+def run_problem(
+    modality: Modality,
+    config: Config,
+    workdir: pathlib.Path,
+    problem: Problem,
+    probe: Probe,
+    mesh: jax.sharding.Mesh,
+    only_audit: bool = False,
+) -> None:
+    """From an open run directory to its report; stopped by a signal, say how to resume."""
+    audit_run(config, workdir, problem, only_audit)
+    if only_audit:
+        return
+    reason, variables = training.train(config, workdir, problem, probe, mesh)
+    if reason:
+        print(f"stopped by {reason}; to resume: {cli.command_line()}")
+        return
+    run_on_first(finish, modality, config, workdir, problem, probe, variables)
+
+
+def finish(
+    modality: Modality,
+    config: Config,
+    workdir: pathlib.Path,
+    problem: Problem,
+    probe: Probe,
+    variables: Any,
+) -> None:
+    """Probes, the model as `cpc.models.load` reads it, and the report."""
+    try:
+        probe_once(config, workdir, probe, variables)
+        last = describe(modality, config, problem.model, variables, config.num_steps)
+        share(modality, workdir, workdir / models.EXPORTED, last)
+    finally:  # a probe that fails does not hide the training
+        print(f"report: {write_page(modality, workdir)}")
+
+
+def write_page(modality: Modality, workdir: pathlib.Path) -> pathlib.Path:
+    """Write the page of a run, with what its kind of data has."""
+    return report.write_report(workdir, modality.words, modality.sections)
+
+
+def probe_once(config: Config, workdir: pathlib.Path, probe: Probe, variables: Any) -> None:
+    """Fit the probes of the last step, unless a start before this one has, by the same config."""
+    wanted = {"step": config.num_steps, "probe": plain(config.probe)}
+    stamp = workdir / "probes" / "done.json"
+    if config.probe.tasks and not (stamp.exists() and read_json(stamp) == wanted):
+        probe(variables, config.num_steps)
+        write_json(stamp, wanted)

@@ -1,0 +1,187 @@
+"""From the data section of a series config to sequences, their split, labels and windows."""
+
+import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from cpc.types import Batch, UserError
+from experiments.command.config import Config
+from experiments.series.files import UNSCALED, Sequences, number_labels, read_sequences
+
+
+class Part(NamedTuple):
+    """Pieces of sequences, to train or to test on."""
+
+    sequences: Sequences
+    pieces: tuple[tuple[int, int, int], ...]
+    """(file, first step, steps) of each."""
+
+    def read(self, number: int, start: int = 0, length: int | None = None) -> np.ndarray:
+        """Return steps of a piece, float32 (length, channels); all of them by default."""
+        file, first, steps = self.pieces[number]
+        stop = first + steps if length is None else first + start + length
+        return self.sequences.read(file, first + start, stop)
+
+
+class SeriesData(NamedTuple):
+    """What an experiment on series is run on."""
+
+    train: Part
+    test: Part
+    step_labels: tuple[np.ndarray | None, ...]
+    """The numbers of the steps' labels, for each file."""
+    step_names: tuple[str, ...]
+    file_labels: np.ndarray
+    """Number of each file's label, -1 where there is none."""
+    file_names: tuple[str, ...]
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
+    """Read, or make up, the sequences of `config.data`, and split them."""
+    options = config.data
+    if options.source == "ar1":
+        sequences = make_ar1(config)
+    else:
+        if not options.path:
+            raise UserError("data.source is files: set data.path to a file or folder of series")
+        sequences = read_sequences(
+            pathlib.Path(options.path).expanduser(),
+            options.channels,
+            standardize=options.standardize,
+            step_label=options.step_label,
+            max_skipped_fraction=options.max_skipped_fraction,
+        )
+    train, test = split(config, sequences)
+    step_labels, step_names = number_labels(sequences.steps)
+    labels = label_files(config, sequences.names)
+    file_names = np.unique(labels[labels != ""])
+    files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
+    log(
+        f"data: {len(sequences.names):,} files of {options.channels} channels, "
+        f"{sum(map(len, sequences.values)):,} steps; {len(train.pieces):,} to train, "
+        f"{len(test.pieces):,} to test; {len(sequences.skipped):,} files skipped"
+    )
+    names = tuple(map(str, file_names))
+    return SeriesData(train, test, tuple(step_labels), step_names, files, names)
+
+
+def split(config: Config, sequences: Sequences) -> tuple[Part, Part]:
+    """Return whole files to train and to test on; of a single file, its beginning and its end."""
+    window, lengths = config.data.window_steps, [len(values) for values in sequences.values]
+    fraction = config.data.test_fraction
+    if len(lengths) == 1:
+        cut = round((1 - fraction) * lengths[0])
+        parts = [(0, 0, cut)], [(0, cut, lengths[0] - cut)]
+    else:
+        order = np.random.default_rng(config.seed).permutation(len(lengths)).tolist()
+        num_test = int(np.clip(round(fraction * len(lengths)), 1, len(lengths) - 1))
+        parts = [
+            [(file, 0, lengths[file]) for file in sorted(files)]
+            for files in (order[num_test:], order[:num_test])
+        ]
+    for name, pieces in zip(("train", "test"), parts, strict=True):
+        longest = max(steps for _, _, steps in pieces)
+        if longest < window:
+            raise UserError(
+                f"no file to {name} on is as long as a window of {window} steps: the longest has "
+                f"{longest}; choose a smaller data.window_steps"
+            )
+    train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
+    return train, test
+
+
+def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
+    """Return the label of each file, "" where there is none."""
+    options = config.data
+    if options.source == "ar1" or options.file_label == "none":
+        return np.full(len(names), "")
+    if options.file_label == "folder":
+        return np.array([pathlib.PurePosixPath(name).parent.name for name in names])
+    path = pathlib.Path(options.file_labels).expanduser()
+    try:
+        lines = [line.split(",", 1) for line in path.read_text("utf-8").splitlines() if line]
+        table = {name.strip(): label.strip() for name, label in lines}
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read data.file_labels {path} ({error}): give lines of name,label"
+        ) from error
+    found = np.array([table.get(name, table.get(name.rsplit("/", 1)[-1], "")) for name in names])
+    if (found == "").all():
+        raise UserError(f"{path} labels none of the files, the first of which is {names[0]}")
+    return found
+
+
+def make_windows(
+    part: Part, *, window_steps: int, batch_size: int, seed: int
+) -> Callable[[int], Batch]:
+    """Return step -> batch of windows, every window equally likely: a pure function of the step.
+
+    A batch, this process's rows of the global one: x float32 (b, window_steps, channels), and int32
+    (b,) sequence (row of the global batch), utterance (its file), and start (step of the file).
+    """
+    counts = np.array([max(0, steps - window_steps + 1) for _, _, steps in part.pieces])
+    ends = np.cumsum(counts)
+    rows_each = batch_size // jax.process_count()
+    rows = np.arange(rows_each) + jax.process_index() * rows_each
+    files, firsts, _ = np.array(part.pieces).T
+
+    def draw(step: int) -> Batch:
+        drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=batch_size)[rows]
+        piece = np.searchsorted(ends, drawn, side="right")
+        start = drawn - (ends[piece] - counts[piece])
+        pairs = zip(piece.tolist(), start.tolist(), strict=True)
+        return {
+            "x": np.stack([part.read(number, first, window_steps) for number, first in pairs]),
+            "sequence": rows.astype(np.int32),
+            "utterance": files[piece].astype(np.int32),
+            "start": (firsts[piece] + start).astype(np.int32),
+        }
+
+    return draw
+
+
+def make_ar1(config: Config) -> Sequences:
+    """Make sequences of x_t = r x_(t-1) + sqrt(1 - r^2) e_t, each channel by itself, e normal.
+
+    Each is as long as a window. A step's label is the sign of its first channel.
+    """
+    options, r = config.data, config.data.correlation
+    shape = (options.window_steps, options.num_files, options.channels)
+    noise = np.random.default_rng(config.seed).standard_normal(shape)
+    values = np.empty(shape, np.float32)
+    values[0] = noise[0]  # of the stationary distribution
+    for t in range(1, len(values)):
+        values[t] = r * values[t - 1] + np.sqrt(1 - r**2) * noise[t]
+    files = tuple(np.ascontiguousarray(values.swapaxes(0, 1)))
+    return Sequences(
+        names=tuple(f"{number:05d}" for number in range(len(files))),
+        values=files,
+        scales=(UNSCALED,) * len(files),
+        steps=tuple(np.where(one[:, 0] > 0, "above", "below") for one in files),
+        skipped=(),
+    )
+
+
+def ar1_information(correlation: float, steps: int, channels: int = 1) -> float:
+    """Return what all of the past tells of the future from so many steps ahead on, nats.
+
+    The process is Markov: it is what two numbers `steps` apart tell of each other, and these are
+    Gaussian with correlation r^steps.
+
+    >>> round(ar1_information(0.9, 1), 4), round(ar1_information(0.9, 2, channels=2), 4)
+    (0.8304, 1.0674)
+    """
+    return -0.5 * channels * float(np.log1p(-(correlation ** (2 * steps))))
+
+
+def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
+    """Return the label at the middle of each of an encoder's frames, from a step on.
+
+    >>> labels_of_frames(np.array([0, 0, 1, 1, 2, 2]), 2, 2, 2).tolist()
+    [1, 2]
+    """
+    middles = start + stride * np.arange(num_frames) + stride // 2
+    return labels[np.minimum(middles, len(labels) - 1)]

@@ -1,0 +1,179 @@
+"""Sequences of numbers in files of users: .npy, .npz, .csv and .parquet."""
+
+import pathlib
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpc.types import UserError
+
+SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
+#: Steps of a file that are checked, and measured, at a time.
+BLOCK_STEPS = 2**20
+#: What numpy and pandas raise for files that are damaged, of something else, or too large.
+UNREADABLE = (UserError, OSError, ValueError, EOFError, MemoryError, KeyError, zipfile.BadZipFile)
+UNSCALED = np.float32(0), np.float32(1)
+
+
+class Sequences(NamedTuple):
+    """Files, each a sequence (time, channels); a .npy stays on the disk until a part is read."""
+
+    names: tuple[str, ...]
+    """Path below the folder, without the ending."""
+    values: tuple[np.ndarray, ...]
+    scales: tuple[tuple[Any, Any], ...]
+    """What is subtracted from the channels of each file, and by what they are then divided."""
+    steps: tuple[np.ndarray | None, ...]
+    """A label for each step, as it stands in the file; None where there is none."""
+    skipped: tuple[tuple[str, str], ...]
+    """Path and reason of every file that was left out."""
+
+    def read(self, index: int, start: int, stop: int) -> np.ndarray:
+        """Return steps [start, stop) of a file, float32 (stop - start, channels)."""
+        mean, scale = self.scales[index]
+        part = np.asarray(self.values[index][start:stop], np.float32)
+        return (part - mean) / scale
+
+
+def read_sequences(
+    path: pathlib.Path,
+    channels: int,
+    *,
+    standardize: bool = True,
+    step_label: str = "",
+    max_skipped_fraction: float = 1.0,
+) -> Sequences:
+    """Read a file, or all files below a folder; those that cannot be used are skipped.
+
+    Raises:
+        UserError: nothing is there, or more than `max_skipped_fraction` of the files are skipped.
+    """
+    files = find_files(path)
+    root = path if path.is_dir() else path.parent
+    names, values, scales, steps, skipped = [], [], [], [], []
+    for file in files:
+        try:
+            sequence, labels = read_file(file, step_label)
+            mean, scale = measure(sequence, channels)
+        except UNREADABLE as error:
+            skipped.append((str(file.relative_to(root)), describe_problem(error)))
+            continue
+        names.append(file.relative_to(root).with_suffix("").as_posix())
+        values.append(sequence)
+        scales.append((mean, scale) if standardize else UNSCALED)
+        steps.append(labels)
+    if len(skipped) > max_skipped_fraction * len(files) or not names:
+        raise UserError(
+            f"{len(skipped)} of {len(files)} files of {path} cannot be used, the first "
+            f"{skipped[0][0]}: {skipped[0][1]}"
+        )
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"two files below {path} have the name {name}: rename one")
+    return Sequences(tuple(names), tuple(values), tuple(scales), tuple(steps), tuple(skipped))
+
+
+def describe_problem(error: BaseException) -> str:
+    """Return in one line why a file is left out."""
+    if "pickle" in str(error) or "Python objects" in str(error):  # numpy's words tell to trust it
+        return "it is damaged, or holds Python objects, which are never read"
+    return (str(error).splitlines() or [f"it cannot be read ({type(error).__name__})"])[0]
+
+
+def find_files(path: pathlib.Path) -> list[pathlib.Path]:
+    """Return a file, or the files below a folder, by name."""
+    if path.is_file():
+        if path.suffix.lower() not in SUFFIXES:
+            raise UserError(f"{path} is no series: files are {', '.join(SUFFIXES)}")
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"there is no {path}: set data.path to a file or folder of series")
+    below = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = sorted(file for file in below if file.is_file() and not file.name.startswith("."))
+    if not files:
+        raise UserError(f"no series in {path}: looked for {', '.join(SUFFIXES)} at any depth")
+    return files
+
+
+def read_file(path: pathlib.Path, step_label: str = "") -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the numbers (time, channels) of a file, and a label for each step if it has one.
+
+    Of an .npz the array `x`, or the only one beside the labels, is taken.
+    """
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return as_columns(np.load(path, mmap_mode="r")), None
+    if suffix == ".npz":
+        with path.open("rb") as file, np.load(file) as arrays:
+            labels = np.asarray(arrays[step_label]) if step_label in arrays else None
+            others = [name for name in arrays if name != step_label]
+            if "x" not in others and len(others) != 1:
+                raise UserError(f"it holds {', '.join(others) or 'nothing'}: name its array x")
+            values = as_columns(arrays["x" if "x" in others else others[0]])
+    else:
+        values, labels = read_table(path, step_label)
+    if labels is not None and labels.shape != values.shape[:1]:
+        raise UserError(f"{step_label} has shape {labels.shape}, but there are {len(values)} steps")
+    return values, labels
+
+
+def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the columns of numbers of a .csv or .parquet, and the column of labels."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except ImportError as error:
+        raise UserError(f"a .parquet is read by pyarrow: pip install pyarrow ({error})") from None
+    labels = frame.pop(step_label).to_numpy() if step_label in frame else None
+    for name, column in frame.items():
+        if not pd.api.types.is_numeric_dtype(column):
+            raise UserError(f"its column {name} is of {column.dtype}, not of numbers")
+    return as_columns(frame.to_numpy(np.float32)), labels
+
+
+def as_columns(values: np.ndarray) -> np.ndarray:
+    """Return an array as (time, channels); of one dimension it is one channel."""
+    if values.dtype.kind not in "fiu":
+        raise UserError(f"it holds {values.dtype}, not numbers")
+    if values.ndim not in (1, 2):
+        raise UserError(f"it has shape {values.shape}: give (time, channels)")
+    return values[:, None] if values.ndim == 1 else values
+
+
+def measure(values: np.ndarray, channels: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the standard deviation of each channel, a part of the file at a time.
+
+    Raises:
+        UserError: another number of channels, no step, or a number that is not finite.
+    """
+    if values.shape[1] != channels:
+        raise UserError(f"it has {values.shape[1]} channels: data.channels is {channels}")
+    if not len(values):
+        raise UserError("it has no step")
+    total, squares = np.zeros(channels), np.zeros(channels)
+    for start in range(0, len(values), BLOCK_STEPS):
+        part = np.asarray(values[start : start + BLOCK_STEPS], np.float64)
+        if not np.isfinite(part).all():
+            step = start + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
+            raise UserError(f"step {step} has a number that is not finite")
+        total += part.sum(axis=0)
+        squares += (part**2).sum(axis=0)
+    mean = total / len(values)
+    deviation = np.sqrt(np.maximum(squares / len(values) - mean**2, 0))
+    return mean.astype(np.float32), np.where(deviation > 1e-9, deviation, 1).astype(np.float32)
+
+
+def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
+    """Return labels by file, each as the number of its name, and the names.
+
+    >>> number_labels([np.array(["b", "a"]), None])[1]
+    ('a', 'b')
+    """
+    known = [np.asarray(one).astype(str) for one in labels if one is not None]
+    names = np.unique(np.concatenate(known)) if known else np.zeros(0, str)
+    numbers = (np.searchsorted(names, one).astype(np.int32) for one in known)
+    return [None if one is None else next(numbers) for one in labels], tuple(map(str, names))

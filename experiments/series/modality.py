@@ -1,0 +1,205 @@
+"""Contrastive predictive coding on series of any rate and number of channels."""
+
+import functools
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from configs.series import KEYS
+from cpc.files import write_json
+from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
+from cpc.report.words import Words
+from cpc.types import Batch, UserError
+from experiments import training
+from experiments.command.config import Config
+from experiments.command.modality import Modality
+from experiments.objective import build_objective
+from experiments.sequences import CONTEXTS, check_negatives, positions
+from experiments.series import probes
+from experiments.series.data import (
+    SeriesData,
+    ar1_information,
+    labels_of_frames,
+    load_data,
+    make_windows,
+)
+from experiments.series.embed import embed_files
+
+WORDS = Words(
+    examples="series",
+    target="future latent",
+    ahead="latents ahead",
+    tested="files",
+    baselines=("raw",),
+    titles={"raw": "the numbers themselves"},
+)
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    probes.check_options(config)
+    if config.data.file_label == "table" and not config.data.file_labels:
+        raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
+    check_negatives(config, num_latents(config))
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, context and predictor by the config's words."""
+    options, encoder = config.model, build_encoder(config)
+    return make_model(
+        CPC(
+            encoder,
+            CONTEXTS[options.context](
+                options.context_width, options.context_layers, dtype=encoder.dtype
+            ),
+            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
+        )
+    )
+
+
+def build_encoder(config: Config) -> ConvEncoder:
+    """Return the encoder of a config, with its geometry."""
+    options = config.model
+    return ConvEncoder(
+        options.width,
+        tuple(options.kernels),
+        tuple(options.strides),
+        norm=options.norm,
+        padding=options.padding,
+        dtype=jnp.dtype(options.dtype),
+        remat=options.remat,
+        channels=config.data.channels,
+    )
+
+
+def num_latents(config: Config) -> int:
+    """Return the number of latents of a training window."""
+    return build_encoder(config).num_latents(config.data.window_steps)
+
+
+def loss_sizes(config: Config) -> tuple[int, int, int]:
+    """Return the latents of a window, their width, and the number of offsets."""
+    return num_latents(config), config.model.width, config.model.num_offsets
+
+
+def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> training.Problem:
+    """Return model, loss and batches of a config."""
+    offsets = tuple(range(1, config.model.num_offsets + 1))
+    options, evaluates = config.data, config.evaluate.num_windows > 0
+    draw = functools.partial(
+        make_windows, window_steps=options.window_steps, batch_size=options.batch_size
+    )
+    draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
+    files = np.arange(len(data.file_labels))
+    groups = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + files)
+
+    def split_directions(outputs, batch):
+        group = jnp.asarray(groups, jnp.int32)[batch["utterance"]]
+        return [(outputs, positions(batch, group, outputs.z.shape[1]))]
+
+    return training.Problem(
+        model=build_model(config),
+        objective=build_objective(config, offsets, mesh),
+        offsets=offsets,
+        directions=("forward",),
+        prepare=lambda batch, rng, train: batch,
+        split_directions=split_directions,
+        label=functools.partial(label_latents, config, data),
+        draw=draw(data.train, seed=config.seed),
+        draw_test=draw_test,
+        draw_any_test=draw_test,
+        num_tests=-(-config.evaluate.num_windows // options.batch_size),
+        per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
+    )
+
+
+def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:
+    """Return the file of a training batch's latents (b, t), and labels where there are any."""
+    encoder, files = build_encoder(config), batch["utterance"]
+    labels = {"file": files[:, None]}
+    if data.file_names:
+        labels["file_label"] = data.file_labels[files][:, None]
+    if data.step_names:
+        frames = num_latents(config), encoder.stride
+        labels["step_label"] = np.stack(
+            [
+                np.full(frames[0], -1, np.int32)
+                if (own := data.step_labels[file]) is None
+                else labels_of_frames(own, int(start), *frames)
+                for file, start in zip(files, batch["start"], strict=True)
+            ]
+        )
+    return labels
+
+
+def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
+    """Write the information that the made-up source has, for the page.
+
+    Two latents k apart see `receptive_field` steps each, k * stride later: where these overlap they
+    share numbers, what one tells of the other has no limit, and the offset is left out.
+    """
+    options = config.data
+    if options.source != "ar1":
+        return
+    encoder = build_encoder(config)
+    ahead = {
+        k: k * encoder.stride - encoder.receptive_field + 1
+        for k in range(1, config.model.num_offsets + 1)
+    }
+    known = {
+        k: ar1_information(options.correlation, steps, options.channels)
+        for k, steps in ahead.items()
+        if steps > 0
+    }
+    truth = {"offsets": list(known), "mutual_information": list(known.values())}
+    write_json(workdir / "truth.json", truth)
+
+
+def make_probe(
+    config: Config, workdir: pathlib.Path, data: SeriesData, model: Model
+) -> training.Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, data)
+    return functools.partial(probes.run_tasks, config, workdir, data, model)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of a window, its rate, and how files are read."""
+    return {
+        "kind": "series",
+        "shape": [config.data.window_steps, config.data.channels],
+        "rate_hz": config.data.rate_hz or None,
+        "standardize": config.data.standardize,
+        "step_label": config.data.step_label,
+    }
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    how = ", each channel with mean 0 and standard deviation 1" if config.data.standardize else ""
+    return f"""from cpc import models
+
+embed = models.load("{folder}")
+# x (b, s, {config.data.channels}) float32{how}
+z, c = embed(x)  # both (b, t, width)"""
+
+
+SERIES = Modality(
+    name="series",
+    keys=KEYS,
+    words=WORDS,
+    sections=(),
+    check=check,
+    load_data=load_data,
+    skipped=lambda data: data.train.sequences.skipped,
+    build_model=build_model,
+    loss_sizes=loss_sizes,
+    make_problem=make_problem,
+    make_probe=make_probe,
+    record=record,
+    describe_input=describe_input,
+    show_use=show_use,
+    embed_files=embed_files,
+)

@@ -1,0 +1,126 @@
+"""Probes of the features of series: labels of steps and of files."""
+
+import pathlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc.evaluate import embed_utterances, probe_scores
+from cpc.models import Model
+from cpc.results import Score, print_scores, write_scores
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.series.data import Part, SeriesData, labels_of_frames
+
+
+def check_options(config: Config) -> None:
+    """Check what no data could make work."""
+    options = config.probe
+    if options.tasks and not options.features:
+        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
+    if options.tasks and config.model.padding == "valid":
+        raise UserError(
+            "model.padding is valid, which gives fewer latents than there are labels: probe with "
+            "causal or same padding, or set probe.tasks to ()"
+        )
+
+
+def check_data(config: Config, data: SeriesData) -> None:
+    """Check that there are labels for each task, on both sides of the split, and two of them."""
+    for task in config.probe.tasks:
+        for which, part in (("train", data.train), ("test", data.test)):
+            found = {
+                int(label) for own in labels_of(task, data, part, 1) for label in np.unique(own)
+            }
+            if not found - {-1}:
+                key = "data.step_label" if task == "steps" else "data.file_label"
+                raise UserError(
+                    f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
+                    f"{key}, or take {task} out of probe.tasks"
+                )
+        names = data.step_names if task == "steps" else data.file_names
+        if len(names) < 2:
+            raise UserError(
+                f"all {task} have the same label: a probe has nothing to tell apart; take "
+                f"{task} out of probe.tasks"
+            )
+
+
+def run_tasks(
+    config: Config,
+    workdir: pathlib.Path,
+    data: SeriesData,
+    model: Model,
+    variables: Any,
+    step: int,
+) -> list[Score]:
+    """Fit the probes of each task, print their scores, and record them in the run directory."""
+    stride, scores = model.module.encoder.stride, []
+    features = make_features(config, model, variables)
+    for task in config.probe.tasks:
+        begin = time.perf_counter()
+        names = data.step_names if task == "steps" else data.file_names
+        labels = [labels_of(task, data, part, stride) for part in (data.train, data.test)]
+        found = []
+        for name in config.probe.features:
+            train, test = features(name, data.train), features(name, data.test)
+            found += probe_scores(
+                {name: train},
+                {name: test},
+                *labels,
+                task=task,
+                data=config.data.source,
+                num_classes=len(names),
+                hidden_widths=(0, *filter(None, [config.probe.hidden_width])),
+                units=("frame",) if task == "steps" else ("frame", "file"),
+                num_epochs=config.probe.num_epochs,
+            )
+        found = [score._replace(seed=config.seed, step=step) for score in found]
+        write_scores(workdir, found)
+        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
+        print_scores(found)
+        scores += found
+    return scores
+
+
+def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.ndarray]:
+    """Return the label of each of a feature's frames, of each piece; -1 where there is none."""
+    labels = []
+    for file, first, steps in part.pieces:
+        num_frames = max(1, steps // stride)
+        own = data.step_labels[file] if task == "steps" else None
+        if own is not None:
+            labels.append(labels_of_frames(own, first, num_frames, stride))
+        else:
+            label = -1 if task == "steps" else data.file_labels[file]
+            labels.append(np.full(num_frames, label, np.int32))
+    return labels
+
+
+def make_features(
+    config: Config, model: Model, variables: Any
+) -> Callable[[str, Part], list[np.ndarray]]:
+    """Return a function of a feature's name and a part of the data: features of each piece."""
+    window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
+    untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
+    stride = model.module.encoder.stride
+
+    def raw(x):  # all numbers of a frame, side by side
+        return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
+
+    functions = {
+        "c": lambda x: model.embed(variables, x)[1],
+        "z": lambda x: model.embed(variables, x)[0],
+        "random c": lambda x: model.embed(untrained, x)[1],
+        "random z": lambda x: model.embed(untrained, x)[0],
+        "raw": raw,
+    }
+
+    def features(name, part):
+        whole = [part.read(number) for number in range(len(part.pieces))]
+        return embed_utterances(jax.jit(functions[name]), whole, stride)
+
+    return features
