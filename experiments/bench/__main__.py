@@ -30,14 +30,16 @@ from typing import Any
 from absl import flags
 
 from configs import audio_voices
-from cpc.data import cache_dir
+from configs.audio import KEYS
+from cpc.data.sources import voices
+from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
-from experiments import launch
-from experiments.audio_data import load_data
+from experiments.audio.data import load_data
 from experiments.bench import criterion, draws, images, rows, scaling, table, versus
 from experiments.bench.process import ALLOCATOR
-from experiments.launch import Config
+from experiments.command import cli, cluster, run_dir
+from experiments.command.config import Config, check_config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
 PARTS = ("step", "input", "start", "torch", "criterion", "draws", "pictures", "scaling")
@@ -56,7 +58,7 @@ def main(given: Config) -> None:
     path = check_json_path(JSON.value)
     # The processes that this one starts need the accelerator's memory.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    mesh = launch.start(launch.DEVICE.value)
+    mesh = cluster.start(cli.DEVICE.value)
     check_batch_size(config.data.batch_size, mesh)
     data = load_data(config, print)
     load_average = os.getloadavg()[0]
@@ -85,7 +87,7 @@ def main(given: Config) -> None:
         print(f"measuring: {part}")
         measured += measure[part]()
     conditions = {
-        "environment": launch.describe_environment(mesh),
+        "environment": run_dir.describe_environment(mesh),
         "allocator": describe_allocator(),
         "load_average_before": load_average,
         "quick": QUICK.value,
@@ -93,18 +95,17 @@ def main(given: Config) -> None:
     print(f"\n{table.format_table(measured)}\n\n{describe_conditions(conditions)}")
     if path:
         described = [table.describe(row) for row in measured]
-        launch.write_json(path, {**conditions, "config": config.to_dict(), "rows": described})
+        write_json(path, {**conditions, "config": config.to_dict(), "rows": described})
         print(f"figures: {path}")
 
 
 def choose_config(given: Config) -> Config:
     """The config of --config or of the demo, on sound that is here."""
-    if launch.WORKDIR.value:
+    if cli.WORKDIR.value:
         raise UserError("the bench has no --workdir: name a file for the figures by --json")
     config = given or audio_voices.get_config()
-    launch.check_config(config, audio_voices.get_config())
-    is_prepared = (cache_dir() / "voices" / "stamp.json").exists()
-    if config.data.source == "voices" and not is_prepared:
+    check_config(config, KEYS)
+    if config.data.source == "voices" and not voices.is_prepared():
         print("the packaged voices are not prepared here: measuring on the synthetic source")
         config = config.copy_and_resolve_references()
         config.data.source = "synthetic"
@@ -143,5 +144,5 @@ def describe_conditions(conditions: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    CONFIG = launch.define_config()
-    launch.run(lambda: main(CONFIG.value))
+    CONFIG = cli.define_config()
+    cli.run(lambda: main(CONFIG.value))

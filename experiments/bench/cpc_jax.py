@@ -13,11 +13,13 @@ from configs import audio_voices
 from cpc import data
 from cpc.models import GRU, gru
 from cpc.train import choose_devices, make_mesh, put_batch
-from experiments import audio, launch
-from experiments.audio_data import AudioData
+from experiments.audio import modality as audio
+from experiments.audio.data import AudioData
 from experiments.bench.flop import Flop, count_flop
 from experiments.bench.process import peak_bytes, read_sizes, time_cases
 from experiments.bench.step import PRODUCT_FLOP, PRODUCT_SIZE, make_step
+from experiments.command import cluster
+from experiments.command.config import Config
 
 
 def main() -> None:
@@ -26,12 +28,12 @@ def main() -> None:
     config = audio_voices.get_config()
     for section in (config.model, config.data):
         section.update({name: value for name, value in sizes.items() if name in section})
-    config.negatives.groups = num_groups = sizes["num_groups"]
+    config.negatives.shards = num_shards = sizes["num_shards"]
     config.model.dtype = "float32" if sizes["device"] == "cpu" else "bfloat16"
     config.evaluate.num_windows = 0
-    launch.start(sizes["device"])
+    cluster.start(sizes["device"])
     mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch has one, too
-    problem = audio.make_problem(config, make_sound(config), lambda variables, step: {})
+    problem = audio.make_problem(config, make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(config, problem, mesh, batch)
     advance = blocking(lambda: step.advance(batch))
@@ -51,15 +53,15 @@ def main() -> None:
     seconds = time_cases(cases, sizes["num_calls"])
     flop = count_flop(
         step.params["model"],
-        audio.ConvEncoder(),
-        config.data.batch_size // num_groups,
+        problem.model.module.encoder,
+        config.data.batch_size // num_shards,
         config.data.window_samples,
     )
-    flop = Flop(*(num_groups * part for part in flop))
+    flop = Flop(*(num_shards * part for part in flop))
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work(flop)}))
 
 
-def make_sound(config: launch.Config) -> AudioData:
+def make_sound(config: Config) -> AudioData:
     """One window of made-up sound for each row of a batch."""
     made = data.make_synthetic(
         num_speakers=2,
@@ -71,10 +73,9 @@ def make_sound(config: launch.Config) -> AudioData:
     return AudioData(made.recordings, made.recordings, {})
 
 
-def context_part(config: launch.Config, params):
+def context_part(config: Config, params):
     """Value and gradient of the GRU alone, by latents and weights."""
-    frames = config.data.window_samples // audio.ConvEncoder().stride
-    shape = (config.data.batch_size, frames, config.model.width)
+    shape = (config.data.batch_size, audio.num_latents(config), config.model.width)
     z = jax.random.normal(jax.random.key(0), shape)
     module = GRU(config.model.context_width, dtype=jnp.dtype(config.model.dtype))
 
@@ -88,7 +89,7 @@ def context_part(config: launch.Config, params):
     return lambda: energy((params, z))
 
 
-def unrolled_contexts(config: launch.Config, params, counts: list[int]):
+def unrolled_contexts(config: Config, params, counts: list[int]):
     """The same by so many steps of the GRU in one turn of its loops."""
     cases = {}
     for count in counts:
@@ -111,5 +112,5 @@ def work(flop: Flop) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    launch.keep_freed_memory()
+    cluster.keep_freed_memory()
     main()

@@ -24,7 +24,7 @@ KERNELS, STRIDES = (10, 8, 4, 4, 4), (5, 4, 2, 2, 2)
 class CPC(nn.Module):
     """Encoder, context and predictors."""
 
-    def __init__(self, width: int, context_width: int, num_offsets: int, num_groups: int):
+    def __init__(self, width: int, context_width: int, num_offsets: int, num_shards: int):
         super().__init__()
         layers = []
         for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True)):
@@ -33,7 +33,7 @@ class CPC(nn.Module):
         self.encoder = nn.Sequential(*layers)
         self.context = nn.GRU(width, context_width, batch_first=True)
         self.predictors = nn.Linear(context_width, num_offsets * width, bias=False)
-        self.num_offsets, self.num_groups = num_offsets, num_groups
+        self.num_offsets, self.num_shards = num_offsets, num_shards
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         """Waveforms (b, s) to latents (b, t, d)."""
@@ -47,19 +47,19 @@ class CPC(nn.Module):
     def criterion(self, z: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         """The loss of latents and contexts."""
         predictions = self.predictors(c[:, :-1]).unflatten(-1, (self.num_offsets, -1))
-        return score(z, predictions, self.num_groups)
+        return score(z, predictions, self.num_shards)
 
 
-def score(z: torch.Tensor, predictions: torch.Tensor, num_groups: int) -> torch.Tensor:
+def score(z: torch.Tensor, predictions: torch.Tensor, num_shards: int) -> torch.Tensor:
     """The loss: sum over offsets of the mean cross-entropy over the latents of a group."""
     b, t, d = z.shape
-    shape = (num_groups, -1, d) if num_groups > 1 else (-1, d)
+    shape = (num_shards, -1, d) if num_shards > 1 else (-1, d)
     candidates = z.reshape(shape)
-    index = torch.arange(b * t // num_groups, device=z.device).view(-1, t)
+    index = torch.arange(b * t // num_shards, device=z.device).view(-1, t)
     loss = z.new_zeros(())
     for k in range(1, predictions.shape[2] + 1):
         scores = predictions[:, : t - k, k - 1].reshape(shape) @ candidates.mT
-        target = index[:, k:].reshape(-1).repeat(num_groups)
+        target = index[:, k:].reshape(-1).repeat(num_shards)
         loss = loss + functional.cross_entropy(scores.flatten(0, -2), target)
     return loss
 
@@ -70,7 +70,7 @@ def main() -> None:
     is_gpu = sizes["device"] == "gpu"
     device = "cuda" if is_gpu else "cpu"
     torch.manual_seed(0)
-    names = ("width", "context_width", "num_offsets", "num_groups")
+    names = ("width", "context_width", "num_offsets", "num_shards")
     model = CPC(*(sizes[name] for name in names)).to(device)
     prepare = torch.compile if is_gpu else lambda function: function
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-4, fused=True)

@@ -4,12 +4,12 @@ The compiler's own count takes the body of a loop once, however often it runs, a
 all of a recurrence and of a criterion over blocks.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from cpc.models import ConvEncoder
+from cpc.models.geometry import output_lengths
 from cpc.types import PyTree
 
 #: A product costs its forward pass, the gradient to its input and the gradient to its weights.
@@ -43,7 +43,7 @@ def count_flop(params: PyTree, encoder: ConvEncoder, batch_size: int, window_sam
     Elementwise work, norms and the optimizer are not counted, nor is what the program computes
     beyond need, such as scores of anchors without a positive: the rate that follows is a lower one.
     """
-    frames = count_frames(window_samples, encoder.kernels, encoder.strides, encoder.pads())
+    frames = output_lengths(encoder.layers, encoder.pads, window_samples)
     layers = [
         2 * batch_size * count * _size(params["encoder"][f"kernel{i}"])
         for i, count in enumerate(frames)
@@ -62,24 +62,6 @@ def count_flop(params: PyTree, encoder: ConvEncoder, batch_size: int, window_sam
         predictor=FORWARD_AND_BACKWARD * 2 * pairs * h * d,
         criterion=FORWARD_AND_BACKWARD * 2 * pairs * latents * d,
     )
-
-
-def count_frames(
-    samples: int,
-    kernels: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[tuple[int, int]],
-) -> list[int]:
-    """Frames that leave each layer of convolutions.
-
-    >>> count_frames(20480, (10, 8), (5, 4), [(5, 0), (4, 0)])
-    [4096, 1024]
-    """
-    frames = []
-    for kernel, stride, pad in zip(kernels, strides, pads, strict=True):
-        samples = (samples + sum(pad) - kernel) // stride + 1
-        frames.append(samples)
-    return frames
 
 
 def _size(leaf) -> int:

@@ -21,10 +21,11 @@ from cpc.data.augment import cut_patches
 from cpc.evaluate import fit_lbfgs_probe
 from cpc.models import ResNet, resnet_stages
 from cpc.train import put_batch
-from experiments import image, training
+from experiments import training
 from experiments.bench.step import fractions_of_peak, measure_rounds, time_call
 from experiments.bench.table import Row, Target
-from experiments.image_data import ImageData
+from experiments.image import modality as image
+from experiments.image.data import ImageData
 
 FILE_PIXELS = 256
 #: Pictures of 64 pixels in 7x7 patches of 16, against as many pixels whole.
@@ -51,7 +52,7 @@ def step_row(mesh: jax.sharding.Mesh, num_rounds: int, batch_size: int) -> Row:
     config.evaluate.num_images = 0
     images = make_pictures(4 * batch_size)
     data = ImageData(images, images, images)
-    problem = image.make_problem(config, data, lambda variables, step: {})
+    problem = image.make_problem(config, data)
     state, step, _ = training.make_step(config, problem, mesh)
     batch = put_batch(problem.draw(0), mesh)
 

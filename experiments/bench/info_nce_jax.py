@@ -17,7 +17,7 @@ from cpc.negatives import batch
 from cpc.train import choose_devices
 from cpc.types import Position
 from experiments.bench.process import peak_bytes, read_sizes, time_cases
-from experiments.launch import keep_freed_memory
+from experiments.command.cluster import keep_freed_memory
 
 
 def measure(sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -58,10 +58,12 @@ def call(run, x):
 def make_info_nce(n: int, kernels: bool):
     """Value and gradient: latents of n sequences, each other one a negative."""
     zero = jnp.zeros(n, jnp.int32)
-    places = Position(jnp.arange(n, dtype=jnp.int32), zero, zero, zero)
+    positions = Position(jnp.arange(n, dtype=jnp.int32), zero, zero, zero)
 
     def loss(queries, keys):
-        losses, _ = streaming_info_nce(queries, keys, places, places, batch, 0, kernels=kernels)
+        losses, _ = streaming_info_nce(
+            queries, keys, positions, positions, batch, 0, kernels=kernels
+        )
         return losses.mean()
 
     return jax.value_and_grad(loss, (0, 1))

@@ -11,8 +11,9 @@ import jax
 from cpc.data import prefetch
 from cpc.models import ConvEncoder
 from cpc.train import put_batch
-from experiments import audio, training
-from experiments.audio_data import AudioData
+from experiments import training
+from experiments.audio import modality as audio
+from experiments.audio.data import AudioData
 from experiments.bench import criterion
 from experiments.bench.flop import count_flop
 from experiments.bench.startup import measure_start
@@ -28,7 +29,7 @@ from experiments.bench.step import (
     time_call,
 )
 from experiments.bench.table import Row, Target
-from experiments.launch import Config
+from experiments.command.config import Config
 
 #: Windows of a batch: of one of the paper's 8 devices, and of all of them.
 PAPER_BATCHES = (8, 64)
@@ -76,7 +77,7 @@ def step_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, effort: Effort
 ) -> list[Row]:
     """The machine's ceiling, the step, its parts, and what is compiled after the first step."""
-    problem = audio.make_problem(config, data, lambda variables, step: {})
+    problem = audio.make_problem(config, data)
     draw = problem.draw
     batch = put_batch(draw(0), mesh)
     step = make_step(config, problem, mesh, batch)
@@ -157,7 +158,7 @@ def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, effort: Effort
 ) -> list[Row]:
     """Windows drawn, as in training, and what drawing them costs the step."""
-    problem = audio.make_problem(config, data, lambda variables, step: {})
+    problem = audio.make_problem(config, data)
     rows = [windows_row(config, data, size, effort.num_batches) for size in PAPER_BATCHES]
     return [*rows, waiting_row(config, problem, mesh, effort)]
 

@@ -17,9 +17,8 @@ import jax
 import jax.numpy as jnp
 
 from cpc import negatives
-from cpc.losses import info_nce
 from cpc.losses.blocks import Plan
-from cpc.losses.tiles import Places
+from cpc.losses.tiles import Latents
 from cpc.parallel import gathered_losses, ring_losses, takes_ring
 from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
 from cpc.types import Position
@@ -103,11 +102,11 @@ def compile_criterion(form: str, p: int, b: int, length: int, width: int, offset
     """The compiled value and gradient of a form on p devices."""
     mesh = make_mesh(p)
     place = [jnp.arange(b)[:, None], jnp.arange(length)[None], *jnp.zeros((2, 1, 1), jnp.int32)]
-    anchors = Places(
+    anchors = Latents(
         Position(*(jnp.broadcast_to(x, (b, length)) for x in place)), jnp.ones((b, length), bool)
     )
     steps = tuple(range(1, offsets + 1))
-    plan = Plan(negatives.batch, info_nce, None, steps, b * length, None)
+    plan = Plan(negatives.batch, None, None, steps, b * length, None)
     criterion = ring_losses if form == "ring" else gathered_losses
 
     def loss(predictions, z):

@@ -12,11 +12,16 @@ import tempfile
 import time
 from typing import Any
 
+from configs.audio import KEYS
+from cpc.files import read_json, write_json
 from cpc.types import UserError
-from experiments import audio, launch, training
-from experiments.audio_data import load_data
+from experiments import training
+from experiments.audio import modality as audio
+from experiments.audio.data import load_data
 from experiments.bench.process import peak_bytes
-from experiments.launch import Config
+from experiments.command import cli, cluster, run_dir
+from experiments.command.config import Config
+from experiments.modality import read_modality
 
 #: Everything that training needs is imported by now.
 IMPORTED_SECONDS = time.time()
@@ -24,21 +29,21 @@ IMPORTED_SECONDS = time.time()
 
 def main() -> None:
     """Train one step; the record of it is on disk as soon as the device has done it."""
-    workdir = pathlib.Path(launch.WORKDIR.value or "")
-    config = launch.read_config(workdir)
-    mesh = launch.start(launch.DEVICE.value)
-    launch.open_run(str(workdir), config, mesh)
+    workdir = pathlib.Path(cli.WORKDIR.value or "")
+    _, config = read_modality(workdir)
+    mesh = cluster.start(cli.DEVICE.value)
+    run_dir.open_run(str(workdir), config, KEYS, mesh)
     data = load_data(config, print)
     loaded = time.time()
-    problem = audio.make_problem(config, data, lambda variables, step: {})
-    training.train(config, workdir, problem, mesh)
+    problem = audio.make_problem(config, data)
+    training.train(config, workdir, problem, lambda variables, step: [], mesh)
     stamps = {
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,
         "stepped": (workdir / "metrics.jsonl").stat().st_mtime,
         "peak_bytes": peak_bytes(),
     }
-    launch.write_json(workdir / "stamps.json", stamps)
+    write_json(workdir / "stamps.json", stamps)
 
 
 def measure_start(config: Config, device: str) -> dict[str, float]:
@@ -55,7 +60,7 @@ def start_once(config: Config, device: str) -> dict[str, float]:
     config.eval_every = config.save_every = config.evaluate.num_windows = 0
     with tempfile.TemporaryDirectory() as name:
         workdir = pathlib.Path(name)
-        launch.write_json(workdir / "config.json", json.loads(config.to_json()))
+        write_json(workdir / "config.json", json.loads(config.to_json()))
         command = [sys.executable, "-m", "experiments.bench.startup"]
         began = time.time()
         done = subprocess.run(
@@ -66,7 +71,7 @@ def start_once(config: Config, device: str) -> dict[str, float]:
         )
         if done.returncode:
             raise UserError(f"the start to be timed failed: {done.stderr.strip()}")
-        stamps: dict[str, Any] = launch.read_json(workdir / "stamps.json")
+        stamps: dict[str, Any] = read_json(workdir / "stamps.json")
     return {
         "seconds": stamps["stepped"] - began,
         "import_seconds": stamps["imported"] - began,
@@ -76,4 +81,4 @@ def start_once(config: Config, device: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    launch.run(main)
+    cli.run(main)

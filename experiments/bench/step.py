@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from cpc.models import linear_maps
 from cpc.train import TrainState
 from cpc.types import Batch
 from experiments import training
-from experiments.launch import Config
+from experiments.command.config import Config
 from experiments.training import Problem
 
 PRODUCT_SIZE = 2048
@@ -61,16 +60,18 @@ def make_parts(
         return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
 
     def energy(params, name):  # what is not asked for is not computed
-        views = problem.look(compute(params), batch)
-        return sum(jnp.square(getattr(outputs, name)).sum() for outputs, _ in views)
+        directions = problem.split_directions(compute(params), batch)
+        return sum(jnp.square(getattr(outputs, name)).sum() for outputs, _ in directions)
 
     def score(outputs, maps):  # with the predictions, which the loss may make in its own way
         own = params["objective"], extra["objective"]
         outputs = outputs._replace(predictions=jnp.einsum("bth,khd->btkd", outputs.c, maps))
-        return problem.objective.score(*own, problem.look(outputs, batch), rng, True, maps)[:2]
+        return problem.objective.loss(
+            *own, problem.split_directions(outputs, batch), rng, True, maps
+        )[:2]
 
     outputs: Any = jax.jit(compute)(params)
-    maps: Any = linear_maps(params["model"])
+    maps: Any = problem.model.linear_maps(params["model"])
     gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)
     criterion = jax.jit(jax.value_and_grad(score, (0, 1), has_aux=True))
     return {

@@ -25,10 +25,10 @@ PAPER = {
     "num_offsets": 12,
     "batch_size": 8,
     "window_samples": 20480,
-    "num_groups": 1,
+    "num_shards": 1,
 }
 #: On an accelerator all of the paper's 8 devices are one: 64 windows, negatives of 8 each.
-WHOLE = {"batch_size": 64, "num_groups": 8}
+WHOLE = {"batch_size": 64, "num_shards": 8}
 SIZES = {"the paper's size": PAPER, "the demo's size": {**PAPER, "width": 128}}
 #: Steps of the GRU in one turn of its loops, tried there.
 UNROLLED = [1, 8, 16]

@@ -23,8 +23,7 @@ from cpc.estimators import (
     tuba,
 )
 from cpc.models import Baseline, GaussianConditional, JointCritic, SeparableCritic
-from cpc.types import UserError
-from experiments.launch import Config
+from experiments.command.config import Config
 
 Readings: TypeAlias = dict[str, Estimate]
 
@@ -41,7 +40,7 @@ class Estimator(NamedTuple):
     """How an estimator trains and what it reads, from the scores of a batch."""
 
     apply: Callable[[Any, Any, Any], tuple[Any, Readings, Any]]
-    """apply(scores, second, log_average) -> (to maximise, readings, log_average): `second` is what
+    """apply(scores, second, log_average) -> (to maximize, readings, log_average): `second` is what
     the second network says, `log_average` is MINE's."""
     second_sees: str = ""
     """What the second network sees: "" for none, "x", or "pair"."""
@@ -50,7 +49,7 @@ class Estimator(NamedTuple):
 
 
 def make_estimators(config: Config) -> dict[str, Estimator]:
-    """Every estimator by name. `js` also reads SMILE, which shares its training."""
+    """Return every estimator by name; `js` also reads SMILE, which shares its training."""
 
     def plain(name, estimate):
         def apply(scores, second, log_average):
@@ -102,26 +101,20 @@ class Method(NamedTuple):
     init: Callable[[Any, Any, Any], Any]
     """init(rng, x, y) -> the parameters."""
     apply: Callable[[Any, Any, Any, Any], tuple[Any, Readings, Any]]
-    """apply(params, log_average, x, y) -> (to maximise, readings, log_average)."""
+    """apply(params, log_average, x, y) -> (to maximize, readings, log_average)."""
 
 
 def make_methods(config: Config) -> dict[str, Method]:
-    """Every critic with every estimator, as "critic/estimator"; CLUB has its own network."""
+    """Return each critic with each estimator, as "critic/estimator"; CLUB has its own network."""
     estimators, chosen = make_estimators(config), {}
     widths = tuple(config.widths)
     critics = {
         "separable": SeparableCritic(widths, config.embedding),
         "joint": JointCritic(tuple(config.joint_widths)),
     }
-    for name in config.critics:
-        if name not in critics:
-            raise UserError(f"critics has {name!r}: choose of {', '.join(critics)}")
-    for name in config.estimators:
-        if name not in estimators:
-            raise UserError(f"estimators has {name!r}: choose of {', '.join(estimators)}")
-        if name == "club":
-            model = GaussianConditional(widths)
-            chosen["conditional/club"] = make_method(estimators[name], model, Baseline(widths))
+    if "club" in config.estimators:
+        model = GaussianConditional(widths)
+        chosen["conditional/club"] = make_method(estimators["club"], model, Baseline(widths))
     for critic in config.critics:
         for name in config.estimators:
             if name != "club":
@@ -132,7 +125,7 @@ def make_methods(config: Config) -> dict[str, Method]:
 
 
 def make_method(estimator: Estimator, critic: Any, baseline: Baseline) -> Method:
-    """The critic's scores, and the baseline's numbers if the estimator wants them."""
+    """Return an estimator with its critic, and with the baseline if it wants one."""
 
     def seen(x, y):
         return x if estimator.second_sees == "x" else jnp.concatenate([x, y], axis=1)
@@ -154,7 +147,7 @@ def make_method(estimator: Estimator, critic: Any, baseline: Baseline) -> Method
 
 @jax.custom_vjp
 def rein(values: jax.Array) -> jax.Array:
-    """Values as they are, within 1e6; backwards no entry pulls with a weight above 1.
+    """Return values within 1e6; backwards no entry pulls with a weight above 1.
 
     # Differs from Poole et al. (2019): the mean of e^f can pull on one pair of a batch with more
     # than float32 holds, which would end all estimators that train beside it.
@@ -171,7 +164,7 @@ rein.defvjp(
 def total_loss(
     methods: Mapping[str, Method], params: Any, log_averages: Any, data: Mapping[str, Any]
 ) -> tuple[Any, tuple[dict[str, Readings], Any]]:
-    """One loss for all: methods share no parameters, so that each trains as if alone.
+    """Return one loss for all methods, which share no parameters: each trains as if alone.
 
     `data` holds (x, y) for every method by its name.
     """
@@ -185,14 +178,14 @@ def total_loss(
 
 
 def init_methods(methods: Mapping[str, Method], rng: Any, data: Mapping[str, Any]) -> Any:
-    """Parameters of all methods, and the logarithm of MINE's averages."""
+    """Return the parameters of all methods, and the logarithm of MINE's averages."""
     keys = dict(zip(methods, jax.random.split(rng, len(methods)), strict=True))
     params = {name: method.init(keys[name], *data[name]) for name, method in methods.items()}
     return params, {name: jnp.zeros(()) for name in methods}
 
 
 def values_of(readings: Mapping[str, Readings]) -> dict[str, Any]:
-    """Nats by "critic/estimator", JS and SMILE apart."""
+    """Return nats by "critic/estimator", JS and SMILE apart."""
     return {
         f"{name.rsplit('/', 1)[0]}/{reading}": estimate.value
         for name, group in readings.items()
@@ -201,7 +194,7 @@ def values_of(readings: Mapping[str, Readings]) -> dict[str, Any]:
 
 
 def claims(config: Config) -> dict[str, dict[str, Any]]:
-    """Ceiling and label of each reading on a batch."""
+    """Return ceiling and label of each reading on a batch."""
     flat = jnp.zeros((config.batch_size, config.batch_size))
     found = {}
     for name, estimator in make_estimators(config).items():
@@ -213,7 +206,7 @@ def claims(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def describe(estimate: Estimate, name: str) -> dict[str, Any]:
-    """What may be claimed of a reading: its ceiling, None if there is none, and its label."""
+    """Return what may be claimed of a reading: its label, and its ceiling or None."""
     ceiling = float(estimate.ceiling)
     label = f"{estimate.side} bound" if estimate.is_bound else CAUTIONS.get(name, "no bound")
     return {"ceiling": ceiling if ceiling < float("inf") else None, "label": label}
@@ -236,7 +229,7 @@ def fit_and_read(
     a bound that was chosen on its own data is none.
 
     Returns:
-      Readings by name, nats: means over batches of `batch_size` held-out pairs.
+        Readings by name, nats: means over batches of `batch_size` held-out pairs.
     """
     tx = optax.adam(learning_rate)
     first = draw(rng)

@@ -1,6 +1,5 @@
 """The staircase: the information of correlated Gaussians rises while estimators train on them."""
 
-import json
 import math
 import pathlib
 from collections.abc import Callable
@@ -11,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
+from cpc.files import write_json
+from cpc.results import Frame, read_run
 from cpc.train import (
     ProgressWriter,
     fit,
@@ -21,8 +22,8 @@ from cpc.train import (
     replicate,
 )
 from cpc.types import UserError
-from experiments import launch
-from experiments.launch import Config
+from experiments.command import cli
+from experiments.command.config import Config
 from experiments.mutual_information.methods import (
     Estimator,
     claims,
@@ -38,7 +39,7 @@ MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
 
 def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
-    """Climb, then write the table; False if a signal stopped the climb."""
+    """Climb, then write the table; return False if a signal stopped the climb."""
     check(config)
     methods = {
         f"{name}/{key}": method
@@ -65,17 +66,14 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
             stop=stop,
         )
     if reason:
-        print(f"stopped by {reason}; to resume: {launch.command_line()}")
+        print(f"stopped by {reason}; to resume: {cli.command_line()}")
         return False
-    launch.write_json(folder / "table.json", make_table(config, folder))
+    write_json(folder / "table.json", make_table(config, read_run(folder).train))
     return True
 
 
 def check(config: Config) -> None:
-    """Levels, maps and windows that can be meant."""
-    for name in config.maps:
-        if name not in MAPS:
-            raise UserError(f"maps has {name!r}: choose of {', '.join(MAPS)}")
+    """Refuse levels, maps and windows that cannot be meant."""
     if not config.levels or not config.maps:
         raise UserError("levels or maps is empty: name one or more")
     for nats in config.levels:
@@ -89,12 +87,12 @@ def check(config: Config) -> None:
 
 
 def level(config: Config, step: int) -> np.float32:
-    """The information at a step, nats."""
+    """Return the information at a step, in nats."""
     return np.float32(config.levels[step // config.steps_per_level])
 
 
 def make_loss(config: Config, methods: dict) -> Callable:
-    """loss_fn(params, extra, batch, rng): draws its own pairs; `batch` is the information."""
+    """Return loss_fn(params, extra, batch, rng), which draws pairs; `batch` is the information."""
     exact = {name: make_estimators(config)[name] for name in config.estimators}
 
     def loss_fn(params, extra, batch, rng):
@@ -110,7 +108,7 @@ def make_loss(config: Config, methods: dict) -> Callable:
 
 
 def read_exactly(estimators: dict[str, Estimator], log_ratio: Any) -> dict[str, Any]:
-    """What each estimator reads with the critic that no training beats. A map changes nothing."""
+    """Return what each estimator reads with the exact log ratio, which a map does not change."""
     return {
         f"any/exact/{name}": estimator.apply(*estimator.exact(log_ratio), 0.0)[1]
         for name, estimator in estimators.items()
@@ -118,20 +116,20 @@ def read_exactly(estimators: dict[str, Estimator], log_ratio: Any) -> dict[str, 
 
 
 def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
-    """The state before the first step."""
+    """Return the state before the first step."""
     root = jax.random.key(config.seed)
     pair = jnp.zeros((2, config.batch_size, config.dim))
     # The shapes alone matter, and making networks one by one would compile for minutes.
-    initialise = jax.jit(
+    initialize = jax.jit(
         lambda rng: init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
     )
-    params, extra = initialise(root)
+    params, extra = initialize(root)
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
     return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
 
 
 def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
-    """The mean of each reading over a window of steps, and its spread from batch to batch."""
+    """Return a function to each reading's mean and spread over the batches of a window."""
 
     def summarize(sums, step):
         record = {"truth": float(level(config, step - 1))}
@@ -147,37 +145,29 @@ def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
     return summarize
 
 
-def make_table(config: Config, folder: pathlib.Path) -> list[dict[str, Any]]:
-    """Value, bias and spread of each reading at the end of each level: its last half."""
+def make_table(config: Config, train: Frame) -> list[dict[str, Any]]:
+    """Return value, bias and spread of each reading at the end of each level: its last half."""
     claimed = claims(config)
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    readings = [name for name in train if f"{name}/std" in train]
     rows = []
-    for place, truth in enumerate(config.levels):
-        end = (place + 1) * config.steps_per_level
-        last = [r for r in records if end - config.steps_per_level / 2 < r["step"] <= end]
-        for name in last[-1]:
-            if f"{name}/std" not in last[-1]:
-                continue
-            task, critic, reading = name.split("/")
-            means, stds = (
-                np.array([np.nan if r[key] is None else r[key] for r in last], float)
-                for key in (name, f"{name}/std")
-            )
+    for number, truth in enumerate(config.levels, start=1):
+        end = number * config.steps_per_level
+        last = train[train.step.gt(end - config.steps_per_level / 2) & train.step.le(end)]
+        for name in readings:
+            task, critic, estimator = name.split("/")
+            means, stds = (last[key].to_numpy(float) for key in (name, f"{name}/std"))
+            # One window in which a reading diverged leaves the level without a value.
             value = float(means.mean())
             rows.append(
                 {
                     "task": task,
                     "critic": critic,
-                    "estimator": reading,
+                    "estimator": estimator,
                     "truth": float(truth),
-                    "value": value if np.isfinite(value) else None,
-                    "bias": value - truth if np.isfinite(value) else None,
-                    "spread": _finite(np.sqrt(np.mean(stds**2) + np.var(means))),
-                    **claimed[reading],
+                    "value": value,
+                    "bias": value - truth,
+                    "spread": np.sqrt(np.mean(stds**2) + np.var(means)),
+                    **claimed[estimator],
                 }
             )
     return rows
-
-
-def _finite(value):
-    return float(value) if np.isfinite(value) else None

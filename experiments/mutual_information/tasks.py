@@ -9,30 +9,31 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.estimators import Task, beyond_normal, cca, ksg
+from cpc.files import write_json
+from cpc.results.scores import read_records
 from cpc.types import UserError
-from experiments import launch
-from experiments.launch import Config
+from experiments.command.config import Config
 from experiments.mutual_information.methods import claims, fit_and_read, make_methods
-from experiments.mutual_information.units import measure_each, read_recorded
+from experiments.mutual_information.units import measure_each
 
 #: Of the pairs of a sample: half trains, a quarter chooses the step, a quarter is read.
 PARTS = (0.5, 0.75)
 
 
 def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
-    """Measure task after task, then write the table; False if a signal stopped it."""
+    """Measure task after task, then write the table; return False if a signal stopped it."""
     tasks, recorded = choose(config), folder / "metrics.jsonl"
     fit = jax.jit(functools.partial(fit_seeds, config))
     if not measure_each(
         recorded, tasks, functools.partial(measure, config, fit), ("task", "truth")
     ):
         return False
-    launch.write_json(folder / "table.json", make_table(config, read_recorded(recorded)))
+    write_json(folder / "table.json", make_table(config, read_records(folder, [])))
     return True
 
 
 def choose(config: Config) -> list[Task]:
-    """The tasks whose names begin as one of the config's words; all, if it has none."""
+    """Return the tasks whose names begin as one of the config's words; all, if it has none."""
     quarter = config.num_samples // 4
     if quarter < config.batch_size:
         raise UserError(
@@ -47,7 +48,7 @@ def choose(config: Config) -> list[Task]:
 
 
 def measure(config: Config, fit: Any, task: Task) -> dict[str, Any]:
-    """Every estimate on a sample of each seed, sides scaled to unit variance as in the suite."""
+    """Return all estimates on a sample of each seed, its sides scaled as in the suite."""
     rngs = jax.random.split(jax.random.key(config.seed), config.num_seeds)
     pairs = [rescale(*task.sample(rng, config.num_samples)) for rng in rngs]
     x, y = (np.stack(side) for side in zip(*pairs, strict=True))
@@ -58,13 +59,13 @@ def measure(config: Config, fit: Any, task: Task) -> dict[str, Any]:
 
 
 def rescale(x: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Both sides with mean 0 and variance 1: information stays, and training is easier."""
+    """Return both sides with mean 0 and variance 1: information stays, and training is easier."""
     x, y = np.asarray(x), np.asarray(y)
     return (x - x.mean(0)) / x.std(0), (y - y.mean(0)) / y.std(0)
 
 
 def fit_seeds(config: Config, x: Any, y: Any, rngs: Any) -> dict[str, Any]:
-    """Train on the samples of all seeds at once; readings (seeds,) by name."""
+    """Train on the samples of all seeds at once; return readings (seeds,) by name."""
     train, chosen = (int(share * config.num_samples) for share in PARTS)
     methods = make_methods(config)
 
@@ -88,23 +89,21 @@ def fit_seeds(config: Config, x: Any, y: Any, rngs: Any) -> dict[str, Any]:
 
 
 def make_table(config: Config, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Mean, bias and spread over seeds of each estimate on each task."""
+    """Return mean, bias and spread over seeds of each estimate on each task."""
     rows, claimed = [], claims(config)
     for record in records:
         for name, values in record["estimates"].items():
-            estimator = name.split("/")[1]
-            known = np.array([np.nan if v is None else v for v in values], float)
-            value, spread = float(known.mean()), float(known.std())
-            finite = np.isfinite(value)
+            critic, estimator = name.split("/")
+            by_seed = np.array(values, float)  # null, where it diverged, becomes NaN
             rows.append(
                 {
                     "task": record["task"],
-                    "critic": name.split("/")[0],
+                    "critic": critic,
                     "estimator": estimator,
                     "truth": record["truth"],
-                    "value": value if finite else None,
-                    "bias": value - record["truth"] if finite else None,
-                    "spread": spread if finite else None,
+                    "value": by_seed.mean(),
+                    "bias": by_seed.mean() - record["truth"],
+                    "spread": by_seed.std(),
                     **claimed.get(estimator, {"ceiling": None, "label": "no bound, no critic"}),
                 }
             )

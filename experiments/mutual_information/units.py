@@ -1,14 +1,13 @@
 """Independent measurements one after the other: each is a line of metrics.jsonl once it is done."""
 
 import contextlib
-import json
 import pathlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
-from experiments import launch
+from experiments.command import cli
 
 
 def measure_each(
@@ -17,7 +16,7 @@ def measure_each(
     measure: Callable[[Any], dict[str, Any]],
     headline: tuple[str, ...],
 ) -> bool:
-    """Measure the units that are not recorded yet; False if a signal stopped it between two."""
+    """Measure the units that are not recorded yet; return False if a signal stopped it."""
     done = recorded.read_bytes().count(b"\n") if recorded.exists() else 0
     console = ProgressWriter(len(units), headline, seconds_between=0.0)
     if done:
@@ -30,15 +29,10 @@ def measure_each(
     ):
         for number, unit in enumerate(units[done:], start=1):
             if reason := stop():
-                console.say(f"stopped by {reason}; to resume: {launch.command_line()}")
+                console.say(f"stopped by {reason}; to resume: {cli.command_line()}")
                 return False
             record = {"step": done + number, "split": "train", **measure(unit)}
             record["steps_per_second"] = number / (time.perf_counter() - begin)
             for writer in (jsonl, console):
                 writer.write(record)
     return True
-
-
-def read_recorded(recorded: pathlib.Path) -> list[dict[str, Any]]:
-    """The records of all units, in their order."""
-    return [json.loads(line) for line in recorded.read_text().splitlines()]

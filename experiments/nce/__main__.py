@@ -14,18 +14,23 @@ from collections.abc import Callable
 
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict
 
-from experiments import launch
+from configs.keys import Key, make_config
+from cpc.files import read_json, write_json
+from experiments.command import cli, cluster, run_dir
 from experiments.nce import bound, hardness, noise, sampled
-from experiments.nce.rows import Finding
+from experiments.nce.findings import Finding, checks_frame, disagreeing
 
 SEED = 0
-QUICK = flags.DEFINE_bool("quick", False, "Small sizes, for a look: a fraction of the time.")
+KEYS = {
+    "protocol": Key("nce", "what is measured"),
+    "quick": Key(False, "small sizes"),
+    "seed": Key(SEED, "of all randomness"),
+}
 
 
 def experiments(quick: bool) -> dict[str, Callable[[], Finding]]:
-    """Each experiment with its numbers, in the order of the page."""
+    """Return each experiment with its numbers, in the order of the page."""
 
     def size(full, small):
         return small if quick else full
@@ -72,17 +77,18 @@ def experiments(quick: bool) -> dict[str, Callable[[], Finding]]:
 
 def run(workdir: str | None, quick: bool = False, device: str = "auto") -> None:
     """Measure what is not measured yet, and write the page."""
-    mesh = launch.start(device)
-    config = ConfigDict({"protocol": "nce", "quick": quick, "seed": SEED})
-    folder = launch.open_run(workdir, config, mesh)
+    mesh = cluster.start(device)
+    config = make_config(KEYS)
+    config.quick = quick
+    folder = run_dir.open_run(workdir, config, KEYS, mesh)
     path = folder / "nce.json"
-    findings = launch.read_json(path) if path.exists() else {}
+    findings = read_json(path) if path.exists() else {}
     todo = experiments(quick)
     began = time.monotonic()
     for number, (name, measure) in enumerate(todo.items(), 1):
         if name not in findings:
             findings[name] = measure()
-            launch.write_json(path, findings)
+            write_json(path, findings)
         seconds = time.monotonic() - began
         left = "" if number == len(todo) else f", {len(todo) - number} left"
         print(f"{number}/{len(todo)}  {name:20}  {verdict(findings[name])}  {seconds:.0f} s{left}")
@@ -91,8 +97,8 @@ def run(workdir: str | None, quick: bool = False, device: str = "auto") -> None:
 
 
 def report(folder: pathlib.Path) -> None:
-    """The page, and where everything is."""
-    from cpc.report.theory_page import write_theory_report  # matplotlib takes seconds
+    """Write the page, and say where everything is."""
+    from experiments.nce.page import write_theory_report  # matplotlib takes seconds
 
     page = write_theory_report(folder)
     print(f"table: {folder / 'nce.json'}")
@@ -101,24 +107,23 @@ def report(folder: pathlib.Path) -> None:
 
 
 def verdict(finding: Finding) -> str:
-    """One word, or which rows do not agree."""
-    wrong = [row["what"] for row in finding["rows"] if not row["agrees"]]
-    return "agrees" if not wrong else f"DISAGREES ({'; '.join(wrong)})"
+    """Return one word, or which checks do not agree."""
+    wrong = disagreeing(finding)
+    return f"DISAGREES ({'; '.join(wrong)})" if wrong else "agrees"
 
 
 def format_table(findings: dict[str, Finding]) -> str:
-    """Every row, aligned."""
+    """Return a line for every check, aligned."""
     lines = [("", "", "expected", "measured", "tolerance", "agrees")]
     for name, one in findings.items():
-        for row in one["rows"]:
-            numbers = (f"{row[key]:.5g}" for key in ("expected", "measured", "tolerance"))
-            expected, measured, tolerance = numbers
-            sign = "" if row["relation"] == "=" else f"{row['relation']} "
-            word = "yes" if row["agrees"] else "NO"
-            lines.append((name, row["what"], sign + expected, measured, tolerance, word))
+        for row in checks_frame(one).itertuples():
+            sign = "" if row.relation == "=" else f"{row.relation} "
+            numbers = f"{sign}{row.expected:.5g}", f"{row.measured:.5g}", f"{row.tolerance:.5g}"
+            lines.append((name, row.what, *numbers, "yes" if row.agrees else "NO"))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 if __name__ == "__main__":
-    launch.run(lambda: run(launch.WORKDIR.value, QUICK.value, launch.DEVICE.value))
+    QUICK = flags.DEFINE_bool("quick", False, "Small sizes, for a look: a fraction of the time.")
+    cli.run(lambda: run(cli.WORKDIR.value, QUICK.value, cli.DEVICE.value))

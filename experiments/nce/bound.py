@@ -17,20 +17,20 @@ from cpc.estimators.discrete_tasks import discrete_information
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.losses import info_nce
 from experiments.nce.enumerate import count_draws
-from experiments.nce.rows import Finding, finding, row
+from experiments.nce.findings import Finding, check, finding
 
 jit_info_nce = jax.jit(info_nce)
 
 
 def counted_loss(positive: Any, negatives: Any, counts: Any) -> np.ndarray:
-    """InfoNCE with each negative as often as `counts` (m, v) say; float64 (m,)."""
+    """Return InfoNCE with each negative as often as `counts` (m, v) say; float64 (m,)."""
     copies = negatives + np.log(np.maximum(counts, 1))
     arrays = (jnp.asarray(part, jnp.float32) for part in (positive, copies))
     return np.asarray(jit_info_nce(*arrays, jnp.asarray(counts > 0)), np.float64)
 
 
 def information_seen(joint: np.ndarray, n: int) -> dict[str, float]:
-    """The best critic's log N - L on p(x, c), I - KL, and what the usual derivation gives.
+    """Return the best critic's log N - L on p(x, c), I - KL, and the usual derivation's bound.
 
     Each by a sum over all there is: L over the joint's positives, KL of the mixture from the
     product over independent draws.
@@ -56,34 +56,34 @@ def information_seen(joint: np.ndarray, n: int) -> dict[str, float]:
 
 
 def identity(accuracy: float, sizes: Sequence[int]) -> Finding:
-    """For the best critic log N - L = I - KL(mixture || product), exactly, which bounds I."""
+    """Check that the best critic's log N - L is I - KL(mixture || product), which bounds I."""
     joint = np.array([[accuracy, 1 - accuracy], [1 - accuracy, accuracy]]) / 2
     truth = discrete_information(joint)
     seen = [information_seen(joint, n) for n in sizes]
     curves = {name: [one[name] for one in seen] for name in ("bound", "identity", "usual")}
     rounding = "float32 of log N"
-    rows = [
-        row(f"log N - L, N = {n}", one["bound"], one["identity"], 2e-6, rounding)
+    checks = [
+        check(f"log N - L, N = {n}", one["bound"], one["identity"], 2e-6, rounding)
         for n, one in zip(sizes, seen, strict=True)
     ]
-    rows += [
-        row(f"usual derivation, N = {n}", one["usual"], one["bound"], 0, "an inequality", "<=")
+    checks += [
+        check(f"usual derivation, N = {n}", one["usual"], one["bound"], 0, "an inequality", "<=")
         for n, one in zip(sizes, seen, strict=True)
     ]
-    worst = max(abs(r["measured"] - r["expected"]) for r in rows[: len(sizes)])
+    worst = max(abs(r["measured"] - r["expected"]) for r in checks[: len(sizes)])
     return finding(
         "What log N - L is, exactly",
         "with the best critic log N - L is I less the divergence of the mixture from the product, "
         "a lower bound that closes as N grows",
         f"the two differ by {worst:.1g} nats at most, and log N - L reaches "
         f"{100 * seen[-1]['bound'] / truth:.1f} % of I at N = {sizes[-1]}",
-        rows,
+        checks,
         {"n": sizes, "information": truth, **curves},
     )
 
 
 def best_with_repeats(accuracy: float, num_independent: int, num_copies: int) -> float:
-    """Greatest log N - L of critics b [x = c], if each independent negative comes several times."""
+    """Return the greatest log N - L of critics b [x = c], if each negative comes several times."""
     matching = np.arange(num_independent + 1)
     probability = binom.pmf(matching, num_independent, 0.5)
     counts = num_copies * np.stack([matching, num_independent - matching], 1)
@@ -98,24 +98,24 @@ def best_with_repeats(accuracy: float, num_independent: int, num_copies: int) ->
 
 
 def dependent_negatives(accuracy: float, num_negatives: int, independent: Sequence[int]) -> Finding:
-    """Negatives that depend on each other carry log N - L above I: the independent ones count.
+    """Check that negatives which depend on each other carry log N - L above I.
 
     Each number of `independent` divides `num_negatives`.
     """
     truth = binary_symmetric_task(accuracy).mutual_information
     values = [best_with_repeats(accuracy, j, num_negatives // j) for j in independent]
     reason = "an inequality, but for float32"
-    rows = [
-        row(f"all {num_negatives} independent", values[-1], truth, 1e-5, reason, "<="),
-        row(f"one, {num_negatives} times", values[0], truth, 0, reason, ">="),
-        row("fall with independent ones", np.diff(values).max(), 0, 1e-5, reason, "<="),
+    checks = [
+        check(f"all {num_negatives} independent", values[-1], truth, 1e-5, reason, "<="),
+        check(f"one, {num_negatives} times", values[0], truth, 0, reason, ">="),
+        check("fall with independent ones", np.diff(values).max(), 0, 1e-5, reason, "<="),
     ]
     return finding(
         "Negatives that repeat break the bound",
         f"no more than I = {truth:.4f} nats with {num_negatives} independent negatives, more with "
         f"one that is repeated {num_negatives} times, and a fall between",
         f"{values[-1]:.4f} and {values[0]:.4f} nats",
-        rows,
+        checks,
         {"independent": independent, "value": values, "information": truth, "num": num_negatives},
         claim="“log N - L never exceeds the information” fails unless the negatives are "
         f"independent of each other: it reads {values[0]:.2f} nats where there are {truth:.2f}.",
@@ -124,7 +124,7 @@ def dependent_negatives(accuracy: float, num_negatives: int, independent: Sequen
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))
 def read_batches(rng: Any, nats: Any, n: int, num_batches: int, dim: int) -> tuple[Any, Any]:
-    """What the exact critic reads and its shortfall, for each batch."""
+    """Return what the exact critic reads and its shortfall, for each batch."""
 
     def read(rng):
         scores = gaussian_log_ratio(*correlated_gaussians(rng, n, dim, nats), nats)
@@ -138,7 +138,7 @@ def read_batches(rng: Any, nats: Any, n: int, num_batches: int, dim: int) -> tup
 def bias_against_n(
     informations: Sequence[float], sizes: Sequence[int], num_pairs: int, seed: int, dim: int = 20
 ) -> Finding:
-    """The best that InfoNCE can read: below I and below log N, and low long before log N.
+    """Check the best that InfoNCE can read: below I and log N, and low long before log N.
 
     Where I is small its shortfall is Var(r) / 2 N, with (e^(2 I) - 1) / 2 N for correlated
     Gaussians; that is looked at where I = 1 / 2 and N = 64, on 16 times as many pairs.
@@ -156,21 +156,21 @@ def bias_against_n(
     _, short = read_batches(jax.random.key(seed), jnp.float32(0.5), 64, num_batches, dim)
     law, found = math.expm1(1) / 2, 64 * float(np.mean(short))
     error = 64 * float(np.std(short)) / math.sqrt(num_batches)
-    share, relative = (truth - biases) / log_n, biases / truth
-    rows = [
-        row("above I, greatest", -(biases + 4 * errors).min(), 0, 0, "4 standard errors", "<="),
-        row("above log N, greatest", (values - log_n).max(), 0, 1e-5, "float32", "<="),
-        row("N times bias, I = 0.5, N = 64", found, law, 4 * error + 2.2 / 64,
+    fraction, relative = (truth - biases) / log_n, biases / truth
+    checks = [
+        check("above I, greatest", -(biases + 4 * errors).min(), 0, 0, "4 standard errors", "<="),
+        check("above log N, greatest", (values - log_n).max(), 0, 1e-5, "float32", "<="),
+        check("N times bias, I = 0.5, N = 64", found, law, 4 * error + 2.2 / 64,
             "4 standard errors, and the next order"),
-        row("bias at up to 0.6 log N, greatest share", relative[share <= 0.6].max(), 0.10, 0.02,
-            "two digits, from N = 64 on", "<="),
+        check("bias at up to 0.6 log N, greatest fraction", relative[fraction <= 0.6].max(),
+            0.10, 0.02, "two digits, from N = 64 on", "<="),
     ]  # fmt: skip
-    said = f"{100 * relative[share <= 0.6].max():.0f} % at most up to 0.6 log N"
-    if (share > 0.9).any():
-        least_saturated = relative[share > 0.9].min()
+    said = f"{100 * relative[fraction <= 0.6].max():.0f} % at most up to 0.6 log N"
+    if (fraction > 0.9).any():
+        least_saturated = relative[fraction > 0.9].min()
         said += f", {100 * least_saturated:.0f} % at least above 0.9 log N"
-        rows.append(
-            row("bias above 0.9 log N, least share", least_saturated, 0.28, 0.02,
+        checks.append(
+            check("bias above 0.9 log N, least fraction", least_saturated, 0.28, 0.02,
                 "two digits, from N = 64 on", ">=")
         )  # fmt: skip
     return finding(
@@ -179,7 +179,7 @@ def bias_against_n(
         "up to 0.6 log N, and 28 % or more above 0.9 log N",
         f"N times the bias is {found:.3f} for {law:.3f} at I = 0.5; "
         + said,
-        rows,
-        {"information": informations, "n": sizes, "value": values, "share": share,
+        checks,
+        {"information": informations, "n": sizes, "value": values, "share": fraction,
          "relative_bias": relative},
     )  # fmt: skip

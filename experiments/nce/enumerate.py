@@ -10,7 +10,7 @@ from scipy.special import gammaln
 def count_draws(
     num: int, q: Float[np.ndarray, " v"]
 ) -> tuple[Int[np.ndarray, "r v"], Float[np.ndarray, " r"]]:
-    """How often each class is among `num` independent draws from q > 0, and how likely that is.
+    """Return how often each class is among `num` draws from q > 0, and how likely that is.
 
     A loss does not see the order of its negatives, and c copies of one weigh as much as a score
     higher by log c: the counts are all that an expectation needs.

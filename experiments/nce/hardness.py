@@ -17,11 +17,11 @@ from cpc.negatives import (
     negative_weights,
     solve_temperature,
 )
-from experiments.nce.rows import Finding, finding, row
+from experiments.nce.findings import Finding, check, finding
 
 
 def losses_at(positives: np.ndarray, beta: float, tau: float, num: int) -> tuple:
-    """InfoNCE, and the triplet loss of margin tau log K in its unit, against equal negatives."""
+    """Return InfoNCE and the triplet loss of margin tau log K, in its unit, on equal negatives."""
     scores = jnp.asarray(positives, jnp.float32)
     negatives = jnp.full((len(scores), num), beta, jnp.float32)
     hinge = triplet(scores, negatives, margin=tau * np.log(num)) / tau
@@ -30,7 +30,7 @@ def losses_at(positives: np.ndarray, beta: float, tau: float, num: int) -> tuple
 
 
 def threshold(beta: float, tau: float, counts: Sequence[int], num_points: int) -> Finding:
-    """InfoNCE is a triplet loss with its corner rounded off: at most log 2 above, at the threshold.
+    """Check that InfoNCE is a triplet loss with its corner rounded off, at most log 2 above.
 
     0 <= L - max(0, m - a) / tau <= log 2,  m = beta + tau log K
     """
@@ -44,23 +44,23 @@ def threshold(beta: float, tau: float, counts: Sequence[int], num_points: int) -
     predicted = [effective_margin(beta, tau, num, highest=np.inf) for num in counts]
     found = [one[3] for one in measured]
     grid = 12 * tau / (num_points - 1)
-    rows = [
-        row(f"threshold, K = {num}", at, m, grid, "the grid's step")
+    checks = [
+        check(f"threshold, K = {num}", at, m, grid, "the grid's step")
         for num, at, m in zip(counts, found, predicted, strict=True)
     ]
     slope = np.polyfit(np.log(counts), found, 1)[0]
-    rows += [
-        row("slope over log K", slope, tau, grid, "the grid's step"),
-        row("gap, greatest", max(one[4] for one in measured), np.log(2), 1e-4, "float32 of L"),
-        row("gap, least", min(one[5] for one in measured), 0, 1e-4, "float32 of L", ">="),
+    checks += [
+        check("slope over log K", slope, tau, grid, "the grid's step"),
+        check("gap, greatest", max(one[4] for one in measured), np.log(2), 1e-4, "float32 of L"),
+        check("gap, least", min(one[5] for one in measured), 0, 1e-4, "float32 of L", ">="),
     ]
     positives, soft, hinge, *_ = measured[-1]
     return finding(
         "InfoNCE against the triplet loss",
         "the two differ by at most log 2 = 0.6931, at the threshold beta + tau log K, whose slope "
         f"over log K is tau = {tau:g}",
-        f"at most {rows[-2]['measured']:.4f}, at thresholds with a slope of {slope:.4f}",
-        rows,
+        f"at most {checks[-2]['measured']:.4f}, at thresholds with a slope of {slope:.4f}",
+        checks,
         {"a": positives, "soft": soft, "hinge": hinge, "k": counts, "found": found,
          "predicted": predicted, "beta": beta, "tau": tau},
     )  # fmt: skip
@@ -69,11 +69,11 @@ def threshold(beta: float, tau: float, counts: Sequence[int], num_points: int) -
 def negatives_needed(
     densities: Sequence[float], rates: Sequence[float], num_anchors: int, seed: int
 ) -> Finding:
-    """So many independent negatives hold a hard one often enough, and one fewer do not.
+    """Check that so many negatives hold a hard one often enough, and one fewer do not.
 
     k = ceil( log(1 - h) / log(1 - rho) )
     """
-    rows, curves = [], {"rate": rates, "needed": {}, "share": {}}
+    checks, curves = [], {"rate": rates, "needed": {}, "share": {}}
     for i, density in enumerate(densities):
         needed = [min_negatives(density, rate) for rate in rates]
         # Class 1 is hard. Where the first one comes says how large k must be.
@@ -87,22 +87,24 @@ def negatives_needed(
             expected = float(hit_rate(density, k))
             error = np.sqrt(expected * (1 - expected) / num_anchors)
             few = f"4 standard errors of {num_anchors} anchors"
-            rows.append(row(f"hit rate, rho {density:g}, k = {k}", share, expected, 4 * error, few))
+            checks.append(
+                check(f"hit rate, rho {density:g}, k = {k}", share, expected, 4 * error, few)
+            )
             fewer = float(hit_rate(density, k - 1))
-            rows.append(row(f"that of {k - 1}", fewer, rate, 1e-9, "exact", "<="))
-    off = max(abs(r["measured"] - r["expected"]) for r in rows[::2])
+            checks.append(check(f"that of {k - 1}", fewer, rate, 1e-9, "exact", "<="))
+    off = max(abs(r["measured"] - r["expected"]) for r in checks[::2])
     return finding(
         "Negatives needed for a hard one",
-        "log(1 - h) / log(1 - rho) negatives hold a hard one in a share h of anchors; one fewer do "
-        "not",
-        f"shares of {num_anchors:,} anchors within {off:.3f} of it at every density and rate",
-        rows,
+        "log(1 - h) / log(1 - rho) negatives hold a hard one in a fraction h of anchors; one "
+        "fewer do not",
+        f"fractions of {num_anchors:,} anchors within {off:.3f} of it at every density and rate",
+        checks,
         curves,
     )
 
 
 def temperature(scores: np.ndarray, taus: np.ndarray, fractions: Sequence[float]) -> Finding:
-    """Entropy rises with tau from log 1 to log n, with a slope that is a variance; so it inverts.
+    """Check that entropy rises with tau from 0 to log n, with a slope that is a variance.
 
     dH / dtau = Var_p(s) / tau^3, p the softmax at tau
     """
@@ -116,24 +118,24 @@ def temperature(scores: np.ndarray, taus: np.ndarray, fractions: Sequence[float]
     reached = [float(entropy(row_of, float(tau))[0]) for tau in solved]
     shares = np.array([np.sort(np.asarray(negative_weights(row_of, float(t))[0])) for t in taus])
     scale = np.abs(slopes).max()
-    rows = [
-        row("slope, greatest error", np.abs(slopes - variance / taus**3).max() / scale, 0, 1e-4,
+    checks = [
+        check("slope, greatest error", np.abs(slopes - variance / taus**3).max() / scale, 0, 1e-4,
             "float32, of the greatest slope"),
-        row("entropy at the lowest tau", heights[0], 0, 0.05, "one greatest score, tau not 0"),
-        row("entropy at the highest tau", heights[-1], np.log(len(scores)), 0.05, "tau not inf"),
-        row("entropy falls by", -np.diff(heights).min(), 0, 1e-5, "float32", "<="),
+        check("entropy at the lowest tau", heights[0], 0, 0.05, "one greatest score, tau not 0"),
+        check("entropy at the highest tau", heights[-1], np.log(len(scores)), 0.05, "tau not inf"),
+        check("entropy falls by", -np.diff(heights).min(), 0, 1e-5, "float32", "<="),
     ]  # fmt: skip
-    rows += [
-        row(f"entropy at tau = {tau:.4f}", found, h, 1e-5, "float32")
+    checks += [
+        check(f"entropy at tau = {tau:.4f}", found, h, 1e-5, "float32")
         for tau, found, h in zip(solved, reached, wanted, strict=True)
     ]
     return finding(
         "Entropy against temperature",
         "H rises from 0 to log n with the slope Var_p(s) / tau^3, so that a temperature can be "
         "solved for any entropy between",
-        f"the slope is off by {rows[0]['measured']:.1g} of its greatest, and solved temperatures "
+        f"the slope is off by {checks[0]['measured']:.1g} of its greatest, and solved temperatures "
         f"give the wanted entropies within {np.abs(np.array(reached) - wanted).max():.1g} nats",
-        rows,
+        checks,
         {"tau": taus, "entropy": heights, "slope": slopes, "variance": variance / taus**3,
          "solved": solved, "wanted": wanted, "hardest": shares[:, -1],
          "harder_half": shares[:, len(scores) // 2 :].sum(1), "n": len(scores)},

@@ -11,13 +11,13 @@ import numpy as np
 from cpc.losses import nce
 from cpc.negatives import propose
 from cpc.negatives.proposal import GradientMode
-from experiments.nce.rows import Finding, finding, row
+from experiments.nce.findings import Finding, check, finding
 
 MODES: tuple[GradientMode, ...] = ("fixed", "stopped", "through")
 
 
 def population_loss(log_model: Any, log_noise: Any, data: Any, k: Any) -> Any:
-    """NCE with k noise samples on a vocabulary, averaged over data and noise without sampling."""
+    """Return NCE with k noise samples, averaged over data and noise without sampling."""
     # Beside a candidate that is surely told apart, one candidate's cost is left. `log_normalizer`
     # adds the log k of which a single noise sample knows nothing.
     surely = jnp.full_like(log_model, 1e4)
@@ -29,7 +29,7 @@ def population_loss(log_model: Any, log_noise: Any, data: Any, k: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnames="mode")
 def nce_ascent(theta: Any, proposal: Any, data: Any, k: Any, mode: GradientMode) -> Any:
-    """Objective, and its gradient, of the model softmax(theta) with noise softmax(proposal).
+    """Return the objective of softmax(theta) with noise softmax(proposal), and its gradient.
 
     Unless the mode is "fixed", the proposal is theta itself.
     """
@@ -43,7 +43,7 @@ def nce_ascent(theta: Any, proposal: Any, data: Any, k: Any, mode: GradientMode)
 
 
 def relative_errors(theta: Any, data: Any, noise: Any, counts: Sequence[int]) -> np.ndarray:
-    """|NCE gradient - likelihood gradient| / |likelihood gradient| for each number of samples."""
+    """Return how far NCE's gradient is from the likelihood's, relative to it, for each k."""
     theta, data, noise = (jnp.asarray(part, jnp.float32) for part in (theta, data, noise))
     exact = np.asarray(data - jax.nn.softmax(theta))
     gradients = [nce_ascent(theta, jnp.log(noise), data, float(k), "fixed")[1] for k in counts]
@@ -51,14 +51,14 @@ def relative_errors(theta: Any, data: Any, noise: Any, counts: Sequence[int]) ->
 
 
 def limit_constant(theta: Any, data: Any, noise: Any, order: int = 1) -> float:
-    """C of the relative error's term C / k^order: k q / (p + k q) is 1 - p / (k q) + ..."""
+    """Return C of the relative error's C / k^order: k q / (p + k q) is 1 - p / (k q) + ..."""
     p = np.exp(theta - np.logaddexp.reduce(theta))
     lost = (p / noise) ** order * (data - p)
     return float(np.linalg.norm(lost - p * lost.sum()) / np.linalg.norm(data - p))
 
 
 def likelihood_limit(num_classes: int, counts: Sequence[int], seed: int) -> Finding:
-    """With k noise samples the gradient of NCE is the likelihood's, but for C / k.
+    """Check that with k noise samples NCE's gradient is the likelihood's, but for C / k.
 
     dJ_k = sum_x k q / (p + k q) (p_data - p) grad log p  (Mnih and Teh 2012, section 3.1)
     """
@@ -69,16 +69,16 @@ def likelihood_limit(num_classes: int, counts: Sequence[int], seed: int) -> Find
     far = rng.permuted(data) ** 3  # frequent where the data are not
     noises = {"uniform": np.full(num_classes, 1 / num_classes), "far": far / far.sum()}
     noises["the model's own, frozen"] = model
-    curves, rows = {}, []
+    curves, checks = {}, []
     for name, noise in noises.items():
         errors = relative_errors(theta, data, noise, counts)
         constant = limit_constant(theta, data, noise)
         slope = np.log(errors[-1] / errors[-2]) / np.log(counts[-1] / counts[-2])
         bend = limit_constant(theta, data, noise, 2) / (constant * counts[-2])
         reason = "the next order, and float32"
-        rows.append(row(f"slope, {name} noise", slope, -1, bend + 0.01, reason))
-        rows.append(
-            row(
+        checks.append(check(f"slope, {name} noise", slope, -1, bend + 0.01, reason))
+        checks.append(
+            check(
                 f"k times error, {name} noise, k = {counts[-1]}",
                 counts[-1] * errors[-1],
                 constant,
@@ -87,14 +87,14 @@ def likelihood_limit(num_classes: int, counts: Sequence[int], seed: int) -> Find
             )
         )
         curves[name] = {"error": errors, "constant": constant}
-    slopes = [r["measured"] for r in rows[::2]]
+    slopes = [r["measured"] for r in checks[::2]]
     return finding(
         "NCE tends to maximum likelihood as 1 / k",
         "the relative distance of the two gradients is C / k, a slope of -1, with C known from "
         "p, q and the data",
         f"slopes from {min(slopes):.3f} to {max(slopes):.3f}, and k times the distance "
-        + ", ".join(f"{r['measured']:.3g} for {r['expected']:.3g}" for r in rows[1::2]),
-        rows,
+        + ", ".join(f"{r['measured']:.3g} for {r['expected']:.3g}" for r in checks[1::2]),
+        checks,
         {"k": counts, "noises": curves},
     )
 
@@ -118,8 +118,8 @@ def fit_means(
             where = {"fixed": 0.0, "stopped": jax.lax.stop_gradient(mu), "through": mu}[mode]
             y = jax.lax.stop_gradient(where) + standard
 
-            def log_density(at, centre):  # but for a constant, which is the same in both
-                return -jnp.square(at - centre) / 2
+            def log_density(at, center):  # but for a constant, which is the same in both
+                return -jnp.square(at - center) / 2
 
             return nce(
                 log_density(x, mu),
@@ -134,7 +134,7 @@ def fit_means(
 
 
 def fixed_noise_deviation(mean: float, k: int) -> float:
-    """Standard deviation of sqrt(n) (estimate - mean) with noise N(0, 1): a matter of quadrature.
+    """Return the standard deviation of sqrt(n) (estimate - mean) with noise N(0, 1).
 
     (A - m^2 (1 + 1 / k)) / A^2,  A = sum of h g^2,  m = sum of h g,  h = k q p / (p + k q),
     g = x - mean  (Gutmann and Hyvarinen 2012, theorem 3)
@@ -149,12 +149,12 @@ def fixed_noise_deviation(mean: float, k: int) -> float:
 def noise_modes(
     sizes: Sequence[int], k: int, num_runs: int, counts: Sequence[int], seed: int, mean: float = 0.3
 ) -> Finding:
-    """Noise that depends on the parameters learns, unless the gradient flows through it.
+    """Check that noise which depends on the parameters learns, unless gradients flow through it.
 
     Frozen at q = p_theta: k / (k + 1) times the likelihood's gradient (Goodfellow 2015). Through q:
     the objective is the constant -log(1 + k) + k log(k / (k + 1)).
     """
-    rows, curves = [], {"k": counts, "n": sizes, "ratio": {}, "error": {}, "expected": {}}
+    checks, curves = [], {"k": counts, "n": sizes, "ratio": {}, "error": {}, "expected": {}}
     rng = np.random.default_rng(seed)
     theta = jnp.asarray(rng.normal(size=8), jnp.float32)
     data = jnp.asarray(rng.dirichlet(np.ones(8)), jnp.float32)
@@ -165,10 +165,12 @@ def noise_modes(
         curves["ratio"][mode] = ratios
         for j, ratio, (value, _) in zip(counts, ratios, found, strict=True):
             wanted = j / (j + 1) if mode == "stopped" else 0.0
-            rows.append(row(f"gradient's share, {mode}, k = {j}", ratio, wanted, 1e-5, "float32"))
+            checks.append(
+                check(f"gradient's fraction, {mode}, k = {j}", ratio, wanted, 1e-5, "float32")
+            )
             if mode == "through":
                 constant = -np.log1p(j) + j * np.log(j / (j + 1))
-                rows.append(row(f"objective, k = {j}", value, constant, 1e-5, "float32"))
+                checks.append(check(f"objective, k = {j}", value, constant, 1e-5, "float32"))
     deviation = {"fixed": fixed_noise_deviation(mean, k), "stopped": np.sqrt(1 + 1 / k)}
     spread = 1 / np.sqrt(2 * num_runs)
     log_n = np.log(sizes)
@@ -183,15 +185,15 @@ def noise_modes(
         curves["error"][mode] = errors
         if mode == "through":
             moved = max(np.abs(fit).max() for fit in fits)
-            rows.append(row("way moved, through", moved, 0, 1e-5, "float32"))
+            checks.append(check("way moved, through", moved, 0, 1e-5, "float32"))
             curves["expected"][mode] = np.full(len(sizes), mean)
             continue
         curves["expected"][mode] = deviation[mode] / np.sqrt(sizes)
         slope = np.polyfit(log_n, np.log(errors), 1)[0]
         few = f"4 standard errors of {num_runs} runs"
-        rows.append(row(f"slope over n, {mode}", slope, -0.5, 4 * slope_error, few))
-        rows.append(
-            row(f"error times sqrt(n), {mode}, n = {sizes[-1]}", errors[-1] * np.sqrt(sizes[-1]),
+        checks.append(check(f"slope over n, {mode}", slope, -0.5, 4 * slope_error, few))
+        checks.append(
+            check(f"error times sqrt(n), {mode}, n = {sizes[-1]}", errors[-1] * np.sqrt(sizes[-1]),
                 deviation[mode], 4 * spread * deviation[mode], few)
         )  # fmt: skip
     fixed, stopped, through = (curves["error"][mode][-1] for mode in MODES)
@@ -202,7 +204,7 @@ def noise_modes(
         "objective is constant and nothing moves",
         f"errors at n = {sizes[-1]:,} are {fixed:.4f} with fixed noise, {stopped:.4f} with the "
         f"gradient stopped, and {through:.3f}, as at the start, with the gradient through it",
-        rows,
+        checks,
         curves,
         claim="“Noise that depends on the parameters cannot learn” fails: it learns "
         "where the gradient does not see it, and is stuck only where the gradient flows through "

@@ -10,7 +10,7 @@ import numpy as np
 
 from cpc.losses import info_nce, ranking_nce, sampled_softmax
 from experiments.nce.enumerate import count_draws
-from experiments.nce.rows import Finding, finding, row
+from experiments.nce.findings import Finding, check, finding
 
 DATA, NOISE = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
 
@@ -37,7 +37,16 @@ EXACT, _, KEPT, REMOVED, NONE = CONVENTIONS
 def expected_gradient(
     scores: Any, weight: Any, counts: Any, log_q: Any, num: Any, convention: str
 ) -> Any:
-    """Of the loss on scores (v,), over labels and samples; weight (v, r), counts (r, v)."""
+    """Return the gradient of the expected loss on scores (v,).
+
+    Args:
+        scores: (v,) of the classes.
+        weight: (v, r) probability of each label and sample.
+        counts: (r, v) how often each class is in each sample.
+        log_q: (v,) of the noise.
+        num: of negatives.
+        convention: key of `CONVENTIONS`.
+    """
 
     def loss(scores):
         v, r = weight.shape
@@ -57,7 +66,7 @@ def expected_gradient(
 def softmax_bias(
     data: np.ndarray, noise: np.ndarray, nums: Sequence[int], convention: str
 ) -> np.ndarray:
-    """Gradient at s = log p, where the full softmax has none, for each K, by enumeration. (k, v)"""
+    """Return the gradient (k, v) at s = log p, where the full softmax has none, for each K."""
     samples = [count_draws(num, noise) for num in nums]
     most = max(len(probability) for _, probability in samples)
     scores, log_q = (jnp.asarray(np.log(p), jnp.float32) for p in (data, noise))
@@ -74,7 +83,7 @@ def softmax_bias(
 def sampled_softmax_bias(
     counts: Sequence[int], data: np.ndarray = DATA, noise: np.ndarray = NOISE
 ) -> Finding:
-    """With log q off every candidate there is no bias; off the negatives alone it falls as 1 / K.
+    """Check the bias: none with log q off all candidates, 1 / K with it off the negatives.
 
     That needs accidental hits removed: kept, they stand beside the positive even in the limit,
     whose gradient is E_y [ (p_y e_y + p) / (1 + p_y) ] - p. Without correction the bias stays:
@@ -89,11 +98,11 @@ def sampled_softmax_bias(
     # The gradient at 1 / K = 0, on the line through the last two.
     line = {name: (last * g[-1] - before * g[-2]) / (last - before) for name, g in bias.items()}
     far = float((data / noise).max())
-    rows = [
-        row(f"largest bias of any K, {EXACT}", largest[EXACT].max(), 0, 1e-5, "float32 sums"),
-        row(f"slope over K, {REMOVED}", slope, -1, far / before, "the next order, max(p/q) / K"),
+    checks = [
+        check(f"largest bias of any K, {EXACT}", largest[EXACT].max(), 0, 1e-5, "float32 sums"),
+        check(f"slope over K, {REMOVED}", slope, -1, far / before, "the next order, max(p/q) / K"),
         *(
-            row(f"bias on a line to 1/K = 0, {name}", np.abs(line[name]).max(), expected,
+            check(f"bias on a line to 1/K = 0, {name}", np.abs(line[name]).max(), expected,
                 (far / last) ** 2, "the next order, (max(p/q) / K)^2")
             for name, expected in ((KEPT, twice), (NONE, limit))
         ),
@@ -105,7 +114,7 @@ def sampled_softmax_bias(
         f"{limit:.3f}",
         f"{largest[EXACT].max():.1g} at most, a slope of {slope:.2f}, and "
         f"{largest[NONE][-1]:.3f} at K = {last} after {largest[NONE][0]:.3f} at K = {counts[0]}",
-        rows,
+        checks,
         {"k": counts, "bias": largest, "limit": limit},
         claim="“More negatives give a better softmax” fails without a correction for q: "
         f"the bias went from {largest[NONE][0]:.3f} to {largest[NONE][-1]:.3f} as K grew from "

@@ -10,11 +10,11 @@ import numpy as np
 
 from cpc.data import make_batches
 from cpc.losses import streaming_info_nce
-from cpc.report.comparison import over_seeds
+from cpc.results import over_seeds
 from cpc.train import restore_params
 from cpc.types import Position, UserError
-from experiments import audio, launch, training
-from experiments.audio_data import load_data
+from experiments import training
+from experiments.modality import read_modality
 
 #: Windows whose latents are the anchors; the interval is over them.
 NUM_ANCHOR_WINDOWS = 16
@@ -22,27 +22,28 @@ NUM_ANCHOR_WINDOWS = 16
 MOST_BATCHES = 512
 #: Recordings that are looked for, if there are so many: up to this N it is a bound.
 WANTED_RECORDINGS = 1023
+#: Groups of the positions that the rule of the negatives looks at.
 ANCHOR, CANDIDATE = 0, 1
 
 
 def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
-    """Estimates by offset and N, the latter in powers of 2, as far as there are latents.
+    """Return estimates by offset and N, in powers of 2, as far as there are latents.
 
     The candidates of every anchor are its positive and N - 1 latents of other recordings: one of
     each recording first (as long as these suffice log N - L is a bound), then more of them.
 
     Returns:
-        {"step", "rows": [{"offset", "n", "value", "low", "high", "is_bound"}], "truth"}: nats,
-        intervals over windows; the truth where the source's is known.
+        {"step", "rows": [{"offset", "n", "value", "low", "high", "is_bound"}]}: nats, with
+        intervals over windows.
 
     Raises:
         UserError: the run has no checkpoint, or its held-out recordings are too few.
     """
-    config = launch.read_config(folder)
+    modality, config = read_modality(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
     variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
-    model = audio.build_model(config.model)
-    data = load_data(config, print)
+    model = modality.build_model(config)
+    data = modality.load_data(config, print)
     draw = make_batches(
         data.test,
         window_samples=config.data.window_samples,
@@ -52,18 +53,18 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     forward = jax.jit(lambda x: model.apply(variables, {"x": x}, False)[0])
 
     def windows() -> Iterator[tuple[int, int, Any]]:
-        """(utterance, start, outputs) of different windows."""
+        """Yield (utterance, start, outputs) of different windows."""
         seen = set()
         for number in range(MOST_BATCHES):
             batch = draw(number)
-            places = list(zip(batch["utterance"].tolist(), batch["start"].tolist(), strict=True))
-            if seen.issuperset(places):
+            starts = list(zip(batch["utterance"].tolist(), batch["start"].tolist(), strict=True))
+            if seen.issuperset(starts):
                 continue
             outputs = jax.device_get(forward(batch["x"]))
-            for row, place in enumerate(places):
-                if place not in seen:
-                    seen.add(place)
-                    yield *place, jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
+            for row, start in enumerate(starts):
+                if start not in seen:
+                    seen.add(start)
+                    yield *start, jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
 
     drawn, anchors = windows(), []
     for utterance, _, outputs in drawn:
@@ -86,18 +87,14 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         for n in sizes
         for row in estimates(z, predictions, latents[: n - 1], n - 1 <= num_independent)
     ]
-    truth = folder / "truth.json"
-    return {
-        "step": step,
-        "rows": rows,
-        "truth": launch.read_json(truth) if truth.exists() else None,
-    }
+    return {"step": step, "rows": rows}
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
-    """So many latents (n, d) of windows (utterance, z): one of each utterance, then the others.
+    """Draw so many latents (n, d) of windows (utterance, z): one of each utterance, then others.
 
-    Returns them, and of how many utterances they are.
+    Returns:
+        The latents, and how many utterances they are of.
     """
     rng, first, others = np.random.default_rng(0), {}, []
     for utterance, z in pool:
@@ -115,7 +112,7 @@ def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, in
 def estimates(
     z: np.ndarray, predictions: np.ndarray, latents: np.ndarray, is_bound: bool
 ) -> list[dict[str, Any]]:
-    """Log N - L by offset: z (b, t, d) and predictions (b, t, k, d) of the anchors' windows."""
+    """Return log N - L by offset for z (b, t, d) and predictions (b, t, k, d) of the anchors."""
     b, t, d = z.shape
     n = len(latents) + 1
     sequence, time = (
@@ -133,21 +130,21 @@ def estimates(
 
     @jax.jit  # the offset moves the anchors, so that one program serves them all
     def losses(queries, moved):
-        places = Position(sequence, moved, none, none)
-        return streaming_info_nce(queries, keys, places, candidates, is_candidate, 0)
+        anchors = Position(sequence, moved, none, none)
+        return streaming_info_nce(queries, keys, anchors, candidates, is_candidate, 0)
 
     rows = []
     for k in range(1, predictions.shape[2] + 1):
         loss, standing = losses(predictions[:, :, k - 1].reshape(-1, d), time + k)
         value = np.log(n) - np.asarray(loss).reshape(b, t)[:, : t - k]
         assert np.all(np.asarray(standing.counted).reshape(b, t)[:, : t - k] == 1)
-        mean, low, high = over_seeds(value.mean(axis=1).tolist())
+        mean, low, high, *_ = over_seeds(value.mean(axis=1).tolist())
         row = {"offset": k, "n": n, "value": mean, "low": low, "high": high}
         rows.append({**row, "is_bound": bool(is_bound)})
     return rows
 
 
 def is_candidate(anchor: Position, candidate: Position, offset: Any) -> Any:
-    """Latents of other recordings alone; the positive is among the anchors' own."""
+    """Return whether a latent is of another recording; the positive is among the anchors' own."""
     del anchor, offset
     return candidate.group == CANDIDATE

@@ -6,7 +6,7 @@ the scale, then the user's, then its own.
 
 import pathlib
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from configs import (
@@ -16,9 +16,11 @@ from configs import (
     image_fashion_mnist,
     image_imagenet,
 )
+from cpc.data import SAMPLE_RATE_HZ
+from cpc.files import flatten
 from cpc.types import UserError
-from experiments.launch import Config, flatten
-from experiments.sweep.cells import Cell, find_key, parse_value, with_settings
+from experiments.command.config import Config, with_settings
+from experiments.sweep.cells import parse_setting
 
 
 class Open(NamedTuple):
@@ -30,6 +32,7 @@ class Open(NamedTuple):
     cell: str = ""
     """The cell that varies it."""
     settings: Mapping[str, Any] = types.MappingProxyType({})
+    kind: str = "audio"
     why_not: str = "no key varies it"
     """Said where there is no cell."""
 
@@ -37,8 +40,8 @@ class Open(NamedTuple):
 class Scale(NamedTuple):
     """How much is made of every cell."""
 
-    audio: dict[str, Any]
-    image: dict[str, Any]
+    settings: dict[str, dict[str, Any]]
+    """By kind."""
     hardware: str
     seconds_per_step: dict[str, float]
     """By kind; empty where none was measured."""
@@ -48,19 +51,28 @@ class Scale(NamedTuple):
     """More, for all probes of the first cell and the networks trained on labels."""
 
 
+#: Names of the cells that tables, figures and the page speak of. They are directories of recorded
+#: reproductions, and are written here and nowhere else.
+MIXED, SAME, CURRENT = "mixed", "same", "current"
+MIXED_EXCL, SAME_EXCL = "mixed-excl", "same-excl"
+STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
+FAR_OFFSETS = "steps-20"
+IMAGE, IMAGE_GRU = "image", "image-gru"
+OTHER_SHARDS = "open-groups"
+
 #: Settings of Table 2's cells. The probes of Table 1 are fitted on the first.
 TABLE_2: dict[str, dict[str, Any]] = {
-    "mixed": {},
-    **{f"steps-{k}": {"model.num_offsets": k} for k in (2, 4, 8, 16)},
-    "same": {"data.one_speaker": True},
-    "mixed-excl": {"negatives.rule": "excluding_sequence"},
-    "same-excl": {"data.one_speaker": True, "negatives.rule": "excluding_sequence"},
-    "current": {"negatives.rule": "own_sequence"},
+    MIXED: {},
+    **{name: {"model.num_offsets": k} for k, name in STEPS.items() if name != MIXED},
+    SAME: {"data.one_speaker": True},
+    MIXED_EXCL: {"negatives.rule": "excluding_sequence"},
+    SAME_EXCL: {"data.one_speaker": True, "negatives.rule": "excluding_sequence"},
+    CURRENT: {"negatives.rule": "own_sequence"},
 }
 #: What a cell of Table 2 is probed for, but for the first.
 PHONES = {"probe.tasks": ("phones",), "probe.features": ("c",), "probe.hidden_width": 0}
-FIGURE_3 = {"steps-20": {"model.num_offsets": 20, "probe.tasks": ()}}
-IMAGES: dict[str, dict[str, Any]] = {"image": {}, "image-gru": {"model.context": "gru"}}
+FIGURE_3 = {FAR_OFFSETS: {"model.num_offsets": 20, "probe.tasks": ()}}
+IMAGES: dict[str, dict[str, Any]] = {IMAGE: {}, IMAGE_GRU: {"model.context": "gru"}}
 
 #: Section 1 of the paper and what it does not say, with a cell for each choice that a key makes.
 OPEN = (
@@ -70,15 +82,15 @@ OPEN = (
         "open-sampled",
         {"negatives.num_sampled": 128},
     ),
-    Open("whose windows a device contrasts", "", "open-groups", {"negatives.groups": 1}),
+    Open("whose windows a device contrasts", "", OTHER_SHARDS, {"negatives.shards": 1}),
     Open(
         "whether latents near the positive can be negatives",
-        "the positive never, its neighbours yes",
+        "the positive never, its neighbors yes",
         "open-window",
         {"negatives.window": 2},
     ),
     Open(
-        "scaling of the scores, normalisation of z and c",
+        "scaling of the scores, normalization of z and c",
         "none",
         "open-cosine",
         {"loss.cosine": True, "negatives.temperature": 0.1},
@@ -86,7 +98,7 @@ OPEN = (
     Open("sum or mean over offsets and time", "sum over offsets of means over anchors"),
     Open("norm of the audio encoder", "", "open-norm", {"model.norm": "channel"}),
     Open("padding of the audio encoder", "", "open-padding", {"model.padding": "same"}),
-    Open("initialisation", "of flax: LeCun's normal numbers, orthogonal in the recurrence"),
+    Open("initialization", "of flax: LeCun's normal numbers, orthogonal in the recurrence"),
     Open("state of the GRU at the start of a window", "zero"),
     Open("schedule of the learning rate", "", "open-schedule", {"optim.schedule": "cosine"}),
     Open("weight decay", "", "open-decay", {"optim.weight_decay": 0.01}),
@@ -99,52 +111,62 @@ OPEN = (
         {"data.window_samples": 10240},
     ),
     Open(
-        "optimizer and regularisation of the probe",
+        "optimizer and regularization of the probe",
         "Adam; weight decay by validation utterances",
         "open-probe",
         {"probe.num_epochs": 10},
     ),
-    Open("size of the pictures' context network", "", "image-gru", IMAGES["image-gru"]),
+    Open("size of the images' context network", "", IMAGE_GRU, IMAGES[IMAGE_GRU], "image"),
     Open(
-        "length of the pictures' training",
+        "length of the images' training",
         "as the config says",
+        kind="image",
         why_not="num_steps does; there is no cell of it",
     ),
 )
 
+#: What the scale of the paper takes from the card of its audio, whatever the data.
+PAPER_KEYS = (
+    "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
+    "model.context_width", "negatives.shards", "optim.learning_rate", "optim.schedule",
+    "optim.warmup_steps", "evaluate.num_windows",
+)  # fmt: skip
 SCALES = {
     "smoke": Scale(
-        audio={
-            "num_steps": 20,
-            "log_every": 10,
-            "eval_every": 20,
-            "save_every": 20,
-            "data.batch_size": 8,
-            "model.width": 16,
-            "model.context_width": 16,
-            "optim.warmup_steps": 2,
-            "evaluate.num_windows": 16,
-            "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
-            "probe.hidden_width": 8,
-            "probe.num_epochs": 1,
-            "probe.hours": 0.02,
-            "probe.minutes_per_speaker": 0.2,
-        },
-        image={
-            "num_steps": 20,
-            "log_every": 10,
-            "eval_every": 20,
-            "save_every": 20,
-            "data.batch_size": 32,
-            "model.width": 16,
-            "model.context_width": 16,
-            "model.context_layers": 1,
-            "optim.warmup_steps": 2,
-            "evaluate.num_images": 64,
-            "probe.tasks": ("linear", "supervised", "units"),
-            "probe.features": ("z", "c", "random z", "pixels"),
-            "probe.num_images": 2000,
-            "probe.num_epochs": 1,
+        settings={
+            "audio": {
+                "num_steps": 20,
+                "log_every": 10,
+                "eval_every": 20,
+                "save_every": 20,
+                "data.batch_size": 8,
+                "model.width": 16,
+                "model.context_width": 16,
+                "negatives.shards": 1,
+                "optim.warmup_steps": 2,
+                "evaluate.num_windows": 16,
+                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
+                "probe.hidden_width": 8,
+                "probe.num_epochs": 1,
+                "probe.hours": 0.02,
+                "probe.minutes_per_speaker": 0.2,
+            },
+            "image": {
+                "num_steps": 20,
+                "log_every": 10,
+                "eval_every": 20,
+                "save_every": 20,
+                "data.batch_size": 32,
+                "model.width": 16,
+                "model.context_width": 16,
+                "model.context_layers": 1,
+                "optim.warmup_steps": 2,
+                "evaluate.num_images": 64,
+                "probe.tasks": ("linear", "supervised", "units"),
+                "probe.features": ("z", "c", "random z", "pixels"),
+                "probe.num_images": 2000,
+                "probe.num_epochs": 1,
+            },
         },
         hardware="2 CPU cores",
         seconds_per_step={"audio": 0.05, "image": 0.05},
@@ -152,33 +174,35 @@ SCALES = {
         seconds_of_table_1=55,
     ),
     "small": Scale(
-        audio={
-            "num_steps": 400,
-            "log_every": 50,
-            "eval_every": 400,
-            "save_every": 400,
-            "data.batch_size": 8,
-            "model.width": 128,
-            "model.context_width": 256,
-            "negatives.groups": 1,
-            "optim.learning_rate": 2e-3,
-            "optim.schedule": "cosine",
-            "optim.warmup_steps": 50,
-            "evaluate.num_windows": 128,
-            "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
-            "probe.hidden_width": 64,
-            "probe.num_epochs": 3,
-            "probe.hours": 0.5,
-            "probe.minutes_per_speaker": 4.0,
-        },
-        image={
-            "num_steps": 300,
-            "log_every": 50,
-            "eval_every": 300,
-            "save_every": 300,
-            "probe.tasks": ("linear", "units"),
-            "probe.features": ("z", "c", "random z", "pixels"),
-            "probe.num_images": 10_000,
+        settings={
+            "audio": {
+                "num_steps": 400,
+                "log_every": 50,
+                "eval_every": 400,
+                "save_every": 400,
+                "data.batch_size": 8,
+                "model.width": 128,
+                "model.context_width": 256,
+                "negatives.shards": 1,
+                "optim.learning_rate": 2e-3,
+                "optim.schedule": "cosine",
+                "optim.warmup_steps": 50,
+                "evaluate.num_windows": 128,
+                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
+                "probe.hidden_width": 64,
+                "probe.num_epochs": 3,
+                "probe.hours": 0.5,
+                "probe.minutes_per_speaker": 4.0,
+            },
+            "image": {
+                "num_steps": 300,
+                "log_every": 50,
+                "eval_every": 300,
+                "save_every": 300,
+                "probe.tasks": ("linear", "units"),
+                "probe.features": ("z", "c", "random z", "pixels"),
+                "probe.num_images": 10_000,
+            },
         },
         hardware="2 fast CPU cores",
         seconds_per_step={"audio": 0.2, "image": 0.5},
@@ -186,23 +210,14 @@ SCALES = {
         seconds_of_table_1=440,
     ),
     "paper": Scale(
-        audio={
-            "num_steps": 300_000,
-            "log_every": 200,
-            "eval_every": 5_000,
-            "save_every": 5_000,
-            "data.batch_size": 64,
-            "model.width": 512,
-            "model.context_width": 256,
-            "negatives.groups": 8,
-            "optim.learning_rate": 2e-4,
-            "optim.schedule": "constant",
-            "optim.warmup_steps": 1_000,
-            "evaluate.num_windows": 256,
-            "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
+        settings={
+            "audio": {
+                **{key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
+                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
+            },
+            "image": {"probe.tasks": ("linear", "supervised", "units")},
         },
-        image={"probe.tasks": ("linear", "supervised", "units")},
-        hardware="a GPU a cell of audio, a pod a cell of pictures",
+        hardware="a GPU a cell of audio, a pod a cell of images",
         seconds_per_step={},
         seconds_per_cell=0,
         seconds_of_table_1=0,
@@ -213,15 +228,49 @@ DATA = {"synthetic": audio_synthetic, "voices": audio_voices, "librispeech": aud
 DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "paper": "librispeech"}
 #: What may be asked for, and the cells that it needs.
 PARTS = {
-    "table 1": ("mixed",),
+    "table 1": (MIXED,),
     "table 2": tuple(TABLE_2),
     "table 3": tuple(IMAGES),
-    "table 4": ("image",),
-    "figure 2": ("mixed",),
-    "figure 3": ("steps-20",),
-    "figure 5": ("image",),
-    "open": ("mixed", "image", *(one.cell for one in OPEN if one.cell)),
-    "bound": (*TABLE_2, "open-groups"),
+    "table 4": (IMAGE,),
+    "figure 2": (MIXED,),
+    "figure 3": (FAR_OFFSETS,),
+    "figure 5": (IMAGE,),
+    "open": (MIXED, IMAGE, *(one.cell for one in OPEN if one.cell)),
+    "bound": (*TABLE_2, OTHER_SHARDS),
+}
+
+
+class Kind(NamedTuple):
+    """What a reproduction knows of a kind of data."""
+
+    base: Callable[[str, str], Any]
+    """base(scale, data) -> the module of the config that cells start from."""
+    describe: Callable[[Config], str]
+    """A step and the network, in words."""
+    paper: str
+    """The same of the paper."""
+    card: str
+    """The config whose docstring says where the paper's data come from."""
+
+
+KINDS = {
+    "audio": Kind(
+        lambda scale, data: DATA[data],
+        lambda c: (
+            f"{c.data.batch_size} windows of {c.data.window_samples / SAMPLE_RATE_HZ:.2f} s, "
+            f"{c.model.width} channels, context {c.model.context_width}"
+        ),
+        "about 300,000 steps of 64 windows of 1.28 s, 512 and 256",
+        "configs/audio_librispeech.py",
+    ),
+    "image": Kind(
+        lambda scale, data: image_imagenet if scale == "paper" else image_fashion_mnist,
+        lambda c: (
+            f"{c.data.batch_size} images of {c.augment.crop} pixels, encoder {c.model.encoder}"
+        ),
+        "512 images of 256 pixels, ResNet-v2-101",
+        "configs/image_imagenet.py",
+    ),
 }
 
 
@@ -230,56 +279,58 @@ class Planned(NamedTuple):
 
     name: str
     kind: str
-    """audio or image: the experiment's module."""
     config: pathlib.Path
     """The config's file."""
     settings: dict[str, Any]
 
 
 def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]:
-    """The config that cells of a kind start from, and its file."""
-    pictures = image_imagenet if scale == "paper" else image_fashion_mnist
-    module: Any = DATA[data] if kind == "audio" else pictures
+    """Return the config that cells of a kind start from, and its file."""
+    module = KINDS[kind].base(scale, data)
     return module.get_config(), pathlib.Path(module.__file__)
 
 
 def parse_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
-    """What the user sets: "key=value" each, but nothing that the cells differ in."""
+    """Return what the user sets: "key=value" each, but nothing that the cells differ in."""
     own = {key for cell in (*TABLE_2.values(), *IMAGES.values()) for key in cell} | {"seed"}
     settings = {}
     for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
+        if "=" not in text:
             raise UserError(
                 f"{text!r} sets nothing: write key=value, such as data.path=LibriSpeech"
             )
-        key = find_key(config, key.strip())
+        key, value = parse_setting(config, text)
         if key in own:
             raise UserError(f"{key} is what the cells differ in: leave it out")
-        settings[key] = parse_value(config, key, value)
-    return settings
-
-
-def open_settings(one: Open, base: Config) -> dict[str, Any]:
-    """A cell's settings; what would change nothing is turned into what does."""
-    settings, known = dict(one.settings), dict(flatten(base))
-    if all(known.get(key) == value for key, value in settings.items()):
-        other = {"negatives.groups": 4, "optim.schedule": "constant"}
-        settings = {key: other.get(key, value) for key, value in settings.items()}
-    if "data.window_samples" in settings:
-        settings["data.window_samples"] = min(10240, known["data.window_samples"] // 2)
+        settings[key] = value
     return settings
 
 
 def cells_of(parts: Sequence[str], scale: str) -> list[str]:
-    """Names of the cells that some parts need, each once; the smoke test varies nothing open."""
+    """Return the cells that some parts need, each once; the smoke test varies nothing open."""
     names = [name for part in parts if (part, scale) != ("open", "smoke") for name in PARTS[part]]
     return list(dict.fromkeys(names))
 
 
 def kind_of(name: str) -> str:
-    """The experiment of a cell."""
-    return "image" if name in IMAGES else "audio"
+    """Return the kind of data of a cell; "audio" of a choice that has none."""
+    return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
+
+
+def shared_settings(kind: str, scale: str, user: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what all cells of a kind set: what the scale sets, and then the user."""
+    return {**SCALES[scale].settings[kind], **user.get(kind, {})}
+
+
+def open_settings(one: Open, base: Config) -> dict[str, Any]:
+    """Return a cell's settings; what would change nothing is turned into what does."""
+    settings, known = dict(one.settings), flatten(base)
+    if all(known.get(key) == value for key, value in settings.items()):
+        other = {"negatives.shards": 4, "optim.schedule": "constant"}
+        settings = {key: other.get(key, value) for key, value in settings.items()}
+    if "data.window_samples" in settings:
+        settings["data.window_samples"] = min(10240, known["data.window_samples"] // 2)
+    return settings
 
 
 def plan_cells(
@@ -289,7 +340,7 @@ def plan_cells(
     user: Mapping[str, Mapping[str, Any]],
     num_seeds: int,
 ) -> list[Planned]:
-    """Each cell with each seed; `user` are settings by kind.
+    """Return each cell with each seed; `user` are settings by kind.
 
     >>> planned = plan_cells(["mixed", "steps-2"], "smoke", "synthetic", {}, 2)
     >>> [cell.name for cell in planned]
@@ -299,12 +350,12 @@ def plan_cells(
     for name in names:
         kind = kind_of(name)
         config, path = base_config(kind, scale, data)
-        shared = {**getattr(SCALES[scale], kind), **user.get(kind, {})}
-        base = with_settings(config, shared)
+        shared = shared_settings(kind, scale, user)
         own = {**TABLE_2, **FIGURE_3, **IMAGES}.get(name)
         if own is None:
+            base = with_settings(config, shared)
             own = open_settings(next(one for one in OPEN if one.cell == name), base)
-        if kind == "audio" and name not in ("mixed", *FIGURE_3):
+        if kind == "audio" and name not in (MIXED, *FIGURE_3):
             own = {**PHONES, **own}
         for seed in range(config.seed, config.seed + num_seeds):
             settings = {**shared, **own, "seed": seed}
@@ -313,29 +364,23 @@ def plan_cells(
 
 
 def config_of(cell: Planned, scale: str, data: str) -> Config:
-    """The whole config of a cell."""
+    """Return the whole config of a cell."""
     return with_settings(base_config(cell.kind, scale, data)[0], cell.settings)
-
-
-def as_cells(planned: Sequence[Planned]) -> list[Cell]:
-    """As a sweep has them."""
-    return [Cell(cell.name, cell.settings) for cell in planned]
 
 
 def describe_open(
     scale: str, data: str, user: Mapping[str, Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    """What is open, what is chosen here, and how a cell varies it; for the page."""
+    """Return what is open, what is chosen here, and how a cell varies it; for the page."""
     rows = []
     for one in OPEN:
-        kind = kind_of(one.cell) if one.cell else "audio"
-        shared = {**getattr(SCALES[scale], kind), **user.get(kind, {})}
-        base = with_settings(base_config(kind, scale, data)[0], shared)
-        known = dict(flatten(base))
-        own = open_settings(one, base) if one.cell else {}
+        config, _ = base_config(one.kind, scale, data)
+        base = with_settings(config, shared_settings(one.kind, scale, user))
+        own, known = open_settings(one, base) if one.cell else {}, flatten(base)
         keys = ", ".join(f"{key}={known[key]}" for key in own)
         rows.append(
             {
+                "kind": one.kind,
                 "what": one.what,
                 "choice": "; ".join(part for part in (one.here, keys) if part),
                 "cell": one.cell,
@@ -346,32 +391,21 @@ def describe_open(
 
 
 def describe_size(planned: Sequence[Planned], scale: str, data: str) -> str:
-    """What the cells are, in a sentence."""
+    """Return what the cells are, in a sentence."""
     parts = []
-    for kind in ("audio", "image"):
+    for kind, known in KINDS.items():
         cells = [cell for cell in planned if cell.kind == kind]
-        if not cells:
-            continue
-        c = config_of(cells[0], scale, data)
-        if kind == "audio":
-            what = f"{c.data.batch_size} windows of {c.data.window_samples / 16000:.2f} s"
-            net = f"{c.model.width} channels, context {c.model.context_width}"
-            paper = "the paper: about 300,000 steps of 64 windows of 1.28 s, 512 and 256"
-            source = data
-        else:
-            what = f"{c.data.batch_size} pictures of {c.augment.crop} pixels"
-            net = f"encoder {c.model.encoder}"
-            paper = "the paper: 512 pictures of 256 pixels, ResNet-v2-101"
-            source = c.data.source
-        parts.append(
-            f"Runs of {kind} ({source}): {len(cells)}, each of {c.num_steps:,} steps of {what}, "
-            f"{net} ({paper})"
-        )
+        if cells:
+            c, card = config_of(cells[0], scale, data), cells[0].config.stem
+            parts.append(
+                f"Runs of {kind} ({card.removeprefix(f'{kind}_')}): {len(cells)}, each of "
+                f"{c.num_steps:,} steps of {known.describe(c)} (the paper: {known.paper})"
+            )
     return "; ".join(parts)
 
 
 def estimate_seconds(planned: Sequence[Planned], scale: str) -> float | None:
-    """Time of all cells one after the other; None where none was ever measured."""
+    """Return the time of all cells one after the other; None where none was ever measured."""
     size = SCALES[scale]
     if not size.seconds_per_step:
         return None
@@ -379,5 +413,5 @@ def estimate_seconds(planned: Sequence[Planned], scale: str) -> float | None:
     for cell in planned:
         steps = cell.settings["num_steps"]
         seconds += size.seconds_per_cell + size.seconds_per_step[cell.kind] * steps
-        seconds += size.seconds_of_table_1 * cell.name.startswith("mixed,")
+        seconds += size.seconds_of_table_1 * cell.name.startswith(f"{MIXED},")
     return seconds

@@ -1,0 +1,123 @@
+"""Figures of a reproduction: the paper's 2 and 3, and two that it lacks."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from cpc.report.draw import BLUE, GRAY, GREEN, INK, RED, add_legend, label, make_figure
+from cpc.results import Difference, Frame
+
+
+def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str]) -> Figure:
+    """Draw points (n, 2) in the color of their speaker, whose name stands among them."""
+    figure, (axes,) = make_figure(1, row_height=5.2)
+    colors = colormaps["tab10"](np.arange(10))
+    for place, number in enumerate(np.unique(speaker)):
+        mine = points[speaker == number]
+        axes.scatter(*mine.T, s=16, color=colors[place % 10], alpha=0.8, linewidths=0)
+        axes.annotate(
+            names[int(number)],
+            (float(np.median(mine[:, 0])), float(np.median(mine[:, 1]))),
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color=INK,
+            parse_math=False,
+            bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]},
+        )
+    axes.set_axis_off()
+    return figure
+
+
+def offsets_figure(frame: Frame, frame_ms: float) -> Figure:
+    """Draw the paper's Figure 3 in both readings; the frame is that of `judge.Offsets`."""
+    figure, panels = make_figure(2, num_columns=2, row_height=3.4)
+    readings = (
+        ("acc_top1", "beats every negative", frame["chance %"], BLUE),
+        ("acc_pairwise", "negatives beaten", np.full(len(frame), 50), GREEN),
+    )
+    for axes, (name, words, chance, color) in zip(panels, readings, strict=True):
+        x, (mean, low, high) = frame_ms * frame.offset, np.array([*frame[f"{name} %"]]).T
+        axes.plot(x, mean, "o-", color=color, markersize=4, label=name)
+        if np.isfinite(low).all():
+            axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.plot(x, chance, ":", color=RED, label="chance")
+        label(axes, "milliseconds ahead", "percent", f"{name}: {words}")
+        axes.set_ylim(0, 102)
+        add_legend(axes)
+    return figure
+
+
+def bound_figure(rows: Frame, truth: Mapping[int, float]) -> Figure:
+    """Draw log N - L against N, an offset a line, below its ceiling log N.
+
+    Args:
+        rows: offset, n, value, low, high, is_bound.
+        truth: by offset, where it is known.
+    """
+    figure, (axes,) = make_figure(1, row_height=4.2)
+    offsets, sizes = sorted(rows.offset.unique()), sorted(rows.n.unique())
+    shown = offsets[:: max(1, len(offsets) // 6)]
+    for place, offset in enumerate(shown):
+        color = colormaps["viridis"](0.05 + 0.85 * place / max(1, len(shown) - 1))
+        mine = rows[rows.offset == offset].sort_values("n")
+        axes.plot(mine.n, mine.value, "o-", color=color, markersize=4, label=f"offset {offset}")
+        if np.isfinite(mine.low + mine.high).all():
+            axes.fill_between(mine.n, mine.low, mine.high, color=color, alpha=0.12, linewidth=0)
+        if offset in truth:
+            axes.axhline(truth[offset], color=color, linestyle=":", linewidth=1.2)
+    axes.plot(sizes, np.log(sizes), "--", color=RED, linewidth=1.2, label="ceiling log N")
+    last = rows.n[rows.is_bound].max()
+    if last < sizes[-1]:
+        axes.axvline(last, color=GRAY, linewidth=1, label="a bound up to here, then an estimate")
+    axes.set_xscale("log", base=2)
+    # In plain digits: a power's exponent would load all fonts of mathematics.
+    axes.set_xticks(sizes, [f"{n:,}" for n in sizes])
+    label(axes, "N, the positive among them", "nats", "log N − L on held-out windows")
+    add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def spread(heights: np.ndarray, gap: float) -> np.ndarray:
+    """Return ascending heights moved apart to at least a gap, as far up as others go down.
+
+    >>> spread(np.array([0.0, 0.5, 0.5, 1.0]), 0.25)
+    array([0.   , 0.375, 0.625, 1.   ])
+    """
+    steps = gap * np.arange(len(heights))
+    pushed_up = np.maximum.accumulate(heights - steps)
+    pushed_down = np.minimum.accumulate((heights - steps)[::-1])[::-1]
+    return (pushed_up + pushed_down) / 2 + steps
+
+
+def bound_and_probe_figure(points: Frame, taus: Mapping[str, Difference | None]) -> Figure:
+    """Draw a point a run: its strict bound, and what a linear probe reads off c.
+
+    Args:
+        points: data, cell, nats, percent; a panel for each data.
+        taus: rank correlation by data.
+    """
+    figure, panels = make_figure(points.data.nunique(), num_columns=2, row_height=3.9)
+    for axes, (data, runs) in zip(panels, points.groupby("data"), strict=True):
+        runs = runs.sort_values("percent", kind="stable")
+        axes.plot(runs.nats, runs.percent, "o", color=BLUE, markersize=5)
+        low, high = axes.get_ylim()
+        heights = spread((runs.percent.to_numpy() - low) / (high - low), 0.045)
+        for run, height in zip(runs.itertuples(), heights, strict=True):
+            axes.annotate(
+                run.cell.removeprefix("open-"),
+                (run.nats, run.percent),
+                xytext=(1.03, height),
+                textcoords="axes fraction",
+                va="center",
+                fontsize=7,
+                color=INK,
+                arrowprops={"arrowstyle": "-", "color": GRAY, "linewidth": 0.5, "shrinkB": 3},
+            )
+        tau = taus[data]
+        words = f", τ {tau.value:.2f}" if tau and math.isfinite(tau.value) else ""
+        label(axes, "strict bound, nats", "phones, percent", f"{data}{words}")
+    return figure

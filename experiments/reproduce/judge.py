@@ -1,0 +1,400 @@
+"""What the cells of a reproduction measured, and which of the paper's claims they bear out."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from cpc.files import read_json
+from cpc.results import (
+    Difference,
+    Frame,
+    Run,
+    last_evaluation,
+    last_scores,
+    over_seeds,
+    read_run,
+    score_frame,
+    stem,
+)
+from cpc.results.compare import independent_difference
+from cpc.types import UserError
+from experiments.reproduce.cells import FAR_OFFSETS
+from experiments.reproduce.claims import CHANCE, TABLES, PaperTable
+
+#: Rows that the paper gives as equal are equal here if their difference surely lies within these.
+EQUAL_POINTS = 1.0
+NUM_DRAWS = 4000
+#: Of a curve over offsets: neighbors share windows, so that p is too small; and where all but a
+#: few offsets are at chance, there is no curve.
+SURE, FEWEST_OFFSETS = 0.01, 3
+#: So many rows have few enough orders to go through.
+MOST_PERMUTED = 8
+
+HELD, REFUTED, UNTOLD = "held", "did not hold", "cannot be told"
+MISSING = "not measured"
+UNKNOWN = Difference(math.nan, math.nan, math.nan)
+VERDICTS = {
+    HELD: "Held",
+    REFUTED: "Did not hold",
+    UNTOLD: "Cannot be told at this size (intervals overlap)",
+    MISSING: "Not measured",
+}
+
+
+class Reproduction(NamedTuple):
+    """A folder of cells, read as far as they are."""
+
+    folder: Path
+    plan: dict[str, Any]
+    runs: dict[str, list[Run]]
+    """By cell, one for each seed that has recorded something."""
+    scores: Frame
+    """The last scores of all runs: their fields, and the cell."""
+    problems: list[str]
+    """A sentence for each cell that failed and each file that is damaged."""
+    waiting: list[str]
+    """Cells that have not begun."""
+
+
+class Result(NamedTuple):
+    """A table of the paper on one labelled set."""
+
+    table: PaperTable
+    data: str
+    rows: Frame
+    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds."""
+    pairs: Frame
+    """A row for each pair of each claim: claim, lower, relation, higher, verdict, and value, low,
+    high of the higher minus the lower in points."""
+    order: Difference | None
+    """Kendall's tau of the order against the paper's, and its p."""
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """What became of each claim."""
+        return {
+            str(claim): join(rows.verdict.tolist())
+            for claim, rows in self.pairs.groupby("claim", sort=False)
+        }
+
+
+def read_reproduction(folder: str | Path) -> Reproduction:
+    """Return the plan of a folder and what its cells recorded.
+
+    Raises:
+        UserError: the folder holds no reproduction.
+    """
+    folder = Path(folder)
+    path = folder / "sweep.json"
+    recorded = read_json(path) if path.exists() else {}
+    plan = recorded.get("reproduction") if isinstance(recorded, dict) else None
+    if not isinstance(plan, dict):
+        raise UserError(
+            f"{folder} holds no reproduction: give the --workdir of python -m experiments.reproduce"
+        )
+    names = list(recorded.get("cells", {}))
+    runs: dict[str, list[Run]] = {stem(name): [] for name in names}
+    problems, begun, scores = [], set(), [score_frame([]).assign(cell="")]
+    for name in names:
+        if failure := read_failure(folder / name):
+            problems.append(f"{name}: {failure}")
+            begun.add(stem(name))
+        try:
+            run = read_run(folder / name)
+        except UserError:  # it has recorded nothing
+            continue
+        problems += run.problems
+        runs[stem(name)].append(run)
+        seed = int(run.config.get("seed") or 0)
+        scores.append(last_scores(run.scores).assign(cell=stem(name), seed=seed))
+    waiting = [cell for cell, found in runs.items() if not found and cell not in begun]
+    filled = [frame for frame in scores if len(frame)] or scores[:1]
+    return Reproduction(folder, plan, runs, pd.concat(filled), problems, waiting)
+
+
+def read_failure(folder: Path) -> str:
+    """Return why a cell failed and how to try again; "" if it did not."""
+    try:
+        failure = read_json(folder / "failed.json")
+        return f"failed: {failure['error']}. To try again: {failure['command']}"
+    except (UserError, LookupError, TypeError):
+        return ""
+
+
+def read_results(reproduction: Reproduction) -> list[Result]:
+    """Return each table that was asked for, once for each set that its task was probed on."""
+    scores = reproduction.scores
+    return [
+        read_result(scores, table, data)
+        for table in TABLES
+        if f"table {table.number}" in reproduction.plan["parts"]
+        for data in labelled_sets(scores, table) or [""]
+    ]
+
+
+def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
+    """Return a table as far as it is measured."""
+    rows = measure(scores, table, data)
+    return Result(table, data, rows, judge(table, rows), order_agreement(rows))
+
+
+def labelled_sets(scores: Frame, table: PaperTable) -> list[str]:
+    """Return the names of the sets that a table's task was probed on."""
+    cells = {row.cell for row in table.rows}
+    asked = (scores.task == table.task) & (scores.unit == table.unit) & scores.cell.isin(cells)
+    return sorted(scores[asked].data.unique())
+
+
+def measure(scores: Frame, table: PaperTable, data: str) -> Frame:
+    """Return the rows of a table by label, in percent, NaN where nothing is measured."""
+    of_task = (scores.task == table.task) & (scores.data == data) & (scores.unit == table.unit)
+    rows = []
+    for row in table.rows:
+        mine = scores[of_task & (scores.cell == row.cell)]
+        if row.features == CHANCE:  # whatever was probed, without an interval
+            mine = mine[(mine.metric == "accuracy") & mine.chance.notna()].drop_duplicates("seed")
+            mine = mine.assign(value=mine.chance, low=math.nan, high=math.nan)
+        else:
+            asked = {"features": row.features, "method": row.method, "metric": table.metric}
+            mine = mine[(mine[list(asked)] == pd.Series(asked)).all(axis=1)]
+        found = in_percent(combine(mine)) if len(mine) else UNKNOWN
+        rows.append((row.label, row.cell, row.paper, *found[:3], len(mine)))
+    names = ["row", "cell", "paper", "value", "low", "high", "seeds"]
+    return pd.DataFrame(rows, columns=pd.Index(names)).astype({"paper": float}).set_index("row")
+
+
+def combine(scores: Frame) -> Difference:
+    """Return the mean of scores over seeds, with an interval over seeds and test items.
+
+    Half-widths sqrt(s^2 + u^2): s is Student's over seeds (0 for one seed), u the mean one over
+    test items. Seeds share their test items, so u does not shrink with their number.
+
+    >>> two = pd.DataFrame({"value": [0.5, 0.5], "low": [0.46, 0.46], "high": [0.54, 0.54]})
+    >>> combine(two)[:3], combine(two[:1])[:3] == combine(two)[:3]
+    ((0.5, 0.46, 0.54), True)
+    """
+    mean, low, *_ = over_seeds(scores.value.tolist())
+    seeds = mean - low if len(scores) > 1 else 0.0
+    down = float((scores.value - scores.low).mean(skipna=False))
+    up = float((scores.high - scores.value).mean(skipna=False))
+    low, high = np.clip([mean - math.hypot(seeds, down), mean + math.hypot(seeds, up)], 0, 1)
+    return Difference(mean, round(float(low), 12), round(float(high), 12))
+
+
+def in_percent(estimate: Difference) -> Difference:
+    """Return a fraction and its interval in percent."""
+    value, low, high = (round(100 * one, 10) for one in estimate[:3])
+    return Difference(value, low, high)
+
+
+def judge(table: PaperTable, rows: Frame) -> Frame:
+    """Return each pair of each claim of a table, with its verdict; see `Result.pairs`.
+
+    The intervals of a pair are taken as independent; on the same test items they are narrower, so
+    that too little is claimed.
+    """
+    found = []
+    for claim in table.claims:
+        for low, high in claim.pairs:
+            over, verdict = UNKNOWN, MISSING
+            if rows.seeds[low] and rows.seeds[high]:
+                over = independent_difference(*(estimate_of(rows.loc[one]) for one in (high, low)))
+                verdict = judge_pair(over, claim.relation)
+            found.append((claim.sentence, low, claim.relation, high, *over[:3], verdict))
+    names = ["claim", "lower", "relation", "higher", "value", "low", "high", "verdict"]
+    return pd.DataFrame(found, columns=pd.Index(names))
+
+
+def estimate_of(row: Any) -> Difference:
+    """Return the value of a row with its interval."""
+    return Difference(float(row.value), float(row.low), float(row.high))
+
+
+def judge_pair(over: Difference, relation: str = "<") -> str:
+    """Return whether one row lies above another, by the interval of their difference in points.
+
+    >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(3.0, -1.5, 7.5))
+    ('held', 'cannot be told')
+    >>> judge_pair(Difference(0.1, -0.5, 0.7), "="), judge_pair(Difference(3.0, 1.5, 4.5), "=")
+    ('held', 'did not hold')
+    """
+    if not math.isfinite(over.low + over.high):
+        return UNTOLD
+    if relation == "=":
+        if max(-over.low, over.high) < EQUAL_POINTS:
+            return HELD
+        return REFUTED if over.low > EQUAL_POINTS or over.high < -EQUAL_POINTS else UNTOLD
+    return HELD if over.low > 0 else REFUTED if over.high < 0 else UNTOLD
+
+
+def join(verdicts: Sequence[str]) -> str:
+    """Return the verdict on a claim: it holds if all its pairs do, and is refuted if one is."""
+    return next((one for one in (REFUTED, MISSING, UNTOLD) if one in verdicts), HELD)
+
+
+def kendall_tau(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return Kendall's tau-b along the last axis; NaN where all are equal.
+
+    tau = sum sign(x_i - x_j) sign(y_i - y_j) / sqrt(pairs untied in x . pairs untied in y)
+
+    >>> float(kendall_tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).round(4))
+    0.3333
+    """
+    i, j = np.triu_indices(x.shape[-1], 1)
+    a, b = np.sign(x[..., i] - x[..., j]), np.sign(y[..., i] - y[..., j])
+    untied = np.sqrt((a != 0).sum(-1) * (b != 0).sum(-1))
+    return np.asarray((a * b).sum(-1) / np.where(untied > 0, untied, np.nan))
+
+
+def order_agreement(rows: Frame) -> Difference | None:
+    """Return Kendall's tau between paper and value with a 95 % interval, and an exact p.
+
+    The interval is a parametric bootstrap: every row is drawn from a normal distribution as wide
+    as its interval over seeds and test items. p: the fraction of all orders of our rows whose tau
+    is as high or higher. None for less than three rows; NaN where all are equal.
+    """
+    both = rows[rows.paper.notna() & rows.value.notna()]
+    if len(both) < 3:
+        return None
+    y, values = both.paper.to_numpy(float), both.value.to_numpy(float)
+    spread = (both.high - both.low).to_numpy(float) / (2 * 1.96)
+    tau = float(kendall_tau(values, y))
+    low = high = p = math.nan
+    if np.isfinite(spread).all() and math.isfinite(tau):
+        noise = np.random.default_rng(0).standard_normal((NUM_DRAWS, len(values)))
+        drawn = kendall_tau(values + spread * noise, y)
+        low, high = (float(end) for end in np.nanquantile(drawn, [0.025, 0.975]))
+    if len(values) <= MOST_PERMUTED and math.isfinite(tau):
+        orders = np.array(list(itertools.permutations(values)))
+        p = float((kendall_tau(orders, y) >= tau - 1e-9).mean())
+    return Difference(tau, low, high, p)
+
+
+def independence(x: Any, y: Any) -> tuple[float, float]:
+    """Return Kendall's tau and the two-sided p of independence: exact for few untied pairs.
+
+    >>> tau, p = independence([1, 2, 3, 4], [1, 2, 3, 4])
+    >>> tau, round(p, 4), round(2 / 24, 4)
+    (1.0, 0.0833, 0.0833)
+    """
+    found: Any = stats.kendalltau(x, y)
+    return float(found.statistic), float(found.pvalue)
+
+
+def rank_correlation(x: Any, y: Any) -> Difference | None:
+    """Return Kendall's tau of two columns with a bootstrap interval over their pairs, and p.
+
+    None for less than four pairs, or where all of a column are equal.
+    """
+    a, b = np.asarray(x, float), np.asarray(y, float)
+    if len(a) < 4:
+        return None
+    tau, p = independence(a, b)
+    if not math.isfinite(tau):
+        return None
+    drawn = np.random.default_rng(0).integers(len(a), size=(NUM_DRAWS, len(a)))
+    low, high = np.nanquantile(kendall_tau(a[drawn], b[drawn]), [0.025, 0.975])
+    return Difference(tau, float(low), float(high), p)
+
+
+class Offsets(NamedTuple):
+    """Figure 3: how often the positive wins, by offset."""
+
+    frame: Frame
+    """offset, N, log N, and in percent chance and, each with its interval over seeds, acc_top1 and
+    acc_pairwise."""
+    tau: float
+    """Of acc_top1 with the offset."""
+    p: float
+    """Exact, if offsets were independent."""
+    verdict: str
+
+
+def read_offsets(runs: Sequence[Run]) -> Offsets | None:
+    """Return the last evaluation under the training rule, the mean over seeds."""
+    accuracies = ["acc_top1", "acc_pairwise"]
+    found = [last_evaluation(run) for run in runs]
+    found = [one for one in found if len(one) and np.isfinite(one[accuracies]).all(axis=None)]
+    if not found:
+        return None
+    first = found[0]
+    columns = {"offset": first.offset.astype(int), "N": first.n, "log N": np.log(first.n)}
+    frame = pd.DataFrame({**columns, "chance %": 100 / first.n}).reset_index(drop=True)
+    for name in accuracies:
+        by_offset = pd.concat(found).groupby("offset")[name].agg(list)
+        by_seed = [by_offset.loc[k] for k in frame.offset]
+        frame[f"{name} %"] = [in_percent(over_seeds(list(values)))[:3] for values in by_seed]
+    tau, p = independence(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
+    surely = p < SURE and (first.state != "chance").sum() >= FEWEST_OFFSETS
+    return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD)
+
+
+def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
+    """Return strict bound and linear probe of each run, to see whether one predicts the other.
+
+    The bound is the mean over those offsets that all runs have; runs whose bound was measured with
+    another N than most are left out.
+
+    Args:
+        reproduction: as read.
+        table: its task is probed, by a linear probe on c.
+
+    Returns:
+        The columns data, cell, nats, and percent, sorted by data.
+    """
+    found = []
+    for cell, runs in reproduction.runs.items():
+        for run in runs:
+            strict, scores = last_evaluation(run, strict=True), last_scores(run.scores)
+            asked = scores.task.eq(table.task) & scores.unit.eq(table.unit)
+            asked &= scores.features.eq("c") & scores.method.eq("linear")
+            asked &= scores.metric.eq(table.metric)
+            if len(strict) and asked.any():
+                found.append((cell, strict.set_index("offset"), scores[asked]))
+    sizes = [round(strict.n.max()) for _, strict, _ in found]
+    usual = max(sizes, key=sizes.count, default=0)
+    kept = [one for one, size in zip(found, sizes, strict=True) if size == usual]
+    shared = set.intersection(*(set(strict.index) for _, strict, _ in kept)) if kept else set()
+    points = [
+        (score.data, cell, strict.bound[strict.index.isin(shared)].mean(skipna=False),
+         100 * score.value)
+        for cell, strict, scores in kept
+        for score in scores.itertuples()
+    ]  # fmt: skip
+    frame = pd.DataFrame(points, columns=pd.Index(["data", "cell", "nats", "percent"]))
+    frame = frame.astype({"nats": float, "percent": float})
+    return frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
+
+
+def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
+    """Return which claims held, which did not, which cannot be told, and which are not measured."""
+    found: dict[str, dict[str, list[str]]] = {}  # verdict -> claim -> the labelled sets
+    several = {
+        one.table.title for one in results for other in results
+        if one.table is other.table and one.data != other.data
+    }  # fmt: skip
+    for result in results:
+        on = [result.data] if result.table.title in several else []
+        for claim, word in result.verdicts.items():
+            sentence = f"{result.table.task}: {claim}"
+            found.setdefault(word, {}).setdefault(sentence, []).extend(on)
+    if "figure 3" in reproduction.plan["parts"]:
+        offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+        word = offsets.verdict if offsets else MISSING
+        found.setdefault(word, {})["accuracy falls with the offset (Figure 3)"] = []
+
+    def listed(claims: dict[str, list[str]]) -> str:
+        return "; ".join(f"{c} ({', '.join(on)})" if on else c for c, on in claims.items())
+
+    waiting = ", ".join(reproduction.waiting)
+    return [
+        *(f"{words}: {listed(found[word])}." for word, words in VERDICTS.items() if word in found),
+        *([f"Cells not begun: {waiting}."] if waiting else []),
+        *reproduction.problems,
+    ]
