@@ -1,7 +1,16 @@
-"""How tests start commands."""
+"""How tests start commands: processes of their own, forked from one that has imported already."""
 
+import atexit
 import importlib.metadata
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
 
+ROOT = pathlib.Path(__file__).parents[1]
 #: Most of a test's time is compilation, and most of that is LLVM polishing loops that run once:
 #: without it, the 15 s of a training step's test are 6.
 QUICK_COMPILATION = "--xla_backend_optimization_level=0"
@@ -12,3 +21,41 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag 
 ONE_DEVICE = {"XLA_FLAGS": QUICK_COMPILATION, "JAX_PLATFORMS": "cpu"}
 #: For what trains or measures long enough that polished loops pay.
 ONE_DEVICE_POLISHED = {**ONE_DEVICE, "XLA_FLAGS": ""}
+
+_server: list[subprocess.Popen] = []
+
+
+def run(
+    module: str, *flags: object, status: int = 0, how: Mapping[str, str] = ONE_DEVICE
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m module flags`, from the top of the repository; it has to end with `status`."""
+    words = [module, *map(str, flags)]
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [pathlib.Path(folder) / name for name in ("stdout", "stderr")]
+        request = {
+            "words": words,
+            "environment": {**os.environ, **how},
+            "outputs": list(map(str, outputs)),
+        }
+        code = _ask(request)
+        stdout, stderr = (path.read_text(encoding="utf-8") for path in outputs)
+    assert code == status, f"{' '.join(words)} ended with {code}\n{stdout}{stderr}"
+    return subprocess.CompletedProcess(words, code, stdout, stderr)
+
+
+def _ask(request: dict) -> int:
+    if not _server:
+        _server.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.command_server"],
+                cwd=ROOT,
+                env={**os.environ, **ONE_DEVICE},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+            )
+        )
+        atexit.register(_server[0].stdin.close)
+    _server[0].stdin.write(json.dumps(request) + "\n")
+    return int(_server[0].stdout.readline())

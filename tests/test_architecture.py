@@ -11,15 +11,18 @@ ROOT = pathlib.Path(__file__).parents[1]
 #: Which rooms of cpc each room may import, besides itself.
 ALLOWED = {
     "types": set(),
+    "files": {"types"},
+    "mel": {"types"},
     "losses": {"types"},
     "negatives": {"types"},
     "estimators": {"types", "losses"},
     "parallel": {"types", "losses"},
-    "models": {"types"},
-    "data": {"types"},
-    "train": {"types"},
-    "evaluate": {"types"},
-    "report": {"types"},
+    "models": {"types", "files", "mel"},
+    "data": {"types", "files"},
+    "train": {"types", "files"},
+    "results": {"types", "files"},
+    "evaluate": {"types", "results", "mel"},
+    "report": {"types", "files", "results"},
 }
 #: Which files may import what.
 ONLY = {

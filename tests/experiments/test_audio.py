@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -13,10 +12,11 @@ import pytest
 import soundfile
 
 from cpc.data import make_synthetic, phone_chain, read_all
-from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED
+from cpc.results import difference, read_scores
+from tests import commands
+from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED, ROOT
 
 pytestmark = pytest.mark.slow
-ROOT = pathlib.Path(__file__).parents[2]
 SMALL = (
     "--config.data.window_samples=2560",
     "--config.model.width=16",
@@ -31,13 +31,8 @@ def command(*flags, module="audio"):
     return [sys.executable, "-m", f"experiments.{module}", *flags]
 
 
-def run(*flags, module="audio", status=0, how=ONE_DEVICE):
-    done = subprocess.run(
-        command(*flags, module=module), cwd=ROOT, env={**os.environ, **how}, capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+def run(*flags, module="audio", **options):
+    return commands.run(f"experiments.{module}", *flags, **options)
 
 
 def records(workdir, *without):
@@ -66,7 +61,7 @@ def test_the_run_directory_is_complete(synthetic):
     workdir, done = synthetic
     for name in (
         "config.json", "environment.json", "metrics.jsonl", "report.html", "truth.json",
-        "probes/phones.json", "probes/speakers.json", "probes/picture.npz", "skipped.txt",
+        "scores.json", "scores.npz", "probes/speaker_map.npz", "skipped.txt",
         "exported/model.safetensors", "exported/README.md",
     ):  # fmt: skip
         assert (workdir / name).exists(), name
@@ -89,10 +84,13 @@ def test_the_strict_bound_stays_below_the_truth(synthetic):
 
 def test_the_probe_beats_chance_and_random(synthetic):
     workdir, _ = synthetic
-    rows = json.loads((workdir / "probes" / "phones.json").read_text())["rows"]
-    accuracy = {row["features"]: row for row in rows if row["probe"] == "linear"}
-    assert accuracy["c"]["low"] > accuracy["c"]["majority"]
-    assert accuracy["c"]["low"] > accuracy["random c"]["high"]
+    linear = [score for score in read_scores(workdir) if score.method == "linear"]
+    found = {score.features: score for score in linear if score.task == "phones"}
+    assert found["c"].low > found["c"].chance
+    assert found["c"].low > found["random c"].high
+    lead = difference(found["c"], found["random c"])
+    assert lead.paired == "items"
+    assert lead.low > 0
 
 
 def test_the_same_command_again_changes_nothing(synthetic):
@@ -117,8 +115,8 @@ def test_probe_runs_alone_on_any_checkpoint(synthetic):
     workdir, _ = synthetic
     done = run("--workdir", workdir, "--task", "phones", "--step", "200", module="probe")
     assert "probe of phones at step 200" in done.stdout
-    recorded = json.loads((workdir / "probes" / "phones.json").read_text())
-    assert recorded["step"] == 200
+    steps = {score.step for score in read_scores(workdir) if score.task == "phones"}
+    assert steps == {200, 300}, "the last step's scores stay"
     absent = run("--workdir", workdir, "--task", "phones", "--step", "7", module="probe", status=2)
     assert "step 7" in absent.stderr
 
@@ -193,9 +191,9 @@ def test_librispeech_config_runs_on_its_layout(tmp_path):
     )  # fmt: skip
     done = run(*flags, "--workdir", tmp_path / "run")
     assert "3 speakers, 13 training utterances" in done.stdout
-    folder = tmp_path / "run" / "probes"
-    tasks = [json.loads((folder / f"{task}.json").read_text()) for task in ("phones", "speakers")]
-    assert {row["features"] for row in tasks[0]["rows"]} == {"c", "z", "mfcc", "random c"}
+    scores = read_scores(tmp_path / "run")
+    assert {score.task for score in scores} == {"phones", "speakers"}
+    assert {s.features for s in scores} == {"c", "z", "mfcc", "random c"}
     last = records(tmp_path / "run")[-3]
     assert last["n"] == [8 * 16] * 4, "eight groups of eight windows of 16 latents"
 
@@ -209,10 +207,10 @@ def test_voices_train_and_probe(tmp_path):
         "--config.probe.minutes_per_speaker=0.5", "--config.probe.features=('c','mfcc')",
     )  # fmt: skip
     done = run(*flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED)
-    assert "10 speakers" in done.stdout
-    phones = json.loads((tmp_path / "run" / "probes" / "phones.json").read_text())["rows"]
-    assert {row["data"] for row in phones} == {"festvox_ru", "asterisk_en"}
-    mfcc = next(r for r in phones if r["features"] == "mfcc" and r["data"] == "festvox_ru")
-    assert mfcc["accuracy"] == pytest.approx(0.614, abs=0.02)
+    assert "9 speakers" in done.stdout
+    phones = [score for score in read_scores(tmp_path / "run") if score.task == "phones"]
+    assert {score.data for score in phones} == {"festvox_ru", "asterisk_en"}
+    mfcc = next(s for s in phones if s.features == "mfcc" and s.data == "festvox_ru")
+    assert mfcc.value == pytest.approx(0.614, abs=0.02)
     losses = [r["loss"] for r in records(tmp_path / "run") if r["split"] == "train"]
     assert losses[-1] < 4 * np.log(8 * 16)

@@ -10,9 +10,18 @@ import pytest
 
 from configs import audio_synthetic, image_fashion_mnist
 from cpc import models
+from cpc.files import write_json
+from cpc.results import Score, write_scores
 from cpc.train import open_checkpoints
 from cpc.types import UserError
-from experiments import audio, export, image, launch, run_problem, share
+from experiments import run as command
+from experiments.audio import modality as audio
+from experiments.command.config import find_kind
+from experiments.export import folder as export
+from experiments.export import model_card as share
+from experiments.image import modality as image
+from experiments.image.modality import IMAGE
+from experiments.modality import read_modality
 
 
 def audio_config():
@@ -58,7 +67,7 @@ def audio_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = audio_config()
     config.data.path = "/home/someone/secret/recordings"
-    module = models.module_of(audio.build_model(config.model))
+    module = audio.build_model(config).module
     return folder, write_run(folder, config, module, np.zeros((1, 1280), "f"))
 
 
@@ -67,7 +76,7 @@ def test_the_exported_model_is_that_of_the_run_to_the_last_bit(audio_run, tmp_pa
     export.run(str(folder), str(tmp_path / "shared"), None)
     assert capsys.readouterr().out == f"exported: {tmp_path / 'shared'}, step 4\n"
     x = np.random.default_rng(1).normal(size=(2, 1600)).astype("f")
-    model = audio.build_model(audio_config().model)
+    model = audio.build_model(audio_config())
     wanted = jax.jit(model.embed)(variables, x)
     for a, b in zip(models.load(tmp_path / "shared")(x), wanted, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -81,7 +90,7 @@ def test_the_exported_model_is_that_of_the_run_to_the_last_bit(audio_run, tmp_pa
 
 def test_a_run_is_exported_into_itself_and_loads_by_its_own_name(audio_run):
     folder, variables = audio_run
-    export.run(str(folder), None, 4)
+    export.run(str(folder), None, "4")
     loaded = models.load_pretrained(folder).variables
     jax.tree.map(np.testing.assert_array_equal, loaded, variables)
 
@@ -95,24 +104,25 @@ def test_no_path_of_this_machine_is_shared(audio_run, tmp_path):
         assert "recordings" in text
 
 
-def test_pictures_and_the_running_average(tmp_path):
+def test_images_and_the_running_average(tmp_path):
     config = image_config()
-    module = models.module_of(image.build_model(config, image.choose_offsets(config)))
+    module = image.build_model(config).module
     x = np.zeros((1, 4, 4, 8, 8, 1), "f")
     variables = write_run(tmp_path / "run", config, module, x, ema=True)
     export.run(str(tmp_path / "run"), None, None)
     again = models.load_pretrained(tmp_path / "run")
-    assert again.input == {"kind": "pictures", "shape": [4, 4, 8, 8, 1]}
+    assert again.input == {"kind": "image", "shape": [4, 4, 8, 8, 1]}
     jax.tree.map(np.testing.assert_array_equal, again.variables, variables)
 
 
 def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
     config = image_config()
-    module = models.module_of(image.build_model(config, image.choose_offsets(config)))
+    module = image.build_model(config).module
     run = tmp_path / "run"
     write_run(run, config, module, np.zeros((1, 4, 4, 8, 8, 1), "f"))
     common = {"series": "strict", "offsets": [2, 3], "n": [64.0, 64.0], "log_n": [4.16, 4.16]}
-    records = [{"step": 2, "nats": 0.5}, {"step": 4, "nats": 1.234}, {"step": 6, "nats": 9.0}]
+    nats = {2: 0.5, 4: 1.234, 6: 9.0}
+    records = [{"step": step, "bound": [value] * 2} for step, value in nats.items()]
     lines = [json.dumps({**record, **common}) for record in records]
     (run / "metrics.jsonl").write_text("\n".join([json.dumps({"step": 4}), *lines]))
     (run / "probes").mkdir()
@@ -125,11 +135,11 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
     card = (run / "exported" / "README.md").read_text()
     assert "at least 1.23 nats" in card
     assert "offsets 2 to 3 (step 4, N 64, ceiling 4.16 nats)" in card
-    wanted = "| classes | fashion_mnist | z | linear | picture | 81.2 | 80.0 | 82.0 | 10.0 | 4 |"
-    assert wanted in card
+    question = "| classes | fashion_mnist | image | z | linear | accuracy "
+    assert f"{question}| 81.2 % | 80.0 % | 82.0 % | 10.0 % | higher | 4 |" in card
     code = card.split("```python\n")[1].split("```")[0]
     code = code.replace('load("exported")', f'load("{run / "exported"}")')
-    names = {"pictures": jnp.zeros((2, 28, 28, 1), jnp.uint8)}
+    names = {"images": jnp.zeros((2, 28, 28, 1), jnp.uint8)}
     exec(code, names)
     assert names["z"].shape == (2, 4, 4, 8)
     assert names["c"].shape == (2, 4, 4, 16)  # down and up
@@ -137,13 +147,16 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
 
 @pytest.fixture
 def small_run(tmp_path):
-    """A run of pictures, with a bound whose last records are damaged."""
+    """A run of images, with a bound whose last records are damaged."""
     config = image_config()
-    module = models.module_of(image.build_model(config, image.choose_offsets(config)))
+    module = image.build_model(config).module
     run = tmp_path / "run"
     write_run(run, config, module, np.zeros((1, 4, 4, 8, 8, 1), "f"))
     record = {"step": 2, "series": "strict", "offsets": [2], "n": [64.0], "log_n": [4.16]}
-    lines = [json.dumps({**record, "nats": 0.5}), json.dumps({**record, "step": 3, "nats": None})]
+    lines = [
+        json.dumps({**record, "bound": [0.5]}),
+        json.dumps({**record, "step": 3, "bound": [None]}),
+    ]
     (run / "metrics.jsonl").write_text("\n".join([*lines, lines[0][:-9]]))
     return run
 
@@ -151,13 +164,26 @@ def small_run(tmp_path):
 def test_damaged_and_null_records_are_passed_over(small_run):
     (small_run / "probes").mkdir()
     (small_run / "probes" / "cut.json").write_text('{"step": 4, "ro')
-    row = dict.fromkeys(share.COLUMNS, "x") | {"accuracy": 0.5, "low": None, "majority": 0.1}
+    row = {"task": "x", "data": "x", "unit": "x", "features": "x", "probe": "x"}
+    row |= {"accuracy": 0.5, "low": None, "majority": 0.1}
     (small_run / "probes" / "whole.json").write_text(json.dumps({"step": 4, "rows": [row]}))
     export.run(str(small_run), None, None)
     card = (small_run / "exported" / "README.md").read_text()
     assert "at least 0.50 nats" in card
     assert "(step 2, N 64" in card
-    assert "| x | x | x | x | x | 50.0 | – | – | 10.0 | 4 |" in card
+    assert "| x | x | x | x | x | accuracy | 50.0 % | – | – | 10.0 % | higher | 4 |" in card
+
+
+def test_an_error_rate_is_on_the_card(small_run):
+    """Lower is better, and there is no chance level."""
+    rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.123, 0.11, 0.14,
+                 higher_is_better=False, step=4)  # fmt: skip
+    later = rate._replace(step=6, value=0.1)  # than what is exported
+    write_scores(small_run, [rate, later])
+    export.run(str(small_run), None, None)
+    card = (small_run / "exported" / "README.md").read_text()
+    assert "| error rate | 12.3 % | 11.0 % | 14.0 % | – | lower | 4 |" in card
+    assert "10.0 %" not in card
 
 
 def test_without_a_card_nothing_is_written(small_run, monkeypatch):
@@ -192,13 +218,14 @@ def test_outputs_that_hold_something_else_are_left_alone(small_run, output, matc
 
 def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
     """As `finish` does with the variables in memory: the same folder as by the command."""
+    config = read_modality(small_run)[1]
+    config.num_steps, config.probe.tasks = 4, ()
+    write_json(small_run / "config.json", config)
     export.run(str(small_run), str(small_run.parent / "shared"), None)
     restored = models.load_pretrained(small_run.parent / "shared")
-    config = launch.read_config(small_run)
-    config.num_steps, config.probe.tasks = 4, ()
-    problem = types.SimpleNamespace(model=image.build_model(config, image.choose_offsets(config)))
-    monkeypatch.setattr(run_problem.report, "write_report", lambda workdir: workdir)
-    run_problem.finish(config, small_run, problem, restored.variables)
+    problem = types.SimpleNamespace(model=image.build_model(config))
+    monkeypatch.setattr(command.report, "write_report", lambda workdir, *page: workdir)
+    command.finish(IMAGE, config, small_run, problem, None, restored.variables)
     for name in ("model.safetensors", "config.json"):
         made = (small_run / "exported" / name).read_bytes()
         assert made == (small_run.parent / "shared" / name).read_bytes()
@@ -208,14 +235,16 @@ def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
         np.testing.assert_array_equal(a, b)
 
 
-def test_a_run_without_safetensors_ends_without_an_export(small_run, monkeypatch, capsys):
-    config = launch.read_config(small_run)
-    config.probe.tasks = ()
-    monkeypatch.setattr(run_problem.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(run_problem.report, "write_report", lambda workdir: "page")
-    run_problem.finish(config, small_run, types.SimpleNamespace(), {})
-    assert capsys.readouterr().out == "report: page\n"
-    assert not (small_run / "exported").exists()
+def test_an_export_of_another_time_is_read(small_run):
+    """Images were called pictures once; paths and keys are those of today."""
+    export.run(str(small_run), None, None)
+    path = small_run / "exported" / "config.json"
+    recorded = json.loads(path.read_text())
+    recorded["input"]["kind"] = "pictures"
+    del recorded["about"]["config"]["kind"]
+    path.write_text(json.dumps(recorded))
+    assert find_kind(models.load_pretrained(small_run / "exported").input) == "image"
+    assert find_kind(recorded["about"]["config"]) == "image"
 
 
 def test_the_code_on_an_audio_card_runs(audio_run):
@@ -223,7 +252,7 @@ def test_the_code_on_an_audio_card_runs(audio_run):
     export.run(str(folder), None, None)
     card = (folder / "exported" / "README.md").read_text()
     assert "No bound was measured" in card
-    assert "None was fitted." in card
+    assert "| task |" not in card  # nothing was measured
     code = card.split("```python\n")[1].split("```")[0]
     names = {"x": np.zeros((1, 1600), "f")}
     exec(code.replace('load("exported")', f'load("{folder}")'), names)
@@ -235,8 +264,8 @@ def test_the_code_on_an_audio_card_runs(audio_run):
     [
         ({"data": {"window_samples": 1280}}, r"no checkpoints: train it first .*experiments.audio"),
         ({"data": {"size": 28}}, r"no checkpoints: train it first .*experiments.image"),
-        ({"tasks": 3}, "holds no run on audio or pictures"),
-        (None, "is this the directory of a run"),
+        ({"tasks": 3}, "holds no run of audio, image"),
+        (None, r"cannot read .*config\.json"),
     ],
 )
 def test_what_is_no_trained_run(tmp_path, config, match):
@@ -248,4 +277,6 @@ def test_what_is_no_trained_run(tmp_path, config, match):
 
 def test_a_step_that_is_not_there(audio_run):
     with pytest.raises(UserError, match="No checkpoint of step 9"):
-        export.run(str(audio_run[0]), None, 9)
+        export.run(str(audio_run[0]), None, "9")
+    with pytest.raises(UserError, match="--step is 'last': give the number of a checkpoint, or"):
+        export.run(str(audio_run[0]), None, "last")

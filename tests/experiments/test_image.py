@@ -1,23 +1,29 @@
 """The image experiment end to end, as its users run it, on crops of two real photographs."""
 
 import json
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from configs import image_fashion_mnist
 from cpc.data import Images
+from cpc.files import read_arrays
+from cpc.results import read_scores
 from cpc.types import UserError
-from experiments import image, image_probes
-from experiments.image_data import cut_split
-from tests.commands import ONE_DEVICE
+from experiments.command.run_dir import write_latest
+from experiments.image import modality as image
+from experiments.image import probes as image_probes
+from experiments.image.data import cut_split
+from experiments.image.modality import IMAGE
+from experiments.run import check_run
+from tests import commands
+from tests.data.test_images_tfds import png
+from tests.data.test_images_tfds import write as write_tfds
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = (
@@ -32,7 +38,7 @@ SMALL = (
     "--config.data.test_split=test",
     "--config.model.context_width=16",
     "--config.model.context_layers=1",
-    "--config.negatives.groups=1",
+    "--config.negatives.shards=1",
     "--config.evaluate.num_images=4",
     "--config.probe.fractions=(0.5,1.0)",
     "--config.probe.num_subsets=1",
@@ -42,9 +48,9 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
+def images(tmp_path_factory):
     """Crops of a temple and of a flower, as JPEG and PNG, one of them damaged."""
-    root = tmp_path_factory.mktemp("pictures")
+    root = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(0)
     for name, photograph in zip(("temple", "flower"), load_sample_images().images, strict=True):
         for split, count in (("train", 9), ("test", 7)):
@@ -60,17 +66,8 @@ def pictures(tmp_path_factory):
     return root
 
 
-def run(*flags, status=0, module="experiments.image"):
-    environment = {**os.environ, **ONE_DEVICE}
-    done = subprocess.run(
-        [sys.executable, "-m", module, *flags],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == status, done.stdout + done.stderr
-    return done
+def run(*flags, module="experiments.image", **options):
+    return commands.run(module, *flags, **options)
 
 
 @pytest.mark.slow
@@ -120,12 +117,12 @@ def run(*flags, status=0, module="experiments.image"):
         ),
     ],
 )
-def test_every_config_runs_whole(name, flags, pictures, tmp_path):
+def test_every_config_runs_whole(name, flags, images, tmp_path):
     workdir = tmp_path / "run"
     command = (
         f"--config=configs/{name}.py",
         f"--workdir={workdir}",
-        f"--config.data.path={pictures}",
+        f"--config.data.path={images}",
         *SMALL,
         *flags,
     )
@@ -146,24 +143,22 @@ def test_every_config_runs_whole(name, flags, pictures, tmp_path):
         return
     assert strict["directions"] == ["down"] * 3 + ["left"] * 3
     assert strict["offsets"] == [2, 3, 4] * 2
-    rows = json.loads((workdir / "probes" / "classes.json").read_text())["rows"]
-    found = {(row["features"], row["probe"]) for row in rows}
+    scores = read_scores(workdir)
+    found = {(score.features, score.method) for score in scores if score.task == "classes"}
     features = ("z", "c", "random z", "random c", "pixels")
     assert found == {(f, p) for f in features for p in ("linear", "knn")} | {
         ("supervised", "whole network")
     }
-    modes = json.loads((workdir / "probes" / "few_labels.json").read_text())["rows"]
-    assert {row["mode"] for row in modes} == {"frozen", "fine-tuned"}
-    for picture in ("neighbours", "units", "augmented", "probes", "bound"):
-        assert (workdir / "figures" / f"{picture}.png").stat().st_size > 1000
+    modes = {score.method for score in scores if score.task == "few_labels"}
+    assert modes == {"frozen", "fine-tuned"}
+    for figure in ("neighbours", "units", "augmented", "scores", "bound"):
+        assert (workdir / "figures" / f"{figure}.png").stat().st_size > 1000
     again = run(*command)
     assert "step 2/2" not in again.stdout, "the run was done already"
     assert "probes at step" not in again.stdout, "and its probes"
-    before = (workdir / "probes" / "classes.json").read_text()
+    before = {score._replace(outcomes=None) for score in scores}
     run(f"--workdir={workdir}", "--task=knn", module="experiments.probe")
-    after = json.loads((workdir / "probes" / "classes.json").read_text())["rows"]
-    key = lambda row: (row["features"], row["probe"])  # noqa: E731
-    assert sorted(after, key=key) == sorted(json.loads(before)["rows"], key=key)
+    assert {score._replace(outcomes=None) for score in read_scores(workdir)} == before
     wrong = run(f"--workdir={workdir}", "--task=phones", module="experiments.probe", status=2)
     assert "has no task phones" in wrong.stderr
 
@@ -179,20 +174,17 @@ def make_config(**options):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"model__patch": 30}, "patch of 30 pixels is larger than the picture"),
+        ({"model__patch": 30}, "patch of 30 pixels is larger than the image"),
         ({"model__patch": 28}, "offset 9 needs more than 9 patches going down"),
         ({"model__num_offsets": 5}, "offset 6 needs more than 6 patches"),
         ({"model__encoder": "vit"}, "model.encoder is 'vit'"),
         ({"model__encoder": "resnet20"}, "a ResNet of depth 20 is unknown"),
-        ({"model__context": "lstm"}, "model.context is 'lstm'"),
-        ({"model__directions": ("down", "in")}, "the directions are"),
-        ({"model__dtype": "float16"}, "model.dtype is 'float16'"),
     ],
 )
 def test_models_that_cannot_be(options, sentence):
     config = make_config(**options)
     with pytest.raises(UserError, match=re.escape(sentence)):
-        image.build_model(config, image.choose_offsets(config))
+        image.build_model(config)
 
 
 @pytest.mark.parametrize(
@@ -201,13 +193,16 @@ def test_models_that_cannot_be(options, sentence):
         ({"probe__every": 100}, "make it a multiple of eval_every"),
         ({"probe__tasks": ("logistic",)}, "probe.tasks has 'logistic'"),
         ({"probe__features": ("w",)}, "probe.features has 'w'"),
-        ({"probe__solver": "adam"}, "probe.solver has 'adam'"),
+        ({"probe__solver": "adam"}, "probe.solver is 'adam'"),
+        ({"model__context": "lstm"}, "model.context is 'lstm'"),
+        ({"model__directions": ("down", "in")}, "model.directions has 'in'"),
+        ({"model__dtype": "float16"}, "model.dtype is 'float16'"),
         ({"probe__fractions": (0.0,)}, "probe.fractions has 0.0"),
     ],
 )
-def test_probes_that_cannot_be(options, sentence):
+def test_values_that_cannot_be(options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
-        image_probes.check_options(make_config(**options))
+        check_run(IMAGE, make_config(**options))
 
 
 def test_offsets_begin_where_no_pixel_is_shared():
@@ -253,16 +248,17 @@ def test_five_best_of_more_than_five_classes(num_classes):
     # The class is told from the next one by chance: the best is often wrong, the five best never.
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=("linear",), probe__features=("z",), probe__solver="ridge")
-    (row,) = image_probes.class_rows(config, images, images, lambda name: (x, x), None, None)
-    assert row["accuracy"] < 0.8
+    scores = image_probes.class_scores(config, images, images, lambda name: (x, x), None, None)
+    values = {score.metric: score.value for score in scores}
+    assert values["accuracy"] < 0.8
     if num_classes > 5:
-        assert row["top_5"]["accuracy"] > 0.95
+        assert values["top-5 accuracy"] > 0.95
     else:
-        assert "top_5" not in row
+        assert set(values) == {"accuracy"}
 
 
 @pytest.mark.slow
-def test_mistakes_are_sentences(pictures, tmp_path):
+def test_mistakes_are_sentences(images, tmp_path):
     config = "--config=configs/image_fashion_mnist.py"
     tfds = run(
         config,
@@ -275,9 +271,9 @@ def test_mistakes_are_sentences(pictures, tmp_path):
     assert "tfds build cifar10" in tfds.stderr
     unlabelled = tmp_path / "flat" / "train"
     unlabelled.mkdir(parents=True)
-    picture = Image.open(pictures / "train" / "temple" / "0.jpeg")
+    image = Image.open(images / "train" / "temple" / "0.jpeg")
     for i in range(4):
-        picture.save(unlabelled / f"{i}.png")
+        image.save(unlabelled / f"{i}.png")
     done = run(
         config,
         f"--workdir={tmp_path / 'unlabelled'}",
@@ -288,3 +284,39 @@ def test_mistakes_are_sentences(pictures, tmp_path):
     )
     assert "has a label, but probes are asked for" in done.stderr
     assert "Traceback" not in tfds.stderr + done.stderr
+
+
+@pytest.mark.slow
+def test_a_set_of_tfds_trains(tmp_path):
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(shape=(20, 20, 3)),
+            "label": tfds.features.ClassLabel(names=["dark", "light"]),
+        }
+    )
+
+    def example(split, i):
+        return {"image": png(np.full((20, 20, 3), 250 * (i % 2), np.uint8)), "label": i % 2}
+
+    splits = {"train": (5, 3), "test": (4,)}
+    root = write_tfds(tmp_path / "sets" / "toy" / "1.0.0", features, example, splits)
+    done = run(
+        "--config=configs/image_cifar10.py", f"--workdir={tmp_path / 'run'}",
+        f"--config.data.path={root}", "--config.data.name=toy", "--config.num_steps=2",
+        "--config.eval_every=0", "--config.log_every=1", "--config.optim.warmup_steps=0",
+        "--config.data.batch_size=4", "--config.data.size=16", "--config.augment.crop=16",
+        "--config.model.encoder=small", "--config.model.width=8", "--config.model.context_width=8",
+        "--config.model.num_offsets=1", "--config.model.first_offset=1",
+        "--config.probe.tasks=('linear',)", "--config.probe.features=('pixels',)",
+        "--config.evaluate.num_images=0",
+    )  # fmt: skip
+    assert "8 images of 16 by 16 pixels" in done.stdout
+    (score,) = read_scores(tmp_path / "run")
+    assert (score.features, score.value) == ("pixels", 1.0)
+
+
+def test_what_a_figure_shows_is_of_the_latest_step(tmp_path):
+    path = tmp_path / "probes" / "units.npz"
+    for step, value, kept in ((20, 1, 1), (40, 2, 2), (30, 3, 2), (40, 4, 4)):
+        write_latest(path, step, units=np.array([value]))
+        assert read_arrays(path)["units"] == [kept]

@@ -16,13 +16,14 @@ from cpc.types import UserError
 from experiments.sweep.launchers import (
     Job,
     Requeued,
+    deal_cores,
+    deal_gpus,
+    fill_template,
     find_gpus,
     import_submitit,
     make_local,
+    make_slurm,
     make_waiting,
-    share_cores,
-    share_gpus,
-    template,
 )
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -59,13 +60,13 @@ def test_the_first_signal_is_passed_on_and_the_second_kills(tmp_path, end, num_s
     assert job.log.read_text() == "ready\nsaved\n"
 
 
-def test_cores_are_shared_and_the_lock_is_held(tmp_path):
+def test_cores_are_dealt_out_and_the_lock_is_held(tmp_path):
     code = "import os; print(*sorted(os.sched_getaffinity(0)))"
     cores = sorted(os.sched_getaffinity(0))
-    shares = share_cores(2)
+    hands = deal_cores(2)
     if len(cores) > 1:
-        assert sorted(core for share in shares for core in share) == cores
-    assert share_cores(len(cores) + 1) == [[]] * (len(cores) + 1)
+        assert sorted(core for hand in hands for core in hand) == cores
+    assert deal_cores(len(cores) + 1) == [[]] * (len(cores) + 1)
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wait = f"import time; time.sleep(0.3); {code}"
@@ -82,10 +83,10 @@ def test_cores_are_shared_and_the_lock_is_held(tmp_path):
             fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
         thread.join()
         fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    assert [int(core) for core in job.log.read_text().split()] == (shares[0] or cores)
+    assert [int(core) for core in job.log.read_text().split()] == (hands[0] or cores)
 
 
-def test_gpus_are_shared(tmp_path, monkeypatch):
+def test_gpus_are_dealt_out(tmp_path, monkeypatch):
     """Cells at a time see different ones; where there are too few, each sees all."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     for name in ("0000:01:00.0", "0000:02:00.0"):
@@ -94,11 +95,11 @@ def test_gpus_are_shared(tmp_path, monkeypatch):
     assert find_gpus(str(tmp_path / "none")) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert find_gpus(str(tmp_path / "gpus")) == []
-    assert share_gpus(["0", "1"], 1) == [{}]
-    assert share_gpus([], 2) == [{}, {}]
+    assert deal_gpus(["0", "1"], 1) == [{}]
+    assert deal_gpus([], 2) == [{}, {}]
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-a,7")
-    assert share_gpus(find_gpus(), 4) == [{}] * 4
+    assert deal_gpus(find_gpus(), 4) == [{}] * 4
     code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
     launch = make_local(2, lambda: 0)
     for name in "abc":
@@ -172,46 +173,94 @@ def test_a_job_of_slurm_writes_its_log(tmp_path, monkeypatch):
     assert (tmp_path / "log.1.txt").read_text() == "word\n"
 
 
-#: Of submitit what a job sees: a handler in the main thread, and the class that it returns.
-SUBMITIT = """
-import signal, sys, types
-sys.modules["submitit"] = types.SimpleNamespace(helpers=types.SimpleNamespace(
-    DelayedSubmission=lambda function, *arguments: (type(function).__name__, *arguments)
-))
-from experiments.sweep.launchers import Requeued
-job, (log, *command) = Requeued(), sys.argv[1:]
-def requeue(number, frame):
-    print(*job.checkpoint(command, log)[::2])
-    sys.exit(7)
-signal.signal(signal.SIGUSR2, requeue)
-print("ended with", job(command, log))
-signal.raise_signal(signal.SIGUSR2)
+#: The five commands of SLURM that submitit calls, by the name under which this one is called.
+SLURM = """#!{python}
+import os, pathlib, re, shutil, signal, subprocess, sys
+name, words = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
+here = pathlib.Path({folder!r})
+def start(task):
+    variables = dict(SLURM_JOB_ID="17", SLURM_ARRAY_JOB_ID="17", SLURM_ARRAY_TASK_ID=task)
+    with (here / "slurm.log").open("ab") as log:
+        subprocess.Popen(["bash", here / "script"], env=os.environ | variables,
+                         stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+if name == "sbatch":
+    shutil.copy(words[-1], here / "script")
+    for task in range(int(re.search(r"--array=0-(\\d+)", (here / "script").read_text())[1]) + 1):
+        start(str(task))
+    print("Submitted batch job 17")
+elif name == "srun":
+    os.setsid()
+    (here / ("step_" + os.environ["SLURM_ARRAY_TASK_ID"])).write_text(str(os.getpid()))
+    python = words.index({python!r})
+    os.execv(words[python], words[python:])
+elif name == "scontrol":
+    assert words[0] == "requeue", words
+    (here / "requeued").write_text(words[1])
+    start(words[1].split("_")[1])
+elif name == "sacct":
+    print("JobID|State|NodeList\\n17_0|RUNNING|here\\n17_1|RUNNING|here")
 """
 
 
-@pytest.mark.parametrize(("code", "said"), [
-    (PATIENT.format(end="sys.exit(0)"), ""),
-    ("print('ready')", "ended with 0\n"),
-], ids=["while it runs", "when it has just ended"])  # fmt: skip
-def test_a_preempted_job_saves_and_is_requeued(tmp_path, code, said):
-    log = tmp_path / "log.txt"
-    words = [sys.executable, "-c", SUBMITIT, str(log), sys.executable, "-c", code]
-    with subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE) as job:
-        try:
-            while not said and not (log.exists() and "ready" in log.read_text()):
-                assert job.poll() is None
-                time.sleep(0.02)
-            if not said:
-                job.send_signal(signal.SIGUSR2)
-            assert job.communicate(timeout=20)[0] == f"{said}Requeued {log}\n"
-        finally:
-            job.kill()
-    assert job.returncode == 7
-    assert log.read_text() == ("ready\n" if said else "ready\nsaved\n")
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """A cluster of this machine alone; returns the folder in which it keeps what happened."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    for name in ("sbatch", "srun", "scontrol", "sacct"):
+        command = folder / name
+        command.write_text(SLURM.format(python=sys.executable, folder=str(folder)))
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.chdir(ROOT)
+    return folder
+
+
+def test_an_array_of_slurm_runs_every_cell_and_requeues_the_preempted(tmp_path, slurm):
+    """A cell that SLURM takes away saves, comes back to the queue, and goes on."""
+    saving = PATIENT.format(end="pathlib.Path(sys.argv[1]).touch(); sys.exit(0)")
+    again = "import pathlib, sys\nif pathlib.Path(sys.argv[1]).exists(): sys.exit(3)\n"
+    codes = {"a": "print('word')", "b": again + saving}
+    jobs = [
+        Job(name, tmp_path / name, [sys.executable, "-c", code, str(tmp_path / "saved")])
+        for name, code in codes.items()
+    ]
+    for job in jobs:
+        job.folder.mkdir()
+    launch = make_slurm(jobs, tmp_path, "timeout_min=7 slurm_partition=gpu", lambda: 0)
+    script = (slurm / "script").read_text()
+    for line in ("--partition=gpu", "--time=7", "--array=0-1%2"):
+        assert f"#SBATCH {line}\n" in script
+
+    until = time.monotonic() + 60
+    while not (jobs[1].log.exists() and jobs[1].log.read_text() == "ready\n"):
+        assert time.monotonic() < until, (slurm / "slurm.log").read_text()
+        time.sleep(0.05)
+    for number in (signal.SIGCONT, signal.SIGUSR2):  # to every process of the step, as SLURM does
+        os.killpg(int((slurm / "step_1").read_text()), number)
+    assert [launch(job) for job in jobs] == [0, 3]
+    assert [job.log.read_text() for job in jobs] == ["word\n", "ready\nsaved\n"]
+    assert (slurm / "requeued").read_text() == "17_1"
+
+
+@pytest.mark.parametrize("options", ["timeout_min", "slurm_partitoin=gpu", "nonsense=1"])
+def test_options_that_slurm_has_not(tmp_path, slurm, options):
+    with pytest.raises(UserError, match=options.split("=")[0]):
+        make_slurm([Job("a", tmp_path, [])], tmp_path, options, lambda: 0)
+    assert not (slurm / "script").exists()
+
+
+def test_a_job_that_has_just_ended_is_requeued_too(tmp_path):
+    """Its process is reaped; nothing waits for it for ever."""
+    job, command, log = Requeued(), [sys.executable, "-c", ""], str(tmp_path / "log.txt")
+    assert job(command, log) == 0
+    delayed = job.checkpoint(command, log)
+    assert isinstance(delayed.function, Requeued)
+    assert delayed.args == (command, log)
 
 
 def script_of_pod(jobs):
-    pod = yaml.safe_load(template("gke", jobs))["spec"]
+    pod = yaml.safe_load(fill_template("gke", jobs))["spec"]
     assert pod["completions"] == len(jobs)
     (container,) = pod["template"]["spec"]["containers"]
     assert container["env"] == [{"name": "JAX_NUM_PROCESSES", "value": "1"}]
@@ -256,7 +305,7 @@ def test_templates_run_each_cell_once(tmp_path, monkeypatch):
 
     script = script_of_pod(jobs)
     assert shell(script, JOB_COMPLETION_INDEX="1") == "-m --x=('b', 1)\n"
-    task = yaml.safe_load(template("skypilot", jobs))["run"]
+    task = yaml.safe_load(fill_template("skypilot", jobs))["run"]
     first, second = (shell(task, SKYPILOT_NODE_RANK=rank, SKYPILOT_NUM_NODES="2") for rank in "01")
     assert first == "-m --x=('a', 1)\n-m --x=('c', 1)\n"
     assert second == "-m --x=('b', 1)\n"

@@ -9,7 +9,9 @@ import pytest
 from configs import audio_synthetic, image_fashion_mnist
 from cpc.train import make_mesh
 from cpc.types import UserError
-from experiments import image, memory
+from experiments import memory
+from experiments.image import modality as image
+from experiments.image.prepare import prepare
 
 
 @pytest.fixture
@@ -36,12 +38,12 @@ def refusal(config, num_devices=1, num_offsets=12):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"negatives__groups": 16}, {"negatives__queue": 40_000}])
+@pytest.mark.parametrize("options", [{}, {"negatives__shards": 16}, {"negatives__queue": 40_000}])
 def test_the_batch_that_is_named_fits_and_the_next_does_not(has, options):
     has(2 * 10**9)
     config = make_config(data__batch_size=1024, **options)
     found = re.search(r"data\.batch_size=(\d+) fits", refusal(config))
-    fits, step = int(found[1]), config.negatives.groups
+    fits, step = int(found[1]), config.negatives.shards
     assert fits % step == 0
     for size, is_refused in ((fits, False), (fits + step, True)):
         config.data.batch_size = size
@@ -75,7 +77,7 @@ def test_the_sentence_has_the_numbers(has):
 def test_a_block_is_named_where_the_scores_are_too_much(has):
     config = make_config(data__batch_size=8, negatives__choose="hardest", negatives__num_sampled=4)
     config.negatives.queue = 100_000
-    whole = memory.criterion_bytes(config, 1, 128, 512, 1, 8)
+    whole = memory.loss_bytes(config, 1, 128, 512, 1, 8)
     has(whole - 1)
     assert "cpc_loss fits with block=256" in refusal(config, num_offsets=1)
     has(whole)
@@ -90,17 +92,17 @@ def test_rows_that_cannot_be_cut_are_scored_in_small_blocks(has, monkeypatch):
     scores = 12 * (2**26 // 201_024) * 201_024
     keys, queries = 201_024 * 512, 1024 * 512
     needed = scores + 4 * keys + 4 * (keys + 2 * queries)
-    assert memory.criterion_bytes(config, 1, 128, 512, 1, 8) == pytest.approx(needed, rel=0.01)
+    assert memory.loss_bytes(config, 1, 128, 512, 1, 8) == pytest.approx(needed, rel=0.01)
     has(needed // 2)
     assert f"in blocks of {2**26 // 201_024} anchors" in refusal(config, num_offsets=1)
 
 
 def test_what_needs_less_is_let_through(has):
     config = make_config(data__batch_size=128)
-    needed = memory.criterion_bytes(config, 1, 128, 512, 12, 128)
+    needed = memory.loss_bytes(config, 1, 128, 512, 12, 128)
     has(needed - 1)
     refusal(config)
-    assert memory.criterion_bytes(config, 8, 128, 512, 12, 128) == needed / 8  # keys travel
+    assert memory.loss_bytes(config, 8, 128, 512, 12, 128) == needed / 8  # keys travel
     memory.check_memory(config, make_mesh(8), 128, 512, 12)
     config.model.dtype = "bfloat16"
     memory.check_memory(config, make_mesh(1), 128, 512, 12)
@@ -108,15 +110,13 @@ def test_what_needs_less_is_let_through(has):
     memory.check_memory(config, make_mesh(1), 128, 512, 12)
 
 
-def test_pictures_count_all_directions():
+def test_images_count_all_directions():
     config = image_fashion_mnist.get_config()
     config.model.directions = ("down", "left")
-    latents, width, offsets = image.sizes_of_loss(config, image.choose_offsets(config))
+    latents, width, offsets = image.loss_sizes(config)
     batch = {"x": jax.ShapeDtypeStruct((2, 28, 28, 1), "uint8")}
-    model = image.build_model(config, image.choose_offsets(config))
-    shapes = jax.eval_shape(
-        lambda batch: image.prepare(config, batch, jax.random.key(0), False), batch
-    )
+    model = image.build_model(config)
+    shapes = jax.eval_shape(lambda batch: prepare(config, batch, jax.random.key(0), False), batch)
     variables = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch), shapes)
     outputs, _ = jax.eval_shape(lambda v, x: model.apply(v, x, False), variables, shapes)
     assert sum(one.predictions.shape[-2] for one in outputs) == offsets

@@ -1,17 +1,20 @@
 """Bad input: one clear sentence, status 2, nothing lost."""
 
 import contextlib
+import functools
 import io
 import os
 import pathlib
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
 import soundfile
 
 from cpc.types import UserError
+from tests import commands
 from tests.commands import ONE_DEVICE
 
 DEMO = "--config=configs/audio_voices.py"
@@ -23,11 +26,12 @@ def audio():
     """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
-    from experiments import audio
+    from experiments.audio.modality import AUDIO
+    from experiments.run import run
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
-    return audio
+    return types.SimpleNamespace(run=functools.partial(run, AUDIO))
 
 
 @pytest.fixture
@@ -66,12 +70,12 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
 
 @pytest.mark.parametrize(("key", "value", "words"), [
     ("model.context", "gruu", "model.context is 'gruu': choose one of gru, lstm"),
-    ("model.norm", "laier", "choose one of none, layer"),
-    ("model.padding", "reflect", "choose causal, same or valid"),
+    ("model.norm", "laier", "model.norm is 'laier': choose one of none, layer"),
+    ("model.padding", "reflect", "choose one of causal, same, valid"),
     ("model.dtype", "float12", "choose one of float32, bfloat16"),
     ("model.num_offsets", 16, "an offset of 16 needs sequences of more than 16 latents"),
     ("negatives.rule", "bach", "negatives.rule is 'bach': choose one of batch"),
-    ("negatives.groups", 3, "does not divide into 3 groups"),
+    ("negatives.shards", 3, "does not divide into 3 shards"),
     ("negatives.window", -1, "0 or more"),
     ("seed", -1, "seed is -1"),
     ("num_steps", 0, "num_steps is 0"),
@@ -81,10 +85,14 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("optim.ema_decay", 1.5, "below 1"),
     ("model.padding", "valid", "model.padding is valid"),
     ("probe.features", (), "probe.features is empty"),
-    ("negatives.temperature", 0.0, "temperature is 0.0"),
+    ("negatives.temperature", 0.0, "temperature is 0.0: it must be above 0"),
+    ("negatives.ring_high", 101.0, "100 or less"),
+    ("loss.prior", 1.0, "prior is 1.0: it must be 0 or more and below 1"),
+    ("optim.clip_norm", float("nan"), "clip_norm is nan"),
+    ("kind", "image", "this is the command of audio: give python -m experiments.image"),
     ("data.source", "voice", "choose one of voices, folder"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
-    ("optim.schedule", "linear", "'constant' or 'cosine'"),
+    ("optim.schedule", "linear", "choose one of cosine, constant"),
     ("optim.warmup_steps", 9, "warmup_steps is 9"),
     ("probe.tasks", ("phone",), "probe.tasks has 'phone'"),
     ("probe.features", ("d",), "probe.features has 'd'"),
@@ -100,7 +108,7 @@ def test_missing_and_unknown_keys(audio, config, tmp_path):
     mistake(audio, config, tmp_path / "run", r"lacks the key model\.norm")
     config.model.norm = "none"
     config.model.widht = 3
-    mistake(audio, config, tmp_path / "run", r"unknown key model\.widht; did you mean model\.width")
+    mistake(audio, config, tmp_path / "run", r"no key model\.widht; did you mean model\.width")
     del config.model.widht
     del config.model.width
     config.model.width = "wide"
@@ -120,7 +128,7 @@ def test_a_wrong_device(audio, config, tmp_path):
 
 def test_one_window_and_no_negatives(audio, config, tmp_path):
     config.data.batch_size = 8
-    config.negatives.groups = 8
+    config.negatives.shards = 8
     config.negatives.rule = "excluding_sequence"
     mistake(audio, config, tmp_path / "run", "no negatives at offset 1: raise")
 
@@ -208,11 +216,7 @@ def test_probes_without_labels_or_with_one_speaker(audio, folder_config, tmp_pat
     ([], "no --config is given"),
 ])  # fmt: skip
 def test_flags_end_in_one_sentence(flags, words):
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.audio", *flags],
-        cwd=ROOT, capture_output=True, text=True, env={**os.environ, **ONE_DEVICE},
-    )  # fmt: skip
-    assert done.returncode == 2, done.stderr
+    done = commands.run("experiments.audio", *flags, status=2)
     (sentence,) = done.stderr.strip().splitlines()
     assert sentence.startswith("error: ")
     assert words in sentence
@@ -221,10 +225,7 @@ def test_flags_end_in_one_sentence(flags, words):
 @pytest.mark.slow
 def test_help_is_for_a_newcomer():
     for module, words in (("audio", "--workdir"), ("probe", "--task")):
-        done = subprocess.run(
-            [sys.executable, "-m", f"experiments.{module}", "--help"],
-            cwd=ROOT, capture_output=True, text=True,
-        )  # fmt: skip
+        done = commands.run(f"experiments.{module}", "--help")
         assert words in done.stdout
         assert "python -m experiments." in done.stdout
 

@@ -8,26 +8,22 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic
-from cpc import data, negatives
+from cpc import data, losses, negatives
 from cpc.losses import cpc_loss
 from cpc.train import make_mesh, put_batch
 from cpc.types import CPCOutputs, Position, UserError
-from experiments import audio, objective, training
-from experiments.audio_data import AudioData
+from experiments import objective, training
+from experiments.audio import modality as audio
+from experiments.audio.data import AudioData
+from experiments.sequences import positions
 
 LOSSES = (
     "info_nce",
-    "ranking_nce",
     "nce",
-    "negative_sampling",
-    "sampled_softmax",
-    "sampled_logistic",
-    "nt_xent",
-    "sup_con",
+    "sigmoid",
     "decoupled",
     "debiased",
     "hard_weighted",
-    "sigmoid",
     "triplet_hard",
     "triplet_semi_hard",
     "triplet_all",
@@ -48,8 +44,8 @@ NEGATIVES = (
 TEMPERATURES = ("fixed", "learned", "entropy")
 # Every loss, choice and temperature rule, not the whole cube.
 MATRIX = [
-    (loss, NEGATIVES[i % len(NEGATIVES)], TEMPERATURES[(i + i // 3) % 3])
-    for i, loss in enumerate(LOSSES)
+    (LOSSES[i % len(LOSSES)], choice, TEMPERATURES[(i + i // 3) % 3])
+    for i, choice in enumerate(NEGATIVES)
 ]
 
 
@@ -59,7 +55,7 @@ def make_config(loss="info_nce", choice=None, temperature="fixed", **more):
     config.data.batch_size, config.data.window_samples = 4, 3200
     config.model.width = config.model.context_width = 8
     config.model.num_offsets = 2
-    config.loss.name = loss
+    config.loss.name, config.loss.cosine = loss, loss in objective.COSINE
     config.negatives.temperature_rule = temperature
     for key, value in (choice or {}).items():
         config.negatives[key] = value
@@ -81,7 +77,7 @@ def made():
 
 
 def take_steps(config, made, num_steps=3):
-    problem = audio.make_problem(config, made, lambda variables, step: {})
+    problem = audio.make_problem(config, made)
     mesh = make_mesh(1)
     state, step, _ = training.make_step(config, problem, mesh)
     before = jax.tree.map(np.array, state.params)
@@ -142,7 +138,7 @@ def test_momentum_encoder_follows_slowly(made):
 def test_keys_of_a_momentum_encoder_get_no_gradient(made):
     """At the first step the slow encoder is the encoder: its gradient is that of fixed keys."""
     config = make_config(choice={"momentum": 0.9})
-    problem = audio.make_problem(config, made, lambda variables, step: {})
+    problem = audio.make_problem(config, made)
     state, _, _ = training.make_step(config, problem, make_mesh(1))
     batch = jax.tree.map(jnp.asarray, problem.draw(0))
     gradient = jax.jit(jax.grad(training.make_loss(problem), has_aux=True))(
@@ -153,7 +149,7 @@ def test_keys_of_a_momentum_encoder_get_no_gradient(made):
         prepared = problem.prepare(batch, jax.random.key(0), True)
         outputs, _ = problem.model.apply({"params": params}, prepared, True)
         outputs = outputs._replace(z=jax.lax.stop_gradient(outputs.z))
-        place = audio.positions(batch, outputs.z.shape[1])
+        place = positions(batch, batch["speaker"], outputs.z.shape[1])
         return cpc_loss(outputs, place, negatives.batch)[0]
 
     expected = jax.jit(jax.grad(with_fixed_keys))(state.params["model"])
@@ -168,7 +164,8 @@ def outputs_of(scale=1.0):
     keys = jax.random.split(jax.random.key(0), 2)
     z = scale * jax.random.normal(keys[0], (3, 6, 4))
     predictions = scale * jax.random.normal(keys[1], (3, 6, 2, 4))
-    place = Position(jnp.arange(3)[:, None], jnp.arange(6)[None], *(jnp.zeros((1, 1), int),) * 2)
+    sequence = jnp.arange(3)[:, None]
+    place = Position(sequence, jnp.arange(6)[None], jnp.zeros((1, 1), int), sequence // 2)
     return CPCOutputs(z, z, predictions), place
 
 
@@ -177,13 +174,13 @@ def test_entropy_is_held():
     choice = {"target_entropy": 0.6, "temperature_high": 1000.0}
     config = make_config(choice=choice, temperature="entropy")
     made = objective.build_objective(config, (1, 2))
-    score = jax.jit(lambda *args: made.score(*args, jax.random.key(0), True))
+    score = jax.jit(lambda *args: made.loss(*args, jax.random.key(0), True))
     for scale in (1.0, 10.0):
-        views = [outputs_of(scale)]
-        params, state = made.init(views)
+        directions = [outputs_of(scale)]
+        params, state = made.init(directions)
         for _ in range(12):
-            _, _, state, metrics = score(params, state, views)
-        outputs = views[0][0]
+            _, _, state, metrics = score(params, state, directions)
+        outputs = directions[0][0]
         shares = []
         for k in (1, 2):
             anchors = [(i, t) for i in range(3) for t in range(6 - k)]
@@ -199,12 +196,12 @@ def test_entropy_is_held():
 def test_learned_bias_and_cosine():
     config = make_config("sigmoid", cosine=True, learn_bias=True, bias=-2.0)
     made = objective.build_objective(config, (1, 2))
-    views = [outputs_of(100.0)]
-    params, state = made.init(views)
+    directions = [outputs_of(100.0)]
+    params, state = made.init(directions)
     assert float(params["bias"]) == -2.0
 
     def loss(params):
-        return made.score(params, state, views, jax.random.key(0), True)[0]
+        return made.loss(params, state, directions, jax.random.key(0), True)[0]
 
     value, gradient = jax.value_and_grad(loss)(params)
     assert float(value) < 100  # scores of that size would cost thousands
@@ -247,6 +244,164 @@ def test_mistakes_are_sentences(key, value, sentence):
         config.negatives.choose, config.negatives.num_sampled = "proposed", 4
     with pytest.raises(UserError, match=sentence):
         objective.build_objective(config, (1,))
+
+
+OUTPUTS, POSITIONS = outputs_of()
+UNIT = OUTPUTS._replace(
+    z=OUTPUTS.z / jnp.linalg.norm(OUTPUTS.z, axis=-1, keepdims=True),
+    predictions=OUTPUTS.predictions / jnp.linalg.norm(OUTPUTS.predictions, axis=-1, keepdims=True),
+)
+bind = functools.partial
+#: Keys of a config, and what `cpc_loss` is to be given for them. Each of the keys must matter.
+MEANINGS = [
+    ({"negatives.rule": "excluding_sequence"}, {"rule": negatives.excluding_sequence}),
+    ({"negatives.rule": "own_sequence"}, {"rule": negatives.own_sequence}),
+    ({"negatives.rule": "same_group"}, {"rule": negatives.same_group}),
+    ({"negatives.rule": "one_per_sequence"}, {"rule": negatives.one_per_sequence}),
+    ({"negatives.window": 1}, {"rule": negatives.batch & negatives.outside_window(1)}),
+    (
+        {"negatives.shards": 3, "data.batch_size": 3},
+        {"rule": negatives.batch & negatives.within_shards(3, 3)},
+    ),
+    ({"negatives.temperature": 0.5}, {"temperature": 0.5}),
+    ({"negatives.num_sampled": 3}, {"choose": negatives.uniform_subset(3)}),
+    (
+        {"negatives.choose": "hardest", "negatives.num_sampled": 3},
+        {"choose": negatives.hardest(3)},
+    ),
+    (
+        {"negatives.choose": "semi_hard", "negatives.margin": 0.3},
+        {"choose": negatives.semi_hard(0.3)},
+    ),
+    (
+        {"negatives.choose": "ring", "negatives.ring_low": 20.0, "negatives.ring_high": 60.0},
+        {"choose": negatives.percentile_ring(20.0, 60.0)},
+    ),
+    ({"negatives.choose": "mixed", "negatives.num_sampled": 3}, {"choose": negatives.mixed(3, 3)}),
+    (
+        {
+            "negatives.choose": "proposed",
+            "negatives.num_sampled": 3,
+            "negatives.proposal": "through",
+            "loss.name": "nce",
+        },
+        {
+            "choose": negatives.proposed(3, "through"),
+            "loss": bind(losses.nce, log_noise_positive=0.0, log_noise_negatives=0.0),
+        },
+    ),
+    ({"loss.cosine": True}, {"outputs": UNIT}),
+    ({"loss.name": "sigmoid", "loss.bias": -1.0}, {"loss": losses.sigmoid, "bias": -1.0}),
+    (
+        {"loss.name": "nce", "loss.bias": 0.5},
+        {
+            "loss": bind(losses.nce, log_noise_positive=0.0, log_noise_negatives=0.0),
+            "bias": 0.5,
+        },
+    ),
+    ({"loss.name": "decoupled"}, {"loss": losses.decoupled}),
+    (
+        {"loss.name": "debiased", "loss.prior": 0.3, "loss.cosine": True},
+        {"loss": bind(losses.debiased, prior=0.3), "outputs": UNIT},
+    ),
+    (
+        {
+            "loss.name": "hard_weighted",
+            "loss.prior": 0.3,
+            "loss.concentration": 2.0,
+            "loss.cosine": True,
+        },
+        {"loss": bind(losses.hard_weighted, prior=0.3, concentration=2.0), "outputs": UNIT},
+    ),
+    *(
+        (
+            {"loss.name": f"triplet_{mining}", "loss.margin": 0.2, "loss.cosine": True},
+            {"loss": bind(losses.triplet, margin=0.2, mining=mining), "outputs": UNIT},
+        )
+        for mining in ("hard", "semi_hard", "all")
+    ),
+]
+
+
+def numbers(loss, settings):
+    """The value; what the gradient sees of a proposal changes the gradient alone."""
+    if "negatives.proposal" in settings:
+        return jax.tree.leaves(jax.jit(jax.grad(loss))(OUTPUTS))
+    return [jax.jit(loss)(OUTPUTS)]
+
+
+def loss_of(settings, like):
+    config = audio_synthetic.get_config()
+    for key, value in settings.items():
+        section, name = key.split(".")
+        config[section][name] = value
+    made = objective.build_objective(config, (1, 2))
+
+    def loss(outputs):
+        directions = [(outputs, POSITIONS)]
+        params, state = made.init(directions)
+        return made.loss(params, state, directions, jax.random.key(5), True)[0]
+
+    return numbers(loss, like)
+
+
+@pytest.mark.parametrize(
+    ("settings", "meaning"), MEANINGS, ids=[",".join(settings) for settings, _ in MEANINGS]
+)
+def test_every_key_means_what_it_says(settings, meaning):
+    """The loss is that of `cpc_loss` called by hand, and each key that is left out shows."""
+    options = {"rule": negatives.batch, "rng": jax.random.fold_in(jax.random.key(5), 0), **meaning}
+    is_unit = options.pop("outputs", None) is UNIT
+
+    def by_hand(outputs):
+        def unit(x):
+            return x / jnp.linalg.norm(x, axis=-1, keepdims=True) if is_unit else x
+
+        outputs = CPCOutputs(unit(outputs.z), outputs.c, unit(outputs.predictions))
+        return cpc_loss(outputs, POSITIONS, **options)[0]
+
+    found = loss_of(settings, settings)
+    for a, b in zip(found, numbers(by_hand, settings), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    for key in settings:
+        rest = {other: value for other, value in settings.items() if other != key}
+        if key == "data.batch_size" or (key.endswith("num_sampled") and "negatives.choose" in rest):
+            continue  # without it, the rest is refused
+        without = zip(found, loss_of(rest, settings), strict=True)
+        assert any(not np.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in without), key
+
+
+def test_a_learned_temperature_stays_within_its_bounds():
+    config = make_config(temperature="learned", choice={"temperature_low": 0.5})
+    config.negatives.temperature_high = 2.0
+    made = objective.build_objective(config, (1,))
+    for raw, limit in ((-100.0, 0.5), (100.0, 2.0)):
+        params = {"raw_temperature": jnp.float32(raw)}
+        assert float(made.temperature(params, {})) == pytest.approx(limit)
+
+
+@pytest.mark.parametrize("name", objective.RENAMED)
+def test_a_name_of_another_loss_trains_only_what_has_begun(name, tmp_path):
+    options = make_config().loss
+    options.name = name
+    with pytest.raises(UserError, match=rf"{name}.*{objective.RENAMED[name][0]}"):
+        objective.check_loss(options, str(tmp_path))
+    (tmp_path / "metrics.jsonl").touch()
+    objective.check_loss(options, str(tmp_path))
+    new = make_config(objective.RENAMED[name][0]).loss
+    scores = [jnp.array([0.3]), jnp.array([[0.1, -2.0]]), None]
+    old = getattr(losses, name)(*scores, **({"temperature": 1.0} if name == "nt_xent" else {}))
+    assert float(objective.build_loss(new)(*scores)[0]) == float(old[0])
+    assert float(objective.build_loss(options)(*scores)[0]) == float(old[0])
+
+
+@pytest.mark.parametrize("name", objective.COSINE)
+def test_what_presumes_cosines_is_refused_without(name, tmp_path):
+    options = make_config(name).loss
+    objective.check_loss(options)
+    options.cosine = False
+    with pytest.raises(UserError, match=r"loss\.cosine=True"):
+        objective.check_loss(options, str(tmp_path))
 
 
 def test_temperature_starts_within_its_bounds():

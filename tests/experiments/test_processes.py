@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cpc.results import read_scores
 from cpc.train import restore_params
 from tests.commands import ONE_DEVICE, QUICK_COMPILATION
 
@@ -149,12 +150,12 @@ def test_one_gets_a_signal_or_hangs(tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_and_a_probe(tmp_path):
-    """Dark and light pictures: two processes train, and the first fits the probe."""
+def test_images_and_a_probe(tmp_path):
+    """Dark and light images: two processes train, and the first fits the probe."""
     rng = np.random.default_rng(0)
     for name, mean in (("dark", 60), ("light", 190)):
         for split in ("train", "test"):
-            folder = tmp_path / "pictures" / split / name
+            folder = tmp_path / "images" / split / name
             folder.mkdir(parents=True)
             for i in range(24):
                 pixels = rng.normal(mean, 20, (28, 28)).clip(0, 255).astype(np.uint8)
@@ -165,7 +166,7 @@ def test_pictures_and_a_probe(tmp_path):
         "eval_every": 20,
         "save_every": 20,
         "data.source": "folder",
-        "data.path": tmp_path / "pictures",
+        "data.path": tmp_path / "images",
         "data.batch_size": 32,
         "model.width": 16,
         "model.context_width": 16,
@@ -178,8 +179,8 @@ def test_pictures_and_a_probe(tmp_path):
     command = ("experiments.image", "configs/image_fashion_mnist.py")
     first, second = finish(*start_two(tmp_path / "two", command=command, keys=keys))
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
-    (row,) = json.loads((tmp_path / "two" / "probes" / "classes.json").read_text())["rows"]
-    assert row["accuracy"] > 0.95
+    accuracy, *_ = read_scores(tmp_path / "two")
+    assert accuracy.value > 0.95
     lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
     losses = [record["loss"] for record in map(json.loads, lines) if record["split"] == "train"]
     assert losses[0] == pytest.approx(6 * np.log(32), rel=0.05)  # 2 directions, 3 offsets

@@ -3,21 +3,21 @@
 import fcntl
 import json
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
-from cpc.report.claims import CHANCE, TABLES
+from configs import audio_librispeech
+from cpc.files import flatten
 from cpc.types import UserError
-from experiments.launch import flatten
-from experiments.reproduce import __main__ as reproduce
 from experiments.reproduce import bound
 from experiments.reproduce import cells as cells_
+from experiments.reproduce import folder as reproduce
 from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES, Planned
+from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
+from tests.commands import run
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def planned(*names, scale="small", data="voices", seeds=1):
 
 def differing(name, base="mixed", **options):
     a, b = (
-        dict(flatten(cells_.config_of(cell, "small", "voices")))
+        flatten(cells_.config_of(cell, "small", "voices"))
         for cell in planned(base, name, **options)
     )
     keys = {key for key in a if a[key] != b[key]}
@@ -75,7 +75,7 @@ def test_every_cell_has_a_config_that_can_be_run(scale, data):
     for cell in planned(*names, scale=scale, data=data):
         config = cells_.config_of(cell, scale, data)
         check_cell(config, Cell(cell.name, {}))
-        reproduce.check_window(cell.name, config)
+        reproduce.check_length(cell, config)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -89,7 +89,7 @@ def test_a_cell_varies_what_is_open(scale):
         assert ("=" in row["change"]) == bool(one.cell)  # or in words why nothing varies it
         assert row["change"] not in row["choice"] or not one.cell
     base, groups = planned("mixed", "open-groups", scale=scale, data=data)
-    assert groups.settings["negatives.groups"] != base.settings.get("negatives.groups", 1)
+    assert groups.settings["negatives.shards"] != base.settings.get("negatives.shards", 1)
 
 
 def test_everything_small_takes_an_hour_at_most():
@@ -104,17 +104,20 @@ def test_everything_small_takes_an_hour_at_most():
 
 
 def test_dry_run(capsys, tmp_path):
-    argv = ["--table", "2", "--scale", "small", "--seeds", "2", "--dry-run", "--device", "cpu"]
-    reproduce.main([*argv, "--workdir", str(tmp_path / "x"), "--audio", "num_steps=70"])
+    reproduce.reproduce(
+        ["table 2"], seeds=2, dry_run=True, device="cpu", workdir=str(tmp_path / "x"),
+        settings={"audio": ["num_steps=70", "config.optim.clip_norm=2"]},
+    )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
     assert all("-m experiments.audio --config" in line for line in lines)
     assert all("--config.num_steps=70 " in line and "--device cpu" in line for line in lines)
+    assert all("--config.optim.clip_norm=2.0 " in line for line in lines)
     assert not (tmp_path / "x").exists()
 
 
 def test_the_folder_is_named_by_scale_and_data(capsys):
-    reproduce.main(["--table", "2", "--scale", "small", "--data", "voices", "--dry-run"])
+    reproduce.reproduce(["table 2"], dry_run=True)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("--workdir runs/reproduced-small-voices/mixed,seed=0")
 
@@ -123,38 +126,60 @@ def test_the_folder_is_said_first(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(reproduce, "run_jobs", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit):  # as no cell is done
-        reproduce.main(["--figure", "3", "--scale", "smoke"])
+        reproduce.reproduce(["figure 3"], "smoke")
     said = capsys.readouterr().out
     assert said.startswith("workdir: runs/reproduced-smoke-synthetic\n")
-    assert "page: runs/reproduced-smoke-synthetic/reproduction.html" in said
+    assert "runs/reproduced-smoke-synthetic/reproduction.html" in said
 
 
-@pytest.mark.parametrize(("argv", "words"), [
-    ([], "nothing is asked for"),
-    (["--table", "7"], "there is no table 7 here; choose from"),
-    (["--table", "5"], "no table 5 here: it is of text"),
-    (["--figure", "6"], "it is of reinforcement learning"),
-    (["--figure", "bound"], "there is no figure bound"),
-    (["--all", "--scale", "huge"], "--scale is 'huge': choose one of smoke, small, paper"),
-    (["--all", "--data", "timit"], "--data is 'timit': choose one of synthetic"),
-    (["--all", "--workdir", "x", "--seeds", "0"], "--seeds is 0"),
-    (["--all", "--workdir", "x", "--audio", "num_step=3"], "did you mean num_steps"),
-    (["--all", "--workdir", "x", "--audio", "num_steps"], "sets nothing"),
-    (["--all", "--workdir", "x", "--audio", "negatives.rule=batch"], "what the cells differ in"),
-    (["--all", "--workdir", "x", "--audio", "data.window_samples=2000"], "ahead in windows of 12"),
-    (["--table", "2", "--workdir", "x", "--data", "librispeech"], r"give --audio data\.path="),
-    (["--table", "2", "--workdir", "x", "--data", "librispeech", "--audio", "data.path=/no/where"],
-     "data.path is /no/where, which is not there"),
-    (["--table", "2", "--workdir", "x", "--data", "librispeech", "--audio", "data.path=/"],
-     r"give --audio data\.phones="),
-    (["--table", "3", "--workdir", "x", "--image", "data.source=folder"], r"--image data\.path="),
-    (["--table", "3", "--workdir", "x", "--scale", "paper"], r"--image data\.path="),
+def test_parts():
+    assert reproduce.find_parts(["2", "open"], ["3"], False) == ["table 2", "figure 3", "open"]
+    assert reproduce.find_parts([], [], True) == list(PARTS)
+
+
+@pytest.mark.parametrize(("tables", "figures", "words"), [
+    ([], [], "--table"),
+    (["7"], [], "table 7"),
+    (["5"], [], "table 5 here: it is of text"),
+    ([], ["6"], "figure 6 here: it is of reinforcement"),
+    ([], ["bound"], "figure bound"),
 ])  # fmt: skip
-def test_mistakes(argv, words, tmp_path, monkeypatch):
+def test_parts_that_are_not_here(tables, figures, words):
+    with pytest.raises(UserError, match=words):
+        reproduce.find_parts(tables, figures, False)
+
+
+@pytest.mark.parametrize(("parts", "options", "words"), [
+    (PARTS, {"settings": {"audio": ["num_step=3"]}}, "num_steps"),
+    (PARTS, {"settings": {"audio": ["num_steps"]}}, "key=value"),
+    (PARTS, {"settings": {"audio": ["negatives.rule=batch"]}}, r"negatives\.rule"),
+    (PARTS, {"settings": {"audio": ["data.window_samples=2000"]}}, r"data\.window_samples"),
+    (["table 2"], {"data": "librispeech"}, r"--audio data\.path="),
+    (["table 2"], {"data": "librispeech", "settings": {"audio": ["data.path=/no/where"]}},
+     "/no/where"),
+    (["table 2"], {"data": "librispeech", "settings": {"audio": ["data.path=/"]}},
+     r"--audio data\.phones="),
+    (["table 3"], {"settings": {"image": ["data.source=folder"]}}, r"--image data\.path="),
+    (["table 3"], {"scale": "paper"}, r"--image data\.path="),
+])  # fmt: skip
+def test_mistakes(parts, options, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=words):
-        reproduce.main(argv)
+        reproduce.reproduce(list(parts), **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_scale_of_the_paper_is_that_of_its_card():
+    """But for what is probed, whatever the data."""
+    card = flatten(audio_librispeech.get_config())
+    for data in DATA:
+        (cell,) = planned("mixed", scale="paper", data=data)
+        made = flatten(cells_.config_of(cell, "paper", data))
+        differing = {key for key in card if card[key] != made[key]}
+        assert {key.split(".")[0] for key in differing} <= {"data", "probe", "model"}
+        assert made["model.width"] == 512
+        if data == "librispeech":
+            assert differing == {"probe.features"}
 
 
 def plan(scale="small", parts=("table 2",), **more):
@@ -182,6 +207,23 @@ def test_probes_may_change_between_two_starts(tmp_path):
             pass
     recorded = json.loads((tmp_path / "sweep.json").read_text())["cells"]["mixed,seed=0"]
     assert recorded["probe.features"] == list(cell.settings["probe.features"])
+
+
+def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
+    """Whose keys have had other names, and whose cells did not set what is the default."""
+    user = {"audio": {"negatives.groups": 2}, "image": {}}
+    cells = cells_.plan_cells(["mixed"], "smoke", "synthetic", {}, 1)
+    settings = {key: value for key, value in cells[0].settings.items() if "shards" not in key}
+    old = {**plan("smoke", user=user), "data": "synthetic"}
+    recorded = {"reproduction": old, "cells": {"mixed,seed=0": {**settings, "negatives.groups": 1}}}
+    (tmp_path / "sweep.json").write_text(json.dumps(recorded))
+    now = {**old, "user": {"audio": {"negatives.shards": 2}, "image": {}}}
+    with reproduce.open_folder(tmp_path, now, cells):
+        pass
+    del recorded["cells"]["mixed,seed=0"]["negatives.groups"]
+    (tmp_path / "sweep.json").write_text(json.dumps(recorded))
+    with reproduce.open_folder(tmp_path, now, cells):
+        pass
 
 
 def test_a_folder_with_something_else(tmp_path):
@@ -265,15 +307,33 @@ def test_bound_by_n_is_that_of_a_double_loop():
 @pytest.mark.slow
 def test_a_figure_from_nothing(tmp_path):
     folder = tmp_path / "smoke"
-    command = [sys.executable, "-m", "experiments.reproduce", "--figure", "3", "--scale", "smoke"]
     for done in (0, 1):
-        made = subprocess.run(
-            [*command, "--workdir", str(folder), "--device", "cpu"],
-            capture_output=True, text=True, cwd=ROOT, check=False,
+        made = run(
+            "experiments.reproduce", "--figure", 3, "--scale=smoke", "--device=cpu",
+            f"--workdir={folder}",
         )  # fmt: skip
-        assert made.returncode == 0, made.stdout + made.stderr
         assert f"cells: 1, done: {done}" in made.stdout
-    record = json.loads((folder / "reproduction.json").read_text())
-    assert record["figure_3"]["offsets"] == list(range(1, 21))
-    assert record["plan"]["data"] == "synthetic"
-    assert "Figure 3" in (folder / "reproduction.html").read_text()
+    found = json.loads((folder / "reproduction.json").read_text())
+    (curve,) = (one for one in found["sections"] if one["title"].startswith("Figure 3"))
+    assert [row["offset"] for row in curve["tables"][0]["rows"]] == list(range(1, 21))
+    assert "synthetic" in found["title"]
+
+
+def test_the_command_explains_itself():
+    """On one screen, with an example."""
+    said = run("experiments.reproduce", "--help").stdout
+    flags = ("table", "figure", "scale", "data", "workdir", "audio", "image", "seeds", "jobs")
+    assert all(f"\n--{flag} " in said for flag in flags)
+    assert said.count("\n") <= 45
+
+
+@pytest.mark.parametrize(("flag", "value", "word"), [
+    ("scale", "huge", "--scale"), ("data", "timit", "--data"), ("seeds", 0, "--seeds"),
+    ("jobs", 0, "--jobs"), ("audio", "num_step=3", "num_steps"),
+])  # fmt: skip
+def test_a_mistake_is_a_sentence(flag, value, word, tmp_path):
+    words = ["--all", "--dry-run", f"--workdir={tmp_path / 'x'}", f"--{flag}", value]
+    said = run("experiments.reproduce", *words, status=2).stderr
+    assert said.count("\n") == 1
+    assert word in said
+    assert not list(tmp_path.iterdir())

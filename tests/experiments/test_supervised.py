@@ -1,4 +1,4 @@
-"""Networks trained whole on labels: the loss, the loop, the rows of audio, the one of pictures."""
+"""Networks trained whole on labels: the loss, the loop, the scores of audio, the one of images."""
 
 import signal
 
@@ -11,11 +11,14 @@ import pytest
 from configs import audio_synthetic, image_fashion_mnist
 from cpc import data
 from cpc.data import Images
-from cpc.models import Model
+from cpc.data.recordings import root_mean_square
+from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
-from experiments import audio, audio_probes, image_probes
-from experiments.audio_data import AudioData, Phones
+from experiments.audio import modality as audio
+from experiments.audio import probes as audio_probes
+from experiments.audio.data import AudioData, Phones, labels_at
+from experiments.image import probes as image_probes
 from experiments.supervised import cross_entropy, train_on_labels
 
 LOSS = jax.jit(jax.value_and_grad(cross_entropy))
@@ -146,48 +149,70 @@ def sound():
         sounds.append((8000 * np.sin(phase)).astype(np.int16))
         phones[0] = -1
         labels[f"u{i}"] = phones
+    rms = np.array([root_mean_square(sound) for sound in sounds], np.float32)
     recordings = data.Recordings(
-        tuple(labels), speakers, lengths, lambda i, start, stop: sounds[i][start:stop]
+        tuple(labels), speakers, lengths, lambda i, start, stop: sounds[i][start:stop], rms=rms
     )
-    recordings = data.measure_rms(recordings)
     train, test = data.select(recordings, range(28)), data.select(recordings, range(28, 40))
     return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
 
 
-def test_rows_of_audio(config, sound, tmp_path, capsys):
-    model = audio.build_model(config.model)
-    rows = audio_probes.phone_rows(config, tmp_path, sound, model, {})
-    rows += audio_probes.speaker_rows(config, tmp_path, sound, model, {})
-    assert [(row["task"], row["data"], row["unit"]) for row in rows] == [
+def test_scores_of_audio(config, sound, tmp_path, capsys):
+    model = audio.build_model(config)
+    scores = audio_probes.phone_scores(config, tmp_path, sound, model, {})
+    scores += audio_probes.speaker_scores(config, tmp_path, sound, model, {})
+    assert [(score.task, score.data, score.unit) for score in scores] == [
         ("phones", "toy", "frame"),
         ("speakers", "synthetic", "frame"),
         ("speakers", "synthetic", "utterance"),
     ]
-    for row in rows:
-        assert row["low"] > max(0.8, row["majority"]), row
-        assert (row["features"], row["probe"], row["weight_decay"]) == (
-            "supervised", "linear", 1e-3,
-        )  # fmt: skip
-    for part, key in ((sound.train, "num_train"), (sound.test, "num_test")):
-        frames = int(part.lengths.sum()) // 160
-        assert [row[key] for row in rows] == [frames - len(part), frames, frames]
-    assert rows[0]["num_test_utterances"] == 12
+    for score in scores:
+        assert score.low > max(0.8, score.chance), score
+        question = score.features, score.method, score.setting
+        assert question == ("supervised", "linear", "l2 0.001")
+    trained, tested = (int(part.lengths.sum()) // 160 for part in (sound.train, sound.test))
+    assert [score.num_train for score in scores] == [trained - 28, trained, trained]
+    assert [score.num_test for score in scores] == [tested - 12, tested, 12]
+    assert [len(score.outcomes.sums) for score in scores] == [12, 12, 12]
     assert capsys.readouterr().out.count("step 120/120  loss") == 2
+
+
+@pytest.mark.parametrize("strides", [(5, 4, 2, 2, 2), (5, 4, 2, 2, 4), (5, 4, 2, 2, 1)])
+def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_frames(
+    config, sound, tmp_path, strides
+):
+    """Zero crossings, which tell the phone, in frames of the encoder's stride; beside MFCC."""
+    encoder = ConvEncoder(4, strides=strides)
+    model = make_model(CPC(encoder, GRU(4), LinearPredictor(2, 4)))
+
+    def crossings(recordings):
+        waveforms = [data.read_all(recordings, i) for i in range(len(recordings))]
+        cut = [x[: len(x) // encoder.stride * encoder.stride] for x in waveforms]
+        frames = [x.reshape(-1, encoder.stride) for x in cut]
+        return [np.float32(np.diff(np.sign(x), axis=1) != 0).mean(1)[:, None] for x in frames]
+
+    config.probe.features, config.probe.hidden_width = ("c", "mfcc"), 0
+    features = {"c": crossings, "mfcc": audio_probes.make_features(config, model, {})["mfcc"]}
+    scores = audio_probes.phone_scores(config, tmp_path, sound, model, features)
+    samples = int(sound.test.lengths.sum())
+    for score, stride in zip(scores, (encoder.stride, 160), strict=True):
+        assert score.value > 0.97, score
+        # Of each utterance the first 10 ms have no label.
+        unlabelled = len(sound.test) * sum(stride * t + stride // 2 < 160 for t in range(4))
+        assert score.num_test == samples // stride - unlabelled
 
 
 def test_labels_of_a_window_are_those_nearest():
     labels = np.arange(5, dtype=np.int32)
-    cut = audio_probes.label_window
-    assert cut(labels, 0, 3).tolist() == [0, 1, 2]
-    assert cut(labels, 160 + 79, 3).tolist() == [1, 2, 3]
-    assert cut(labels, 160 + 80, 3).tolist() == [2, 3, 4]
-    assert cut(labels, 2 * 160 + 81, 3).tolist() == [3, 4, -1]
+    assert labels_at(labels, 0, 3, 160).tolist() == [0, 1, 2]
+    assert labels_at(labels, 160 + 79, 3, 160).tolist() == [1, 2, 3]
+    assert labels_at(labels, 160 + 80, 3, 160).tolist() == [2, 3, 4]
+    assert labels_at(labels, 2 * 160 + 81, 3, 160).tolist() == [3, 4, -1]
+    assert labels_at(labels, 0, 3, 320).tolist() == [1, 3, -1]
+    assert labels_at(labels, 80, 4, 40).tolist() == [0, 0, 1, 1]
 
 
 def test_mistakes(config, sound):
-    config.probe.features = ("supervized",)
-    with pytest.raises(UserError, match=r"'supervized': choose from c, .*, supervised$"):
-        audio_probes.check_options(config)
     config.probe.features = ("supervised",)
     config.eval_every = config.probe.every = 10
     with pytest.raises(UserError, match="trained anew"):
@@ -202,7 +227,7 @@ def test_mistakes(config, sound):
         config.probe.features = ("supervised",)
 
 
-def test_the_pictures_network_starts_anew_or_from_what_was_learned_on_many_devices():
+def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
     config = image_fashion_mnist.get_config()
     config.data.batch_size, config.probe.num_epochs, config.probe.regions = 4, 1, 1
     config.optim.learning_rate = 0.1
@@ -211,14 +236,16 @@ def test_the_pictures_network_starts_anew_or_from_what_was_learned_on_many_devic
     pixels = (rng.integers(0, 9, (20, 2, 2, 1)) + 200 * labels[:, None, None, None]).astype(
         np.uint8
     )
-    pictures = Images(pixels, labels, ("dark", "light"))
+    images = Images(pixels, labels, ("dark", "light"))
     model = Model(
         init=lambda rng, batch: {"params": {"scale": jnp.ones(3)}},
         apply=lambda *args: None,
         embed=lambda variables, x: (x * variables["params"]["scale"], None),
+        linear_maps=lambda params: None,
+        module=None,
     )
     prepare = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
     learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
     for start in (None, learned):
-        answer = image_probes.train_classifier(config, pictures, model, prepare, start)
+        answer = image_probes.train_classifier(config, images, model, prepare, start)
         assert answer(pixels).tolist() == labels.tolist()

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from cpc import data
-from cpc.train import make_mesh, put_batch
+from cpc.estimators import Tracker, bound_over_sequences
+from cpc.train import make_mesh, open_checkpoints, put_batch
 from cpc.types import UserError
 from experiments import objective, training
+from experiments.sequences import check_negatives
 
 
 @pytest.fixture(scope="module")
@@ -36,11 +38,15 @@ def make_config(**options):
 
 
 def problem_of(config, made):
-    from experiments import audio
-    from experiments.audio_data import AudioData
+    from experiments.audio import modality as audio
+    from experiments.audio.data import AudioData
 
     audio_data = AudioData(made.recordings, made.recordings, {})
-    return audio.make_problem(config, audio_data, lambda variables, step: {})
+    return audio.make_problem(config, audio_data)
+
+
+def no_probe(variables, step):
+    return []
 
 
 def train(config, made, num_devices=1, steps=2):
@@ -59,7 +65,7 @@ OTHERS = (
     {"model__context_layers": 2},
     {"negatives__num_sampled": 5},
     {"optim__accumulate": 2, "negatives__momentum": 0.9},
-    {"negatives__groups": 4},
+    {"negatives__shards": 4},
     {"negatives__window": 2},
     {"negatives__temperature": 0.5},
     {"data__one_speaker": True},
@@ -85,13 +91,97 @@ def test_every_option_trains_and_is_evaluated(made, options):
     state, problem, mesh = train(config, made)
     assert state.failure.tolist() == [-1, -1]
     assert np.isfinite(state.metrics["loss"])
-    records = training.make_evaluation(config, problem, mesh)(state)
+    records = training.make_evaluation(config, problem, no_probe, mesh)(state)
     for record in records:
         top1, pairwise = np.array(record["acc_top1"]), np.array(record["acc_pairwise"])
         assert ((top1 >= 0) & (top1 <= pairwise + 1e-6) & (pairwise <= 1)).all()
         assert len(record["bound"]) == 3
         assert (np.array(record["bound"]) <= np.array(record["log_n"]) + 1e-5).all()
     assert [record["is_bound"] for record in records][-1]
+
+
+BOUND = ("bound", "bound_low", "bound_high", "log_n", "nats", "state")
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "triplet_all"])
+def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, name):
+    """In the record of the training, where it is that of its batch, and of the evaluation."""
+    config = make_config(loss__name=name, loss__cosine=True, negatives__temperature=0.5)
+    state, problem, mesh = train(config, made, steps=1)
+    said = []
+    summarize = training.make_summary(problem, lambda step: 0.0, said.append)
+    record = summarize(state.metrics, 1)
+    assert record["has_bound"] is False
+    assert record["is_bound"] is False
+    assert not set(BOUND) & set(record)
+    assert record["top1"] == pytest.approx(np.mean(record["acc_top1"]))
+    assert record["chance"] == pytest.approx(np.mean(record["chance_top1"]))
+    assert {record["optimum"], record["posterior"]} - {""}
+    assert all("bound" in sentence for sentence in said)  # what is at chance is the strict bound
+
+    start, _, _ = training.make_step(config, problem, mesh)
+    batch = jax.tree.map(jnp.asarray, problem.draw(0))
+    batch = problem.prepare(batch, jax.random.key(0), True)
+    outputs, _ = problem.model.apply({"params": start.params["model"]}, batch, True)
+    unit = problem.objective.scored(outputs)
+    expected = Tracker(True)(bound_over_sequences(unit.z, unit.predictions / 0.5))
+    np.testing.assert_allclose(record["strict_bound"], expected.value, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(record["strict_log_n"], np.log(8), rtol=1e-6)
+    assert {f"strict_{key}" for key in BOUND} < set(record)
+
+    own, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    assert own["has_bound"] is False
+    assert not set(BOUND) & set(own)
+    assert strict["series"] == "strict"
+    assert strict["is_bound"]
+    assert strict["has_bound"]
+    assert set(BOUND) < set(strict)
+
+
+def test_a_loss_with_log_n_has_it_and_no_strict_sums(made):
+    state, problem, _ = train(make_config(), made, steps=1)
+    record = training.make_summary(problem, lambda step: 0.0, print)(state.metrics, 1)
+    assert record["has_bound"] is True
+    assert set(BOUND) < set(record)
+    assert "strict" not in state.metrics
+    assert not any(key.startswith("strict") for key in record)
+
+
+def test_the_strict_bound_is_of_independently_drawn_batches(made):
+    """Not of those that the training's rule is evaluated on."""
+    config = make_config(data__one_speaker=True)
+    state, problem, mesh = train(config, made, steps=1)
+
+    def evaluate(**changes):
+        changed = problem._replace(**changes)
+        return training.make_evaluation(config, changed, no_probe, mesh)(state)
+
+    def other(step):
+        return problem.draw_any_test(100 + step)
+
+    before = evaluate()
+    changed_test, changed_any = evaluate(draw_test=other), evaluate(draw_any_test=other)
+    assert changed_test[0]["bound"].tolist() != before[0]["bound"].tolist()
+    assert changed_test[1]["bound"].tolist() == before[1]["bound"].tolist()
+    assert changed_any[0]["bound"].tolist() == before[0]["bound"].tolist()
+    assert changed_any[1]["bound"].tolist() != before[1]["bound"].tolist()
+
+
+def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
+    config = make_config(loss__name="sigmoid")
+    problem, mesh = problem_of(config, made), make_mesh(1)
+    state, step, _ = training.make_step(config, problem, mesh)
+    state = step(state, put_batch(problem.draw(0), mesh))
+    older = {name: value for name, value in state.metrics.items() if name != "strict"}
+    with open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state._replace(metrics=older), {})
+        checkpoints.wait()
+        fresh, _, _ = training.make_step(config, problem, mesh)
+        restored, _ = training.restore(checkpoints, fresh)
+    assert int(restored.step) == 1
+    assert restored.metrics["loss"] == state.metrics["loss"]
+    assert not np.any(restored.metrics["strict"].anchors)
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
 
 
 def test_every_predictor_gets_gradient(made):
@@ -108,7 +198,7 @@ def test_every_predictor_gets_gradient(made):
     assert state.metrics["offsets"].loss.shape == (3,)
 
 
-@pytest.mark.parametrize("options", [{}, {"negatives__groups": 8}, {"model__norm": "batch"}])
+@pytest.mark.parametrize("options", [{}, {"negatives__shards": 8}, {"model__norm": "batch"}])
 def test_devices_change_neither_losses_nor_gradients(made, options):
     """N, loss and the first update's size, on 1 and on 8 devices."""
     config = make_config(**options)
@@ -126,7 +216,7 @@ def test_devices_change_neither_losses_nor_gradients(made, options):
 
 def test_groups_are_devices_of_the_paper(made):
     """With 8 groups each anchor meets the latents of its own window alone, of 8."""
-    state, *_ = train(make_config(negatives__groups=8), made, steps=1)
+    state, *_ = train(make_config(negatives__shards=8), made, steps=1)
     sums = state.metrics["offsets"]
     np.testing.assert_array_equal(sums.n / sums.anchors, 16.0)
 
@@ -138,16 +228,14 @@ def test_one_speaker_batches_keep_the_strict_bound_strict(made):
     assert any(len(set(problem.draw_any_test(i)["speaker"].tolist())) > 1 for i in range(5))
 
 
-def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so(made):
-    from experiments import audio
-
+def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so():
     for rule, window in itertools.product(objective.RULES, (0, 3, 99)):
         config = make_config(negatives__rule=rule.name, negatives__window=window)
         if rule.name == "own_sequence" and window == 99:
             with pytest.raises(UserError, match="no negatives at offset 1"):
-                audio.check_negatives(config)
+                check_negatives(config, 16)
         else:
-            audio.check_negatives(config)
+            check_negatives(config, 16)
 
 
 def gradient_of(config, made, num_parts, num_devices=1):

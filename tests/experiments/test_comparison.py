@@ -1,0 +1,229 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from configs.keys import make_config
+from cpc.files import plain, write_json
+from cpc.report.engine import cells as texts
+from cpc.results import Score, compare, group_by_seed, read_run, write_scores
+from cpc.types import UserError
+from experiments.comparison import (
+    Question,
+    best_sentences,
+    cell_table,
+    curves,
+    headline,
+    question_table,
+    read_runs,
+    score_steps,
+    write_comparison,
+)
+from experiments.modality import MODALITIES
+from tests.small_run import probe_row, record, write_run
+
+LINEAR = Question("classes", "clothes", "image", "z", "linear", "accuracy")
+
+
+def write(tmp_path, **runs):
+    folder = tmp_path / "out"
+    write_comparison([(name, path) for name, path in runs.items()], folder)
+    cells = json.loads((folder / "comparison.json").read_text())["cells"]
+    return {cell["cell"]: cell for cell in cells}, (folder / "comparison.md").read_text()
+
+
+def score(cell, features="z", task="classes"):
+    (found,) = [s for s in cell["scores"] if (s["features"], s["task"]) == (features, task)]
+    return found
+
+
+def ends(found, over=""):
+    prefix = f"{over}_" if over else ""
+    return [found[over or "value"], found[f"{prefix}low"], found[f"{prefix}high"]]
+
+
+def rows(z, random, half=0.01, **more):
+    return [probe_row("z", z, half, **more), probe_row("random z", random, half)]
+
+
+def cells_of(tmp_path, **runs):
+    return group_by_seed([(name, read_run(path)) for name, path in runs.items()])
+
+
+def test_one_seed(tmp_path):
+    """Intervals over test items; over the untrained network as recorded, pairs of items."""
+    versus = {"versus": {"random z": [0.10, 0.08, 0.12, 0.001]}}
+    base = write_run(tmp_path / "base", nats=1.25, rows=rows(0.6, 0.5, 0.03, **versus))
+    other = write_run(tmp_path / "other", nats=1.5, rows=rows(0.7, 0.5, 0.04), norm="layer")
+    cells, table = write(tmp_path, base=base, other=other)
+    bound = score(cells["base"], "c", "information")
+    assert (bound["value"], bound["method"]) == (pytest.approx(1.25), "bound")
+    assert cells["other"]["settings"] == {"model.norm": "layer"}
+    assert ends(score(cells["base"])) == pytest.approx([0.6, 0.57, 0.63])
+    assert ends(score(cells["base"]), "over_untrained") == [0.10, 0.08, 0.12]
+    assert score(cells["base"])["over_first"] is None
+    # Half-widths of 0.03 and 0.04 make one of 0.05; 0.04 and 0.04 one of 0.04 * sqrt(2).
+    assert ends(score(cells["other"]), "over_first") == pytest.approx([0.1, 0.05, 0.15])
+    half = 0.04 * math.sqrt(2)
+    over = ends(score(cells["other"]), "over_untrained")
+    assert over == pytest.approx([0.2, 0.2 - half, 0.2 + half])
+    head, _, first, second = table.splitlines()
+    assert head.startswith("| cell | norm | log N − L, nats | classes, clothes, linear on z, % |")
+    assert first.startswith(
+        "| base | none | 1.25 | 60.0 (57.0 to 63.0) | +10.0 (+8.0 to +12.0) |  |"
+    )
+    assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second
+
+
+def test_several_seeds(tmp_path):
+    """Student's t-interval of the mean; differences are paired by seed."""
+    ours, theirs = [0.62, 0.60, 0.67], [0.50, 0.49, 0.54]
+    runs = {}
+    for seed in range(3):
+        runs[f"base,seed={seed}"] = write_run(
+            tmp_path / f"b{seed}", seed, nats=1 + seed, rows=rows(theirs[seed], 0.4 + 0.01 * seed)
+        )
+    for seed in range(3):
+        runs[f"far,seed={seed}"] = write_run(
+            tmp_path / f"f{seed}", seed, rows=rows(ours[seed], 0.4), offsets=5
+        )
+    cells, _ = write(tmp_path, **runs)
+    assert list(cells) == ["base", "far"]
+    interval = stats.t.interval(0.95, 2, loc=2.0, scale=1 / math.sqrt(3))
+    assert ends(score(cells["base"], "c", "information")) == pytest.approx([2.0, *interval])
+    found = score(cells["far"])
+    assert found["by_seed"] == ours
+    differences = np.subtract(ours, theirs)
+    interval = stats.t.interval(
+        0.95, 2, loc=differences.mean(), scale=differences.std(ddof=1) / math.sqrt(3)
+    )
+    assert ends(found, "over_first") == pytest.approx([differences.mean(), *interval])
+    over = score(cells["base"])["over_untrained"]
+    assert over == pytest.approx(np.mean(theirs) - 0.41)
+
+
+def test_two_seeds_without_a_common_one(tmp_path):
+    a = [write_run(tmp_path / f"a{s}", s, rows=rows(0.5 + 0.01 * s, 0.4)) for s in (0, 1)]
+    b = [write_run(tmp_path / f"b{s}", s, rows=rows(0.5, 0.4), norm="x") for s in (2, 3)]
+    named = {f"{p.name[0]}_seed{i}": p for i, p in enumerate([*a, *b])}
+    cells, _ = write(tmp_path, **named)
+    half = stats.t.ppf(0.975, 1) * 0.005
+    over = ends(score(cells["b"]), "over_first")
+    assert over == pytest.approx([-0.005, -0.005 - half, -0.005 + half])
+
+
+def test_an_interval_of_accuracies_stays_among_them(tmp_path):
+    for seed, accuracy in enumerate((0.1, 0.9)):
+        write_run(tmp_path / f"r_seed{seed}", seed, rows=rows(accuracy, 0.4))
+    cells = cells_of(tmp_path, **{path.name: path for path in sorted(tmp_path.iterdir())})
+    (row,) = compare(cells).query("features == 'z'").to_dict("records")
+    assert ends(row) == [0.5, 0.0, 1.0]
+
+
+def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
+    """Even where the seed of one is missing."""
+    one, two, three = (write_run(tmp_path / str(n), seed) for n, seed in enumerate((0, 1, 0)))
+    cells = cells_of(tmp_path, **{"base,seed=0": one, "same,seed=1": two})
+    assert [cell.name for cell in cells] == ["base", "same"]
+    assert [len(cell.runs) for cell in cells_of(tmp_path, first=one, second=two)] == [2]
+    cells = cells_of(tmp_path, first=one, again=three)
+    assert [cell.name for cell in cells] == ["first", "again"]
+
+
+def test_an_old_run_is_one_cell_with_a_new_one_of_the_same_config(tmp_path):
+    config = plain(make_config(MODALITIES["audio"].keys))
+    for seed, name in enumerate(("new", "old")):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "config.json", config | {"seed": seed})
+    old = json.loads((tmp_path / "old" / "config.json").read_text())
+    del old["kind"], old["model"]["encoder"]
+    old["negatives"]["groups"] = old["negatives"].pop("shards")
+    write_json(tmp_path / "old" / "config.json", old)
+    found, problems = read_runs([(name, tmp_path / name) for name in ("new", "old")])
+    assert [len(cell.runs) for cell in group_by_seed(found)] == [2]
+    assert problems == {}
+
+
+def test_failed_waiting_and_damaged_runs(tmp_path):
+    good, failed, damaged = (tmp_path / name for name in ("good", "failed", "damaged"))
+    write_run(good, rows=rows(0.5, 0.4))
+    failed.mkdir()
+    failure = {"status": 2, "error": "no <data> there", "command": "python -m again"}
+    (failed / "failed.json").write_text(json.dumps(failure))
+    write_run(damaged)
+    (damaged / "config.json").write_text("{not json")
+    absent = tmp_path / "absent"
+    cells, table = write(tmp_path, good=good, failed=failed, damaged=damaged, absent=absent)
+    assert list(cells) == ["good", "damaged", "failed"]
+    assert "python -m again" in cells["failed"]["runs"][0]["problem"]
+    assert "config.json" in cells["damaged"]["runs"][0]["problem"]
+    page = (tmp_path / "out" / "comparison.html").read_text()
+    assert "no &lt;data&gt; there" in page
+    assert "config.json" in page
+    assert "| failed | " in table
+    with pytest.raises(UserError, match="no <da"):
+        write_comparison([("failed", failed), ("absent", absent)], tmp_path / "none")
+
+
+def test_estimates_and_other_ceilings_are_not_ranked(tmp_path):
+    base = write_run(tmp_path / "base", nats=1.0)
+    other = write_run(tmp_path / "other", nats=3.0, norm="x")
+    cells = cells_of(tmp_path, base=base, other=other)
+    assert best_sentences(cells, compare(cells))[0].startswith("Highest bound: other")
+    text = (other / "metrics.jsonl").read_text()
+    (other / "metrics.jsonl").write_text(text.replace("2.08, 2.08", "4.08, 4.08"))
+    cells = cells_of(tmp_path, base=base, other=other)
+    (sentence,) = best_sentences(cells, compare(cells))
+    assert "other" not in sentence
+    (other / "metrics.jsonl").write_text(text.replace('"is_bound": true', '"is_bound": false'))
+    cells = cells_of(tmp_path, base=base, other=other)
+    (sentence,) = best_sentences(cells, compare(cells))
+    assert "other" not in sentence
+    table = cell_table(cells, compare(cells), [], {})
+    assert texts(table)[1][2] == "3.00 (estimate)"
+
+
+def test_scores_over_the_training(tmp_path):
+    log = [
+        record(step, "test", 1.0, series="probes") | {"classes/clothes/z/linear/image": 0.01 * step}
+        for step in (5, 10)
+    ]
+    write_run(tmp_path / "run", rows=rows(0.5, 0.4), log=log)
+    cells = cells_of(tmp_path, run=tmp_path / "run")
+    steps, values = score_steps(cells[0].runs[0][1], LINEAR)
+    assert steps.tolist() == [5, 10, 20]
+    assert values == pytest.approx([5, 10, 50])
+    (figure,) = curves(cells, compare(cells))
+    assert len(figure.figure.axes) == 2
+
+
+def test_the_papers_column(tmp_path):
+    run, folder = write_run(tmp_path / "run"), tmp_path / "out"
+    write_comparison([("run,seed=0", run)], folder, {"run": "higher | better"})
+    assert "| paper |" in (folder / "comparison.md").read_text()
+    assert "higher \\| better" in (folder / "comparison.md").read_text()
+    with pytest.raises(UserError, match="ruhn"):
+        write_comparison([("run,seed=0", run)], folder, {"ruhn": "up"})
+
+
+def test_an_error_rate_is_best_where_it_is_lowest(tmp_path):
+    """Lower is better, and there is no chance level."""
+    rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.30, 0.28, 0.32,
+                 higher_is_better=False)  # fmt: skip
+    runs = {}
+    for name, value in (("base", 0.30), ("other", 0.20)):
+        runs[name] = write_run(tmp_path / name, norm=name)
+        write_scores(runs[name], [rate._replace(value=value, low=value - 0.02, high=value + 0.02)])
+    cells = cells_of(tmp_path, **runs)
+    scores = compare(cells)
+    assert scores[scores.task == "words"].chance.isna().all()
+    (question,) = headline(scores)
+    assert question.metric == "error rate"
+    best = best_sentences(cells, scores)[-1]
+    assert "other, 20.0 %" in best
+    assert "−10.0" in best
+    assert texts(question_table(question, scores))[1][:2] == ["other", "20.0 (18.0 to 22.0)"]
+    _, table = write(tmp_path, **runs)
+    assert "error rate, %" in table

@@ -1,0 +1,105 @@
+"""The page of estimates: every claim and number on it, and estimates that diverged."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from cpc.report.engine import cells
+from cpc.results import read_run
+from cpc.types import UserError
+from experiments.mutual_information.figures import (
+    consistency_figure,
+    staircase_figure,
+    tasks_figure,
+)
+from experiments.mutual_information.page import PARTS, read_table, write_information_report
+
+CLAIM = {"ceiling": 4.16, "label": "lower <bound>"}
+STAIRS = [
+    {"task": "gaussian", "critic": "joint", "estimator": name, "truth": truth, "value": value,
+     "bias": None if value is None else value - truth, "spread": None, **CLAIM}
+    for name, values in (("info_nce", (1.8, 3.1)), ("nwj", (1.9, None)))
+    for truth, value in zip((2.0, 4.0), values, strict=True)
+]  # fmt: skip
+RECORDS = [
+    {"step": 10 * i, "split": "train", "truth": 2.0 * i, "gaussian/joint/info_nce": 1.5 * i,
+     "gaussian/joint/info_nce/std": 0.1, "gaussian/joint/nwj": None if i == 2 else -1e30,
+     "gaussian/joint/nwj/std": None}
+    for i in (1, 2)
+]  # fmt: skip
+TASKS = [
+    {"task": task, "critic": "any", "estimator": name, "truth": 0.4, "value": value,
+     "bias": None if value is None else value - 0.4, "spread": 0.1, **CLAIM}
+    for task in ("one", "two")
+    for name, value in (("ksg", 0.41), ("cca", None), ("info_nce", 1.4))
+]  # fmt: skip
+LAWS = [
+    {"law": law, "rows": rows, "estimator": "nwj", "value": value, "ratio": value, **CLAIM}
+    for law in ("rows", "processing", "independence")
+    for rows, value in ((7, 1.0), (28, None))
+]
+
+
+def write(folder, protocol, records, table):
+    (folder / "config.json").write_text(json.dumps({"protocol": protocol}))
+    (folder / "environment.json").write_text(json.dumps({"command": "a <command>"}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    (folder / "table.json").write_text(json.dumps(table))
+    return read_run(folder), read_table(folder / "table.json")
+
+
+@pytest.mark.parametrize(("protocol", "records", "table", "shown"), [
+    ("staircase", RECORDS, STAIRS, [
+        ["InfoNCE", "joint", "lower <bound>", "4.16", "1.80 ± – (−0.20)", "3.10 ± – (−0.90)"],
+        ["NWJ", "joint", "lower <bound>", "4.16", "1.90 ± – (−0.10)", "diverged"],
+    ]),
+    ("tasks", [], TASKS, [
+        [task, "0.400", "1.40 ± 0.10 (+1.00)", "0.41 ± 0.10 (+0.01)", "diverged"]
+        for task in ("one", "two")
+    ]),
+    ("consistency", [], LAWS, [["NWJ", "lower <bound>", "1.00 (1.00)", "diverged"]]),
+])  # fmt: skip
+def test_every_number_is_on_the_page(tmp_path, protocol, records, table, shown):
+    run, frame = write(tmp_path, protocol, records, table)
+    drawn, tables = PARTS[protocol](run, frame)
+    assert all(cells(one) == shown for one in tables)
+    page = write_information_report(tmp_path).read_text()
+    assert all(f'alt="{title}"' in page for _, title, _ in drawn)
+    assert "lower &lt;bound&gt;" in page
+    assert "<command>" not in page
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {name for name, *_ in drawn}
+
+
+def test_critics_that_share_an_estimator_are_told_apart(tmp_path):
+    more = [{**row, "critic": critic} for row in TASKS for critic in ("joint", "separable")]
+    _, (table,) = PARTS["tasks"](*write(tmp_path, "tasks", [], more))
+    assert [name for name in table.frame if "InfoNCE" in name] == [
+        "InfoNCE, joint", "InfoNCE, separable",
+    ]  # fmt: skip
+
+
+def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
+    run, table = write(tmp_path, "staircase", RECORDS, STAIRS)
+    figure = staircase_figure(run.train, table, "gaussian")
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["InfoNCE", "NWJ"]
+    first, second = figure.axes
+    assert first.get_ylim() == second.get_ylim()
+    lines = {line.get_label(): line for line in first.lines}
+    assert lines["joint critic"].get_ydata().tolist() == [1.5, 3.0]
+    assert lines["joint critic"].get_xdata().tolist() == [5.0, 15.0], "the middle of each window"
+    assert lines["ceiling"].get_ydata()[0] == 4.16
+
+
+def test_nothing_recorded_is_no_figure():
+    columns = ["task", "critic", "estimator", "law"]
+    nothing = pd.DataFrame(columns=columns)
+    assert staircase_figure(nothing, nothing, "gaussian") is None
+    assert tasks_figure(nothing) is None
+    assert consistency_figure(nothing) is None
+
+
+def test_a_run_that_is_not_done_has_no_page(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"protocol": "tasks"}))
+    with pytest.raises(UserError, match=r"table\.json"):
+        write_information_report(tmp_path)

@@ -1,0 +1,774 @@
+"""Every key of every config changes what it names: a count, a shape, a value, or a call.
+
+Nothing is trained. A key without a case, or whose case does not change, fails: so does a key that
+nothing reads. The keys of the model section of audio and images are in `test_model_keys`.
+"""
+
+import contextlib
+import functools
+import importlib
+import pathlib
+import types
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from configs import audio, image, series
+from cpc.data import make_synthetic, phone_chain
+from cpc.files import flatten
+from cpc.train import make_mesh
+from cpc.types import CPCOutputs, Position, UserError
+from experiments import objective, training
+from experiments.audio import data as audio_data
+from experiments.audio import probes as audio_probes
+from experiments.command.config import with_settings
+from experiments.image import data as image_data
+from experiments.image import probes as image_probes
+from experiments.image.prepare import prepare
+from experiments.modality import MODALITIES
+from experiments.run import check_run
+from experiments.series import modality as series_modality
+from experiments.series import probes as series_probes
+from experiments.sweep.cells import Cell
+from experiments.sweep.jobs import check_cell
+from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
+
+CHANGES = object()
+
+
+class Case(NamedTuple):
+    """What is so of a config, with and without a value of a key."""
+
+    value: Any
+    effect: Any
+    """effect(config) -> what the key names."""
+    want: Any = CHANGES
+    """What it is with the value; by default another than without."""
+    beside: Any = types.MappingProxyType({})
+    """Keys that are set both times."""
+
+
+def same(a, b):
+    a, b = jax.tree.flatten(a), jax.tree.flatten(b)
+    return a[1] == b[1] and all(
+        np.shape(x) == np.shape(y) and np.array_equal(x, y) for x, y in zip(a[0], b[0], strict=True)
+    )
+
+
+def check(case, config, key):
+    config = with_settings(config, case.beside)
+    before, after = case.effect(config), case.effect(with_settings(config, {key: case.value}))
+    assert not same(before, after)
+    assert case.want is CHANGES or same(after, case.want), after
+
+
+@contextlib.contextmanager
+def calls(module, **answers):
+    """Replace functions of a module by ones that only record how they are called."""
+    found = {}
+
+    def recorder(name, answer):
+        def record(*args, **options):
+            found[name] = (args, options)
+            return answer(*args, **options) if callable(answer) else answer
+
+        return record
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, answer in answers.items():
+            patch.setattr(module, name, recorder(name, answer))
+        yield found
+
+
+# What all kinds share, shown of a series.
+
+
+def small_series():
+    config = series.get_config()
+    config.data.num_files, config.data.window_steps, config.data.batch_size = 10, 8, 4
+    config.model.width = config.model.context_width = 4
+    config.model.num_offsets = 2
+    config.num_steps, config.optim.warmup_steps = 100, 10
+    config.eval_every = config.save_every = 10
+    return config
+
+
+@functools.cache
+def _problem(text):
+    config = small_series()
+    return series_modality.make_problem(config, series_modality.load_data(config, str))
+
+
+def problem_of(config):
+    return series_modality.make_problem(config, series_modality.load_data(config, str))
+
+
+def of_fit(name):
+    """An option with which the loop is called."""
+
+    @contextlib.contextmanager
+    def opened(folder, state, console):
+        yield state, None, (), None
+
+    def effect(config):
+        state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
+        with calls(
+            training,
+            make_step=(state, None, None),
+            open_training=opened,
+            seconds_recorded=0.0,
+            make_evaluation=None,
+            fit=(state, ""),
+            prefetch=(),
+        ) as found:
+            training.train(config, pathlib.Path(), _problem(""), None, make_mesh(1))
+            args, options = found["fit"]
+            args[2](0)
+        return {**options, **found["prefetch"][1], "launches": found["prefetch"][0][2]}[name]
+
+    return effect
+
+
+def of_step(function, name):
+    """An option with which a part of the step is made."""
+
+    def effect(config):
+        with calls(
+            training,
+            make_optimizer=(None, None),
+            make_loss=None,
+            make_state=jnp.zeros(()),
+            make_train_step=None,
+            make_launch=None,
+            jit_step=None,
+        ) as found:
+            training.make_step(config, _problem(""), make_mesh(1))
+        args, options = found[function]
+        return args[name] if isinstance(name, int) else options[name]
+
+    return effect
+
+
+def outputs():
+    rng = np.random.default_rng(0)
+    z, predictions = rng.normal(size=(4, 6, 4)), rng.normal(size=(4, 6, 2, 4))
+    latents = CPCOutputs(*map(jnp.float32, (z, z, predictions)))
+    sequence, time = jnp.arange(4)[:, None], jnp.arange(6)[None]
+    return latents, Position(sequence, time, 0 * sequence, sequence // 2)
+
+
+def learning(config):
+    """What the objective of a config is at some outputs: loss, gradients, parameters, state."""
+    made = objective.build_objective(config, (1, 2))
+    latents, positions = outputs()
+    params, state = made.init([(latents, positions)])
+
+    def loss(params, z, predictions):
+        given = [(latents._replace(z=z, predictions=predictions), positions)]
+        value, sums, after, _ = made.loss(params, state, given, jax.random.key(0), True)
+        return value, (sums.count, after)
+
+    grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+    return params, grad(params, latents.z, latents.predictions)
+
+
+def limits(config):
+    made = objective.build_objective(config, (1, 2))
+    raw = [{"raw_temperature": jnp.float32(x)} for x in (-100, 100)]
+    return [round(float(made.temperature(one, {})), 4) for one in raw]
+
+
+LEARNED = {"negatives.temperature_rule": "learned"}
+ENTROPY = {"negatives.temperature_rule": "entropy"}
+COSINE = {"loss.cosine": True}
+SHARED = {
+    "num_steps": Case(70, of_fit("num_steps"), 70),
+    "steps_per_launch": Case(5, of_fit("steps_per_launch"), 5),
+    "log_every": Case(7, of_fit("log_every"), 7),
+    "eval_every": Case(20, of_fit("eval_every"), 20),
+    "save_every": Case(20, of_fit("save_every"), 20),
+    "data.num_threads": Case(5, of_fit("num_threads"), 5),
+    "optim.learning_rate": Case(0.5, of_step("make_optimizer", "learning_rate"), 0.5),
+    "optim.warmup_steps": Case(3, of_step("make_optimizer", "warmup_steps"), 3),
+    "optim.schedule": Case("constant", of_step("make_optimizer", "schedule"), "constant"),
+    "optim.clip_norm": Case(0.5, of_step("make_optimizer", "clip_norm"), 0.5),
+    "optim.weight_decay": Case(0.5, of_step("make_optimizer", "weight_decay"), 0.5),
+    "optim.ema_decay": Case(0.5, of_step("make_train_step", "ema_decay"), 0.5),
+    "optim.accumulate": Case(2, of_step("make_loss", 1), 2),
+    "loss.name": Case("sigmoid", learning),
+    "loss.cosine": Case(True, learning),
+    "loss.bias": Case(2.0, learning, beside={"loss.name": "sigmoid"}),
+    "loss.learn_bias": Case(True, learning, beside={"loss.name": "sigmoid"}),
+    "loss.prior": Case(0.4, learning, beside={"loss.name": "debiased", **COSINE}),
+    "loss.concentration": Case(3.0, learning, beside={"loss.name": "hard_weighted", **COSINE}),
+    "loss.margin": Case(0.3, learning, beside={"loss.name": "triplet_all", **COSINE}),
+    "negatives.rule": Case("own_sequence", learning),
+    "negatives.window": Case(1, learning),
+    "negatives.shards": Case(2, learning),
+    "negatives.choose": Case("hardest", learning, beside={"negatives.num_sampled": 3}),
+    "negatives.num_sampled": Case(3, learning),
+    "negatives.margin": Case(0.1, learning, beside={"negatives.choose": "semi_hard"}),
+    "negatives.ring_low": Case(10.0, learning, beside={"negatives.choose": "ring"}),
+    "negatives.ring_high": Case(60.0, learning, beside={"negatives.choose": "ring"}),
+    "negatives.proposal": Case(
+        "through",
+        learning,
+        beside={"negatives.choose": "proposed", "negatives.num_sampled": 3},
+    ),
+    "negatives.queue": Case(9, learning),
+    "negatives.momentum": Case(
+        0.5, lambda c: objective.build_objective(c, (1, 2)).momentum, 0.5
+    ),
+    "negatives.temperature": Case(0.5, learning),
+    "negatives.temperature_rule": Case("learned", learning),
+    "negatives.target_entropy": Case(0.3, learning, beside=ENTROPY),
+    "negatives.temperature_low": Case(0.2, limits, [0.2, 100.0], LEARNED),
+    "negatives.temperature_high": Case(2.0, limits, [0.01, 2.0], LEARNED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", SHARED)
+def test_a_shared_key_changes_what_it_names(key):
+    check(SHARED[key], small_series(), key)
+
+
+@pytest.mark.parametrize("kind", MODALITIES)
+def test_every_kind_trains_the_objective_of_its_config(kind, monkeypatch):
+    found = {}
+
+    class Stop(Exception):
+        pass
+
+    def record(config, offsets, mesh=None):
+        found["config"] = config
+        raise Stop
+
+    monkeypatch.setattr(f"experiments.{kind}.modality.build_objective", record)
+    config = {"audio": audio, "image": image, "series": series}[kind].get_config()
+    config.evaluate = {name: 0 for name in config.evaluate}
+    with pytest.raises(Stop):
+        MODALITIES[kind].make_problem(
+            config, types.SimpleNamespace(file_labels=np.zeros(1), file_names=()), None
+        )
+    assert found["config"] is config
+
+
+@pytest.mark.parametrize("kind", MODALITIES)
+def test_every_key_has_a_case(kind):
+    cases = {*SHARED, "kind", *TABLES[kind]}
+    cases |= {f"model.{key}" for key in MODEL_TABLES.get(kind, {})}
+    assert set(flatten(MODALITIES[kind].keys)) == cases
+
+
+CARDS = sorted(path.stem for path in pathlib.Path("configs").glob("*_*.py") if path.stem[0] != "_")
+
+
+@pytest.mark.parametrize("card", CARDS)
+def test_every_card_can_be_meant(card):
+    module = importlib.import_module(f"configs.{card}")
+    config = module.get_config()
+    assert f"-m experiments.{config.kind} --config configs/{card}.py" in module.__doc__
+    check_cell(config, Cell(card, {}))
+
+
+@pytest.mark.parametrize("kind", MODALITIES)
+def test_the_kind_is_checked(kind):
+    config = {"audio": audio, "image": image, "series": series}[kind].get_config()
+    check_run(MODALITIES[kind], config)
+    config.kind = "text"
+    with pytest.raises(UserError, match="kind is 'text'"):
+        check_run(MODALITIES[kind], config)
+
+
+# Series
+
+
+def drawn(config):
+    problem = problem_of(config)
+    batch = problem.draw(0)
+    return batch["x"].shape, batch["x"]
+
+
+def shapes(config):
+    model = series_modality.build_model(config)
+    x = jax.ShapeDtypeStruct((2, 64, config.data.channels), jnp.float32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": x})
+    found, _ = jax.eval_shape(
+        lambda v, x: model.apply(v, {"x": x}, True, jax.random.key(0)), variables, x
+    )
+    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), (variables, found))
+
+
+def remat(config):
+    model = series_modality.build_model(config)
+    x = jnp.zeros((1, 8, 1))
+    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": x})
+    text = str(jax.make_jaxpr(lambda v: model.apply(v, {"x": x}, True, jax.random.key(0))[0].z)(
+        variables))  # fmt: skip
+    return "remat" in text or "checkpoint" in text
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two folders of series, one with labels of steps, and one damaged file."""
+    root = tmp_path_factory.mktemp("series")
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        folder = root / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        x = 3 + rng.normal(size=(20, 2)).astype("f")
+        np.savez(folder / f"{number}.npz", x=x, stage=np.arange(20) % 3)
+    (root / "a" / "bad.csv").write_text("x\nnan\n")
+    (root / "table.txt").write_text("0,low\n1,high\n")
+    np.save(root / "b" / "one.npy", rng.normal(size=(20, 1)))
+    global FILES  # the effects are made before the fixtures are
+    FILES = root
+    return root
+
+
+FILES: Any = None
+OF_FILES = {"data.source": "files", "data.channels": 2, "data.max_skipped_fraction": 1.0}
+
+
+def of_files(get):
+    """Something of the data that a folder holds; paths are below it."""
+
+    def effect(config):
+        config = with_settings(config, {
+            f"data.{name}": str(FILES / config.data[name])
+            for name in ("path", "file_labels")
+        })  # fmt: skip
+        try:
+            return get(series_modality.load_data(config, str))
+        except UserError:
+            return "refused"
+
+    return effect
+
+
+def names(data):
+    return data.train.sequences.names
+
+
+def due(config):
+    """The steps at which an evaluation fits probes."""
+    return [
+        step for step in range(0, config.num_steps + 1, 10) if training.probes_due(config, step)
+    ]
+
+
+def fits(module, config, data, get, **stubs):
+    """Something of each probe that is fitted, on features of a model that copies its input."""
+    found = []
+
+    def record(*args, **options):
+        found.append(get(args, options))
+        return []
+
+    def embed(variables, x):
+        z = x.reshape(*x.shape[:2], -1) if config.kind == "series" else x
+        z = z[:, ::160, None] if config.kind == "audio" else z
+        return z, 2 * z
+
+    encoder = types.SimpleNamespace(stride={"audio": 160, "series": 1}[config.kind])
+    model = types.SimpleNamespace(
+        init=lambda rng, batch: {}, embed=embed, module=types.SimpleNamespace(encoder=encoder)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("write_scores", "print_scores", "write_latest"):
+            patch.setattr(module, name, lambda *args, **options: None, raising=False)
+        patch.setattr(module, "probe_scores", record)
+        module.run_tasks(config, FOLDER, data, model, {}, 0)
+    return found
+
+
+#: Nothing is written.
+FOLDER = pathlib.Path("nowhere")
+
+
+def series_fits(get):
+    return lambda config: fits(series_probes, config, series_modality.load_data(config, str), get)
+
+
+def features_of(args, options):
+    return list(args[0])
+
+
+def option(name):
+    return lambda args, options: options[name]
+
+
+def embedded(config):
+    return series_modality.describe_input(config)
+
+
+SMALL_FILES = {**OF_FILES, "data.path": "", "data.num_threads": 0}
+TABLES: dict[str, dict[str, Case]] = {"series": {
+    "seed": Case(1, drawn),
+    "data.source": Case("files", of_files(names), beside=SMALL_FILES | {"data.source": "ar1"}),
+    "data.path": Case("a", of_files(names), ("0", "2", "4"), SMALL_FILES),
+    "data.channels": Case(1, of_files(names), ("b/one",),
+                          SMALL_FILES | {"data.test_fraction": 0.5}),
+    "data.rate_hz": Case(250.0, lambda c: embedded(c)["rate_hz"] or 0, 250.0),
+    "data.standardize": Case(False, of_files(
+        lambda data: bool(abs(data.train.read(0).mean()) > 1)), True, SMALL_FILES),
+    "data.step_label": Case(
+        "stage", of_files(lambda data: data.step_names), ("0", "1", "2"), SMALL_FILES),
+    "data.file_label": Case("folder", of_files(lambda data: data.file_names), ("a", "b"),
+                            SMALL_FILES),
+    "data.file_labels": Case("table.txt", of_files(lambda data: data.file_labels.tolist()),
+                             beside=SMALL_FILES | {"data.file_label": "table"}),
+    "data.test_fraction": Case(0.5, of_files(lambda data: len(data.test.pieces)), 3, SMALL_FILES),
+    "data.window_steps": Case(4, lambda c: drawn(c)[0], (4, 4, 1)),
+    "data.correlation": Case(0.1, drawn),
+    "data.num_files": Case(12, lambda c: len(problem_data(c).train.sequences.names), 12),
+    "data.batch_size": Case(6, lambda c: drawn(c)[0], (6, 8, 1)),
+    "data.max_skipped_fraction": Case(0.0, of_files(names), "refused", SMALL_FILES),
+    "model.kernels": Case((2,), shapes),
+    "model.strides": Case((2,), shapes, beside={"model.kernels": (2,)}),
+    "model.width": Case(8, shapes),
+    "model.norm": Case("layer", shapes),
+    "model.padding": Case("valid", shapes, beside={"model.kernels": (2,)}),
+    "model.context": Case("lstm", shapes),
+    "model.context_width": Case(8, shapes),
+    "model.context_layers": Case(2, shapes),
+    "model.num_offsets": Case(1, shapes),
+    "model.remat": Case(True, remat, True),
+    "model.dtype": Case("bfloat16", shapes),
+    "evaluate.num_windows": Case(9, lambda c: problem_of(c).num_tests, 3),
+    "probe.tasks": Case((), series_fits(option("task")), []),
+    "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
+    "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
+    "probe.num_epochs": Case(7, series_fits(option("num_epochs")), [7] * 4),
+    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+}}  # fmt: skip
+
+
+def problem_data(config):
+    return series_modality.load_data(config, str)
+
+
+@pytest.mark.parametrize("key", TABLES["series"])
+def test_a_key_of_series_changes_what_it_names(key, files):
+    check(TABLES["series"][key], small_series(), key)
+
+
+# Audio
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Two folders of two speakers each, lists, an alignment, and a file that is no audio."""
+    root = tmp_path_factory.mktemp("clips")
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        folder = root / "clips" / f"part{number % 2}" / f"speaker{number % 4}"
+        folder.mkdir(parents=True, exist_ok=True)
+        soundfile.write(folder / f"u{number}.wav", 0.1 * rng.normal(size=4800), 16_000)
+    (root / "clips" / "part0" / "speaker0" / "bad.wav").write_bytes(b"?")
+    labels = " ".join("01"[i % 2] for i in range(30))
+    (root / "phones.txt").write_text("".join(f"u{i} {labels}\n" for i in range(12)))
+    (root / "train.txt").write_text("u0\nu1\n")
+    (root / "test.txt").write_text("u2\nu3\nu4\n")
+    global FILES
+    FILES = root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CPC_DATA", str(root / "cache"))
+        yield root
+
+
+def small_audio():
+    config = audio.get_config()
+    config.data.source, config.data.path = "folder", "clips"
+    config.data.window_samples, config.data.batch_size = 1600, 4
+    config.data.max_skipped_fraction = 1.0
+    config.num_steps = 100
+    config.eval_every = 10
+    config.evaluate.num_windows = 0
+    return config
+
+
+def of_clips(get):
+    def effect(config):
+        places = ("path", "train_list", "test_list", "phones")
+        config = with_settings(config, {
+            f"data.{name}": str(FILES / config.data[name]) for name in places if config.data[name]
+        })  # fmt: skip
+        try:
+            return get(config, audio_data.load_data(config, str))
+        except UserError:
+            return "refused"
+
+    return effect
+
+
+def loaded(name):
+    return of_clips(lambda config, data: sorted(getattr(data.train, name)))
+
+
+def problem_of_clips(get):
+    make = MODALITIES["audio"].make_problem
+    return of_clips(lambda config, data: get(make(config, data, None)))
+
+
+def from_tfds(config):
+    with calls(audio_data.data, read_librispeech_tfds=None, pack=made_up().recordings) as found:
+        audio_data.load_data(with_settings(config, {"data.source": "librispeech_tfds"}), str)
+    return found["read_librispeech_tfds"][0][1]
+
+
+@functools.cache
+def made_up():
+    return make_synthetic(
+        num_speakers=3, utterances_per_speaker=8, seconds=3.0, chain=phone_chain(4), seed=0
+    )
+
+
+def audio_fits(get):
+    made = made_up()
+    phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
+    data = audio_data.AudioData(made.recordings, made.recordings, phones)
+    return lambda config: fits(audio_probes, config, data, get)
+
+
+def of_task(task):
+    return lambda args, options: len(args[2]) if options["task"] == task else None
+
+
+ONE_SPEAKER = problem_of_clips(
+    lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
+)
+TABLES["audio"] = {
+    "seed": Case(1, problem_of_clips(lambda problem: problem.draw(0)["x"])),
+    "data.source": Case("synthetic", loaded("speakers")),
+    "data.path": Case("clips/part0", loaded("speakers")),
+    "data.split": Case("test_clean", from_tfds, "test_clean"),
+    "data.speaker_level": Case(2, loaded("speakers")),
+    "data.train_list": Case("train.txt", loaded("names"), ["u0", "u1"],
+                            {"data.test_list": "test.txt"}),
+    "data.test_list": Case("test.txt", loaded("names"), ["u0", "u1"],
+                           {"data.train_list": "train.txt"}),
+    "data.test_fraction": Case(0.6, of_clips(lambda config, data: len(data.test))),
+    "data.phones": Case("phones.txt", of_clips(lambda config, data: list(data.phones)),
+                        ["phones"]),
+    "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
+    "data.one_speaker": Case(True, ONE_SPEAKER, 1),
+    "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
+    "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
+    "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),
+    "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
+    "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
+    "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
+    "probe.num_epochs": Case(7, audio_fits(option("num_epochs")), [7] * 6),
+    "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6] * 3 + [None] * 3),
+    "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None] * 3 + [6] * 3),
+    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", TABLES["audio"])
+def test_a_key_of_audio_changes_what_it_names(key, clips):
+    check(TABLES["audio"][key], small_audio(), key)
+
+
+# Images
+
+
+@pytest.fixture(scope="module")
+def pixels(tmp_path_factory):
+    """Two splits of two classes each, of color images, and a file that is no image."""
+    root = tmp_path_factory.mktemp("images")
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 6), ("test", 4), ("other", 3)):
+        for number in range(2 * count):
+            folder = root / "one" / split / "ab"[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            x = rng.integers(0, 256, (20, 20, 3), np.uint8)
+            Image.fromarray(x).save(folder / f"{number}.png")
+    (root / "one" / "train" / "a" / "bad.png").write_bytes(b"?")
+    (root / "two").symlink_to(root / "one" / "other", target_is_directory=True)
+    global FILES
+    FILES = root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CPC_DATA", str(root / "cache"))
+        yield root
+
+
+def small_image():
+    config = image.get_config()
+    config.data.source, config.data.path = "folder", "one"
+    config.data.size, config.data.channels, config.data.batch_size = 20, 3, 4
+    config.data.max_skipped_fraction = 1.0
+    config.augment.crop, config.model.patch, config.model.stride = 16, 8, 8
+    config.model.num_offsets = 1
+    config.num_steps = 100
+    config.eval_every = 10
+    config.probe.fractions = (0.5, 1.0)
+    config.probe.num_neighbours = 2
+    return config
+
+
+def of_images(get):
+    def effect(config):
+        config = with_settings(config, {"data.path": str(FILES / config.data.path)})
+        try:
+            return get(image_data.load_data(config, str))
+        except UserError:
+            return "refused"
+
+    return effect
+
+
+def from_images_tfds(config):
+    def read(root, name, split, **how):
+        found.append(name)
+        return types.SimpleNamespace(pixels=np.zeros((2, 8, 8, 1)), skipped=(), __len__=lambda: 2)
+
+    found: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image_data.data, "read_images_tfds", read)
+        with contextlib.suppress(TypeError, UserError):  # what is read here is no set of images
+            config = with_settings(config, {"data.source": "tfds"})
+            image_data.load_data(config, str)
+    return found
+
+
+def trained_on(config):
+    """What training sees of images, and evaluation."""
+    x = np.random.default_rng(0).integers(0, 256, (2, 20, 20, 3), np.uint8)
+    return [
+        prepare(config, {"x": jnp.asarray(x)}, jax.random.key(0), train)["x"]
+        for train in (True, False)
+    ]
+
+
+def shown(config):
+    return trained_on(config)[0]
+
+
+def image_fits(get, *names):
+    """Something of each call of some functions that probes are made with."""
+
+    def effect(config):
+        found = []
+
+        def recorder(name, answer):
+            def record(*args, **options):
+                found.append(get(name, args, options))
+                return answer(*args, **options)
+
+            return record
+
+        def answer_zeros(*args, **options):
+            return lambda x: np.zeros((len(x), 2), np.float32)
+
+        answers = {
+            "fit_linear": lambda *args: (answer_zeros(), ""),
+            "knn_predict": lambda train, labels, held, **how: np.zeros((len(held), 2)),
+            "train_on_labels": answer_zeros,
+            "save_neighbours": lambda *args: None,
+            "save_units": lambda *args: None,
+        }
+        model = types.SimpleNamespace(
+            init=lambda rng, batch: {"params": {}},
+            embed=lambda variables, x: (x.mean((3, 4)), x.mean((3, 4)) + 1),
+        )
+        load = of_images(lambda data: data)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, answer in answers.items():
+                wanted = not names or name in names
+                patch.setattr(image_probes, name, recorder(name, answer) if wanted else answer)
+            for name in ("write_scores", "print_scores"):
+                patch.setattr(image_probes, name, lambda *args: None)
+            image_probes.run_tasks(
+                config, FOLDER, load(config), model, functools.partial(prepare, config),
+                {"params": {}}, 0,
+            )  # fmt: skip
+        return found
+
+    return effect
+
+
+ALL_TASKS = {"probe.tasks": ("few_labels",), "probe.features": ("z",)}
+LINEAR = {"probe.tasks": ("linear",), "probe.features": ("z",)}
+SUPERVISED = {"probe.tasks": ("supervised",)}
+WIDTH = image_fits(lambda name, args, options: args[1].shape[1], "fit_linear")
+COUNT = image_fits(lambda name, args, options: len(args[1]), "fit_linear")
+TABLES["image"] = {
+    "seed": Case(1, of_images(lambda data: 0), beside={}),
+    "data.source": Case("fashion_mnist", of_images(lambda data: len(data.train))),
+    "data.path": Case("two", of_images(lambda data: len(data.train))),
+    "data.name": Case("cifar10", from_images_tfds),
+    "data.split": Case("other", of_images(lambda data: len(data.train)), 6),
+    "data.probe_split": Case("other", of_images(lambda data: len(data.probe)), 6),
+    "data.test_split": Case("other", of_images(lambda data: len(data.test)), 6),
+    "data.size": Case(10, of_images(lambda data: data.train.pixels.shape[1:]), (10, 10, 3)),
+    "data.channels": Case(1, of_images(lambda data: data.train.pixels.shape[1:]), (20, 20, 1)),
+    "data.batch_size": Case(2, of_images(lambda data: 0)),
+    "data.max_skipped_fraction": Case(0.0, of_images(lambda data: len(data.train)), "refused"),
+    "augment.crop": Case(8, lambda c: [x.shape for x in trained_on(c)], [(2, 1, 1, 8, 8, 3)] * 2),
+    "augment.grey": Case(True, lambda c: [x.shape[-1] for x in trained_on(c)], [1, 1]),
+    "augment.jitter": Case(5, shown),
+    "augment.color_drop": Case(1.0, shown),
+    "augment.rotation_degrees": Case(30.0, shown),
+    "augment.shear": Case(0.3, shown),
+    "augment.elastic_pixels": Case(2.0, shown),
+    "augment.brightness": Case(0.5, shown),
+    "augment.contrast": Case(0.5, shown),
+    "evaluate.num_images": Case(7, of_images(lambda data: 0)),
+    "probe.tasks": Case(("knn",), image_fits(lambda name, args, options: name),
+                        ["knn_predict"], {"probe.features": ("z",)}),
+    "probe.features": Case(("pixels",), WIDTH, [20 * 20 * 3], {"probe.tasks": ("linear",)}),
+    "probe.regions": Case(1, WIDTH, [3], LINEAR | {"probe.regions": 2}),
+    "probe.solver": Case("lbfgs", image_fits(lambda name, args, options: args[0], "fit_linear"),
+                         ["lbfgs"], LINEAR),
+    "probe.num_images": Case(5, COUNT, [5], LINEAR),
+    "probe.num_neighbours": Case(
+        3, image_fits(lambda name, args, options: options["k"], "knn_predict"), [3],
+        {"probe.tasks": ("knn",), "probe.features": ("z",)}),
+    "probe.fractions": Case((1.0,), COUNT, [12], ALL_TASKS),
+    "probe.num_subsets": Case(1, COUNT, [6, 12], ALL_TASKS),
+    "probe.num_epochs": Case(
+        100, image_fits(lambda name, args, options: options["num_steps"], "train_on_labels"),
+        [300], SUPERVISED),
+    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+}  # fmt: skip
+
+
+def image_problem(get):
+    return of_images_with_config(lambda config, data: get(
+        MODALITIES["image"].make_problem(config, data, None)))  # fmt: skip
+
+
+def of_images_with_config(get):
+    def effect(config):
+        config = with_settings(config, {"data.path": str(FILES / config.data.path)})
+        return get(config, image_data.load_data(config, str))
+
+    return effect
+
+
+TABLES["image"] |= {
+    "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
+    "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
+    "evaluate.num_images": Case(7, image_problem(lambda problem: problem.num_tests), 2),
+}
+
+
+@pytest.mark.parametrize("key", TABLES["image"])
+def test_a_key_of_images_changes_what_it_names(key, pixels):
+    check(TABLES["image"][key], small_image(), key)
+
+
+def test_images_are_augmented_in_training_alone():
+    """Cropped at random and mirrored, by the defaults too; evaluation takes the middle as it is."""
+    seen, plain = trained_on(small_image())
+    assert not same(seen, plain)
+    assert same(trained_on(small_image())[1], plain)
+    mirrored = {bool(np.array_equal(x[..., ::-1, :], x)) for x in np.asarray(seen)}
+    assert mirrored == {False}

@@ -1,0 +1,169 @@
+"""What the pages of recordings and of images have of their own."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+
+from cpc.files import write_arrays
+from cpc.report import write_report
+from cpc.report.draw import GREEN, RED
+from cpc.report.engine import cells
+from cpc.results import read_run
+from experiments.audio import sections as audio
+from experiments.image import figures
+from experiments.image import sections as image
+from experiments.paper import TABLE_1, paper_accuracy
+from tests.fake_image_run import CLASSES, cut, draw_images, write_fake_image_run
+from tests.fake_run import write_fake_run
+
+
+@pytest.fixture
+def voices(tmp_path):
+    return write_fake_run(tmp_path / "voices", num_steps=250)
+
+
+@pytest.fixture
+def shapes(tmp_path):
+    return write_fake_image_run(tmp_path / "shapes")
+
+
+def arrays_of(workdir, name):
+    with np.load(workdir / "probes" / f"{name}.npz") as stored:
+        return dict(stored)
+
+
+def test_table_1_lies_beside_the_run(voices):
+    section = audio.paper_section(read_run(voices))
+    phones, speakers = section.tables
+    assert cells(phones)[1] == ["MFCC", "61.4", "39.7"]
+    assert cells(phones)[3] == ["CPC, one hidden layer", "63.4", "72.5"]
+    assert cells(speakers)[-1][1:] == ["–", "98.5"]  # no supervised network was trained
+    (voices / "probes" / "phones.json").unlink()
+    (voices / "probes" / "speakers.json").unlink()
+    assert audio.paper_section(read_run(voices)) is None
+
+
+def test_paper_numbers():
+    linear = {
+        task: [e.accuracy for e in rows if e.probe == "linear"] for task, rows in TABLE_1.items()
+    }
+    assert linear == {"phones": [27.6, 39.7, 64.6, 74.6], "speakers": [1.87, 17.6, 97.4, 98.5]}
+    assert paper_accuracy("phones", "c", "hidden", "frame") == 72.5
+    assert paper_accuracy("speakers", "c", "linear", "utterance") is None
+
+
+@pytest.mark.parametrize("name", ["speaker_map", "picture"])
+def test_speaker_map_is_capped_and_needs_points(voices, monkeypatch, name):
+    monkeypatch.setattr(audio, "MAX_POINTS", 60)
+    (voices / "probes" / "picture.npz").unlink()
+    assert audio.speakers_section(read_run(voices)) is None
+
+    def write(count):
+        features = np.random.default_rng(0).standard_normal((count, 4), dtype=np.float32)
+        names = np.array(["anna", "<script>"])
+        path = voices / "probes" / f"{name}.npz"
+        write_arrays(path, features=features, speaker=np.arange(count) % 2, names=names)
+        return audio.speakers_section(read_run(voices))
+
+    assert write(5) is None
+    (figure,) = write(80).figures
+    (axes,) = figure.figure.axes
+    assert sum(len(points.get_offsets()) for points in axes.collections) == 60
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "other names", "array", "no speaker", "nan"])
+def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
+    path = voices / "probes" / "picture.npz"
+    arrays = arrays_of(voices, "picture")
+    if damage == "other names":
+        arrays["x"] = arrays.pop("names")
+    if damage == "no speaker":
+        arrays["speaker"] = np.arange(len(arrays["speaker"]))
+    if damage == "nan":
+        arrays["features"] = np.full_like(arrays["features"], np.nan)
+    write_arrays(path, **arrays)
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:700])
+    if damage == "text":
+        path.write_text("no arrays")
+    if damage == "array":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    section = audio.speakers_section(read_run(voices))
+    assert section.figures == ()
+    assert "picture.npz" in section.sentences[0]
+
+
+def test_page_of_images_has_their_figures(shapes):
+    page = write_report(shapes, image.WORDS, image.SECTIONS).read_text(encoding="utf-8")
+    found = {path.stem for path in (shapes / "figures").glob("*.png")}
+    assert {"neighbours", "units", "augmented", "curve_few_labels", "progress"} <= found
+    assert page.count("<img") == len(found)
+    for word in ("utterance", "speaker", "recording", "MFCC", "phone"):
+        assert word not in page.split("How it was made")[0]
+
+
+def test_missing_images_are_named(shapes):
+    for path in (shapes / "probes").glob("*.npz"):
+        path.unlink()
+    section = image.images_section(read_run(shapes))
+    assert section.figures == []
+    assert all(f"probes/{name}.npz" in section.sentences[0] for name in image.ARRAYS)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("neighbours", {"query_labels": np.full(8, 4)}),
+        ("neighbours", {"query_labels": np.full(8, -1)}),
+        ("neighbours", {"neighbour_labels": np.zeros((8, 3), int)}),
+        ("neighbours", {"queries": np.zeros((3, 28, 28, 1), np.uint8)}),
+        ("units", {"patches": np.zeros((8, 2, 8, 8, 1), np.float32)}),
+        ("units", {"patches": np.zeros((7, 2, 8, 8, 1), np.uint8)}),
+        ("units", {"patches": np.zeros((8, 2, 8, 8, 2), np.uint8)}),
+        ("augmented", {"plain": np.zeros((8, 8, 8, 1), np.uint8)}),
+        ("augmented", None),
+    ],
+)
+def test_damaged_arrays_are_left_out_and_named(shapes, name, change):
+    path = shapes / "probes" / f"{name}.npz"
+    if change is None:
+        path.write_bytes(path.read_bytes()[:500])
+    else:
+        write_arrays(path, **(arrays_of(shapes, name) | change))
+    section = image.images_section(read_run(shapes))
+    assert {figure.name for figure in section.figures} == image.ARRAYS.keys() - {name}
+    (sentence,) = section.sentences
+    assert f"{name}.npz" in sentence
+
+
+def test_neighbors_are_framed_by_class(shapes):
+    arrays = arrays_of(shapes, "neighbours")
+    (axes,) = figures.neighbors_figure(arrays).axes
+    assert len(axes.images) == 8 + 64
+    is_same = arrays["neighbour_labels"] == arrays["query_labels"][:, None]
+    frames = [to_hex(frame.get_edgecolor()) for frame in axes.patches]
+    assert frames == [GREEN if same else RED for same in is_same.ravel()]
+    words = [text.get_text() for text in axes.texts]
+    assert words[:8] == [CLASSES[label] for label in arrays["query_labels"]]
+    assert words[8:] == [CLASSES[label] for label in arrays["neighbour_labels"][~is_same]]
+    shown = axes.images[8 + 13].get_array()[..., 2]
+    np.testing.assert_array_equal(shown, arrays["neighbours"][1, 5, ..., 0])
+
+
+def test_units_and_augmentation_in_color():
+    rng = np.random.default_rng(1)
+    patches = rng.integers(0, 256, (3, 40, 6, 6, 3), np.uint8)
+    (axes,) = figures.units_figure({"units": np.array([7, 1, 2]), "patches": patches}).axes
+    assert len(axes.images) == 3 * 12  # as many as fit
+    np.testing.assert_array_equal(axes.images[13].get_array(), patches[1, 1])
+    assert [text.get_text() for text in axes.texts] == ["unit 7", "unit 1", "unit 2"]
+
+    plain = cut(draw_images(rng.integers(0, 4, 5), rng))
+    (axes,) = figures.augmented_figure({"plain": plain, "augmented": 255 - plain}).axes
+    upper, lower = axes.images[1].get_array(), axes.images[4 + 1].get_array()
+    assert len(axes.images) == 2 * 4
+    assert upper.shape == (6 * 9 - 1, 6 * 9 - 1, 3)
+    np.testing.assert_array_equal(upper[9:17, 18:26, 0], plain[1, 1, 2, ..., 0])
+    np.testing.assert_array_equal(lower[9:17, 18:26], 255 - upper[9:17, 18:26])
+    assert (upper[8] == 255).all()

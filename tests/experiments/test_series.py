@@ -1,0 +1,326 @@
+"""Series of numbers: what files are read, and that every command takes a run of them."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from configs import series_ar1, series_files
+from cpc import models
+from cpc.results import read_scores
+from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.modality import MODALITIES
+from experiments.run import check_run
+from experiments.series import data, files
+from experiments.series import embed as series_embed
+from experiments.series import modality as series
+from experiments.series import probes as series_probes
+from tests.commands import run
+
+TINY = (
+    "--config.num_steps=4", "--config.log_every=2", "--config.eval_every=2",
+    "--config.save_every=2", "--config.optim.warmup_steps=1", "--config.data.num_files=60",
+    "--config.data.batch_size=8", "--config.data.window_steps=16", "--config.model.width=8",
+    "--config.model.context_width=8", "--config.model.num_offsets=2",
+    "--config.evaluate.num_windows=8", "--config.probe.features=('c','raw')",
+)  # fmt: skip
+CONFIG = ("--config", "configs/series_ar1.py")
+
+
+def write(folder, name, values, **labels):
+    """A file of the form that its name says."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".npy":
+        np.save(path, values)
+    elif path.suffix == ".npz":
+        np.savez(path, x=values, **labels)
+    else:
+        frame = pd.DataFrame(values).assign(**labels)
+        frame.columns = frame.columns.astype(str)
+        if path.suffix == ".csv":
+            frame.to_csv(path, index=False)
+        else:
+            frame.to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("form", [".npy", ".npz", ".csv", ".parquet"])
+def test_every_form_holds_the_same(tmp_path, form):
+    values = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32)
+    labels = {} if form == ".npy" else {"stage": np.array(["rest", "move"] * 15)}
+    path = write(tmp_path, f"a/one{form}", values, **labels)
+    for where in (tmp_path, path):
+        found = files.read_sequences(where, 2, standardize=False, step_label="stage")
+        assert found.names == (("a/one",) if where == tmp_path else ("one",))
+        np.testing.assert_allclose(found.read(0, 3, 9), values[3:9], rtol=1e-6)
+        assert (found.steps[0] is None) == (form == ".npy")
+    scaled = files.read_sequences(tmp_path, 2, step_label="stage").read(0, 0, 30)
+    np.testing.assert_allclose(scaled.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(scaled.std(0), 1, rtol=1e-4)
+
+
+def test_a_npy_stays_on_the_disk(tmp_path):
+    write(tmp_path, "x.npy", np.zeros((10, 1)))
+    assert isinstance(files.read_sequences(tmp_path, 1).values[0], np.memmap)
+
+
+def bad_files(folder):
+    hole = np.zeros((5, 2))
+    hole[3, 1] = np.nan
+    write(folder, "hole.npy", hole)
+    write(folder, "wide.npy", np.zeros((5, 3)))
+    write(folder, "deep.npy", np.zeros((5, 2, 2)))
+    write(folder, "empty.npy", np.zeros((0, 2)))
+    np.save(folder / "text.npy", np.array(["a", "b"]))
+    np.savez(folder / "two.npz", a=hole, b=hole)
+    np.savez(folder / "short.npz", x=np.zeros((5, 2)), stage=np.arange(4))
+    (folder / "ragged.csv").write_text("a,b\n1,2\n3\n1,2,3\n")
+    (folder / "words.csv").write_text("a,b\n1,x\n")
+    (folder / "hole.csv").write_text("a,b\n1,2\n3,\n")
+    (folder / "no.parquet").write_bytes(b"no")
+    (folder / "none.npz").write_bytes(b"")
+    (folder / "cut.npz").write_bytes(b"PK\x03\x04no")
+    np.save(folder / "objects.npy", np.array([{}]), allow_pickle=True)
+    (folder / "notes.txt").write_text("left alone")
+    return 14
+
+
+def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path):
+    count = bad_files(tmp_path)
+    write(tmp_path, "good.npy", np.zeros((5, 2)))
+    found = files.read_sequences(tmp_path, 2, step_label="stage")
+    assert found.names == ("good",)
+    assert len(found.skipped) == count
+    reasons = dict(found.skipped)
+    assert "step 3" in reasons["hole.npy"]
+    assert "3 channels: data.channels is 2" in reasons["wide.npy"]
+    assert all("\n" not in reason and "allow_pickle" not in reason for reason in reasons.values())
+    with pytest.raises(UserError, match="14 of 15 files"):
+        files.read_sequences(tmp_path, 2, step_label="stage", max_skipped_fraction=0.5)
+    (tmp_path / "good.npy").unlink()
+    with pytest.raises(UserError, match="14 of 14 files"):
+        files.read_sequences(tmp_path, 2, step_label="stage")
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("absent", "there is no"), ("nothing", "no series in"), ("notes.txt", "is no series"),
+])  # fmt: skip
+def test_paths_that_hold_nothing(tmp_path, name, words):
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(UserError, match=words):
+        files.read_sequences(tmp_path / name, 1)
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    for name in ("a.npy", "a.csv"):
+        write(tmp_path, name, np.zeros((5, 1)))
+    with pytest.raises(UserError, match=r"two files .* have the name a"):
+        files.read_sequences(tmp_path, 1)
+
+
+def tiny(**settings):
+    config = series_ar1.get_config()
+    config.data.window_steps, config.data.batch_size, config.data.num_files = 8, 6, 40
+    config.optim.warmup_steps = 0
+    return with_settings(config, settings)
+
+
+def of_files(tmp_path, **settings):
+    config = series_files.get_config()
+    config.data.path, config.data.window_steps, config.data.batch_size = str(tmp_path), 32, 4
+    return with_settings(config, settings)
+
+
+def test_windows_are_drawn_alike_and_hold_what_the_files_do(tmp_path):
+    rng = np.random.default_rng(0)
+    for number, length in enumerate((40, 100, 20)):  # the last is shorter than a window
+        write(tmp_path, f"{number}.npy", rng.normal(size=(length, 1)).astype("f"))
+    found = files.read_sequences(tmp_path, 1, standardize=False)
+    part = data.Part(found, ((0, 0, 40), (1, 10, 90), (2, 0, 20)))
+    draw = data.make_windows(part, window_steps=32, batch_size=400, seed=3)
+    batch, again = draw(5), draw(5)
+    np.testing.assert_array_equal(batch["x"], again["x"])
+    assert not np.array_equal(batch["x"], draw(6)["x"])
+    for x, file, start in zip(batch["x"], batch["utterance"], batch["start"], strict=True):
+        np.testing.assert_array_equal(x, found.values[file][start : start + 32])
+    assert batch["start"][batch["utterance"] == 1].min() >= 10
+    count = np.bincount(batch["utterance"], minlength=3)
+    assert count[2] == 0
+    assert 0.05 < count[0] / 400 < 0.25, "9 of 68 windows"
+
+
+def test_processes_share_a_batch(monkeypatch):
+    made = data.load_data(tiny(), str)
+    options = {"window_steps": 8, "batch_size": 6, "seed": 0}
+    whole = data.make_windows(made.train, **options)(2)
+    monkeypatch.setattr(data.jax, "process_count", lambda: 2)
+    for process in (0, 1):
+        monkeypatch.setattr(data.jax, "process_index", lambda process=process: process)
+        part = data.make_windows(made.train, **options)(2)
+        for name, value in part.items():
+            np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
+
+
+def test_a_single_file_is_split_in_time(tmp_path):
+    write(tmp_path, "x.npy", np.arange(400, dtype=np.float32))
+    made = data.load_data(of_files(tmp_path, **{"data.test_fraction": 0.25}), str)
+    assert made.train.pieces == ((0, 0, 300),)
+    assert made.test.pieces == ((0, 300, 100),)
+    settings = {"data.test_fraction": 0.25, "data.window_steps": 200}
+    with pytest.raises(UserError, match="no file to test on is as long as a window of 200"):
+        data.load_data(of_files(tmp_path, **settings), str)
+
+
+def test_labels_of_files_and_of_steps(tmp_path):
+    for number in range(6):
+        stage = np.arange(64) // 16
+        write(tmp_path, f"{'ab'[number % 2]}/{number}.npz", np.zeros((64, 1)), stage=stage)
+    made = data.load_data(
+        of_files(tmp_path, **{"data.file_label": "folder", "data.step_label": "stage"}), str
+    )
+    assert made.file_names == ("a", "b")
+    assert made.step_names == ("0", "1", "2", "3")
+    labels = series_probes.labels_of("files", made, made.test, 16)
+    assert [one.tolist() for one in labels] == [
+        [int(made.train.sequences.names[file][0] == "b")] * 4 for file, *_ in made.test.pieces
+    ]
+    assert series_probes.labels_of("steps", made, made.test, 16)[0].tolist() == [0, 1, 2, 3]
+    table = tmp_path / "labels.txt"
+    table.write_text("0,low\n1,high\nb/3,high\n")
+    settings = {"data.file_label": "table", "data.file_labels": str(table)}
+    made = data.load_data(of_files(tmp_path, **settings), str)
+    assert made.file_names == ("high", "low")
+    assert sorted(made.file_labels.tolist()) == [-1, -1, -1, 0, 0, 1]
+    table.write_text("nobody,low\n")
+    with pytest.raises(UserError, match="labels none of the files"):
+        data.load_data(of_files(tmp_path, **settings), str)
+
+
+@pytest.mark.parametrize(("task", "key"), [("steps", "step_label"), ("files", "file_label")])
+def test_a_probe_without_labels_is_refused_before_the_training(tmp_path, task, key):
+    for number in range(4):
+        write(tmp_path, f"{number}.npy", np.zeros((64, 1)))
+    config = of_files(tmp_path, **{"probe.tasks": (task,)})
+    with pytest.raises(UserError, match=rf"set data\.{key}"):
+        series.make_probe(config, tmp_path, data.load_data(config, str), series.build_model(config))
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"model.kernels": (4, 2)}, "2 kernels but 1 strides"),
+    ({"data.source": "wav"}, "data.source is 'wav'"),
+    ({"data.file_label": "table"}, "set data.file_labels"),
+    ({"data.correlation": 1.0}, "below 1"),
+    ({"probe.features": ()}, "probe.features is empty"),
+    ({"negatives.rule": "excluding_sequence", "data.batch_size": 1}, "no negatives at offset 1"),
+])  # fmt: skip
+def test_values_that_cannot_be(settings, words):
+    with pytest.raises(UserError, match=words):
+        check_run(MODALITIES["series"], tiny(**settings))
+
+
+def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
+    config = tiny(**{"data.num_files": 4000, "model.num_offsets": 3})
+    x = np.stack(data.make_ar1(config).values)[..., 0]
+    series.record(config, tmp_path, None)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert truth["offsets"] == [1, 2, 3]
+    for k, information in zip(truth["offsets"], truth["mutual_information"], strict=True):
+        r = np.corrcoef(x[:, 0], x[:, k])[0, 1]
+        assert information == pytest.approx(-np.log(1 - r**2) / 2, abs=0.06)
+    np.testing.assert_allclose(x.std(0), 1, atol=0.05)
+    # Latents that share numbers have no limit: offsets below 2 here.
+    wide = with_settings(config, {"model.kernels": (8,), "model.strides": (4,)})
+    series.record(wide, tmp_path, None)
+    assert json.loads((tmp_path / "truth.json").read_text())["offsets"] == [2, 3]
+
+
+def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(series_embed, "CHUNK_STEPS", 64)
+    config = of_files(tmp_path, **{"data.channels": 2, "model.width": 8, "data.rate_hz": 100.0})
+    model = series.build_model(config)
+    variables = model.init(series_embed.jax.random.key(0), {"x": np.zeros((1, 32, 2), "f")})
+    pretrained = models.Pretrained(model.module, variables, series.describe_input(config))
+    rng = np.random.default_rng(0)
+    for number, length in enumerate((40, 60, 200)):  # the last is read in chunks
+        write(tmp_path, f"{number}.npy", rng.normal(size=(length, 2)).astype("f"))
+    write(tmp_path, "other.npy", np.zeros((9, 3)))
+    for which in (False, True):
+        skipped = []
+        embedding = series.embed_files(pretrained, tmp_path, which, skipped)
+        assert embedding.frame_seconds == 0.16
+        found = {name: features for name, features, _ in embedding.features}
+        assert [name for name, _ in skipped] == ["other.npy"]
+        sequences = files.read_sequences(tmp_path, 2)
+        for number, name in enumerate(sequences.names):
+            x = sequences.read(number, 0, len(sequences.values[number]))
+            wanted = model.embed(variables, jnp.asarray(x)[None])[int(which)][0]
+            assert len(found[name]) == len(x) // 16
+            np.testing.assert_allclose(found[name], wanted[: len(x) // 16], rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny run of the made-up series."""
+    workdir = tmp_path_factory.mktemp("series") / "run"
+    done = run("experiments.series", *CONFIG, *TINY, "--workdir", workdir)
+    assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_run_has_everything(trained):
+    for name in ("metrics.jsonl", "audit.json", "truth.json", "scores.json", "report.html",
+                 "exported/model.safetensors", "exported/README.md", "skipped.txt"):  # fmt: skip
+        assert (trained / name).exists(), name
+    scores = read_scores(trained)
+    assert {(s.task, s.features, s.unit) for s in scores} == {
+        ("steps", "c", "frame"), ("steps", "raw", "frame"),
+    }  # fmt: skip
+    raw = next(s for s in scores if s.features == "raw")
+    assert raw.value > 0.9, "the sign of a number is in the number"
+    z, c = models.load(trained)(np.zeros((1, 16, 1), np.float32))
+    assert z.shape == c.shape == (1, 16, 8)
+
+
+@pytest.mark.slow
+def test_every_command_takes_it(trained, tmp_path):
+    again = run("experiments.series", *CONFIG, *TINY, "--workdir", trained)
+    assert "resuming from step 4" in again.stdout
+    run("experiments.probe", "--workdir", trained, "--task", "steps", "--step", "2")
+    assert {score.step for score in read_scores(trained)} == {2, 4}
+    wrong = run("experiments.probe", "--workdir", trained, "--task", "phones", status=2)
+    assert "series" in wrong.stderr
+    write(tmp_path / "in", "a.csv", np.random.default_rng(0).normal(size=(50, 1)))
+    output = tmp_path / "features.npz"
+    run("experiments.embed", "--workdir", trained, "--input", tmp_path / "in", "--output", output)
+    assert np.load(output)["a"].shape == (50, 8)
+    run("experiments.export", "--workdir", trained, "--output", tmp_path / "shared", "--step=best")
+    assert models.load(tmp_path / "shared")(np.zeros((1, 16, 1), "f"))[0].shape == (1, 16, 8)
+    status = run("experiments.status", trained.parent)
+    assert "done" in status.stdout
+    shutil.copytree(trained, tmp_path / "other")
+    run("experiments.compare", trained, tmp_path / "other", "--workdir", tmp_path / "compared")
+    assert (tmp_path / "compared" / "comparison.html").exists()
+
+
+@pytest.mark.slow
+def test_a_sweep_takes_it(tmp_path):
+    done = run(
+        "experiments.sweep", *CONFIG, *TINY, "--config.probe.tasks=()",
+        "--grid", "config.model.context=gru,lstm", "--workdir", tmp_path / "sweep",
+    )  # fmt: skip
+    assert "2 done" in done.stdout
+    assert (tmp_path / "sweep" / "comparison.html").exists()
+
+
+@pytest.mark.slow
+def test_an_audit_alone(tmp_path):
+    run("experiments.series", *CONFIG, *TINY, "--workdir", tmp_path / "run", "--audit")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert "audited" in run("experiments.status", tmp_path).stdout

@@ -1,0 +1,149 @@
+import json
+import os
+import platform
+import shutil
+import subprocess
+
+import pytest
+
+from cpc.results import Score, write_scores
+from cpc.types import UserError
+from experiments import compare, status
+from tests.small_run import probe_row, write_run
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """A finished run, one that trains, one long silent, a sweep, and things of others."""
+    row = probe_row("z", 0.5)
+    write_run(tmp_path / "deep" / "down" / "done", rows=[probe_row("c", 0.4), row])
+    write_run(tmp_path / "now", step=10)
+    old = write_run(tmp_path / "old", step=10)
+    for path in [old, *old.rglob("*")]:
+        os.utime(path, (1e9, 1e9))
+    sweep = tmp_path / "sweep"
+    for name, log in (("failed", "error: x\n"), ("stopped", "stopped by SIGTERM; to resume: y\n")):
+        write_run(sweep / name, step=10)
+        (sweep / name / "log.txt").write_text(log)
+    failure = {"error": "it broke", "command": "python -m again"}
+    (sweep / "failed" / "failed.json").write_text(json.dumps(failure))
+    names = ["stopped", "failed", "waits"]
+    (sweep / "sweep.json").write_text(json.dumps({"cells": {name: {} for name in names}}))
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "config.json").write_text('["of something else"]')
+    (tmp_path / "file.txt").write_text("")
+    return tmp_path
+
+
+def test_states(runs):
+    rows = {row.name: row for row in status.read_all(runs)}
+    assert {name: row.state for name, row in rows.items()} == {
+        "deep/down/done": "done",
+        "now": "running",
+        "old": "dead",
+        "sweep/stopped": "stopped",
+        "sweep/failed": "failed",
+        "sweep/waits": "waiting",
+    }
+    assert next(name for name in rows if "sweep" in name) == "sweep/stopped"
+    done = rows["deep/down/done"]
+    assert (done.step, done.num_steps, done.information.value) == (20, 20, 1.0)
+    assert (done.score.features, done.score.value) == ("c", 0.4)  # as first recorded
+    text = status.describe(list(rows.values()), 120)
+    now = next(line for line in text.splitlines() if line.startswith("now"))
+    assert now.split() == ["now", "10", "of", "20", "2.00", "1.00", "–", "0:05", "running"]
+    assert "python -m again" in text
+    assert "1 done, 1 running, 1 stopped, 1 waiting, 1 dead, 1 failed" in text
+
+
+def test_an_error_rate_is_in_the_table(tmp_path):
+    """Lower is better, and there is no chance level."""
+    run = write_run(tmp_path / "run")
+    rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.123,
+                 higher_is_better=False)  # fmt: skip
+    write_scores(run, [rate._replace(features="random c", value=0.9), rate])
+    (row,) = status.read_all(tmp_path)
+    assert row.score == rate
+    assert "12.3 % error rate ↓" in status.table([row], 120)
+    (run / "metrics.jsonl").write_text(
+        (run / "metrics.jsonl").read_text().replace('"is_bound": true', '"is_bound": false')
+    )
+    (row,) = status.read_all(tmp_path)
+    assert row.information.method == "estimate"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"step": "x"}\n{"step": 1e999}', "\x00\xff"])
+def test_damaged_files_do_not_stop_it(runs, content):
+    for path in (runs / "now").rglob("*.json*"):
+        path.write_text(content)
+    (runs / "sweep" / "sweep.json").write_text(content)
+    (runs / "sweep" / "failed" / "failed.json").write_text(content)
+    assert "done" in status.describe(status.read_all(runs), 80)
+
+
+@pytest.mark.parametrize("key", ["step", "num_steps", "nats", "steps_per_second", "seconds"])
+def test_values_of_another_type(runs, key):
+    for name in ("config.json", "metrics.jsonl"):
+        path = runs / "now" / name
+        lines = [json.loads(line) | {key: {"a": [None]}} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert "now" in status.describe(status.read_all(runs), 80)
+
+
+def test_a_recorded_process_tells_more_than_the_age_of_files(runs):
+    def state(name, pid):
+        environment = {"pid": pid, "host": platform.node()}
+        (runs / name / "environment.json").write_text(json.dumps(environment))
+        return next(row.state for row in status.read_all(runs) if row.name == name)
+
+    assert state("old", os.getpid()) == "running"
+    assert state("now", 2**22 + 1) == "dead"  # above the greatest that Linux gives
+    assert state("now", 2**70) == "dead"
+    assert state("sweep/failed", 2**22 + 1) == "failed"
+    assert state("sweep/failed", os.getpid()) == "running"
+    assert state("sweep/stopped", os.getpid()) == "running"
+
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie: nobody has asked for it
+    assert state("now", ended.pid) == "dead"
+    ended.wait()
+    os.utime(runs / "sweep" / "failed" / "environment.json", (1e9, 1e9))
+    failed = {row.name: row.state for row in status.read_all(runs)}["sweep/failed"]
+    assert failed == "failed", "the number is another process's by now"
+
+
+def test_done_needs_steps_probes_and_report(runs):
+    run = runs / "deep" / "down" / "done"
+    assert status.is_done(run)
+    (run / "report.html").unlink()
+    assert not status.is_done(run)
+    (run / "report.html").write_text("")
+    (run / "probes" / "done.json").write_text('{"step": 10, "tasks": []}')
+    assert not status.is_done(run)
+    (run / "probes" / "done.json").write_text('{"step": 20, "tasks": []}')
+    config = json.loads((run / "config.json").read_text()) | {"num_steps": 40}
+    (run / "config.json").write_text(json.dumps(config))
+    assert not status.is_done(run)
+
+
+@pytest.mark.parametrize("width", [30, 50, 80, 200])
+def test_it_fits_the_terminal(runs, width):
+    lines = status.table(status.read_all(runs), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line.split()[-1].isalpha() for line in lines)
+
+
+def test_commands(runs, capsys, monkeypatch):
+    status.run([str(runs)])
+    assert "1 done" in capsys.readouterr().out
+    with pytest.raises(UserError, match="is no folder"):
+        status.run([str(runs / "file.txt")])
+    shutil.rmtree(runs / "sweep")
+    compare.run([str(runs / "deep"), str(runs / "now")], str(runs / "page"))
+    text = (runs / "page" / "comparison.md").read_text()
+    assert "| deep/down/done |" in text
+    assert "| now | " in text
+    with pytest.raises(UserError, match="no --workdir is given"):
+        compare.run([str(runs / "deep"), str(runs / "now")], None)
+    with pytest.raises(UserError, match="holds no run"):
+        compare.run([str(runs / "foreign")], None)
