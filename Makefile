@@ -1,5 +1,6 @@
 # make demo   environment, real recordings, a CPC run, probes, report
 # make test   environment, lint, types, tests
+# make fast   the tests that take seconds and no network
 # Nothing needs root; what is there is reused.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -10,15 +11,17 @@ DEMO_RUN ?= runs/voices
 # Big pages for big buffers: a CPU step spends its time computing instead of faulting pages in.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: demo test lint clean
+.PHONY: demo test fast lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
 	$(BIN)/python -m experiments.audio --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
-test: .venv/dev lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+test: lint fast
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or network"
+
+fast: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not network"
 
 lint: .venv/dev
 	$(BIN)/ruff check

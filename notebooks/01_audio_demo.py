@@ -36,16 +36,19 @@ from IPython.display import Audio, Image, display
 
 from configs import audio_synthetic, audio_voices
 from cpc import data
-from cpc.report.records import final_bound, read_run
-from experiments import audio, training
-from experiments.audio_data import load_data
+from cpc.data.sources import voices
+from cpc.results import last_evaluation, read_run
+from experiments import training
+from experiments.audio.data import load_data
+from experiments.audio.modality import AUDIO
+from experiments.run import run as run_command
 
 # %% [markdown]
 # ## The run
 # A config is the demo's, but for what is set here. Its window is cut into latents of 10 ms.
 
 # %%
-is_prepared = (data.cache_dir() / "voices" / "stamp.json").exists()
+is_prepared = voices.is_prepared()
 config = (audio_voices if is_prepared else audio_synthetic).get_config()
 config.num_steps = config.eval_every = config.save_every = 150
 config.log_every = 25
@@ -78,33 +81,34 @@ Audio(x, rate=data.SAMPLE_RATE_HZ)
 
 # %%
 workdir = pathlib.Path(tempfile.mkdtemp())
-audio.run(config, str(workdir))
+run_command(AUDIO, config, str(workdir))
 run = read_run(workdir)
 
 # %% [markdown]
 # ## The bound, and whether it can be believed
-# Log N - L of a training batch is a *score*: its candidates are latents of the same few windows.
-# The strict bound has one candidate from each of the other held-out windows. Its state says if it
+# Log N - L of a training batch is an *estimate*: its candidates are latents of the same few
+# windows. The strict bound has one candidate from each of the other held-out windows. Its state
+# says if it
 # can be read: at *chance* nothing is known yet; *warn*, from 0.6 log N, and *saturated*, from
 # 0.9 log N, mean that the ceiling hides how much is known.
 
 # %%
-strict = final_bound(run)
-steps = [record["step"] for record in run.train]
+strict = last_evaluation(run, strict=True)
+curve = run.offsets[run.offsets.split == "train"].groupby("step")[["bound", "log_n"]].mean()
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-left.plot(steps, [np.mean(record["bound"]) for record in run.train], label="score, training")
-left.plot(steps, [np.mean(record["log_n"]) for record in run.train], "k--", label="its log N")
+left.plot(curve.bound, label="estimate, training")
+left.plot(curve.log_n, "k--", label="its log N")
 left.set(xlabel="step", ylabel="nats, mean over offsets")
 left.legend()
-low, value, high = (np.array(strict[name]) for name in ("bound_low", "bound", "bound_high"))
-right.errorbar(strict["offsets"], value, [value - low, high - value], fmt="o-", label="strict")
-right.plot(strict["offsets"], strict["log_n"], "k--", label="its log N")
+ends = [strict.bound - strict.bound_low, strict.bound_high - strict.bound]
+right.errorbar(strict.offset, strict.bound, ends, fmt="o-", label="strict")
+right.plot(strict.offset, strict.log_n, "k--", label="its log N")
 right.set(xlabel="offset k, of 10 ms", ylabel="nats", title="held-out windows")
 right.legend()
-for k, nats, state in zip(strict["offsets"], value, strict["state"], strict=True):
-    print(f"offset {k:2}: {nats:5.2f} nats, {state}")
-assert strict["is_bound"]
-assert max(value) > 0.2
+for row in strict.itertuples():
+    print(f"offset {row.offset:2}: {row.bound:5.2f} nats, {row.state}")
+assert strict.is_bound.all()
+assert strict.bound.max() > 0.2
 
 # %% [markdown]
 # ## z and c
@@ -113,7 +117,7 @@ assert max(value) > 0.2
 
 # %%
 variables, _ = training.read_variables(workdir)
-model = audio.build_model(config.model)
+model = AUDIO.build_model(config)
 z, c = jax.device_get(jax.jit(model.embed)(variables, x[None, :48_000]))
 figure, panels = plt.subplots(2, sharex=True, figsize=(9, 4.5), layout="constrained")
 for axes, name, latents in zip(panels, "zc", (z[0], c[0]), strict=True):
@@ -136,10 +140,7 @@ for name, latents in (("z", z[0]), ("c", c[0])):
 # the demo, where c is far ahead.
 
 # %%
-for row in run.probes["speakers"]["rows"]:
-    value, low, high, majority = (100 * row[key] for key in ("accuracy", "low", "high", "majority"))
-    words = f"{row['features']}, by {row['unit']}"
-    print(f"{words:20} {value:.1f} % ({low:.1f} to {high:.1f}); most frequent {majority:.1f} %")
+run.scores[["unit", "features", "value", "low", "high", "chance"]]
 
 # %% [markdown]
 # Means of c over pieces of test utterances, as in the paper's Figure 2: one colour, one speaker.

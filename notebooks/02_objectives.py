@@ -47,7 +47,7 @@ FAMILY = (
 )
 for loss in FAMILY:
     told = losses.describe(loss)
-    print(f"{told.name:18} {told.optimum:52} log N - L: {told.bounds or 'a score'}")
+    print(f"{told.name:18} {told.optimum:52} log N - L: {told.bounds or 'an estimate'}")
 
 # %% [markdown]
 # Four classes, drawn by p, among K = 3 negatives drawn by q. All 4^4 samples are visited, so that
@@ -228,7 +228,7 @@ assert best[0] < coin.mutual_information < best[-1]
 
 # %%
 for rule in (negatives.one_per_sequence, negatives.batch, negatives.own_sequence):
-    print(f"{rule.name:20} {'a bound' if rule.is_bound else 'a score'}")
+    print(f"{rule.name:20} {'a bound' if rule.is_bound else 'an estimate'}")
 
 # %% [markdown]
 # ## 5. How many negatives?

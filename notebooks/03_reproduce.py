@@ -21,7 +21,6 @@
 # steps on sound that is made up, which says that everything runs, and nothing else.
 
 # %%
-import json
 import pathlib
 import subprocess
 import sys
@@ -29,11 +28,22 @@ import tempfile
 
 import matplotlib.pyplot as plt
 import numpy as np
-from IPython.display import HTML, Markdown
+import pandas as pd
+from IPython.display import HTML, Markdown, display
 
-from cpc import report
-from cpc.report.comparison import Estimate
-from cpc.report.reproduction import TABLES, judge, kendall_tau, order_agreement
+sys.path.insert(0, "..")  # where configs and experiments are
+from experiments.reproduce.cells import FAR_OFFSETS
+from experiments.reproduce.claims import TABLES
+from experiments.reproduce.judge import (
+    judge,
+    kendall_tau,
+    order_agreement,
+    read_offsets,
+    read_reproduction,
+    read_results,
+    verdict,
+)
+from experiments.reproduce.page import write_reproduction
 
 # %%
 folder = pathlib.Path("../runs/reproduced").resolve()
@@ -47,15 +57,16 @@ if not (folder / "sweep.json").exists():
 # The page can be written again from the folder alone, finished or not.
 
 # %%
-page = report.write_reproduction(folder)
-found = json.loads((folder / "reproduction.json").read_text())
-print(found["plan"]["size"], found["plan"]["hardware"], *found["verdict"], sep="\n")
+page = write_reproduction(folder)
+found = read_reproduction(folder)
+print(found.plan["size"], found.plan["hardware"], sep="\n")
+print(*verdict(found, read_results(found)), sep="\n")
 
 # %%
 Markdown((folder / "reproduction.md").read_text())
 
 # %% [markdown]
-# The page itself holds the same with its figures, and points that can be pointed at.
+# The page itself holds the same with its figures.
 
 # %%
 HTML(page.read_text().partition("<main>")[2].partition("</main>")[0])
@@ -64,15 +75,15 @@ HTML(page.read_text().partition("<main>")[2].partition("</main>")[0])
 # ## Figure 3, from its numbers
 
 # %%
-curve = found["figure_3"]
-if curve:
+offsets = read_offsets(found.runs.get(FAR_OFFSETS, []))
+if offsets:
     figure, axes = plt.subplots(figsize=(6, 3))
-    for name in ("acc_top1", "acc_pairwise"):
-        axes.plot(curve["offsets"], [row["value"] for row in curve[name]], "o-", label=name)
-    axes.plot(curve["offsets"], 100 / np.array(curve["n"]), "k:", label="chance of acc_top1")
-    axes.set(
-        xlabel="offset k", ylabel="percent", title=f"falls with the offset: {curve['verdict']}"
-    )
+    for name in ("acc_top1 %", "acc_pairwise %"):
+        values = [value for value, *_ in offsets.frame[name]]  # the rest is an interval
+        axes.plot(offsets.frame.offset, values, "o-", label=name)
+    axes.plot(offsets.frame.offset, offsets.frame["chance %"], "k:", label="chance of acc_top1")
+    title = f"falls with the offset: {offsets.verdict}"
+    axes.set(xlabel="offset k", ylabel="percent", title=title)
     axes.legend()
 
 # %% [markdown]
@@ -80,20 +91,27 @@ if curve:
 # The paper's own accuracies, each with an interval of plus and minus half a point: which of its
 # claims could be told at that width?
 
+
 # %%
+def at_width(table, half):
+    """The paper's own accuracies, with an interval."""
+    rows = pd.DataFrame([row for row in table.rows if row.paper is not None]).set_index("label")
+    return rows.assign(value=rows.paper, low=rows.paper - half, high=rows.paper + half, seeds=1)
+
+
 steps, negatives = (table for table in TABLES if table.number == "2")
 for table in (steps, negatives):
-    ours = {row.label: Estimate(row.paper, row.paper - 0.5, row.paper + 0.5) for row in table.rows}
-    for judgement in judge(table, "the paper", ours):
-        print(f"{judgement.verdict:<16}{judgement.claim.sentence}")
+    pairs = judge(table, at_width(table, 0.5))
+    display(pairs[["lower", "relation", "higher", "verdict"]])
 
 # %% [markdown]
 # Kendall's tau says how far two orders agree: 1 the same, -1 reversed. Its interval here draws each
 # row anew within its own; p counts all orders that agree as well.
 
 # %%
-paper = [row.paper for row in steps.rows]
-print(float(kendall_tau(np.array([1.0, 2, 3, 5, 4]), np.array(paper))))
+paper = at_width(steps, 0.5).paper.to_numpy()
+print(float(kendall_tau(np.array([1.0, 2, 3, 5, 4]), paper)))
 for half in (0.2, 5.0, 30.0):
-    tau, p = order_agreement(paper, [Estimate(v, v - half, v + half) for v in paper])
-    print(f"half-width {half:>4}: {tau.value:.2f} ({tau.low:.2f} to {tau.high:.2f}), p {p:.3f}")
+    tau = order_agreement(at_width(steps, half))
+    words = f"{tau.value:.2f} ({tau.low:.2f} to {tau.high:.2f}), p {tau.p_value:.3f}"
+    print(f"half-width {half:>4}: {words}")
