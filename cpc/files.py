@@ -1,10 +1,12 @@
-"""Files that are written whole or not at all, and what JSON can hold of a value."""
+"""Files that are written whole or not at all, sealed against damage, and what JSON can hold."""
 
 import contextlib
+import fcntl
 import json
 import math
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,32 @@ def replacing(path: str | Path) -> Iterator[Path]:
         with part.open("rb+") as file:
             os.fsync(file.fileno())
         part.replace(path)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk: a rename promises nothing before."""
+    with contextlib.suppress(OSError):  # some file systems of clusters cannot
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Wait until no other process changes what is in a folder, and keep others waiting."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with contextlib.suppress(OSError):  # no locks on this file system
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
 
 
 def write_text(path: str | Path, text: str, errors: str = "strict") -> None:
@@ -44,24 +70,118 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
+def write_sealed(path: str | Path, value: Any) -> None:
+    """Write a mapping as JSON with a checksum, so that `read_json` finds every changed bit."""
+    write_json(path, seal(value))
+
+
+#: The name that a checksum has beside what it is of.
+SEAL = "crc32"
+
+
+def seal(value: Any) -> dict[str, Any]:
+    """Return a mapping as JSON can hold it, and with it the checksum of its content.
+
+    >>> seal({"step": 3})
+    {'step': 3, 'crc32': '08b1f3bf'}
+    """
+    content = plain(value)
+    return {**content, SEAL: _sum(content)}
+
+
+def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was sealed, without its checksum; what never was sealed, as it is.
+
+    Raises:
+        ValueError: a bit has changed.
+    """
+    content = dict(content)
+    recorded = content.pop(SEAL, None)
+    if recorded is not None and recorded != _sum(content):
+        raise ValueError("its checksum is wrong")
+    return content
+
+
+def _sum(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return f"{zlib.crc32(text.encode()):08x}"
+
+
 def write_arrays(path: str | Path, **arrays: ArrayLike) -> None:
     """Write named arrays as a compressed .npz, whole or not at all."""
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
 
 
+def sum_of_line(line: str) -> str:
+    """Return the checksum of a line of text, without its end."""
+    return f"{zlib.crc32(line.encode('utf-8', 'replace')):08x}"
+
+
+def sums_beside(path: Path) -> Path:
+    """Return where the checksums of a file's lines are, one a line."""
+    return path.with_suffix(".crc32")
+
+
+def read_lines(path: Path) -> list[tuple[str, bool]]:
+    """Return the lines of a text file, and whether each is as it was written.
+
+    The last one may lack its sum, as it is written first; files of older versions have none. The
+    sums are looked up wherever they stand, so that a line more or less costs only itself.
+    """
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = lines[:-1] if not lines[-1] else lines
+    try:
+        sums = sums_beside(path).read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return [(line, True) for line in lines]
+    known, unsealed = set(sums), len(lines) - 1 if len(sums) < len(lines) else None
+    return [(line, i == unsealed or sum_of_line(line) in known) for i, line in enumerate(lines)]
+
+
 def read_json(path: str | Path) -> Any:
-    """Return the content of a JSON file.
+    """Return the content of a JSON file, its checksum checked and taken off if it has one.
 
     Raises:
         UserError: there is no such file, or it is damaged.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # bad JSON and bad UTF-8 are both ValueErrors
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return unseal(content) if isinstance(content, dict) else content
+    # Bad JSON and bad UTF-8 are both ValueErrors.
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"cannot read {path} ({error}): it is missing, damaged, or not what it should be"
         ) from error
+
+
+def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None, and a sentence if it is damaged, if there is none."""
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path)
+    except UserError:
+        content = None
+    if isinstance(content, dict):
+        return content
+    problems.append(f"{path} is damaged and is left out.")
+    return None
+
+
+def read_sealed(path: str | Path) -> dict[str, Any]:
+    """Return what `write_sealed` wrote; what has no checksum counts as damaged.
+
+    Raises:
+        UserError: there is no such file, or it is not as it was written.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or SEAL not in content:
+            raise ValueError("it has no checksum")
+        return unseal(content)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path} ({error}): it is missing or damaged") from error
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:

@@ -1,5 +1,7 @@
+import itertools
 import json
 import os
+import stat
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from cpc.files import (
     replacing,
     write_arrays,
     write_json,
+    write_sealed,
     write_text,
 )
 from cpc.types import UserError
@@ -36,9 +39,39 @@ def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_the_bytes_are_on_the_disk_before_the_name_is(tmp_path, monkeypatch):
     happened = []
-    monkeypatch.setattr(os, "fsync", lambda number: happened.append(os.fstat(number).st_size))
+
+    def note(number):
+        status = os.fstat(number)
+        happened.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
+
+    monkeypatch.setattr(os, "fsync", note)
     write_text(tmp_path / "a.txt", "seven77")
-    assert happened == [7]
+    assert happened == [7, "folder"]  # and then its name is
+
+
+def test_every_flipped_bit_of_a_sealed_file_is_found(tmp_path):
+    value = {"speaker": "grün", "sums": [0.1, 1e-300, None], "deep": {"on": True}, "seed": 3}
+    path = tmp_path / "sealed.json"
+    write_sealed(path, value)
+    assert read_json(path) == value
+    content, silent = path.read_bytes(), []
+    for position, bit in itertools.product(range(len(content)), range(8)):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << bit
+        path.write_bytes(flipped)
+        try:
+            found = read_json(path)
+        except UserError:
+            continue
+        # Space for space, or the seal's own name, which leaves the content as it was.
+        if {name: found.get(name) for name in value} != value:
+            silent.append((position, bit))
+    assert not silent
+
+
+def test_what_was_never_sealed_is_read_as_it_is(tmp_path):
+    write_json(tmp_path / "old.json", {"a": 1})
+    assert read_json(tmp_path / "old.json") == {"a": 1}
 
 
 def test_json_is_plain(tmp_path):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from cpc.files import read_json, write_sealed
 from cpc.results import (
     Outcomes,
     Score,
@@ -63,8 +64,9 @@ def test_a_score_replaces_only_that_of_the_same_question_and_step(tmp_path):
 def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
     """The files of scores and of outcomes are not replaced in one step."""
     write_scores(tmp_path, [PHONES._replace(value=0.5, outcomes=outcomes([1, 0]))])
-    text = (tmp_path / "scores.json").read_text()
-    (tmp_path / "scores.json").write_text(text.replace('"value": 0.5', '"value": 0.75'))
+    content = read_json(tmp_path / "scores.json")
+    content["scores"][0]["value"] = 0.75
+    write_sealed(tmp_path / "scores.json", content)
     assert read_scores(tmp_path)[0].outcomes is None
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.results.scores import Frame, read_object, read_records, score_frame, scores_of
+from cpc.files import read_object
+from cpc.results.scores import Frame, read_records, score_frame, scores_of
 from cpc.types import UserError
 
 
@@ -73,8 +74,9 @@ def read_run(workdir: str | Path) -> Run:
     config = read_object(workdir / "config.json", problems) or {}
     records = read_records(workdir, problems)
     metrics, offsets = make_frames(records)
+    problems += _missing_records(workdir, config, records)
     audit = read_object(workdir / "audit.json", problems)
-    if audit is not None and not isinstance(audit.get("rows"), list):
+    if audit is not None and not _is_audit(audit):
         problems.append(f"{workdir / 'audit.json'} is no audit and is left out.")
         audit = None
     return Run(
@@ -89,6 +91,18 @@ def read_run(workdir: str | Path) -> Run:
         skipped=_read_skipped(workdir / "skipped.txt"),
         problems=problems,
     )
+
+
+def _missing_records(workdir: Path, config: Mapping[str, Any], records: Sequence) -> list[str]:
+    """Return a sentence if the records end long before the newest checkpoint."""
+    names = [path.name for path in workdir.glob("checkpoints/*") if path.name.isdecimal()]
+    newest, every = max(map(int, names), default=0), config.get("log_every")
+    last = records[-1]["step"] if records else 0
+    # The record of a step is written a step later, when a checkpoint may have been written.
+    if not isinstance(every, int) or newest - last <= every:
+        return []
+    path = workdir / "metrics.jsonl"
+    return [f"{path} ends at step {last}, and a checkpoint is of step {newest}: records are lost."]
 
 
 def last_scores(frame: Frame) -> Frame:
@@ -159,7 +173,10 @@ def make_frames(records: Sequence[Mapping[str, Any]]) -> tuple[Frame, Frame]:
 
     own = ("step", "split", "series", "rule", "is_bound")
     singles, index, columns = [], [], {}
-    keys = dict.fromkeys(k for r in records for k, v in r.items() if isinstance(v, list))
+    taken = {*own, "offset", "direction", "record"}
+    keys = dict.fromkeys(
+        k for r in records for k, v in r.items() if isinstance(v, list) and k not in taken
+    )
     for number, record in enumerate(records):
         singles.append({key: v for key, v in record.items() if not isinstance(v, list | dict)})
         offsets = record.get("offsets")
@@ -198,14 +215,24 @@ def _is_missing(value: Any) -> bool:
 
 
 def _numbers(values: Sequence[Any]) -> Any:
-    """Return numbers as an array, NaN where there is none; values with a text are left as lists."""
+    """Return numbers as an array, NaN where there is none; where there are texts alone, a list."""
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError):
-        is_text = any(isinstance(value, str) for value in values)
+        is_text = all(isinstance(value, str) or _is_missing(value) for value in values)
         kept = [value if is_text or isinstance(value, int | float) else None for value in values]
         return kept if is_text else np.array(kept, dtype=float)
     return found.astype(int) if all(isinstance(value, int) for value in values) else found
+
+
+def _is_audit(audit: Mapping[str, Any]) -> bool:
+    rows = audit.get("rows")
+    return isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and isinstance(row.get("name"), str)
+        and (row.get("value") is None or type(row["value"]) in (int, float))
+        for row in rows
+    )
 
 
 def _read_truth(path: Path, problems: list[str]) -> Frame | None:
@@ -214,7 +241,12 @@ def _read_truth(path: Path, problems: list[str]) -> Frame | None:
     content = read_object(path, problems)
     try:
         wanted = {"offset": "offsets", "mutual_information": "mutual_information"}
-        return content and pd.DataFrame({name: content[key] for name, key in wanted.items()})
+        if content is None:
+            return None
+        columns = {name: content[key] for name, key in wanted.items()}
+        if not all(isinstance(column, list) for column in columns.values()):
+            raise TypeError("no lists")
+        return pd.DataFrame(columns).astype({"offset": int, "mutual_information": float})
     except (LookupError, ValueError, TypeError):
         problems.append(f"{path} holds no information by offset and is left out.")
         return None

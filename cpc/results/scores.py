@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cpc.files import read_arrays, read_json, write_arrays, write_json
+from cpc.files import exclusive, read_arrays, read_lines, read_object, write_arrays, write_sealed
 from cpc.types import UserError
 
 #: A pandas.DataFrame. Its own annotations call most of what one does with a frame a mistake.
@@ -86,6 +86,29 @@ class Score(NamedTuple):
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
+
+
+#: What reading a row raises whose keys or types are not as they were written.
+DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
+
+
+def check_score(score: Score) -> Score:
+    """Return a score that was read, if its fields are of the types that they have.
+
+    Raises:
+        ValueError: one is not, or the value is not finite.
+    """
+    texts = [getattr(score, name) for name in (*QUESTION, "setting")]
+    numbers = [score.value, score.low, score.high, score.chance, score.num_train, score.num_test]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a word is no text")
+    if not all(one is None or type(one) in (int, float) for one in numbers):
+        raise ValueError("a number is none")
+    if not all(type(one) is int and abs(one) < 2**63 for one in (score.seed, score.step)):
+        raise ValueError("the seed or step is no whole number")
+    if type(score.higher_is_better) is not bool or not math.isfinite(score.value):
+        raise ValueError("the value is not finite")
+    return score
 
 
 def identity(score: Score) -> tuple:
@@ -185,8 +208,12 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
     Values, intervals and settings go to scores.json, outcomes of test items to scores.npz. A
     damaged scores.json is kept aside under another name.
     """
-    workdir = Path(workdir)
-    given, problems = list(scores), []
+    with exclusive(Path(workdir)):
+        _merge_scores(Path(workdir), list(scores))
+
+
+def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
+    problems: list[str] = []
     kept = _read_new_scores(workdir, problems)
     if any(SCORES in problem for problem in problems):
         (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
@@ -201,7 +228,7 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
                 arrays[f"counts-{score.outcomes.items}"] = score.outcomes.counts
     if arrays:
         write_arrays(workdir / OUTCOMES, **arrays)
-    write_json(workdir / SCORES, {"scores": rows})
+    write_sealed(workdir / SCORES, {"scores": rows})
 
 
 def read_scores(workdir: str | Path) -> list[Score]:
@@ -267,11 +294,9 @@ def _read_new_scores(workdir: Path, problems: list[str]) -> list[Score]:
             problems.append(f"{workdir / OUTCOMES} is damaged: nothing is paired by test item.")
     for row in rows if isinstance(rows, list) else []:
         try:
-            score = Score(**{name: row[name] for name in STORED if name in row})
-            if not math.isfinite(score.value):
-                raise ValueError("not finite")
+            score = check_score(Score(**{name: row[name] for name in STORED if name in row}))
             scores.append(score._replace(outcomes=_outcomes(score, row.get("items"), arrays)))
-        except (TypeError, LookupError, ValueError):
+        except DAMAGED:
             problems.append(f"A row of {workdir / SCORES} is damaged and is left out.")
     return scores
 
@@ -299,7 +324,7 @@ def _read_old_scores(workdir: Path, where: str, problems: list[str]) -> list[Sco
         for row in rows if isinstance(rows, list) else []:
             try:
                 scores += _old_scores(row, path.stem, where, int(content.get("step") or 0))
-            except (LookupError, TypeError, ValueError):
+            except DAMAGED:
                 problems.append(f"A row of {path} is damaged and is left out.")
     return scores
 
@@ -327,15 +352,21 @@ def _old_scores(row: Mapping[str, Any], task: str, where: str, step: int) -> lis
         num_train=None if num_train is None else int(num_train),
         num_test=None if tests is None else int(tests),
         setting=setting,
-        outcomes=Outcomes([], versus=row["versus"]) if row.get("versus") else None,
+        outcomes=Outcomes([], versus=_versus(row["versus"])) if row.get("versus") else None,
     )
-    if not math.isfinite(first.value):
-        raise ValueError("not finite")
+    check_score(first)
     if "top_5" not in row:
         return [first]
     five = {"value": row["top_5"]["accuracy"], "low": row["top_5"]["low"]}
     five |= {"high": row["top_5"]["high"], "chance": None, "outcomes": None}
-    return [first, first._replace(metric="top-5 accuracy", **five)]
+    return [first, check_score(first._replace(metric="top-5 accuracy", **five))]
+
+
+def _versus(content: Any) -> dict[str, list[float]]:
+    """Return what older runs recorded of pairs: four numbers for each name."""
+    return {
+        str(name): [float(one) for one in row[:3]] + list(row[3:]) for name, row in content.items()
+    }
 
 
 def _number(value: Any) -> float | None:
@@ -359,37 +390,28 @@ def _recorded_scores(record: Mapping[str, Any], where: str) -> list[Score]:
     return scores
 
 
-def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None, and a sentence if it is damaged, if there is none."""
-    if not path.exists():
-        return None
-    try:
-        content = read_json(path)
-    except (UserError, RecursionError):
-        content = None
-    if isinstance(content, dict):
-        return content
-    problems.append(f"{path} is damaged and is left out.")
-    return None
-
-
 def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
     """Return the records of metrics.jsonl by step; the later one where a resume logged it anew."""
     path = workdir / "metrics.jsonl"
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = read_lines(path)
     except OSError as error:
         if path.exists():
             problems.append(f"{path} cannot be read ({error.strerror}).")
         return []
     latest: dict[tuple, dict[str, Any]] = {}
-    for number, line in enumerate(lines, start=1):
+    for number, (line, is_sound) in enumerate(lines, start=1):
         try:
+            if not is_sound:
+                raise ValueError("its checksum is wrong")
             record = json.loads(line)
-            step = int(record["step"])
+            record["step"] = step = int(record["step"])
+            if not 0 <= step < 2**63:
+                raise ValueError("no step")
             key = tuple(str(record.get(name)) for name in ("split", "rule", "series"))
-        except (ValueError, RecursionError, LookupError, TypeError, OverflowError):
-            if number < len(lines):  # the last one may be half written: the run may be writing it
+        except (*DAMAGED, RecursionError):
+            # The last one may be half written, and without its sum: the run may be writing it.
+            if number < len(lines) or not is_sound:
                 problems.append(f"Line {number} of {path} is damaged and is left out.")
             continue
         latest[step, *key] = record
