@@ -1,6 +1,12 @@
 """State, step, optimizer, mesh, checkpoint, metrics, loop. Knows no modality, no loss, no model."""
 
-from cpc.train.checkpoint import Checkpoints, best_step, open_checkpoints, restore_params
+from cpc.train.checkpoint import (
+    Checkpoints,
+    best_step,
+    open_checkpoints,
+    read_metadata,
+    restore_params,
+)
 from cpc.train.compilation import enable_compilation_cache
 from cpc.train.distributed import (
     await_verdict,
@@ -58,6 +64,7 @@ __all__ = [
     "means_per_step",
     "open_checkpoints",
     "put_batch",
+    "read_metadata",
     "replicate",
     "replicated",
     "restore_params",

@@ -11,29 +11,61 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from cpc.train.distributed import await_verdict
 from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest, seal, unseal
 from cpc.types import PyTree, UserError
 
 _keep = ocp.checkpoint_managers.preservation_policy
-#: Where orbax puts the metric of a step, in the step's folder.
+#: Where orbax put the metric of a step, in the step's folder, of runs that did not seal it.
 METRICS_FILE = "metrics/metrics"
+#: Metric by step of the checkpoints that have one.
+Metrics: TypeAlias = dict[int, float]
+
+
+class NewestAndBest(_keep.PreservationPolicy):
+    """Keep the newest two checkpoints, and the one with the lowest metric."""
+
+    def __init__(self, metrics: Metrics):
+        self.metrics = metrics
+
+    def should_preserve(
+        self,
+        checkpoints: Sequence[Any],
+        *,
+        context: Any,
+    ) -> Sequence[bool]:
+        """Return for each checkpoint, the oldest first, whether it stays."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        kept = {
+            *steps[-2:],
+            _lowest({step: m for step, m in self.metrics.items() if step in steps}),
+        }
+        return [step in kept for step in steps]
 
 
 class Checkpoints:
     """The checkpoints of one run. Made by `open_checkpoints`."""
 
-    def __init__(self, directory: pathlib.Path, manager: ocp.CheckpointManager, log: Callable):
+    def __init__(
+        self,
+        directory: pathlib.Path,
+        manager: ocp.CheckpointManager,
+        metrics: Metrics,
+        log: Callable[[str], None],
+    ):
         self.directory = directory
         self._manager = manager
+        self._metrics = metrics
         self._log = log
+        self._last_saved: int | None = None
 
     @property
     def latest_step(self) -> int | None:
@@ -54,15 +86,18 @@ class Checkpoints:
         if self.latest_step is not None and step <= self.latest_step:
             return
         arrays = _without_keys(state)
-        meta = seal({"leaves": describe_leaves(arrays), "metadata": metadata})
-        metrics = None if metric is None or not np.isfinite(metric) else {"metric": float(metric)}
-        with self._writing(f"of step {step}"):
+        if metric is not None and np.isfinite(metric):
+            self._metrics[step] = float(metric)
+        meta = {"leaves": describe_leaves(arrays), "metadata": metadata}
+        meta = seal(meta | {"metric": self._metrics.get(step)})
+        self.wait()  # an error of the save before is told as that one's
+        self._last_saved = step
+        with self._writing():
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
                     state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta)
                 ),
-                metrics=metrics,
             )
 
     def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
@@ -95,13 +130,13 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until the last save is on disk; UserError if it could not be written."""
-        with self._writing("of the last save"):
+        with self._writing():
             self._manager.wait_until_finished()
             self._manager.check_for_errors()
 
     def close(self) -> None:
         """Wait, and stop the background threads."""
-        with self._writing("of the last save"):
+        with self._writing():
             self._manager.close()
 
     def __enter__(self) -> "Checkpoints":
@@ -113,15 +148,17 @@ class Checkpoints:
             self.close()
 
     @contextlib.contextmanager
-    def _writing(self, what: str) -> Iterator[None]:
+    def _writing(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+            await_verdict()  # another process that ended is no full disk
             kept = sorted(self._manager.all_steps(read=True))
             raise UserError(
-                f"The checkpoint {what} could not be written to {self.directory} "
-                f"({_first_line(error)}); free some space or check the permissions and run the "
-                f"same command again: it resumes from step {kept[-1] if kept else 0}."
+                f"The checkpoint of step {self._last_saved} could not be written to "
+                f"{self.directory} ({_first_line(error)}); free some space or check the "
+                "permissions and run the same command again: it resumes from step "
+                f"{kept[-1] if kept else 0}."
             ) from error
 
     def _read(self, step: int, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
@@ -149,6 +186,8 @@ class Checkpoints:
         for step in steps if jax.process_index() == 0 else []:
             path = self.directory / str(step)
             path.rename(path.with_name(f"damaged-{step}-{os.getpid()}"))
+        for step in steps:
+            self._metrics.pop(step, None)
         if jax.process_count() > 1:
             multihost_utils.sync_global_devices("damaged checkpoints are set aside")
         self._manager.reload()
@@ -173,19 +212,11 @@ def open_checkpoints(
         raise UserError(
             f"The checkpoint directory {path} cannot be made ({error.strerror}); choose another."
         ) from error
-    best = _keep.BestN(
-        get_metric_fn=lambda metrics: metrics["metric"],
-        reverse=True,
-        n=1,
-        keep_checkpoints_without_metrics=False,
-    )
+    metrics = _read_metrics(path)
     options = ocp.CheckpointManagerOptions(
-        preservation_policy=_keep.AnyPreservationPolicy([_keep.LatestN(2), best]),
-        best_fn=lambda metrics: metrics["metric"],
-        best_mode="min",
-        cleanup_tmp_directories=True,
+        preservation_policy=NewestAndBest(metrics), cleanup_tmp_directories=True
     )
-    return Checkpoints(path, ocp.CheckpointManager(path, options=options), log)
+    return Checkpoints(path, ocp.CheckpointManager(path, options=options), metrics, log)
 
 
 def restore_params(
@@ -226,6 +257,16 @@ def restore_params(
     raise UserError(_all_damaged(path, steps))
 
 
+def read_metadata(directory: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what was saved beside the newest state whose metadata is sound; empty if none is."""
+    _silence_orbax()
+    path = pathlib.Path(directory).absolute()
+    for step in reversed(_steps(path)):
+        with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
+            return _read_meta(path / str(step))["metadata"]
+    return {}
+
+
 def best_step(directory: str | os.PathLike[str]) -> int:
     """Return the step whose checkpoint has the lowest metric: the one that is kept as the best.
 
@@ -233,18 +274,39 @@ def best_step(directory: str | os.PathLike[str]) -> int:
         UserError: no checkpoint was saved at a step that was evaluated.
     """
     path = pathlib.Path(directory).absolute()
-    metrics = {}
-    for step in _steps(path):
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            metrics[step] = float(
-                json.loads((path / str(step) / METRICS_FILE).read_text())["metric"]
-            )
-    if not metrics:
+    best = _lowest(_read_metrics(path))
+    if best is None:
         raise UserError(
             f"No checkpoint in {path} is the best, because none was evaluated; it has the steps "
             f"{_steps(path) or 'none'}."
         )
-    return min(metrics, key=lambda step: (metrics[step], -step))
+    return best
+
+
+def _lowest(metrics: Metrics) -> int | None:
+    """Return the step with the lowest metric, the newest of equal ones; None if none has one."""
+    return min(metrics, key=lambda step: (metrics[step], -step), default=None)
+
+
+def _read_metrics(path: pathlib.Path) -> Metrics:
+    """Return the metric of each checkpoint that has one and is sound.
+
+    A file of orbax's that is damaged is set aside, as orbax itself would end the run over it.
+    """
+    metrics: Metrics = {}
+    for step in _steps(path):
+        recorded = path / str(step) / METRICS_FILE
+        with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
+            metric = _read_meta(path / str(step)).get("metric")
+            if metric is not None:
+                metrics[step] = metric
+        if recorded.exists():
+            try:
+                metrics[step] = float(json.loads(recorded.read_bytes())["metric"])
+            except (OSError, ValueError, LookupError, TypeError):
+                with contextlib.suppress(OSError):
+                    recorded.parent.rename(path / f"damaged-{step}-metrics-{os.getpid()}")
+    return metrics
 
 
 def _steps(path: pathlib.Path) -> list[int]:

@@ -199,6 +199,44 @@ def test_the_best_is_read_by_that_name(tmp_path):
         train.restore_params(tmp_path, "best")
 
 
+def old_metric(directory, step, text):
+    """As runs wrote a metric that had no seal: in a file of orbax's."""
+    folder = directory / str(step) / "metrics"
+    folder.mkdir()
+    (folder / "metrics").write_bytes(text)
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b'{"metric": 0.5', b'{"metsic": 0.5}', b"\xff", b"[]", b"null"]
+)
+def test_a_damaged_metric_costs_only_itself(tmp_path, text):
+    save_all(tmp_path, [1.0, 2.0])
+    old_metric(tmp_path, 1, b'{"metric": 0.5}')
+    old_metric(tmp_path, 2, text)
+    (state, _), said, latest = restore(tmp_path)
+    np.testing.assert_array_equal(state.params["encoder"]["kernel"], np.full((4, 64), 2.0))
+    assert (said, latest, train.best_step(tmp_path)) == ([], 2, 1)
+    with train.open_checkpoints(tmp_path) as checkpoint:  # and saves go on
+        for step in (3, 4):
+            checkpoint.save(step, make_state(), {}, 9.0)
+    assert steps_on_disk(tmp_path) == [1, 3, 4]
+
+
+def test_a_metric_is_sealed_with_its_step(tmp_path):
+    save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 2.0, 9.0, 8.0])
+    (path,) = (tmp_path / "2" / "meta").glob("metadata")
+    path.write_text(path.read_text().replace('\\"metric\\": 2.0', '\\"metric\\": 8.5'))
+    assert train.best_step(tmp_path) == 4  # not one whose word cannot be trusted
+
+
+def test_what_was_saved_beside_the_newest_sound_state(tmp_path):
+    assert train.read_metadata(tmp_path) == {}
+    save_all(tmp_path, [1.0, 2.0])
+    assert train.read_metadata(tmp_path) == {"value": 2.0}
+    (tmp_path / "2" / "meta" / "metadata").write_bytes(b"")
+    assert train.read_metadata(tmp_path) == {"value": 1.0}
+
+
 @pytest.mark.parametrize("values", [[], [1.0, 2.0]])
 def test_where_nothing_was_evaluated_nothing_is_the_best(tmp_path, values):
     save_all(tmp_path, values)
