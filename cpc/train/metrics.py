@@ -17,12 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto import event_pb2
 
-from cpc.files import plain, write_text
+from cpc.files import plain, read_lines, sum_of_line, sums_beside, write_text
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
+proto: Any = event_pb2  # made when it is imported: no type checker knows what is in it
 
 
 @runtime_checkable
@@ -39,7 +42,7 @@ class Writer(Protocol):
 
 
 class JsonlWriter:
-    """One JSON object a line, on disk when `write` returns.
+    """One JSON object a line, its checksum in a file beside, on disk when `write` returns.
 
     A run that resumes at `start_step` drops what was written after it, and a line that a kill cut
     short, so that the file equals that of a run that never stopped. NaN and infinity become null.
@@ -52,17 +55,21 @@ class JsonlWriter:
             if self._path.exists():
                 _drop_records_after(self._path, start_step)
             self._file = self._path.open("a", encoding="utf-8")
+            self._sums = sums_beside(self._path).open("a", encoding="utf-8")
 
     def write(self, record: Record) -> None:
         """Append one line."""
-        with _disk_errors(self._path):
-            self._file.write(json.dumps(plain(dict(record)), allow_nan=False) + "\n")
-            self._file.flush()
+        line = json.dumps(plain(dict(record)), allow_nan=False)
+        with _disk_errors(self._path, self._file, self._sums):
+            for file, text in ((self._file, line), (self._sums, sum_of_line(line))):
+                file.write(f"{text}\n")
+                file.flush()
 
     def close(self) -> None:
         """Close the file."""
-        with _disk_errors(self._path):
+        with _disk_errors(self._path, self._file, self._sums):
             self._file.close()
+            self._sums.close()
 
 
 class TensorBoardWriter:
@@ -74,12 +81,18 @@ class TensorBoardWriter:
     def __init__(self, directory: str | os.PathLike[str], start_step: int = 0):
         self._directory = pathlib.Path(directory).absolute()
         with _disk_errors(self._directory):
-            self._writer = SummaryWriter(
-                str(self._directory),
-                purge_step=start_step + 1,
-                # Files are named by the second; a quick restart must not overwrite one.
-                filename_suffix=f".{start_step:09}",
-            )
+            self._directory.mkdir(parents=True, exist_ok=True)
+            # Files are named by the second; a quick restart must not overwrite one. A thread of
+            # `SummaryWriter` would write them, and go on about a full disk after all is said.
+            self._writer = EventsWriter(str(self._directory / "events"), f".{start_step:09}")
+            self._file: Any = self._writer._py_recordio_writer._writer
+        with _disk_errors(self._directory, self._file):
+            begin = proto.SessionLog(status=proto.SessionLog.START)
+            self._add(step=start_step + 1, session_log=begin)  # drops what another start wrote
+            self._writer.flush()
+
+    def _add(self, **fields: Any) -> None:
+        self._writer.write_event(proto.Event(wall_time=time.time(), **fields))
 
     def write(self, record: Record) -> None:
         """Add the numbers of one record; what is no number is left to the jsonl file."""
@@ -87,17 +100,18 @@ class TensorBoardWriter:
         step = values.pop("step")
         names = [values.pop(name, "") for name in ("split", "series")]
         split = "/".join(name for name in names if name) or "train"
-        with _disk_errors(self._directory):
+        with _disk_errors(self._directory, self._file):
             for name, value in values.items():
                 entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
                 for k, entry in entries:
                     if isinstance(entry, int | float):
-                        self._writer.add_scalar(f"{split}/{name}/{k}".rstrip("/"), entry, step)
+                        tag = f"{split}/{name}/{k}".rstrip("/")
+                        self._add(step=step, summary=summary.scalar(tag, entry))
             self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
-        with _disk_errors(self._directory):
+        with _disk_errors(self._directory, self._file):
             self._writer.close()
 
 
@@ -206,23 +220,35 @@ def _line_of_values(record: Record) -> str:
 
 
 def _drop_records_after(path: pathlib.Path, step: int) -> None:
-    """Keep the records up to a step."""
-    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _is_kept(line, step)]
-    write_text(path, "".join(line + "\n" for line in kept))
+    """Keep the records up to a step, and damaged lines among them, which readers name."""
+    lines = [(line, _step_of(line) if is_sound else None) for line, is_sound in read_lines(path)]
+    kept = [i for i, (_, found) in enumerate(lines) if found is not None and found <= step]
+    lines = [
+        (line, found)
+        for line, found in lines[: kept[-1] + 1 if kept else 0]
+        if found is None or found <= step
+    ]
+    sums = [sum_of_line(line) for line, found in lines if found is not None]
+    write_text(path, "".join(f"{line}\n" for line, _ in lines))
+    write_text(sums_beside(path), "".join(f"{one}\n" for one in sums))
 
 
-def _is_kept(line: str, step: int) -> bool:
+def _step_of(line: str) -> int | None:
+    """Return the step of a record; None of a line that is damaged."""
     try:
-        return json.loads(line)["step"] <= step
-    except (ValueError, KeyError, TypeError):
-        return False
+        return int(json.loads(line)["step"])
+    except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
+        return None
 
 
 @contextlib.contextmanager
-def _disk_errors(path: pathlib.Path) -> Iterator[None]:
+def _disk_errors(path: pathlib.Path, *files: Any) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        for file in files:
+            # What could not be written is dropped: Python would try again at its end, and complain.
+            getattr(file, "buffer", file).raw.close()
         raise UserError(
             f"Writing to {path} failed ({error.strerror or error}); free some space or check the "
             "permissions and run the same command again: it resumes from the last checkpoint."

@@ -1,6 +1,8 @@
-import errno
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cpc import train
+from cpc.results.scores import read_records
 from cpc.types import UserError
 
 
@@ -26,6 +29,32 @@ def test_jsonl_holds_every_kind_of_number(tmp_path):
     assert line == {"step": 1, "split": "train", "a": 0.5, "b": [1.0, None], "c": None, "d": 3}
 
 
+def test_a_damaged_line_stops_no_resume_and_stays_for_readers_to_name(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for step in (1, 2, 3):
+        writer = train.JsonlWriter(path, step - 1)
+        writer.write({"step": step, "split": "train", "loss": 1.0})
+        writer.close()
+    first, second, third = path.read_bytes().splitlines()
+    path.write_bytes(b"\n".join([first, second.replace(b"1.0", b"\xff.0"), third, b"half"]) + b"\n")
+    train.JsonlWriter(path, 3).close()
+    lines = path.read_bytes().splitlines()
+    assert (lines[0], lines[2], len(lines)) == (first, third, 3)
+    problems = []
+    assert [record["step"] for record in read_records(tmp_path, problems)] == [1, 3]
+    assert problems == [f"Line 2 of {path} is damaged and is left out."]
+
+
+def test_a_flipped_digit_of_a_record_is_found(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    writer = train.JsonlWriter(path)
+    for step in (1, 2):
+        writer.write({"step": step, "split": "train", "loss": 1.5})
+    writer.close()
+    path.write_text(path.read_text().replace("1.5", "1.7", 1))
+    assert [record["step"] for record in read_records(tmp_path, [])] == [2]
+
+
 def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     lines = [json.dumps({"step": step, "split": "train", "loss": step / 3}) for step in (5, 10, 15)]
@@ -35,21 +64,14 @@ def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
     writer.write({"step": 15})
     writer.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [5, 10, 15]
-    assert [item.name for item in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert {item.name for item in tmp_path.iterdir()} == {"metrics.jsonl", "metrics.crc32"}
 
 
 def test_jsonl_on_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     writer = train.JsonlWriter(tmp_path / "metrics.jsonl")
 
-    class Full:
-        def write(self, text):
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def close(self):
-            pass
-
     writer._file.close()
-    monkeypatch.setattr(writer, "_file", Full())
+    monkeypatch.setattr(writer, "_file", Path("/dev/full").open("a"))  # noqa: SIM115 (it is closed by what is tested)
     with pytest.raises(UserError, match=r"metrics.jsonl failed \(No space left on device\); free"):
         writer.write({"step": 1})
 
@@ -132,3 +154,31 @@ def test_progress_without_a_rate_yet():
     stream = io.StringIO()
     train.ProgressWriter(9, ("loss",), (1.0, "h"), stream).write({"step": 1, "loss": None})
     assert stream.getvalue() == "step 1/9  loss None\n"
+
+
+#: Writes records until the disk is full, and ends.
+FILLS = """
+import os, resource, signal, sys
+from cpc import train
+from cpc.types import UserError
+folder, kind = sys.argv[1:]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))  # says "File too large" for "no space"
+writer = getattr(train, kind)(os.path.join(folder, "records"))
+try:
+    for step in range(1000):
+        writer.write({"step": step, "loss": 0.5, "bound": [1.0] * 12})
+except UserError as error:
+    print(f"error: {error}", file=sys.stderr)
+    sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize("kind", ["JsonlWriter", "TensorBoardWriter"])
+def test_after_the_sentence_on_a_full_disk_nothing_else_is_said(tmp_path, kind):
+    """By no thread, and by nothing that Python closes at its end."""
+    words = [sys.executable, "-c", FILLS, str(tmp_path), kind]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: Writing to ")
+    assert done.stderr.count("\n") == 1, done.stderr
