@@ -38,7 +38,7 @@ class _Watchdog:
 
     def __init__(self, cluster: Cluster, *seconds: float):
         host, _, port = cluster.address.rpartition(":")
-        words = (host, port, cluster.own, cluster.number, *seconds)
+        words = (host.strip("[]"), port, cluster.own, cluster.number, *seconds)
         self._program = subprocess.Popen(
             [sys.executable, "-S", watch.__file__, *map(str, words)],
             stdin=subprocess.PIPE,
@@ -51,9 +51,13 @@ class _Watchdog:
         assert self._program.stdout
         self._to, self._from = self._program.stdin, self._program.stdout
         answer = self._from.readline().strip()
-        if answer != "go":
+        word, _, address = answer.partition(" ")
+        if word != "go":
             self._program.communicate()
             raise UserError(answer or "the watchdog beside this process could not start")
+        #: Where process 0 listens, if not on all interfaces.
+        shown = f"[{address}]" if ":" in address else address
+        self.address = f"{shown}:{port}" if address else None
         self._doing, self._longest, self._arrived = "busy 0", 0.0, math.inf
         self._all_here, self._leaves = threading.Event(), threading.Event()
         self._heart = threading.Thread(target=self._send_heartbeats, daemon=True)
@@ -186,7 +190,8 @@ def join_processes(
     cluster = find_cluster()
     if cluster is None or _watchdogs:
         return
-    _watchdogs.append(_Watchdog(cluster, join_seconds, silence_seconds, hang_seconds))
+    watchdog = _Watchdog(cluster, join_seconds, silence_seconds, hang_seconds)
+    _watchdogs.append(watchdog)
     _redirect_native_messages(cluster.own)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
@@ -195,6 +200,7 @@ def join_processes(
         cluster.own,
         cluster.local_devices,
         cluster_detection_method="deactivate",
+        coordinator_bind_address=watchdog.address,
         initialization_timeout=int(join_seconds),
         # The watchdog is quicker, and says who; and at the end process 0 may write its report for
         # long. JAX would abort the processes that wait for a stopped one before that one is named.

@@ -8,10 +8,20 @@ others: "here ID", "go", "." (alive), "waits", "all", "lost SENTENCE", "bye"; an
 the program itself, "at STEP LONGEST" or "busy STEP LONGEST", by which the watchdog of process 0
 finds one that hangs (see `find_hung`).
 
+Who comes proves that it belongs to the launch: "here ID PROOF" and "go ID PROOF" end in a digest of
+the words before, with a key. The key is the environment variable CPC_LAUNCH_SECRET, if all
+processes have the same; it keeps out whoever does not know it, but hides nothing from those who can
+read the network. Without it the key is the port and the number of processes, which anyone can
+guess: that keeps out what comes by accident, such as port scans, browsers and other launches, and
+no more.
+
     python watch.py HOST PORT ID NUMBER JOIN_SECONDS SILENCE_SECONDS HANG_SECONDS
 """
 
 import contextlib
+import errno
+import hashlib
+import hmac
 import os
 import selectors
 import signal
@@ -19,7 +29,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: A process says where it is about so often, whether it moves or not.
 HEARTBEAT_SECONDS = 1.0
@@ -136,48 +146,179 @@ def send_to_own(line: str) -> None:
         os.write(1, f"{line}\n".encode())
 
 
-def connect_all(host: str, port: int, me: int, number: int, seconds: float) -> dict[int, Peer]:
+def prove(words: str, port: int, number: int) -> str:
+    """Return words with a digest of them that only processes of this launch know to make."""
+    key = os.environ.get("CPC_LAUNCH_SECRET") or f"{port} {number}"
+    digest = hmac.new(os.fsencode(key), words.encode(), hashlib.sha256)
+    return f"{words} {digest.hexdigest()}"
+
+
+class Absent(Exception):
+    """Who is missing, in words that go before "within so many seconds"."""
+
+
+def connect_all(
+    host: str, port: int, me: int, number: int, seconds: float
+) -> tuple[dict[int, Peer], str]:
     """Return connections to all others (from process 0), or to process 0 (from another).
 
+    And the address that process 0 listens at, if it is not all of the machine's.
+
     Raises:
-        TimeoutError: not all came in time.
+        Absent: not all came in time.
         OSError: process 0 cannot listen.
     """
     end = time.monotonic() + seconds
     if me:
-        return {0: connect_to_first(host, port, me, end)}
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    dual = family == socket.AF_INET6
-    peers: dict[int, Peer] = {}
-    with socket.create_server(("", port), family=family, dualstack_ipv6=dual) as server:
-        while len(peers) < number - 1:
-            server.settimeout(max(0.01, end - time.monotonic()))
-            connection, _ = server.accept()
-            connection.settimeout(5)
-            words = connection.recv(64).decode(errors="replace").split()
-            connection.settimeout(None)
-            if len(words) == 2 and words[0] == "here" and 0 < int(words[1]) < number:
-                peers[int(words[1])] = Peer(int(words[1]), connection.detach())
-    for peer in peers.values():
-        send(peer, "go")
-    return peers
+        return {0: connect_to_first(host, port, me, number, end)}, ""
+    with listen(host, port) as server:
+        address = server.getsockname()[0]
+        present = call_roll(server, f"{host}:{port}", port, number, end)
+    peers = {}
+    for index, connection in present.items():
+        connection.setblocking(True)
+        peers[index] = Peer(index, connection.detach())
+        send(peers[index], prove(f"go {index}", port, number))
+    return peers, "" if address in ("::", "0.0.0.0") else address
 
 
-def connect_to_first(host: str, port: int, me: int, end: float) -> Peer:
-    """Try until process 0 answers, or until `end` (TimeoutError)."""
+def own_addresses(host: str) -> list[str]:
+    """Return the addresses at which the others look for `host`, as far as that is known here.
+
+    A name may be a loopback here (as in /etc/hosts of Debian) and an address elsewhere.
+    """
+    try:
+        found = [str(at[0]) for *_, at in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return []
+    is_loop = any(address.startswith(("127.", "::1")) for address in found)
+    return [] if is_loop and host not in ("localhost", *found) else found
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens where the others are told to come, and nowhere else.
+
+    All interfaces are listened on, and a line says so, if that is no address of this machine, as
+    behind a NAT.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    for address in own_addresses(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            return socket.create_server((address, port), family=family)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    server = socket.create_server(("", port), family=family, dualstack_ipv6=dual)
+    note = f"process 0 listens on all interfaces: it cannot tell which of them is {host}\n"
+    os.write(2, note.encode())
+    return server
+
+
+def call_roll(
+    server: socket.socket, where: str, port: int, number: int, end: float
+) -> dict[int, socket.socket]:
+    """Return the connections of processes 1, 2, ..., by what they say and prove.
+
+    Whoever says nothing, or anything else, holds nobody up and takes nobody's place.
+    """
+    ready, parent, num_refused = selectors.DefaultSelector(), os.getppid(), 0
+    server.setblocking(False)
+    ready.register(server, selectors.EVENT_READ)
+    said: dict[socket.socket, tuple[bytes, float]] = {}  # so far, and since when
+    present: dict[int, socket.socket] = {}
+
+    def drop(connection):
+        ready.unregister(connection)
+        connection.close()
+        said.pop(connection, None)
+
+    while len(present) < number - 1:
+        now = time.monotonic()
+        if now > end or os.getppid() != parent:
+            missing = [index for index in range(1, number) if index not in present]
+            names = f"process{'es' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            for connection in (*said, *present.values()):
+                connection.close()
+            refused = f" ({num_refused} connections of something else)" if num_refused else ""
+            raise Absent(f"{names} missing{refused}: not all of {number} came to {where}")
+        for key, _ in ready.select(min(0.5, max(0.0, end - now))):
+            connection: Any = key.fileobj
+            if connection is server:
+                with contextlib.suppress(OSError):  # gone before it was looked at
+                    connection, _ = server.accept()
+                    connection.setblocking(False)
+                    ready.register(connection, selectors.EVENT_READ)
+                    said[connection] = b"", now
+                continue
+            try:
+                data = connection.recv(256)
+            except OSError:
+                data = b""
+            if connection not in said:  # it has come, and now it goes or is of no sense
+                present = {i: other for i, other in present.items() if other is not connection}
+                drop(connection)
+                continue
+            line = said[connection][0] + data
+            if data and b"\n" not in line and len(line) < 256:
+                said[connection] = line, said[connection][1]
+                continue
+            index = find_index(line, port, number)
+            if index is None or index in present:
+                num_refused += 1
+                drop(connection)
+            else:
+                present[index] = connection
+                del said[connection]
+        # So many at most, and so long.
+        late = [one for one, (_, since) in said.items() if now - since > 5] + [*said][:-64]
+        for connection in dict.fromkeys(late):
+            num_refused += 1
+            drop(connection)
+    for connection in said:
+        connection.close()
+    ready.close()
+    return present
+
+
+def find_index(line: bytes, port: int, number: int) -> int | None:
+    """Return the process that a line says and proves to be of; None if there is no such."""
+    for index in range(1, number):
+        if hmac.compare_digest(line, f"{prove(f'here {index}', port, number)}\n".encode()):
+            return index
+    return None
+
+
+def connect_to_first(host: str, port: int, me: int, number: int, end: float) -> Peer:
+    """Try until process 0 answers and proves to be it, or until `end` (Absent)."""
+    is_heard = False
     while True:
         try:
-            connection = socket.create_connection((host, port), timeout=2)
-            connection.sendall(f"here {me}\n".encode())
-            connection.settimeout(max(0.01, end - time.monotonic()))
-            if connection.recv(3) == b"go\n":
-                connection.settimeout(None)
-                return Peer(0, connection.detach())
-            connection.close()
+            with socket.create_connection((host, port), timeout=2) as connection:
+                connection.sendall(f"{prove(f'here {me}', port, number)}\n".encode())
+                answer, wanted = b"", f"{prove(f'go {me}', port, number)}\n".encode()
+                while wanted.startswith(answer) and answer != wanted:
+                    connection.settimeout(max(0.01, end - time.monotonic()))
+                    answer += (data := connection.recv(len(wanted) - len(answer)))
+                    if not data:
+                        break
+                if answer == wanted:
+                    connection.settimeout(None)
+                    return Peer(0, connection.detach())
+                is_heard = True
         except OSError:
             pass
         if time.monotonic() > end:
-            raise TimeoutError
+            raise Absent(
+                f"what answers at {host}:{port} does not take this process {me} (it is another "
+                f"launch, has another CPC_LAUNCH_SECRET, or has a process {me})"
+                if is_heard
+                else f"no process 0 answers at {host}:{port}"
+            )
         time.sleep(0.2)
 
 
@@ -252,21 +393,22 @@ def main(
     """Connect, watch, and end the own process with a sentence if one is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own process handles them
         signal.signal(ignored, signal.SIG_IGN)
-    where, parent = f"{host}:{port}", os.getppid()
+    parent = os.getppid()
     try:
-        peers = connect_all(host, port, me, number, join)
-    except TimeoutError:
-        who = f"no process 0 answers at {where}" if me else f"not all of {number} came to {where}"
+        peers, address = connect_all(host, port, me, number, join)
+    except Absent as absent:
         send_to_own(
-            f"{who} within {join:g} s: check that all {number} processes are started with the same "
-            "address (JAX_COORDINATOR_ADDRESS) and number, that process 0 runs on that machine, "
-            "and that no firewall closes the port"
+            f"{absent} within {join:g} s: check that all {number} processes are started with the "
+            "same address (JAX_COORDINATOR_ADDRESS) and number, that process 0 runs on that "
+            "machine, and that no firewall closes the port"
         )
         return
     except OSError as error:
-        send_to_own(f"process 0 cannot listen at {where} ({error.strerror}): choose another port")
+        send_to_own(
+            f"process 0 cannot listen at {host}:{port} ({error.strerror}): choose another port"
+        )
         return
-    send_to_own("go")
+    send_to_own(f"go {address}")
     sentence = watch(peers, me, number, silence, hang)
     if not sentence:
         return

@@ -2,8 +2,10 @@
 
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 
 import jax
 import linear_run
@@ -121,6 +123,160 @@ def test_a_port_in_use_is_one_sentence(describe):
     with socket.create_server(("", 0)) as server:
         describe(f"127.0.0.1:{server.getsockname()[1]}", "2", "0")
         with pytest.raises(UserError, match=r"cannot listen at .* choose another port"):
+            join_processes(join_seconds=0.5)
+
+
+def call_roll(number, *sayings, seconds=5.0):
+    """Process 0 of `number`, to whom each of these says what it says, in its order."""
+    port = free_port()
+    found = []
+    with watch.listen("127.0.0.1", port) as server:
+        end = watch.time.monotonic() + seconds
+        words = (server, f"127.0.0.1:{port}", port, number, end)
+        thread = threading.Thread(target=lambda: found.append(outcome(watch.call_roll, *words)))
+        thread.start()
+        connections = []
+        for say in sayings:
+            connections.append(socket.create_connection(("127.0.0.1", port), timeout=5))
+            say(connections[-1], port)
+        thread.join()
+        for connection in connections:
+            connection.close()
+    return found[0]
+
+
+def outcome(function, *args):
+    try:
+        return {index: close(connection) for index, connection in function(*args).items()}
+    except watch.Absent as absent:
+        return str(absent)
+
+
+def close(connection):
+    name = connection.getpeername()
+    connection.close()
+    return name
+
+
+def says(data):
+    return lambda connection, port: connection.sendall(data)
+
+
+def comes(index, number=2):
+    def come(connection, port):
+        connection.sendall(f"{watch.prove(f'here {index}', port, number)}\n".encode())
+
+    return come
+
+
+def resets(connection, port):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+STRANGERS = {
+    "silent": says(b""),
+    "reset": resets,
+    "closed": lambda connection, port: connection.close(),
+    "garbage": says(bytes(range(256)) * 40),
+    "endless": says(b"here" * 1000),
+    "http": says(b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n"),
+    "no proof": says(b"here 1\n"),
+    "no number": says(b"here abc\n"),
+    "no such": says(b"here 5\n"),
+    "wrong proof": says(b"here 1 " + b"0" * 64 + b"\n"),
+    "no words": says(b"\n"),
+    "another number": comes(1, number=3),
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS)
+def test_a_stranger_neither_stops_nor_joins_a_start(stranger):
+    begin = watch.time.monotonic()
+    present = call_roll(2, STRANGERS[stranger], comes(1))
+    assert list(present) == [1]
+    assert watch.time.monotonic() - begin < 2  # nobody waits for who says nothing
+
+
+def test_a_hundred_silent_strangers_do_not_stop_a_start():
+    present = call_roll(2, *[says(b"")] * 100, comes(1))
+    assert list(present) == [1]
+
+
+def test_who_has_not_come_is_named():
+    absent = call_roll(4, comes(2, 4), STRANGERS["http"], seconds=0.3)
+    assert absent.startswith("processes 1, 3 missing (1 connections of something else): not all of")
+
+
+def test_one_that_comes_and_goes_has_not_come_and_may_come_again():
+    def come_and_go(connection, port):
+        comes(1, 3)(connection, port)
+        connection.close()
+        watch.time.sleep(0.1)
+
+    assert call_roll(3, come_and_go, seconds=0.3).startswith("processes 1, 2 missing: not all of 3")
+    assert list(call_roll(3, come_and_go, comes(1, 3), comes(2, 3))) == [1, 2]
+
+
+def test_nobody_takes_the_place_of_one_who_has_come():
+    first = []
+
+    def come(connection, port):
+        comes(1, 3)(connection, port)
+        first.append(connection.getsockname())
+        watch.time.sleep(0.1)
+
+    present = call_roll(3, come, comes(1, 3), comes(2, 3))
+    assert present[1] == first[0]
+
+
+def test_a_secret_keeps_out_who_has_another(monkeypatch):
+    monkeypatch.setenv("CPC_LAUNCH_SECRET", "another")
+    line = watch.prove("here 1", 7, 2).encode() + b"\n"
+    assert watch.find_index(line, 7, 2) == 1
+    monkeypatch.setenv("CPC_LAUNCH_SECRET", "ours")
+    assert watch.find_index(line, 7, 2) is None
+    assert watch.find_index(b"here 1 \xff\n", 7, 2) is None
+
+
+def test_only_the_address_that_others_are_told_is_listened_on(monkeypatch, capfd):
+    with watch.listen("localhost", free_port()) as server:
+        assert server.getsockname()[0] in ("127.0.0.1", "::1")
+    assert capfd.readouterr().err == ""
+    # Not of this machine; a name that is a loopback here; a name that nobody knows.
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host, *args, **kwargs):
+        if host == "unknown":
+            raise socket.gaierror("unknown")
+        return resolve("127.0.1.1" if host == "node7" else host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    for host in ("192.0.2.7", "node7", "unknown"):
+        with watch.listen(host, free_port()) as server:
+            assert server.getsockname()[0] in ("::", "0.0.0.0")
+        assert f"it cannot tell which of them is {host}" in capfd.readouterr().err
+
+
+def test_what_is_no_process_0_is_not_joined(describe):
+    """An http server at the address: one sentence, and no start."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer():
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(256)
+                    connection.sendall(b"go\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        describe(f"127.0.0.1:{port}", "2", "1")
+        with pytest.raises(UserError, match=r"does not take this process 1 .* within 0.5 s: check"):
             join_processes(join_seconds=0.5)
 
 
