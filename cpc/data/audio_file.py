@@ -1,5 +1,8 @@
-"""One audio file as mono int16 at 16 kHz, any part of it, by seeking."""
+"""One audio file as mono int16 at 16 kHz: any part of it, by seeking, or all from its beginning."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import gcd
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -10,6 +13,7 @@ import soxr
 from jaxtyping import Float, Int
 
 from cpc.data.recordings import SAMPLE_RATE_HZ
+from cpc.data.walk import check_file, check_name
 from cpc.types import UserError
 
 #: What libsndfile reads of the formats that people keep speech in.
@@ -19,6 +23,14 @@ MARGIN_SECONDS = 0.1
 #: libsndfile 1.2 returns other samples than asked for after a seek into the last page of a Vorbis
 #: file (libsndfile issue 885), so those are decoded from this much earlier.
 VORBIS_LEAD_SECONDS = 8.0
+#: Headers that promise other rates, or more frames a byte than silence takes, are wrong: to believe
+#: them would fill memory and disk.
+MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
+MAX_FRAMES_PER_BYTE = 8192
+#: libsndfile's number of frames where a header leaves it open, as encoders that write to a pipe do.
+UNKNOWN_FRAMES = 2**63 - 1
+#: Numbers, of all channels, that are decoded at a time.
+BLOCK_VALUES = 2**20
 
 
 class AudioFile(NamedTuple):
@@ -31,6 +43,10 @@ class AudioFile(NamedTuple):
     """Mono 16-bit at 16 kHz: samples are taken as they are."""
     lead_frames: int = 0
     """Decode from so many frames before what is wanted."""
+    is_flac: bool = False
+    """All of it decodes, or it is damaged; of other formats what decodes is kept."""
+    missing: str = ""
+    """What the header promises and the file lacks; none if empty."""
 
     @property
     def num_samples(self) -> int:
@@ -40,22 +56,87 @@ class AudioFile(NamedTuple):
 
 def open_audio(path: Path) -> AudioFile:
     """Read the header; `UserError` says why the file is no recording."""
-    if path.stat().st_size == 0:
+    check_name(path)
+    check_file(path)
+    num_bytes = path.stat().st_size
+    if num_bytes == 0:
         raise UserError(f"{path} is empty")
     try:
         info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path} is not audio: {error.error_string}") from error
+    if not MIN_RATE_HZ <= info.samplerate <= MAX_RATE_HZ:
+        raise UserError(
+            f"{path} says {info.samplerate} Hz, not {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,}: "
+            "its header is damaged"
+        )
+    num_frames = info.frames if info.frames != UNKNOWN_FRAMES else _count_frames(path)
+    if num_frames > MAX_FRAMES_PER_BYTE * num_bytes:
+        raise UserError(
+            f"{path} promises {num_frames:,} frames, more than its {num_bytes:,} bytes can hold: "
+            "its header is damaged"
+        )
     file = AudioFile(
         path,
-        info.frames,
+        num_frames,
         info.samplerate,
-        (info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
-        int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
+        is_plain=(info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
+        lead_frames=int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
+        is_flac=info.format == "FLAC",
+        missing=_find_missing(info.extra_info),
     )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
     return file
+
+
+def _find_missing(log: str) -> str:
+    """What libsndfile noted while it read a header, and goes on without.
+
+    >>> _find_missing("data : 96000 (should be 47978)")
+    'kept, but cut short: its header promises 96,000 bytes, and there are 47,978'
+    """
+    for promised, there in re.findall(r"(?:data|Riff size) : (\d+) \(should be (\d+)\)", log):
+        # What writes to a pipe promises 2 or 4 GB, give or take a header.
+        if int(promised) > int(there) and int(promised) % 2**31 < 2**31 - 4096:
+            return (
+                f"kept, but cut short: its header promises {int(promised):,} bytes, "
+                f"and there are {int(there):,}"
+            )
+    if "lacks an end-of-stream bit" in log or "Junk after the last page" in log:
+        return "kept, but cut short: its last page is missing"
+    if "Corrupted bitstream" in log or "reports a hole at" in log:
+        return "kept, but damaged: a page or more are missing"
+    return ""
+
+
+def stream_samples(file: AudioFile) -> Iterator[Int[np.ndarray, " s"]]:
+    """The samples that `read_samples` gives for the whole file, decoded once, in small parts.
+
+    The resampler keeps its state from one part to the next, so that there are no seams. Of Ogg and
+    MP3, which seek by guesses and skip what is damaged, there may be fewer than the header says.
+    """
+    resampler = soxr.ResampleStream(file.rate_hz, SAMPLE_RATE_HZ, 1, dtype="float32")
+    num_frames, num_samples, is_last = 0, 0, False
+    with _open(file.path) as sound:
+        block = max(1, BLOCK_VALUES // sound.channels)
+        while not is_last:
+            wanted = min(block, file.num_frames - num_frames)
+            frames = sound.read(wanted, "int16" if file.is_plain else "float32", always_2d=True)
+            end = num_frames + len(frames)
+            is_last = len(frames) < block or end == file.num_frames
+            if file.is_plain:
+                part = frames[:, 0]
+            else:
+                part = _to_mono(file, frames, num_frames)
+                if file.rate_hz != SAMPLE_RATE_HZ:
+                    part = resampler.resample_chunk(part, last=is_last)
+                whole = end * SAMPLE_RATE_HZ // file.rate_hz - num_samples
+                part = _to_int16(part, 0, whole if is_last else len(part))
+            num_frames, num_samples = end, num_samples + len(part)
+            yield part
+    if file.is_flac and num_frames < file.num_frames:
+        raise _truncated(file, 0, file.num_frames, num_frames)
 
 
 def read_samples(file: AudioFile, start: int, stop: int) -> Int[np.ndarray, " s"]:
@@ -71,7 +152,8 @@ def read_samples(file: AudioFile, start: int, stop: int) -> Int[np.ndarray, " s"
     margin = int(MARGIN_SECONDS * file.rate_hz)
     first_block = max(start * down // up - margin, 0) // down
     end = min(-(-stop * down // up) + margin, file.num_frames)
-    mono = _decode(file, first_block * down, end, "float32").mean(axis=1)
+    first = first_block * down
+    mono = _to_mono(file, _decode(file, first, end, "float32"), first)
     return _to_int16(_resample(mono, file.rate_hz), start - first_block * up, stop - start)
 
 
@@ -86,18 +168,60 @@ def _to_int16(samples: Float[np.ndarray, " a"], start: int, length: int) -> Int[
     return np.pad(part, (0, length - len(part))).astype(np.int16)
 
 
+def _to_mono(
+    file: AudioFile, frames: Float[np.ndarray, "a channels"], first: int
+) -> Float[np.ndarray, " a"]:
+    finite = np.isfinite(frames)
+    if not finite.all():  # a cast would make silence of it, a resampler spread it
+        seconds = (first + int(np.argmin(finite.all(axis=1)))) / file.rate_hz
+        raise UserError(f"{file.path} has NaN or infinity in it, first at {seconds:.3f} s")
+    return frames.mean(axis=1)
+
+
 def _decode(
     file: AudioFile, start: int, stop: int, dtype: Literal["int16", "float32"]
 ) -> np.ndarray:
     """Source frames (stop - start, channels); `UserError` where the file is cut or damaged."""
     begin = max(start - file.lead_frames, 0)
-    try:
-        frames, _ = soundfile.read(file.path, start=begin, stop=stop, dtype=dtype, always_2d=True)
-    except soundfile.LibsndfileError as error:
-        raise UserError(f"{file.path} does not decode: {error.error_string}") from error
+    with _open(file.path) as sound:
+        if begin:
+            sound.seek(begin)
+        frames = sound.read(stop - begin, dtype, always_2d=True)
     if len(frames) != stop - begin:
-        raise UserError(
-            f"{file.path} is truncated: its header promises {file.num_frames} frames, "
-            f"but frames {begin} to {stop} gave {len(frames)}"
-        )
+        raise _truncated(file, begin, stop, len(frames))
     return frames[start - begin :]
+
+
+def _truncated(file: AudioFile, start: int, stop: int, num: int) -> UserError:
+    return UserError(
+        f"{file.path} is truncated: its header promises {file.num_frames:,} frames, "
+        f"but frames {start} to {stop} gave {num}"
+    )
+
+
+class _Sound(soundfile.SoundFile):
+    """Does not seek to where a read has ended, which fails at an end that no header names."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[_Sound]:
+    try:
+        with _Sound(path) as sound:
+            yield sound
+    except soundfile.LibsndfileError as error:
+        raise UserError(f"{path} does not decode: {error.error_string}") from error
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise UserError(f"{path} does not decode: {error or 'it takes too much memory'}") from error
+
+
+def _count_frames(path: Path) -> int:
+    """Frames of a file whose header does not say: all of it is decoded."""
+    num = 0
+    with _open(path) as sound:
+        block = max(1, BLOCK_VALUES // sound.channels)
+        while found := len(sound.read(block, "float32", always_2d=True)):
+            num += found
+    return num

@@ -1,16 +1,37 @@
 """One image file as uint8 pixels, whatever its format, depth and colors."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from cpc.data.walk import check_file, printable
 from cpc.types import UserError
 
 IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
+#: Pillow goes by content, and would give an EPS that is called .png to another program.
+FORMATS = ("JPEG", "PNG", "WEBP")
 #: A file of some kilobytes can claim to be gigabytes of pixels.
 MAX_PIXELS = 89_000_000
+
+
+def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
+    """`decode_image` of a file.
+
+    Raises:
+        UserError: as `decode_image`; or the path cannot be read, or is no file but a device, say.
+    """
+    name = printable(path)
+    try:
+        check_file(path)
+        content = Path(path).read_bytes()
+    except UserError as error:
+        raise UserError(printable(str(error))) from error
+    except OSError as error:
+        raise UserError(f"{name} cannot be read: {error.strerror}") from error
+    return decode_image(content, name, size=size, channels=channels)
 
 
 def decode_image(
@@ -32,7 +53,7 @@ def decode_image(
         UserError: no image, cut short, damaged, or more than `MAX_PIXELS`.
     """
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise UserError(
                     f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: "

@@ -8,6 +8,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from cpc.data.cache import cache_dir
 from cpc.data.images import Images, LazyPixels
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
-from cpc.files import read_json, write_json
+from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
 #: A larger set stays where it is and is decoded each time.
@@ -85,9 +86,10 @@ def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
     """Digest of names, sizes and times of change of `paths`, and of `settings`."""
     digest = hashlib.sha256(repr(settings).encode())
     for path in paths:
-        status = os.stat(path)  # noqa: PTH116 (a million paths need not become objects)
         digest.update(os.fsencode(path))
-        digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+        with suppress(OSError):  # a link to nowhere, which does not decode either
+            status = os.stat(path)  # noqa: PTH116 (a million paths need not become objects)
+            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
@@ -145,9 +147,12 @@ def _checked_once(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, path: Path
 ) -> tuple[np.ndarray, dict[int, str]]:
     if path.exists():
-        kept = read_json(path)
-        return np.asarray(kept["labels"], np.int32), {int(i): r for i, r in kept["skipped"]}
+        try:
+            kept = read_sealed(path)
+            return np.asarray(kept["labels"], np.int32), {int(i): r for i, r in kept["skipped"]}
+        except UserError as error:
+            log(f"{error}: the images are decoded again")
     log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
     labels, reasons = _decode_all(files, shape, log, None)
-    write_json(path, {"labels": labels, "skipped": sorted(reasons.items())})
+    write_sealed(path, {"labels": labels, "skipped": sorted(reasons.items())})
     return labels, reasons

@@ -27,8 +27,10 @@ class Written(NamedTuple):
     num_bytes: int
     crc32: int
     kept: list[int]
+    lengths: list[int]
     rms: list[float]
     damaged: list[tuple[str, str]]
+    shortened: list[tuple[str, str]]
 
 
 @contextmanager
@@ -80,20 +82,23 @@ def _adopt(path: Path, fingerprint: str, stack: ExitStack) -> tuple[Path, TextIO
 
 
 def _journalled_fingerprint(journal: TextIO) -> str | None:
-    with suppress(ValueError, LookupError):
+    with suppress(ValueError, LookupError, TypeError):
         return json.loads(journal.readline())["fingerprint"]
     return None
 
 
 def read_journal(journal: TextIO, samples: Path) -> Written:
     """What an earlier call has written and is still there; the journal keeps that, and no more."""
-    done = Written(0, 0, 0, [], [], [])
+    done = Written(0, 0, 0, [], [], [], [], [])
     journal.seek(0)
     journal.readline()  # the fingerprint
     end = journal.tell()
     with suppress(ValueError, TypeError):  # of what is no line of a journal
         while (line := journal.readline()).endswith("\n"):  # one that was cut short does not
-            new = Written(*json.loads(line))
+            checksum, text = line.split(" ", 1)
+            if int(checksum, 16) != zlib.crc32(text.encode()):
+                break
+            new = Written(*json.loads(text))
             if crc32_of(samples, done.num_bytes, new.num_bytes, done.crc32) != new.crc32:
                 break
             done, end = add_lot(done, new), journal.tell()
@@ -102,12 +107,26 @@ def read_journal(journal: TextIO, samples: Path) -> Written:
     return done
 
 
+def write_lot(journal: TextIO, new: Written) -> None:
+    """Add a line, its own checksum before it."""
+    text = json.dumps(new) + "\n"
+    journal.write(f"{zlib.crc32(text.encode()):08x} {text}")
+    journal.flush()
+
+
 def add_lot(done: Written, new: Written) -> Written:
     """All utterances up to `new.stop`."""
-    damaged = [(name, reason) for name, reason in new.damaged]  # json has lists for tuples
     return new._replace(
-        kept=done.kept + new.kept, rms=done.rms + new.rms, damaged=done.damaged + damaged
+        kept=done.kept + new.kept,
+        lengths=done.lengths + new.lengths,
+        rms=done.rms + new.rms,
+        damaged=done.damaged + _pairs(new.damaged),
+        shortened=done.shortened + _pairs(new.shortened),
     )
+
+
+def _pairs(entries: list) -> list[tuple[str, str]]:
+    return [(name, reason) for name, reason in entries]  # json has lists for tuples
 
 
 def crc32_of(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:

@@ -9,6 +9,8 @@ from cpc.types import UserError
 
 #: The label of a frame that has none.
 UNLABELLED = -1
+#: A probe has an output for each number up to the largest.
+MAX_LABEL = 65_535
 
 
 def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -21,13 +23,14 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
 
     Raises:
         UserError: names file and line of an utterance without labels, one that comes twice, or a
-            negative number.
+            number that is negative or more than `MAX_LABEL`.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the phone labels {path}: {error}") from error
     words: dict[str, list[str]] = {}
+    lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -38,20 +41,25 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
             )
         if name in words:
             raise UserError(f"{path}, line {number}: {name} has labels on an earlier line already")
-        words[name] = labels
+        words[name], lines[name] = labels, number
     if not words:
         raise UserError(f"{path} holds no phone labels: lines `utterance-id label ...` are wanted")
-    return _numbered(words, path)
+    return _numbered(words, lines, path)
 
 
 def _numbered(
-    words: dict[str, list[str]], path: str | Path
+    words: dict[str, list[str]], lines: dict[str, int], path: str | Path
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     distinct = set().union(*words.values())
     if all(word.lstrip("-").isdecimal() for word in distinct):
+        wrong = {w for w in distinct if "-" in w or len(w) > 9 or int(w) > MAX_LABEL}
+        for name, labels in words.items():
+            if found := wrong.intersection(labels):
+                raise UserError(
+                    f"{path}, line {lines[name]}: {min(found)[:20]} is no label, numbers count "
+                    f"from 0 to at most {MAX_LABEL:,}"
+                )
         numbers = {word: int(word) for word in distinct}
-        if min(numbers.values()) < 0:
-            raise UserError(f"{path}: {min(numbers.values())} is no label, they count from 0")
         names = tuple(str(number) for number in range(max(numbers.values()) + 1))
     else:
         names = tuple(sorted(distinct))

@@ -1,6 +1,6 @@
 """A set of recordings: names, speakers, lengths, and a way to read any part of any of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,8 +37,12 @@ class Recordings:
     """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
     rms: Float[np.ndarray, " n"] | None = None
     """Root mean square of samples / 32768 of each utterance; None until packed."""
+    stream: Callable[[int], Iterator[np.ndarray]] | None = None
+    """(index) -> the whole utterance in parts, int16, each small; None: by `read`."""
     skipped: tuple[tuple[str, str], ...] = ()
     """(path or utterance id, reason) of everything that was left out."""
+    shortened: tuple[tuple[str, str], ...] = ()
+    """(path or utterance id, what is missing) of what was kept though it is not whole."""
     fingerprint: str = ""
     """Digest of the source's names, sizes and times of change; a pack follows it."""
 
@@ -56,6 +60,9 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
     def gather(rows: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
         return read_windows(recordings, indices[rows], starts, length)
 
+    def stream(index: int) -> Iterator[np.ndarray]:
+        return read_parts(recordings, int(indices[index]))
+
     return replace(
         recordings,
         names=tuple(recordings.names[i] for i in indices),
@@ -63,6 +70,7 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
         lengths=recordings.lengths[indices],
         read=read,
         gather=gather,
+        stream=stream,
         rms=None if recordings.rms is None else recordings.rms[indices],
     )
 
@@ -143,6 +151,13 @@ def read_windows(
     return np.stack([recordings.read(i, start, start + length) for i, start in pairs])
 
 
+def read_parts(recordings: Recordings, index: int) -> Iterator[np.ndarray]:
+    """The samples of one utterance from beginning to end, int16, in parts that memory holds."""
+    if recordings.stream is not None:
+        return recordings.stream(index)
+    return iter((recordings.read(index, 0, int(recordings.lengths[index])),))
+
+
 def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Factor that brings each utterance to `TARGET_RMS`, float32.
 
@@ -152,10 +167,15 @@ def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.minimum(TARGET_RMS / np.maximum(rms, 1e-9), MAX_GAIN).astype(np.float32)
 
 
+def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
+    """Sum of the squares of int16 samples: exact, so that parts add up to the whole."""
+    wide = samples.astype(np.int64)
+    return int(wide @ wide)
+
+
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
     """Root mean square of int16 samples on the scale where full scale is 1; 0 for no samples."""
-    scaled = samples.astype(np.float64) / 32768
-    return float(np.sqrt(np.mean(scaled**2))) if len(samples) else 0.0
+    return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / 32768
 
 
 def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:

@@ -132,3 +132,45 @@ def test_archive_that_does_not_unpack(mirror, package, tmp_path, monkeypatch):
     (archive,) = fetch_archives([package], tmp_path / "debs", quiet)
     with pytest.raises(UserError, match="dpkg-deb -x"):
         unpack(archive, tmp_path / "out")
+
+
+def entry(**changes):
+    return {"file": "sounds_1-1_all.deb", "version": "1-1", "size": 3, "sha256": "0", **changes}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "null",
+        "3",
+        b"\xff",
+        '"sounds"',
+        '{"sounds": []}',
+        '{"sounds": {"file": "sounds_1-1_all.deb"}}',
+        json.dumps({"sounds": entry(size="3")}),
+        json.dumps({"sounds": entry(file=3)}),
+        json.dumps({"sounds": entry(file="other_1-1_all.deb")}),
+        json.dumps({"sounds": entry(file="../precious_1_all.deb")}),
+        json.dumps({"sounds": entry(file="sounds_/../../precious_1_all.deb")}),
+        json.dumps({"other": entry(), "sounds": entry()}),
+    ],
+)
+def test_a_manifest_of_something_else_is_none(mirror, package, tmp_path, content):
+    """Nor does it lead to a file outside, which would be removed as a damaged archive."""
+    folder = tmp_path / "debs"
+    (folder / "sounds_").mkdir(parents=True)
+    (tmp_path / "precious_1_all.deb").write_text("mine")
+    copy = folder / "sounds_1-1_all.deb"
+    copy.write_bytes((mirror / "sounds_1-1_all.deb").read_bytes())
+    content = content if isinstance(content, bytes) else content.encode()
+    (folder / "manifest.json").write_bytes(content)
+    archive = find_archive(package, folder, pytest.fail)
+    assert archive is not None
+    assert archive.path == copy
+    assert (tmp_path / "precious_1_all.deb").read_text() == "mine"
+
+
+def test_a_folder_in_the_place_of_an_archive_is_none(package, tmp_path):
+    (tmp_path / "sounds_1-1_all.deb").mkdir()
+    assert find_archive(package, tmp_path, quiet) is None

@@ -97,6 +97,7 @@ def damage(data, kind):
         "floats": gzip.compress(b"\0\0\x0d" + gzip.decompress(data)[3:]),
         "empty": gzip.compress(b""),
         "short": gzip.compress(gzip.decompress(data)[:-1]),
+        "negative": gzip.compress(b"\0\0\x08\x02" + struct.pack(">2i", -2, -3) + bytes(6)),
         "long": gzip.compress(gzip.decompress(data) + b"\0"),
     }[kind]
 
@@ -110,6 +111,7 @@ def damage(data, kind):
         ("floats", "no idx file of uint8"),
         ("empty", "no idx file of uint8"),
         ("short", r"says shape \(30,\) but has 29 bytes"),
+        ("negative", r"says shape \(-2, -3\) but has 6 bytes"),
         ("long", r"says shape \(30,\) but has 31 bytes"),
     ],
 )

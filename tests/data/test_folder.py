@@ -1,4 +1,7 @@
 import os
+import re
+import struct
+import sys
 
 import numpy as np
 import pytest
@@ -221,3 +224,238 @@ def test_a_folder_whose_name_is_no_text_is_one_sentence(tmp_path):
     # A link gives it another name.
     (tmp_path / "link").symlink_to(root)
     assert len(data.read_folder(tmp_path / "link")) == 1
+
+
+def skip_reason(root, allowed=0.1):
+    """The reason of the one file of a folder that is skipped."""
+    ((_, reason),) = data.read_folder(root, max_skipped_fraction=allowed).skipped
+    return reason
+
+
+def claim(path, num_frames):
+    """Write a number of frames into the header of a FLAC: 36 bits."""
+    content = bytearray(path.read_bytes())
+    content[21] = content[21] & 0xF0 | num_frames >> 32
+    content[22:26] = (num_frames & 0xFFFFFFFF).to_bytes(4, "big")
+    path.write_bytes(content)
+
+
+def packed(root, said=None):
+    log = (lambda _: None) if said is None else said.append
+    return data.pack(data.read_folder(root), root.parent / "pack", log, max_skipped_fraction=0.5)
+
+
+@pytest.mark.parametrize("rate_hz", [16_000, 22_050])
+def test_a_flac_of_unknown_length_is_decoded_to_its_end(tmp_path, rate_hz):
+    """The format allows 0, and encoders that write to a pipe leave it so."""
+    path = write(tmp_path / "in" / "ann" / "x.flac", noise(1.3, rate_hz), rate_hz)
+    whole = data.read_folder(tmp_path / "in")
+    expected = whole.read(0, 0, 20_800)
+    claim(path, 0)
+    recordings = data.read_folder(tmp_path / "in")
+    assert recordings.lengths.tolist() == whole.lengths.tolist() == [20_800]
+    np.testing.assert_array_equal(recordings.read(0, 0, 20_800), expected)
+    np.testing.assert_array_equal(recordings.read(0, 20_700, 20_800), whole.read(0, 20_700, 20_800))
+    np.testing.assert_array_equal(packed(tmp_path / "in").read(0, 0, 20_800), expected)
+
+
+def test_a_flac_of_far_too_many_samples_is_skipped(two_speakers):
+    path = write(two_speakers / "ann" / "x.flac", noise(1, seed=99))
+    claim(path, 2**36 - 1)
+    assert "promises 68,719,476,735 frames, more than its" in skip_reason(two_speakers)
+
+
+def test_a_flac_of_a_few_samples_too_many_is_truncated(two_speakers):
+    claim(write(two_speakers / "ann" / "x.flac", noise(1, seed=99)), 20_000)
+    recordings = packed(two_speakers)
+    ((name, reason),) = recordings.skipped
+    assert name == "x"
+    assert "is truncated: its header promises 20,000 frames" in reason
+
+
+@pytest.mark.parametrize("rate_hz", [1, 999, 1_000_000])
+def test_a_rate_that_no_recording_has_is_skipped(two_speakers, rate_hz):
+    path = write(two_speakers / "ann" / "x.wav", noise(1, seed=99))
+    content = bytearray(path.read_bytes())
+    content[24:28] = rate_hz.to_bytes(4, "little")
+    path.write_bytes(content)
+    assert f"says {rate_hz} Hz" in skip_reason(two_speakers)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+def test_what_is_not_finite_is_skipped_and_said(two_speakers, value, rate_hz):
+    wave = noise(1, rate_hz, channels=2)
+    wave[rate_hz // 4, 1] = value
+    write(two_speakers / "ann" / "x.wav", wave, rate_hz, subtype="FLOAT")
+    recordings = data.read_folder(two_speakers)
+    (index,) = [i for i, name in enumerate(recordings.names) if name == "x"]
+    for read in (
+        lambda: recordings.read(index, 0, 16_000),
+        lambda: recordings.read(index, 3000, 5000),
+    ):
+        with pytest.raises(UserError, match=r"NaN or infinity in it, first at 0\.250 s"):
+            read()
+    ((name, reason),) = packed(two_speakers).skipped
+    assert name == "x"
+    assert "NaN or infinity in it, first at 0.250 s" in reason
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "what"),
+    [
+        ("x.wav", {}, "promises 32,000 bytes, and there are 15,978"),
+        ("x.ogg", {"format": "OGG", "subtype": "VORBIS"}, "its last page is missing"),
+        ("x.opus", {"format": "OGG", "subtype": "OPUS"}, "its last page is missing"),
+        ("x.mp3", {"format": "MP3", "subtype": "MPEG_LAYER_III"}, "samples decode"),
+    ],
+)
+def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
+    seconds = 1 if name == "x.wav" else 3
+    path = write(tmp_path / "in" / "ann" / name, noise(seconds), **options)
+    content = path.read_bytes()
+    assert not packed(tmp_path / "in").shortened
+    path.write_bytes(content[: len(content) // 2])
+    said = []
+    recordings = packed(tmp_path / "in", said)
+    ((file, missing),) = recordings.shortened
+    assert file.rsplit("/", 1)[-1] in (name, "x")
+    assert missing.startswith("kept, but ")
+    assert what in missing
+    assert any(missing in line for line in said)
+    assert not recordings.skipped
+    (length,) = recordings.lengths.tolist()
+    assert 4000 < length < 16_000 * seconds * 0.7
+    again = packed(tmp_path / "in")
+    assert again.shortened == recordings.shortened
+    assert again.read(0, 0, length).std() > 1000
+
+
+def test_a_damaged_ogg_is_kept_and_said(tmp_path):
+    path = write(tmp_path / "in" / "ann" / "x.ogg", noise(3), format="OGG", subtype="VORBIS")
+    content = bytearray(path.read_bytes())
+    for position, what in (
+        (len(content) // 3, "pages? or more are missing|page or more are missing"),
+        (len(content) // 2, "samples decode"),
+    ):
+        damaged = content.copy()
+        damaged[position : position + 20] = bytes(20)
+        path.write_bytes(damaged)
+        recordings = packed(tmp_path / "in")
+        ((_, missing),) = recordings.shortened
+        assert re.search(what, missing)
+        assert recordings.lengths[0] < 48_000
+
+
+@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024])
+def test_a_wav_from_a_pipe_is_whole(tmp_path, promised):
+    path = write(tmp_path / "in" / "ann" / "x.wav", noise(1))
+    content = bytearray(path.read_bytes())
+    content[40:44] = promised.to_bytes(4, "little")
+    path.write_bytes(content)
+    recordings = packed(tmp_path / "in")
+    assert recordings.lengths.tolist() == [16_000]
+    assert not recordings.shortened
+
+
+def test_a_wav_of_terabytes_is_cut_short(tmp_path):
+    path = write(tmp_path / "in" / "ann" / "x.wav", noise(1), format="RF64")
+    content = bytearray(path.read_bytes())
+    content[20:44] = struct.pack("<3Q", 4 << 40, 4 << 40, 2 << 40)
+    path.write_bytes(content)
+    recordings = packed(tmp_path / "in")
+    assert recordings.lengths.tolist() == [16_000]
+    assert "promises 4,398,046,511,104 bytes" in recordings.shortened[0][1]
+
+
+@pytest.mark.parametrize("kind", [MemoryError, ValueError, OverflowError])
+def test_what_a_decoder_raises_is_a_reason(two_speakers, monkeypatch, kind):
+    def read(*_, **__):
+        raise kind
+
+    recordings = data.read_folder(two_speakers)
+    monkeypatch.setattr("soundfile.SoundFile.read", read)
+    with pytest.raises(UserError, match=r"a0\.wav does not decode"):
+        recordings.read(0, 0, 100)
+
+
+def test_links_in_circles_end(two_speakers):
+    """Two links of two folders to each other are 2^40 paths."""
+    for folder, other in (("ann", "bob"), ("bob", "ann")):
+        for i in range(2):
+            (two_speakers / folder / f"{i}").symlink_to(two_speakers / other)
+            (two_speakers / folder / f"up{i}").symlink_to(two_speakers)
+    (two_speakers / "self").symlink_to("self")
+    recordings = data.read_folder(two_speakers)
+    assert len(recordings) == 24
+    assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
+    assert len(recordings.skipped) == 8
+    assert recordings.skipped[0][1].endswith("ann/0 links to a folder that is read already")
+
+
+def test_links_lead_out_of_the_folder(two_speakers, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    write(other / "c.wav", noise(0.1, seed=77))
+    for name in ("cyd", "dan"):
+        (two_speakers / name).symlink_to(other)
+    recordings = data.read_folder(two_speakers)
+    assert recordings.speakers[-1] == "cyd"
+    assert recordings.skipped[0][0].endswith("dan")
+
+
+def test_a_folder_that_may_not_be_read_is_counted(two_speakers, monkeypatch):
+    write(two_speakers / "cyd" / "c.wav", noise(0.1, seed=77))
+    scan = os.scandir
+
+    def refuse(folder):
+        if str(folder).endswith("cyd"):
+            raise PermissionError(13, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    recordings = data.read_folder(two_speakers)
+    ((folder, reason),) = recordings.skipped
+    assert folder.endswith("cyd")
+    assert "cyd cannot be read: Permission denied" in reason
+    with pytest.raises(UserError, match="1 of 25 recordings"):
+        data.read_folder(two_speakers, max_skipped_fraction=0.0)
+
+
+def test_what_is_no_file_is_never_opened(two_speakers):
+    os.mkfifo(two_speakers / "ann" / "fifo.wav")
+    (two_speakers / "ann" / "zero.wav").symlink_to("/dev/zero")
+    (two_speakers / "ann" / "gone.wav").symlink_to("nowhere")
+    reasons = [reason for _, reason in data.read_folder(two_speakers, 1, 0.2).skipped]
+    assert ["is no file" in reason for reason in reasons] == [True, False, True]
+    assert "No such file" in reasons[1]
+
+
+@pytest.mark.parametrize("rate_hz", [16_000, 44_100, 11_127])
+def test_a_stream_has_the_samples_of_the_whole_file(tmp_path, monkeypatch, rate_hz):
+    """The resampler's state goes on from part to part: not a bit differs, wherever they are cut."""
+    write(tmp_path / "ann" / "x.wav", noise(2, rate_hz, 2), rate_hz)
+    recordings = data.read_folder(tmp_path)
+    whole = recordings.read(0, 0, int(recordings.lengths[0]))
+    assert recordings.stream is not None
+    for values in (2**20, 2 * 4999, 4 * rate_hz, rate_hz):
+        monkeypatch.setattr("cpc.data.audio_file.BLOCK_VALUES", values)
+        parts = list(recordings.stream(0))
+        assert len(parts) == -(-2 * rate_hz // (values // 2))
+        np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "SAMPLES_AT_ONCE", 20_000)
+    monkeypatch.setattr("cpc.data.audio_file.BLOCK_VALUES", 5_000)
+    for i, seconds in enumerate((0.2, 3, 1, 0.1)):
+        write(tmp_path / "in" / "ann" / f"{i}.wav", noise(seconds, 22_050, seed=i), 22_050)
+    broken = write(tmp_path / "in" / "ann" / "2a.flac", noise(4, seed=8))
+    broken.write_bytes(broken.read_bytes()[:50_000])
+    source, recordings = data.read_folder(tmp_path / "in"), packed(tmp_path / "in")
+    assert recordings.names == ("0", "1", "2", "3")
+    for i, name in enumerate(recordings.names):
+        length = int(recordings.lengths[i])
+        expected = source.read(source.names.index(name), 0, length)
+        np.testing.assert_array_equal(recordings.read(i, 0, length), expected)
+        assert recordings.rms is not None
+        np.testing.assert_allclose(recordings.rms[i], np.sqrt(np.mean((expected / 32768) ** 2)))

@@ -276,3 +276,123 @@ def test_what_is_not_there(folder, tmp_path):
         data.read_image_folder(folder, "train", channels=4)
     with pytest.raises(UserError, match="size is 0"):
         data.read_image_folder(folder, "train", size=0)
+
+
+def other(form):
+    return encode(color(), form)
+
+
+def text_bomb():
+    """A comment of 80 MB in 80 kB."""
+    content = other("png")
+    text = b"Comment\0\0" + zlib.compress(bytes(80 * 2**20), 9)
+    chunk = struct.pack(">I", len(text)) + b"zTXt" + text
+    chunk += struct.pack(">I", zlib.crc32(chunk[4:]))
+    return content[:33] + chunk + content[33:]
+
+
+@pytest.mark.parametrize("form", ["gif", "tiff", "bmp", "ppm", "eps"])
+def test_what_is_called_an_image_and_is_of_another_format_is_never_decoded(form, monkeypatch):
+    """Pillow would run Ghostscript for an EPS."""
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was run"))
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("a program was run"))
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(UserError, match=r"^cat\.png does not decode"):
+        decode_image(other(form), "cat.png", size=8, channels=3)
+
+
+def test_a_bomb_of_text_is_one_sentence():
+    with pytest.raises(UserError, match=r"^cat\.png does not decode"):
+        decode_image(text_bomb(), "cat.png", size=8, channels=3)
+
+
+def test_memory_that_is_not_there_is_one_sentence(monkeypatch):
+    def load(_):
+        raise MemoryError
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", load)
+    with pytest.raises(UserError, match=r"^cat\.png does not decode"):
+        decode_image(other("png"), "cat.png", size=8, channels=3)
+
+
+def read_all_but(folder, **options):
+    return data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.9, **options)
+
+
+def test_what_is_no_file_is_never_opened(folder):
+    os.mkfifo(folder / "train/cat/fifo.png")
+    (folder / "train/cat/zero.png").symlink_to("/dev/zero")
+    (folder / "train/gone.png").symlink_to("nowhere")
+    images = read_all_but(folder)
+    assert len(images) == 5
+    reasons = [reason for _, reason in images.skipped]
+    assert ["is no file" in reason for reason in reasons] == [False, True, True]
+    assert "No such file" in reasons[0]
+
+
+def test_links_in_circles_end(folder):
+    for i in range(2):
+        (folder / f"train/cat/{i}").symlink_to(folder / "train/cat")
+        (folder / f"train/cat/deep/{i}").symlink_to("..")
+    images = read_all_but(folder)
+    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
+    assert len(images.skipped) == 4
+    assert all("links to a folder that is read already" in reason for _, reason in images.skipped)
+
+
+def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    images = read_all_but(folder)
+    ((path, reason),) = images.skipped
+    assert path.endswith("train/cat/deep")
+    assert "cannot be read: Permission denied" in reason
+    monkeypatch.setattr(os, "scandir", lambda _: refuse("deep"))
+    with pytest.raises(UserError, match="cannot be read: Permission denied"):
+        read_all_but(folder)
+
+
+@pytest.mark.parametrize("split", ["", ".", "..", "train/cat"])
+def test_a_split_is_a_name(folder, split):
+    with pytest.raises(UserError, match=r"no split .* it has train, val"):
+        data.read_image_folder(folder, split, log=quiet)
+
+
+@pytest.mark.parametrize(
+    "harm", ["flip", "cut", "[]", "null", "{}", '{"labels": [], "skipped": []}']
+)
+def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, harm):
+    (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
+    said = []
+
+    def read():
+        return data.read_image_folder(
+            folder,
+            "train",
+            log=said.append,
+            max_skipped_fraction=0.5,
+            memory_bytes=0,
+            cache=tmp_path / "cache",
+        )
+
+    read()
+    (path,) = (tmp_path / "cache/images").iterdir()
+    content = path.read_bytes()
+    if harm == "flip":
+        position = content.index(b"2.webp")
+        path.write_bytes(content[:position] + b"3" + content[position + 1 :])
+    else:
+        path.write_bytes(content[:-40] if harm == "cut" else harm.encode())
+    images = read()
+    assert sorted(greys(images)) == [10, 30, 40, 50]
+    assert "2.webp" in images.skipped[0][0]
+    assert "decoded again" in said[1]
+    assert path.read_bytes() == content
+    read()
+    assert len(said) == 3

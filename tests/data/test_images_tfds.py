@@ -137,7 +137,7 @@ def test_the_newest_version_and_configs(prepared):
 
 
 def test_unknown_split_missing_shard_other_format(prepared):
-    for split in ("test", "train[x]"):
+    for split in ("test", "train[x]", ""):
         with pytest.raises(UserError, match=r"no split .* it has train, unlabelled"):
             read(prepared, "stl10", split)
     folder = prepared / "stl10/1.0.0"

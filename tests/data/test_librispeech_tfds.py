@@ -91,3 +91,15 @@ def test_missing_shard(prepared, tmp_path):
     (prepared / "librispeech" / "default" / "2.1.1" / shard).unlink()
     with pytest.raises(UserError, match="1 of the 2 record files"):
         read(prepared, "test_clean", tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"\xff", b'{"names": 3}', "flip"])
+def test_a_damaged_index_is_made_again_with_a_sentence(prepared, tmp_path, content):
+    first = read(prepared, "test_clean", tmp_path)
+    (path,) = (tmp_path / "cache/librispeech_tfds").iterdir()
+    whole, said = path.read_bytes(), []
+    path.write_bytes(whole.replace(b"1500", b"1600") if content == "flip" else content)
+    again = read(prepared, "test_clean", tmp_path, said.append)
+    assert again.lengths.tolist() == first.lengths.tolist()
+    assert "indexed again" in said[0]
+    assert path.read_bytes() == whole

@@ -12,6 +12,7 @@ import pytest
 import soundfile
 
 from cpc import data
+from cpc.data.recordings import read_windows
 from cpc.types import UserError
 
 
@@ -118,7 +119,7 @@ def test_interrupted_pack_is_made_anew(folder, tmp_path):
             raise KeyboardInterrupt
         return source.read(index, start, stop)
 
-    broken = dataclasses.replace(source, read=break_off)
+    broken = dataclasses.replace(source, read=break_off, stream=None)
     with pytest.raises(KeyboardInterrupt):
         data.pack(broken, tmp_path / "pack", log=lambda _: None)
     assert not (tmp_path / "pack").exists()
@@ -136,7 +137,7 @@ def test_two_who_pack_the_same_folder_at_once(folder, tmp_path):
             together.wait(timeout=20)
         return source.read(index, start, stop)
 
-    waiting = dataclasses.replace(source, read=read)
+    waiting = dataclasses.replace(source, read=read, stream=None)
     with ThreadPoolExecutor(2) as pool:
         running = [
             pool.submit(data.pack, waiting, tmp_path / "pack", lambda _: None) for _ in range(2)
@@ -161,7 +162,9 @@ def test_a_pack_that_another_finished_meanwhile_is_used(folder, tmp_path):
             made.append(samples.stat().st_ino)
         return source.read(index, start, stop)
 
-    packed = data.pack(dataclasses.replace(source, read=read), tmp_path / "pack", lambda _: None)
+    packed = data.pack(
+        dataclasses.replace(source, read=read, stream=None), tmp_path / "pack", lambda _: None
+    )
     assert made == [samples.stat().st_ino]
     np.testing.assert_array_equal(packed.read(3, 0, 99), source.read(3, 0, 99))
 
@@ -193,7 +196,8 @@ def test_an_index_of_another_version_or_cut_short_is_no_pack(folder, tmp_path, t
     data.pack(source, tmp_path / "pack", said.append)
     (tmp_path / "pack" / "index.json").write_text(text)
     assert data.pack(source, tmp_path / "pack", said.append).names == source.names
-    assert [line.split()[0] for line in said] == ["packing", "packing"]
+    assert [line.split()[0] for line in said] == ["packing", "the", "packing"]
+    assert said[1].endswith("is damaged, or of another version: packing again")
 
 
 def test_a_file_in_the_way_is_one_sentence(folder, tmp_path):
@@ -219,7 +223,7 @@ def test_an_interrupted_pack_goes_on_where_it_was(folder, tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return source.read(index, start, stop)
 
-    broken = dataclasses.replace(source, read=read)
+    broken = dataclasses.replace(source, read=read, stream=None)
     with pytest.raises(KeyboardInterrupt):
         data.pack(broken, tmp_path / "pack", log=lambda _: None)
     assert len(list(tmp_path.glob("pack.part-*"))) == 1
@@ -233,7 +237,9 @@ def test_an_interrupted_pack_goes_on_where_it_was(folder, tmp_path, monkeypatch)
     written = [(tmp_path / name / "samples.int16").read_bytes() for name in ("pack", "whole")]
     assert written[0] == written[1]
     assert not list(tmp_path.glob("pack.part-*"))
-    assert sorted(p.name for p in (tmp_path / "pack").iterdir()) == ["index.json", "samples.int16"]
+    assert sorted(p.name for p in (tmp_path / "pack").iterdir()) == [
+        "index.json", "samples.crc32", "samples.int16"
+    ]  # fmt: skip
 
 
 def pack_until(source, stop, path, said=None):
@@ -246,7 +252,7 @@ def pack_until(source, stop, path, said=None):
 
     log = (lambda _: None) if said is None else said.append
     with pytest.raises(KeyboardInterrupt):
-        data.pack(dataclasses.replace(source, read=read), path, log)
+        data.pack(dataclasses.replace(source, read=read, stream=None), path, log)
     (part,) = path.parent.glob("pack.part-*")
     return part
 
@@ -350,7 +356,7 @@ def test_a_folder_that_is_as_it_was_is_not_read_again(folder, tmp_path, monkeypa
     module = sys.modules["cpc.data.pack"]
     first = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
     monkeypatch.setattr(module, "read_folder", lambda *_: pytest.fail("read again"))
-    monkeypatch.setattr(module, "crc32_of", lambda *_: pytest.fail("summed again"))
+    monkeypatch.setattr(module, "sum_blocks", lambda *_: pytest.fail("summed again"))
     again = module.pack_folder(folder, tmp_path / "pack", lambda _: None)
     assert (again.names, again.speakers, again.skipped) == (
         first.names, first.speakers, first.skipped
@@ -378,3 +384,139 @@ def test_a_folder_that_changed_is_read_again(folder, tmp_path, change):
     assert len(again) == {"new": 21, "gone": 19}.get(change, 20)
     same = np.array_equal(again.read(10, 0, 99), first.read(10, 0, 99))
     assert same == (change not in ("touched", "gone"))
+
+
+def rot(path, position):
+    """Flip a bit and keep the time of change, as a disk does."""
+    status, content = path.stat(), bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("position", [3, 70_000, -1])
+@pytest.mark.parametrize("how", ["read", "gather"])
+def test_rot_is_found_by_the_first_read_and_packed_anew(folder, tmp_path, position, how):
+    source, said = data.read_folder(folder), []
+    data.pack(source, tmp_path / "pack", said.append)
+    rot(tmp_path / "pack" / "samples.int16", position)
+    packed = data.pack(source, tmp_path / "pack", said.append)
+    position %= 2 * int(source.lengths.sum())
+    index = int(np.searchsorted(np.cumsum(source.lengths), position // 2, side="right"))
+    length = int(packed.lengths[index])
+
+    def read():
+        if how == "read":
+            return packed.read(index, 0, length)
+        return read_windows(packed, np.array([9, index]), np.array([0, 0]), length)
+
+    with pytest.raises(UserError, match=rf"pack {tmp_path}/pack is damaged .* packs anew"):
+        read()
+    again = data.pack(source, tmp_path / "pack", said.append)
+    assert [line.split()[0] for line in said] == ["packing", "the", "packing"]
+    for i, length in enumerate(source.lengths.tolist()):
+        np.testing.assert_array_equal(again.read(i, 0, length), source.read(i, 0, length))
+
+
+def test_a_block_is_summed_once(folder, tmp_path, monkeypatch):
+    packed = data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
+    read_windows(packed, np.arange(20), np.zeros(20, int), 3000)
+    monkeypatch.setattr("cpc.data.blocks.zlib.crc32", lambda *_: pytest.fail("summed again"))
+    read_windows(packed, np.arange(20), np.full(20, 100), 2500)
+    assert not packed.read(19, 4, 4).size
+
+
+def test_a_rotten_pack_that_another_has_replaced_stays(folder, tmp_path):
+    source = data.read_folder(folder)
+    data.pack(source, tmp_path / "pack", log=lambda _: None)
+    rot(tmp_path / "pack" / "samples.int16", 3)
+    packed = data.pack(source, tmp_path / "pack", log=lambda _: None)
+    (tmp_path / "pack").rename(tmp_path / "old")
+    data.pack(source, tmp_path / "pack", log=lambda _: None)
+    with pytest.raises(UserError, match="is damaged"):
+        packed.read(0, 0, 9)
+    data.pack(source, tmp_path / "pack", log=lambda line: pytest.fail(line))
+
+
+def test_a_rotten_pack_of_a_cache_that_is_read_only(folder, tmp_path, monkeypatch):
+    source = data.read_folder(folder)
+    data.pack(source, tmp_path / "pack", log=lambda _: None)
+    rot(tmp_path / "pack" / "samples.int16", 3)
+    packed = data.pack(source, tmp_path / "pack", log=lambda _: None)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.rename", refuse)
+    for _ in range(2):
+        with pytest.raises(UserError, match="remove that folder, and run the same command again"):
+            packed.read(0, 0, 9)
+
+
+def test_every_flip_of_an_index_is_found(folder, tmp_path):
+    source = data.read_folder(folder)
+    data.pack(source, tmp_path / "pack", log=lambda _: None)
+    index = tmp_path / "pack" / "index.json"
+    whole, rng = index.read_bytes(), np.random.default_rng(0)
+    module = sys.modules["cpc.data.pack"]
+    for position in rng.integers(len(whole), size=200).tolist():
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << int(rng.integers(8))
+        index.write_bytes(flipped)
+        assert module._read_index(tmp_path / "pack") is None
+    said = []
+    assert data.pack(source, tmp_path / "pack", said.append).names == source.names
+    assert said[0].endswith("is damaged, or of another version: packing again")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "{}", "[" * 100_000, '{"version": 2}'])
+def test_an_index_of_another_kind_is_no_pack(folder, tmp_path, text):
+    module, said = sys.modules["cpc.data.pack"], []
+    for _ in range(2):
+        said.clear()
+        packed = module.pack_folder(folder, tmp_path / "pack", said.append)
+        assert len(packed) == 20
+        (tmp_path / "pack" / "index.json").write_text(text)
+    assert said[0].endswith("is damaged, or of another version: packing again")
+
+
+@pytest.mark.parametrize("content", [b"", b"1234", b"0" * 8])
+def test_damaged_checksums_are_no_pack(folder, tmp_path, content):
+    source, said = data.read_folder(folder), []
+    data.pack(source, tmp_path / "pack", lambda _: None)
+    (tmp_path / "pack" / "samples.crc32").write_bytes(content)
+    data.pack(source, tmp_path / "pack", said.append)
+    assert "checksum is wrong" in said[0]
+
+
+def test_a_damaged_listing_is_read_again(folder, tmp_path):
+    module = sys.modules["cpc.data.pack"]
+    module.pack_folder(folder, tmp_path / "pack", lambda _: None)
+    (tmp_path / "pack" / "listing.txt").write_bytes(b"\xff\xfe")
+    packed = module.pack_folder(folder, tmp_path / "pack", lambda line: pytest.fail(line))
+    assert len(packed) == 20
+
+
+def test_a_flipped_line_of_a_journal_is_packed_again(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    source, said = data.read_folder(folder), []
+    part = pack_until(source, 9, tmp_path / "pack")
+    text = (part / "journal.jsonl").read_text()
+    (part / "journal.jsonl").write_text(text.replace("[4, 5, 6, 7]", "[4, 5, 6, 6]"))
+    assert data.pack(source, tmp_path / "pack", said.append).names == source.names
+    assert said[1] == "going on after 4 utterances that were packed before"
+
+
+def test_nothing_to_pack_is_one_sentence(tmp_path):
+    (tmp_path / "in").mkdir()
+    soundfile.write(tmp_path / "in" / "a.flac", np.full(4000, 0.1), 16_000)
+    source = dataclasses.replace(data.read_folder(tmp_path / "in"))
+
+    def read(*_):
+        raise UserError("does not decode")
+
+    with pytest.raises(UserError, match="nothing to pack"):
+        data.pack(
+            dataclasses.replace(source, read=read, stream=None),
+            tmp_path / "pack", lambda _: None, max_skipped_fraction=1.0,
+        )  # fmt: skip

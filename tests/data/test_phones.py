@@ -32,7 +32,11 @@ def test_names(tmp_path):
         ("a 1 2\nb\n", "line 2: b has no labels"),
         ("a 1 2\n\na 3\n", "line 3: a has labels on an earlier line"),
         ("\n", "holds no phone labels"),
-        ("a 1 -2\n", "-2 is no label"),
+        ("a 1 -2\n", "line 1: -2 is no label"),
+        ("a 1 2\nb 2 --1 3\n", "line 2: --1 is no label"),
+        ("a 1 2\n\nb 65535 65536\n", "line 3: 65536 is no label, .* to at most 65,535"),
+        ("a 1 100000000\n", "line 1: 100000000 is no label"),
+        ("a 1\nb " + 5000 * "9", "line 2: 99999999999999999999 is no label"),
     ],
 )
 def test_mistakes_name_file_and_line(tmp_path, text, message):

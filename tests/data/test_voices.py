@@ -117,6 +117,26 @@ def test_second_call_is_instant_and_verifies(mirror, tmp_path):
     assert "stay in use" in said[-1]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"{}", b"[]", b"null", b"\xff", b"", b'{"layout": 2, "archives": 3}', b'{"archives": {}}'],
+)
+def test_a_damaged_stamp_is_no_preparation(tmp_path, content):
+    (tmp_path / FOLDER_NAME).mkdir()
+    (tmp_path / FOLDER_NAME / "stamp.json").write_bytes(content)
+    assert not is_prepared(tmp_path)
+
+
+def test_voices_of_a_damaged_stamp_are_laid_out_again(mirror, tmp_path):
+    folder = prepare_voices(tmp_path / "cache", quiet)
+    stamp = (folder / "stamp.json").read_bytes()
+    (folder / "stamp.json").write_bytes(stamp.replace(b'"layout": 2', b'"layout": 3'))
+    (folder / "SPEAKERS.TXT").unlink()
+    assert prepare_voices(tmp_path / "cache", quiet) == folder
+    assert (folder / "stamp.json").read_bytes() == stamp
+    assert (folder / "SPEAKERS.TXT").exists()
+
+
 def test_interrupted_preparation_is_redone(mirror, tmp_path, monkeypatch):
     cache = tmp_path / "cache"
 

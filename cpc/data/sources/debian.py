@@ -14,10 +14,10 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cpc.data.log import Log
-from cpc.files import read_json, write_json
+from cpc.files import read_json, write_sealed
 from cpc.types import UserError
 
 
@@ -60,7 +60,7 @@ def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
     """The archive from an earlier fetch if it is there and whole; a damaged one is removed."""
     expected = _manifest(folder).get(package.name, _known(package))
     path = folder / expected["file"]
-    if not path.exists():
+    if not path.is_file():
         return None
     if path.stat().st_size == expected["size"] and file_sha256(path) == expected["sha256"]:
         return Archive(path, expected["version"], expected["sha256"])
@@ -112,7 +112,7 @@ def _fetch(package: Package, folder: Path, log: Log) -> Archive:
         )
     # The manifest comes first: a crash in between leaves an entry without a file, which is fetched.
     entries = _manifest(folder) | {package.name: got}
-    write_json(folder / "manifest.json", entries)
+    write_sealed(folder / "manifest.json", entries)
     path = found[0].replace(folder / found[0].name)
     partial.rmdir()
     return Archive(path, got["version"], got["sha256"])
@@ -165,8 +165,22 @@ def _known(package: Package) -> dict:
 
 
 def _manifest(folder: Path) -> dict[str, dict]:
-    """What apt verified when it fetched each archive: the truth for versions not known here."""
+    """What apt verified when it fetched each archive: the truth for versions not known here.
+
+    None where it is missing or is not what `_fetch` writes: archives of known versions verify
+    without it, and a name that leads out of the folder would have another file removed.
+    """
     try:
-        return read_json(folder / "manifest.json")
-    except UserError:  # none yet, or damaged: the archives of known versions verify without it
+        entries = read_json(folder / "manifest.json")
+        return entries if all(_is_entry(name, entry) for name, entry in entries.items()) else {}
+    except (UserError, AttributeError):
         return {}
+
+
+def _is_entry(name: str, entry: Any) -> bool:
+    kinds = {"file": str, "version": str, "size": int, "sha256": str}
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
+        and re.fullmatch(re.escape(name) + r"_[\w.+~%:-]+\.deb", entry["file"]) is not None
+    )

@@ -91,7 +91,7 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
         raise UserError(f"{path} is no idx file of uint8: it begins with {data[:4].hex()}")
     shape = struct.unpack_from(f">{data[3]}i", data, 4)
     header_bytes = 4 + 4 * len(shape)
-    if len(data) != header_bytes + prod(shape):
+    if min(shape, default=0) < 0 or len(data) != header_bytes + prod(shape):
         raise UserError(
             f"{path} says shape {shape} but has {len(data) - header_bytes} bytes of data"
         )

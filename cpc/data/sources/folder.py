@@ -3,14 +3,21 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples
+from cpc.data.audio_file import (
+    AUDIO_SUFFIXES,
+    AudioFile,
+    open_audio,
+    read_samples,
+    stream_samples,
+)
 from cpc.data.recordings import Recordings
+from cpc.data.walk import printable, walk_files
 from cpc.types import UserError
 
 Skipped = tuple[str, str]
@@ -27,17 +34,19 @@ def read_folder(
     speaker; files that all lie in `root` itself are one speaker's. An utterance's id is the file's
     name without its ending or, where names repeat, the path below `root`.
 
-    Only headers are read here. What is no audio, and byte-identical copies, are left out and listed
-    in `skipped`; a file that is damaged behind a good header is found by the pack.
+    Only headers are read here. What is no audio, folders that may not be read, and copies, byte by
+    byte or by links, are left out and listed in `skipped`; what is cut short and kept is listed in
+    `shortened`. A file that is damaged behind a good header is found by the pack.
 
     Raises:
         UserError: no such folder, no audio in it, a file above the speaker level, or more than
             `max_skipped_fraction` of the files unreadable.
     """
     root = Path(root)
-    paths = _audio_paths(root)
+    paths, unreadable, linked = _audio_paths(root)
     files, damaged = _open_all(paths)
-    check_skipped(damaged, len(paths), max_skipped_fraction, str(root))
+    damaged = [*unreadable, *damaged]
+    check_skipped(damaged, len(unreadable) + len(paths), max_skipped_fraction, str(root))
     files, repeated = _without_repeats(files)
     kept = [file.path for file in files]
     names, speakers = _describe(kept, root, speaker_level)
@@ -45,12 +54,17 @@ def read_folder(
     def read(index: int, start: int, stop: int) -> np.ndarray:
         return read_samples(files[index], start, stop)
 
+    def stream(index: int) -> Iterator[np.ndarray]:
+        return stream_samples(files[index])
+
     return Recordings(
         names=names,
         speakers=speakers,
         lengths=np.asarray([file.num_samples for file in files], np.int64),
         read=read,
-        skipped=(*damaged, *repeated),
+        stream=stream,
+        skipped=(*damaged, *repeated, *linked),
+        shortened=tuple((str(file.path), file.missing) for file in files if file.missing),
         fingerprint=_fingerprint(kept),
     )
 
@@ -60,57 +74,42 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
     if len(skipped) > max_fraction * total:
         first = "; ".join(reason for _, reason in skipped[:3])
         raise UserError(
-            f"{len(skipped)} of {total} recordings in {_printable(where)} cannot be read, "
+            f"{len(skipped)} of {total} recordings in {printable(where)} cannot be read, "
             f"more than {max_fraction:.0%}: {first}"
         )
 
 
-def _audio_paths(root: Path) -> list[Path]:
+def _audio_paths(root: Path) -> tuple[list[Path], list[Skipped], list[Skipped]]:
+    """Files that are recordings by name, folders that may not be read, links that are repeats."""
     if not root.is_dir():
-        raise UserError(f"there is no folder {_printable(str(root))}: give a folder of recordings")
+        raise UserError(f"there is no folder {printable(root)}: give a folder of recordings")
+    files, unreadable, repeated = walk_files(root)
+    paths = [Path(file) for file in files]
     found = [
-        Path(directory, name)
-        for directory, _, names in os.walk(root, followlinks=True)
-        for name in names
-        if Path(name).suffix.lower() in AUDIO_SUFFIXES and not name.startswith(".")
+        path
+        for path in paths
+        if path.suffix.lower() in AUDIO_SUFFIXES and not path.name.startswith(".")
     ]
     if not found:
         endings = ", ".join(sorted(suffix[1:] for suffix in AUDIO_SUFFIXES))
         raise UserError(
-            f"no recordings in {_printable(str(root))}: looked for {endings} files at any depth"
+            f"no recordings in {printable(root)}: looked for {endings} files at any depth"
+            + "".join(f"; {reason}" for _, reason in unreadable[:3])
         )
-    return sorted(found)
+    return sorted(found), unreadable, repeated
 
 
 def _open_all(paths: Sequence[Path]) -> tuple[list[AudioFile], list[Skipped]]:
     def attempt(path: Path) -> AudioFile | Skipped:
         try:
-            _check_name(path)
             return open_audio(path)
         except (UserError, OSError) as error:
-            return _printable(str(path)), _printable(str(error))
+            return printable(path), printable(str(error))
 
     with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool:
         results = list(pool.map(attempt, paths))
     files = [result for result in results if isinstance(result, AudioFile)]
     return files, [result for result in results if not isinstance(result, AudioFile)]
-
-
-def _check_name(path: Path) -> None:
-    """Names become ids in text files, and libsndfile takes no other."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{path} has a name that is not valid UTF-8: rename it") from None
-
-
-def _printable(text: str) -> str:
-    r"""One line that any file and terminal takes.
-
-    >>> _printable("grün" + chr(0xDCE9) + chr(10))
-    'grün\\udce9\\n'
-    """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[Skipped]]:
@@ -125,8 +124,8 @@ def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[
                 key = (size[0], hashlib.file_digest(stream, "sha256").digest())
             first = first_with.setdefault(key, file.path)
             if first != file.path:
-                copy = _printable(str(file.path))
-                repeated.append((copy, f"{copy} is a copy of {_printable(str(first))}"))
+                copy = printable(file.path)
+                repeated.append((copy, f"{copy} is a copy of {printable(first)}"))
                 continue
         kept.append(file)
     return kept, repeated

@@ -1,11 +1,12 @@
 """A folder of images: `split/class/*.jpeg`, as ImageNet is kept."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
-from cpc.data.image_file import IMAGE_SUFFIXES, decode_image
+from cpc.data.image_file import IMAGE_SUFFIXES, read_image
 from cpc.data.image_loading import (
     MEMORY_BYTES,
     ImageFiles,
@@ -16,6 +17,7 @@ from cpc.data.image_loading import (
 from cpc.data.images import Images
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
+from cpc.data.walk import printable, walk_files
 from cpc.types import UserError
 
 
@@ -33,8 +35,8 @@ def read_image_folder(
     """The images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, webp), at any depth below the class.
 
     Classes are numbered by name over all splits of `root`, so that a class means the same in each;
-    images that lie in the split's own folder have no label. Damaged images and class folders
-    without any are left out and listed in `skipped`.
+    images that lie in the split's own folder have no label. Damaged images, folders that may not be
+    read and class folders without any images are left out and listed in `skipped`.
 
     Args:
         root: holds a folder for each split.
@@ -55,32 +57,29 @@ def read_image_folder(
     folder = _split_folder(root, split)
     class_names = _class_names(root)
     numbers = {name: number for number, name in enumerate(class_names)}
-    paths, labels, empty = [], [], []
-    for name in (None, *_folders(folder)):
-        found = _image_paths(folder, name)
-        if name is not None and not found:
-            path = _printable(folder / name)
-            empty.append((path, f"{path} has no images"))
+    paths = _images_among(entry.path for entry in _scan(folder) if not entry.is_dir())
+    labels, left_out = [UNLABELLED] * len(paths), []
+    for name in _folders(folder):
+        below, unreadable, repeated = walk_files(folder / name)
+        found, left_out = _images_among(below), [*left_out, *unreadable, *repeated]
+        if not found and not unreadable:
+            path = printable(folder / name)
+            left_out.append((path, f"{path} has no images"))
         paths += found
-        labels += [UNLABELLED if name is None else numbers[_printable(name)]] * len(found)
+        labels += [numbers[printable(name)]] * len(found)
     if not paths:
         endings = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
-        raise UserError(f"no images in {_printable(folder)}: looked for {endings} files")
+        raise UserError(f"no images in {printable(folder)}: looked for {endings} files")
 
     def read(index: int) -> tuple[np.ndarray, int]:
-        name = _printable(paths[index])
-        try:
-            content = Path(paths[index]).read_bytes()
-        except OSError as error:
-            raise UserError(f"{name} cannot be read: {error.strerror}") from error
-        return decode_image(content, name, size=size, channels=channels), labels[index]
+        return read_image(paths[index], size=size, channels=channels), labels[index]
 
     files = ImageFiles(
         num_images=len(paths),
         read=read,
-        describe=lambda index: _printable(paths[index]),
+        describe=lambda index: printable(paths[index]),
         class_names=class_names,
-        where=_printable(folder),
+        where=printable(folder),
         fingerprint=fingerprint_files(paths, size, channels, class_names),
     )
     images = load_images(
@@ -90,47 +89,45 @@ def read_image_folder(
         memory_bytes=memory_bytes,
         cache=cache,
     )
-    return Images(images.pixels, images.labels, class_names, (*images.skipped, *empty))
+    return Images(images.pixels, images.labels, class_names, (*images.skipped, *left_out))
 
 
 def _split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
-        raise UserError(f"there is no folder {_printable(root)}: give one that holds SPLIT/CLASS/")
-    if not (root / split).is_dir():
-        there = ", ".join(_printable(name) for name in _folders(root)[:20]) or "no folder"
+        raise UserError(f"there is no folder {printable(root)}: give one that holds SPLIT/CLASS/")
+    # "", "." and ".." are folders, too.
+    if split in ("", ".", "..") or "/" in split or not (root / split).is_dir():
+        there = ", ".join(printable(name) for name in _folders(root)[:20]) or "no folder"
         raise UserError(
-            f"there is no split {split!r} in {_printable(root)}: it has {there} "
+            f"there is no split {split!r} in {printable(root)}: it has {there} "
             "(images lie in ROOT/SPLIT/CLASS/)"
         )
     return root / split
 
 
 def _class_names(root: Path) -> tuple[str, ...]:
-    names = {_printable(name) for split in _folders(root) for name in _folders(root / split)}
+    names = {printable(name) for split in _folders(root) for name in _folders(root / split)}
     return tuple(sorted(names))
 
 
 def _folders(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+    return sorted(e.name for e in _scan(folder) if e.is_dir() and not e.name.startswith("."))
 
 
-def _image_paths(folder: Path, class_name: str | None) -> list[str]:
-    """Paths below a class, or of the split's own folder alone."""
-    top = folder if class_name is None else folder / class_name
-    found = []
-    for directory, below, names in os.walk(top, followlinks=True):
-        if class_name is None:
-            below.clear()
-        found += [
-            f"{directory}/{name}"
-            for name in names
-            if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
-        ]
-    return sorted(found)
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise UserError(
+            f"the folder {printable(folder)} cannot be read: {error.strerror}"
+        ) from error
 
 
-def _printable(name: str | Path) -> str:
-    """One line that any file and terminal takes, also where a name is no text."""
-    text = str(name)
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+def _images_among(paths: Iterable[str]) -> list[str]:
+    names = ((path, path.rpartition("/")[2]) for path in paths)
+    return sorted(
+        path
+        for path, name in names
+        if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
+    )

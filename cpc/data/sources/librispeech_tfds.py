@@ -11,7 +11,7 @@ import numpy as np
 from cpc.data.cache import cache_dir
 from cpc.data.log import Log
 from cpc.data.recordings import Recordings
-from cpc.files import read_json, write_json
+from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def _index(
     records: "ArrayRecordDataSource", decode: Callable[[bytes], Any], path: Path, log: Log
 ) -> dict[str, list]:
     if path.exists():
-        return read_json(path)
+        try:
+            return read_sealed(path)
+        except UserError as error:
+            log(f"{error}: the utterances are indexed again")
     log(f"indexing {len(records)} utterances, once")
     index: dict[str, list] = {"names": [], "speakers": [], "lengths": []}
     for position in range(len(records)):
@@ -116,7 +119,7 @@ def _index(
         index["names"].append(_text(example["id"]))
         index["speakers"].append(str(int(example["speaker_id"])))
         index["lengths"].append(len(example["speech"]))
-    write_json(path, index)
+    write_sealed(path, index)
     return index
 
 

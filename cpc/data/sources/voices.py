@@ -27,7 +27,7 @@ from cpc.data.sources.voice_packages import (
     decode,
     reason_to_drop,
 )
-from cpc.files import read_json, write_json
+from cpc.files import read_json, write_sealed
 from cpc.types import UserError
 
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.
@@ -103,9 +103,10 @@ def _stamp(folder: Path) -> dict[str, str]:
     """Package -> sha256 that a complete folder of this layout was made from; else nothing."""
     try:
         stamp = read_json(folder / "stamp.json")
-    except UserError:
+        made_from = dict(stamp["archives"])
+        return made_from if stamp["layout"] == LAYOUT_VERSION else {}
+    except (UserError, LookupError, TypeError, ValueError):  # missing, damaged, or another's
         return {}
-    return stamp["archives"] if stamp["layout"] == LAYOUT_VERSION else {}
 
 
 def _check_kept_archives(folder: Path, log: Log) -> None:
@@ -224,7 +225,7 @@ def _write_credits(folder: Path, archives: Sequence[Archive]) -> None:
     _write_lines(folder / "CREDITS.txt", lines)
     made_from = {p.name: a.sha256 for p, a in zip(PACKAGES, archives, strict=True)}
     stamp = {"layout": LAYOUT_VERSION, "archives": made_from}
-    write_json(folder / "stamp.json", stamp)
+    write_sealed(folder / "stamp.json", stamp)
 
 
 def _write_lines(path: Path, lines: Sequence[str]) -> None:

@@ -1,0 +1,97 @@
+"""Files of users: which there are below a folder, and which may be opened."""
+
+import os
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from cpc.types import UserError
+
+
+class Walk(NamedTuple):
+    """What lies below a folder."""
+
+    files: list[str]
+    """Everything that is no folder, sorted: also what may not be opened."""
+    unreadable: list[tuple[str, str]]
+    """(folder, reason) of those that could not be looked into."""
+    repeated: list[tuple[str, str]]
+    """(link, reason) of those to a folder that was looked into already."""
+
+
+def walk_files(root: str | Path) -> Walk:
+    """All files below a folder, at any depth, behind links too, each folder once.
+
+    A folder is known by device and inode, so that links in a circle end. Real folders come before
+    those behind links: a file has its own path, not that of a link to it.
+    """
+    found, seen = Walk([], [], []), set()
+    folders, links = [str(root)], []
+    while folders or links:
+        if not folders:
+            links.sort(reverse=True)
+        folder = folders.pop() if folders else links.pop()
+        try:
+            status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
+            if (status.st_dev, status.st_ino) in seen:
+                name = printable(folder)
+                found.repeated.append((name, f"{name} links to a folder that is read already"))
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not _is_folder(entry):
+                        found.files.append(entry.path)
+                    elif entry.is_symlink():
+                        links.append(entry.path)
+                    else:
+                        folders.append(entry.path)
+        except OSError as error:
+            name = printable(folder)
+            found.unreadable.append((name, f"the folder {name} cannot be read: {error.strerror}"))
+    for column in found:
+        column.sort()
+    return found
+
+
+def _is_folder(entry: os.DirEntry) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, say: whoever opens it is told
+        return False
+
+
+def check_file(path: str | Path) -> None:
+    """Check that a path is a regular file: fifos and devices are never opened, they may not end.
+
+    Raises:
+        UserError: it is not, or there is none.
+    """
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path} is no file but a folder, fifo, socket or device: it is not opened")
+
+
+def check_name(path: str | Path) -> None:
+    """Check that a name can become an id in text files; libsndfile takes no other.
+
+    Raises:
+        UserError: the name is not valid UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path} has a name that is not valid UTF-8: rename it") from None
+
+
+def printable(text: str | Path) -> str:
+    r"""One line that any file and terminal takes, also where a name is no text.
+
+    >>> printable("grün" + chr(0xDCE9) + chr(10))
+    'grün\\udce9\\n'
+    """
+    text = str(text)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
