@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -37,8 +40,20 @@ def _describe_fields(fields):
     }
 
 
-def build(description: Any) -> Any:
+#: Of the computation of an exported model.
+DTYPES = ("float32", "bfloat16", "float16")
+#: Most of what no array has as a size: strides, windows of samples, rates.
+LARGEST, LARGEST_HZ = 4096, 2**20
+
+
+def build(description: Any, arrays: Sequence[tuple[int, ...]] | None = None) -> Any:
     """Return the module that `describe` described, one of `cpc.models.DESCRIBED`.
+
+    Every field is checked against the module's annotations before anything is made of it.
+
+    Args:
+      description: as JSON gives it; nothing is believed of it.
+      arrays: shapes of the weights. No module has more layers than there are, nor is wider.
 
     Raises:
       UserError: a type that there is not, or fields that it does not take.
@@ -51,20 +66,83 @@ def build(description: Any) -> Any:
         dtype = float32
     )
     """
-    if isinstance(description, list):
-        return tuple(build(item) for item in description)
+    sizes = [size for shape in arrays or () for size in shape]
+    limits = _Limits(
+        LARGEST if arrays is None else len(arrays), max([LARGEST, len(arrays or ()), *sizes])
+    )
+    return _build(description, "model", limits, ("CPC", "ImageCPC") if arrays is not None else ())
+
+
+class _Limits(NamedTuple):
+    layers: int
+    size: int
+
+
+def _build(description, where, limits, only=()):
+    """Return a module, or a part of one: its own parts are no whole models."""
     if not isinstance(description, Mapping):
-        return description
-    if "made" in description:
-        return functools.partial(build, description["made"])
-    fields = {name: build(value) for name, value in description.items() if name != "type"}
-    if "dtype" in fields:
-        fields["dtype"] = jnp.dtype(fields["dtype"])
+        raise _wrong(where, description, "a module, with its type and fields")
     known = {kind.__name__: kind for kind in models.DESCRIBED}
     name = description.get("type")
-    if name not in known:
-        raise UserError(f"a model of type {name!r} is unknown: known are {', '.join(known)}")
+    if not isinstance(name, str) or name not in known:
+        raise UserError(
+            f"a model of type {reprlib.repr(name)} is unknown: known are {', '.join(known)}"
+        )
+    if only and name not in only:
+        raise _wrong(where, name, f"one of {', '.join(only)}")
+    if where != "model" and name in ("CPC", "ImageCPC"):
+        raise _wrong(where, name, "a part of a model")
+    hints = typing.get_type_hints(known[name])
+    given = {field: value for field, value in description.items() if field != "type"}
+    fields = {
+        field: _read(value, hints[field], f"{where}.{field}", limits)
+        for field, value in given.items()
+        if field in hints and field not in ("parent", "name")
+    }
     try:
+        if len(fields) < len(given):
+            raise TypeError("there are no such fields")
         return known[name](**fields)
-    except TypeError as error:
-        raise UserError(f"the fields {', '.join(fields)} make no {name}: {error}") from error
+    except (TypeError, ValueError, ArithmeticError) as error:
+        raise UserError(f"the fields {', '.join(given)} make no {name}: {error}") from error
+
+
+def _read(value, hint, where, limits):
+    """Return a field as its annotation has it, from what JSON has for it."""
+    field, inner = where.rsplit(".", 1)[-1], typing.get_args(hint)
+    if field == "dtype":
+        if value not in DTYPES:
+            raise _wrong(where, value, f"one of {', '.join(DTYPES)}")
+        return jnp.dtype(value)
+    if typing.get_origin(hint) is Callable:
+        if not isinstance(value, Mapping) or set(value) != {"made"}:
+            raise _wrong(where, value, "made of a module")
+        make = functools.partial(_build, value["made"], where, limits)
+        make()
+        return make
+    if isinstance(hint, types.UnionType):
+        if value is None and types.NoneType in inner:
+            return None
+        is_many = isinstance(value, list)
+        of_kind = [one for one in inner if (typing.get_origin(one) is Sequence) == is_many]
+        return _read(value, (of_kind or inner)[0], where, limits)
+    if typing.get_origin(hint) is Sequence:
+        if not isinstance(value, list) or len(value) > limits.layers:
+            raise _wrong(where, value, f"a list of at most {limits.layers}")
+        return tuple(_read(entry, inner[0], where, limits) for entry in value)
+    if hint not in (int, str, bool):
+        return _build(value, where, limits)
+    if hint is int:
+        is_layers = field in ("num_layers", "num_blocks")
+        most = limits.layers if is_layers else limits.size
+        most = LARGEST_HZ if field.endswith("_hz") else most
+        least = 0 if field == "padding" else 1
+        if type(value) is not int or not least <= value <= most:
+            raise _wrong(where, value, f"a whole number from {least} to {most}")
+    elif type(value) is not hint:
+        raise _wrong(where, value, f"of type {hint.__name__}")
+    return value
+
+
+def _wrong(where: str, value: Any, what: str) -> UserError:
+    return UserError(f"{where} is {reprlib.repr(value)}: it must be {what}")

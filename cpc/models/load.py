@@ -1,8 +1,8 @@
 """A model in a folder to share: model.safetensors and config.json, and the way back."""
 
 import functools
-import json
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from cpc.files import write_json
+from cpc.files import read_json, write_sealed
 from cpc.models.cpc import make_model
 from cpc.models.description import build, describe
 from cpc.models.weights import check_entries, read_weights, write_weights
@@ -50,8 +50,16 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     module, variables, given, about = pretrained
     flat: Any = flatten_dict(variables, sep="/")
     write_weights(folder / WEIGHTS, flat)
-    config = {"format": FORMAT, "model": describe(module), "input": given, "about": about}
-    write_json(path, config)
+    write_sealed(
+        path,
+        {
+            "format": FORMAT,
+            "model": describe(module),
+            "input": given,
+            "about": about,
+            "sha256": _sum(folder / WEIGHTS),
+        },
+    )
     return folder
 
 
@@ -89,27 +97,83 @@ def load_pretrained(folder: str | Path) -> Pretrained:
             f"{folder} has no {WEIGHTS}: give an exported folder, or export the run with "
             f"python -m experiments.export --workdir {folder}"
         )
-    try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        if config["format"] != FORMAT:
-            raise UserError(f"{folder / CONFIG} is of the format {config['format']!r}: {FORMAT!r}")
-        described, given, about = (config[key] for key in ("model", "input", "about"))
-        shape = tuple(int(size) for size in given["shape"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{folder / CONFIG} cannot be read ({type(error).__name__}: {error}): export again"
-        ) from error
+    config = read_json(folder / CONFIG)
+    described, given, about = _check_config(config, folder / CONFIG)
     newest = _newest_step(run)
     if newest > about.get("step", newest):
         raise UserError(
             f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
             f"again with python -m experiments.export --workdir {run}, or give {folder}"
         )
-    module = build(described)
+    # Exports of old have no sum.
+    if config.get("sha256") not in (None, _sum(folder / WEIGHTS)):
+        raise UserError(
+            f"{folder / WEIGHTS} is damaged: its sha256 is not that in {CONFIG}: export again"
+        )
     flat = read_weights(folder / WEIGHTS)
-    check_entries(flat, _entries(module, shape, flat), str(folder / WEIGHTS))
+    try:
+        module = build(described, [array.shape for array in flat.values()])
+        wanted = _entries(module, given["shape"], flat)
+    except UserError as error:
+        raise UserError(f"{folder / CONFIG} describes no model: {error}") from error
+    except Exception as error:  # of modules that do not fit each other flax says many things
+        first = str(error).strip().partition("\n")[0]
+        raise UserError(f"{folder / CONFIG} describes no model that works: {first}") from error
+    check_entries(flat, wanted, str(folder / WEIGHTS))
+    for name, array in flat.items():
+        if jnp.issubdtype(array.dtype, jnp.floating) != jnp.issubdtype(
+            wanted[name].dtype, jnp.floating
+        ):
+            raise UserError(f"{name} in {folder / WEIGHTS} is of {array.dtype}: export again")
     variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < 1e9
+
+
+#: What the description of an input may say -> whether a value of it can be meant.
+INPUT: dict[str, Callable[[Any], bool]] = {
+    "kind": lambda value: isinstance(value, str),
+    "shape": lambda value: (
+        isinstance(value, list)
+        and 0 < len(value) < 6
+        and all(type(size) is int and 0 < size < 2**31 for size in value)
+    ),
+    "rms": lambda value: value is None or _is_number(value),
+    "sample_rate_hz": lambda value: type(value) is int and _is_number(value),
+    "rate_hz": lambda value: value is None or _is_number(value),
+    "standardize": lambda value: isinstance(value, bool),
+    "step_label": lambda value: isinstance(value, str),
+}
+
+
+def _check_config(config: Any, path: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Return the model's description, the input's, and what else is known."""
+    config = config if isinstance(config, dict) else {}
+    if config.get("format") != FORMAT:
+        raise UserError(f"{path} is of the format {config.get('format')!r}, not {FORMAT!r}")
+    given, about = (config.get(name) for name in ("input", "about"))
+    wrong = [
+        name for name, value in (("input", given), ("about", about)) if type(value) is not dict
+    ]
+    if not wrong:
+        found = {"kind": None, "shape": None, **given}
+        wrong = [
+            f"input.{name}"
+            for name, fits in INPUT.items()
+            if name in found and not fits(found[name])
+        ]
+        wrong += ["about.step"] * (type(about.get("step", 0)) is not int)
+    if wrong:
+        raise UserError(f"{path} says of the model's {wrong[0]} what cannot be: export again")
+    return config.get("model"), given, about
 
 
 def _newest_step(run: Path | None) -> int:
@@ -119,11 +183,12 @@ def _newest_step(run: Path | None) -> int:
 
 
 def _entries(
-    module: nn.Module, shape: tuple[int, ...], found: Mapping[str, np.ndarray]
+    module: nn.Module, shape: Sequence[int], found: Mapping[str, np.ndarray]
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """Return the entries that a module has, those of predictors only if the weights have some."""
     has_predictor = any(name.startswith("params/predictor") for name in found)
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
-    x = jax.ShapeDtypeStruct((1, *shape), np.float32)
+    # No weight depends on how long a window is.
+    x = jax.ShapeDtypeStruct((1, *(min(size, 2**14) for size in shape)), np.float32)
     flat: Any = flatten_dict(jax.eval_shape(init, jax.random.key(0), x), sep="/")
     return flat

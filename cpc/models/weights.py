@@ -1,11 +1,13 @@
 """Weights as flat dictionaries of named arrays, in files that hold data and nothing else."""
 
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from cpc.files import replacing
 from cpc.types import ArrayLike, UserError
@@ -41,10 +43,34 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
         except Exception as error:  # the library's own kind, and what numpy says to odd types
             raise _damaged(path, error) from error
     try:
+        _check_npz(path)
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy and zip raise many kinds for damaged and foreign files
         raise _damaged(path, error) from error
+
+
+def _check_npz(path: Path) -> None:
+    """Raise a ValueError unless arrays of numbers are there, as large as they say they are.
+
+    What a header claims is compared with what the file holds before anything is allocated.
+    """
+    with zipfile.ZipFile(path) as file:
+        for entry in file.infolist():
+            with file.open(entry) as stream:
+                version = npy.read_magic(stream)
+                read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+                if version not in read:
+                    raise ValueError(f"{entry.filename} is of the version {version}")
+                shape, _, dtype = read[version](stream)
+                header = stream.tell()
+            if dtype.kind not in "biuf":
+                raise ValueError(f"{entry.filename} holds no numbers, but {dtype}")
+            claimed = header + math.prod(shape) * dtype.itemsize
+            # Nothing deflates to less than a thousandth.
+            holds = min(entry.file_size, 1032 * entry.compress_size + header)
+            if min(shape, default=0) < 0 or not claimed == entry.file_size <= holds:
+                raise ValueError(f"{entry.filename} claims {claimed:,} bytes and has {holds:,}")
 
 
 def check_entries(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:

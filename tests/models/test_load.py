@@ -3,6 +3,8 @@
 import builtins
 import functools
 import json
+import shutil
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from random_variables import random_variables
 
+from cpc.files import read_json, write_json, write_sealed
 from cpc.models import (
     CPC,
     GRU,
@@ -108,14 +111,20 @@ def test_arrays_that_lie_in_another_order_are_written_as_they_read(tmp_path):
     np.testing.assert_array_equal(read_weights(tmp_path / "a.safetensors")["a"], array)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save(tmp_path_factory.mktemp("saved"), pretrained(audio_module(), AUDIO))
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return save(tmp_path / "shared", pretrained(audio_module(), AUDIO))
+def folder(tmp_path, saved):
+    return shutil.copytree(saved, tmp_path / "shared")
 
 
 def edit(folder, **changes):
+    """As somebody does who knows of the seal."""
     path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    write_sealed(path, {**read_json(path), **changes})
 
 
 def test_a_folder_without_a_model_says_how_to_export(tmp_path):
@@ -150,8 +159,11 @@ def test_a_run_does_not_load_as_older_than_it_is(tmp_path):
     [
         ({"format": "cpc 9"}, "format 'cpc 9'"),
         ({"model": {"type": "Popen", "args": ["ls"]}}, "type 'Popen' is unknown: known are CPC"),
-        ({"model": {"type": "GRU", "depth": 3}}, "depth make no GRU"),
-        ({"input": {}}, "KeyError"),
+        (
+            {"model": {**describe(audio_module()), "context": {"type": "GRU", "depth": 3}}},
+            "depth make no GRU",
+        ),
+        ({"input": {}}, "says of the model's input.kind what cannot be"),
         ({"model": describe(audio_module(GRU(5, 2)))}, "do not fit the model: missing .*input1"),
     ],
 )
@@ -167,6 +179,7 @@ def test_every_entry_that_does_not_fit_is_listed(folder):
     arrays["params/more"] = np.zeros(1, "f")
     arrays["params/context/bias0"] = np.zeros((2, 3), "f")
     write_weights(folder / "model.safetensors", arrays)
+    edit(folder, sha256=None)
     with pytest.raises(UserError) as error:
         load(folder)
     assert str(error.value).endswith(
@@ -180,6 +193,120 @@ def test_a_file_cut_short(folder, name):
     path = folder / name
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(UserError, match=name):
+        load(folder)
+
+
+def test_every_flipped_bit_of_an_export_is_noticed(folder):
+    """In the arrays, in their header, and in the description."""
+    rng = np.random.default_rng(0)
+    for name in ("model.safetensors", "config.json"):
+        path = folder / name
+        whole = path.read_bytes()
+        for place in (*rng.integers(0, len(whole), 10), len(whole) - 5):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << int(rng.integers(7))
+            path.write_bytes(flipped)
+            with pytest.raises(UserError, match=name):
+                load(folder)
+        path.write_bytes(whole)
+    load(folder)
+
+
+def test_an_export_from_before_there_were_sums_is_loaded(folder):
+    config = read_json(folder / "config.json")
+    del config["sha256"]
+    write_json(folder / "config.json", config)
+    load(folder)
+
+
+GOOD = describe(audio_module())
+
+
+def with_field(part, **fields):
+    return {**GOOD, part: {**GOOD[part], **fields}}
+
+
+def nest(depth):
+    nested = GOOD["context"]
+    for _ in range(depth):
+        nested = {"type": "CPC", "encoder": nested}
+    return nested
+
+
+OF_ILL_WILL = [
+    *({"model": model} for model in (None, [], [GOOD], 3, "CPC", {}, nest(50), GOOD["context"])),
+    *({"model": {**GOOD, "type": name}} for name in (None, [], ["CPC"], {}, 3, "nn.Module")),
+    *({"model": {**GOOD, "context": part}} for part in (None, 3, "GRU", [], GOOD, GOOD["encoder"])),
+    {"model": {**GOOD, "parent": None}},
+    {"model": {**GOOD, "name": "x"}},
+    *({"model": with_field("encoder", width=w)} for w in ("a", 10**12, -1, 0, 1.5, True, None)),
+    *({"model": with_field("context", num_layers=size)} for size in (10**9, 5000, "1", [1], -1)),
+    *({"model": with_field("encoder", dtype=d)} for d in ("int8", "a", 3, None, ["float32"])),
+    {"model": with_field("encoder", kernels=10)},
+    {"model": with_field("encoder", kernels=["a"] * 5)},
+    {"model": with_field("encoder", kernels=[1] * 10**5, strides=[1] * 10**5)},
+    {"model": with_field("encoder", kernels=[10**12, 8, 4, 4, 4])},
+    {"model": with_field("encoder", strides=[0, 4, 2, 2, 2])},
+    {"model": with_field("encoder", padding=[10**12] * 5)},
+    {"model": with_field("encoder", norm=["none"])},
+    {"model": with_field("encoder", remat="yes")},
+    {"model": with_field("predictor", num_offsets=10**10)},
+    {"model": {**GOOD, "encoder": {"type": "LogMelEncoder", "num_mels": 10**9}}},
+    {"model": {**GOOD, "encoder": {"type": "LogMelEncoder", "hop_samples": 0}}},
+    {"model": {**GOOD, "context": {"made": GOOD["context"]}}},
+    {"model": {"type": "ImageCPC", "encoder": GOOD["encoder"], "make_context": 3}},
+    *({"about": about} for about in (None, [], 3, "step", {"step": "a"}, {"step": [1]})),
+    *({"input": given} for given in (None, [], 3, {**AUDIO, "kind": None}, {**AUDIO, "rms": "a"})),
+    *({"input": {**AUDIO, "shape": s}} for s in (None, 3, [], ["a"], [-1], [10**12], [[1]], [1.5])),
+    {"input": {**AUDIO, "shape": [640] * 5}},
+    *({"format": value} for value in (None, [], {}, 3)),
+    *({"sha256": value} for value in (3, "", [], {})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", OF_ILL_WILL, ids=lambda changes: str(changes)[:60])
+def test_a_config_of_ill_will_is_one_sentence(folder, changes):
+    edit(folder, **changes)
+    with pytest.raises(UserError, match=r"config\.json|model\.safetensors") as error:
+        load(folder)
+    assert len(str(error.value)) < 600
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", '"a"', "[" * 5000 + "]" * 5000, "\xff"])
+def test_a_config_that_is_no_object_is_one_sentence(folder, text):
+    (folder / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"config\.json"):
+        load(folder)
+
+
+def npz_with_header(path, header, content=b"\0" * 16):
+    with zipfile.ZipFile(path, "w") as file, file.open("a.npy", "w") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        stream.write(content)
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (-1,), (5,), (10**6, 10**6, 10**6)])
+def test_an_npz_that_claims_more_than_it_holds_allocates_nothing(tmp_path, shape):
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    npz_with_header(tmp_path / "a.npz", header)
+    with pytest.raises(UserError, match=r"a\.npz is damaged or no file of weights"):
+        read_weights(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("array", [np.array([b"abc"]), np.array(["abc"]), np.array([1j])])
+def test_an_npz_of_no_numbers_is_one_sentence(tmp_path, array):
+    np.savez(tmp_path / "a.npz", a=array)
+    with pytest.raises(UserError, match="holds no numbers"):
+        read_weights(tmp_path / "a.npz")
+
+
+def test_weights_of_whole_numbers_are_one_sentence(folder):
+    arrays = read_weights(folder / "model.safetensors")
+    arrays["params/encoder/kernel1"] = arrays["params/encoder/kernel1"].astype(np.int8)
+    write_weights(folder / "model.safetensors", arrays)
+    edit(folder, sha256=None)
+    with pytest.raises(UserError, match=r"params/encoder/kernel1 in .* is of int8"):
         load(folder)
 
 
