@@ -204,7 +204,7 @@ def markdown(table: Table) -> str:
 
 
 def _one_line(text: str) -> str:
-    return escaped(text.replace("|", "\\|").replace("\n", " "))
+    return escaped(text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " "))
 
 
 def escaped(text: str) -> str:

@@ -463,7 +463,7 @@ FILES = {
     "probes": "arrays of the figures, and networks trained on labels",
     "audit.json": "what the negatives are, counted before the first step",
     "exported": "the model to take away, for cpc.models.load",
-    "skipped.txt": "files that could not be used, with reasons",
+    "skipped.txt": "files that could not be used, or not whole, with reasons",
     "truth.json": "exact mutual information of the source",
 }
 

@@ -74,7 +74,7 @@ def rate_phrase(rate: float | int, unit: str) -> str:
 def device_phrase(run: Run) -> str:
     """Return on what the run was made."""
     devices = run.environment.get("devices") or []
-    if not devices:
+    if not devices or not isinstance(devices, list):
         return "on an unrecorded device"
     names = sorted({str(device) for device in devices})
     return f"on {len(devices)} x {names[0]}" if len(names) == 1 else f"on {', '.join(names)}"
@@ -312,7 +312,7 @@ def collapse_sentences(run: Run) -> list[str]:
 def problem_sentences(run: Run) -> list[str]:
     """Return what could not be used: files of the data, and files of the run."""
     count = len(run.skipped)
-    skipped = [f"{count:,} files were skipped; they are listed below."] if count else []
+    skipped = [f"{count:,} files were skipped or cut short: see below."] if count else []
     return [*skipped, *run.problems]
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from cpc.report.engine import Figure, Section, Table, cells, kinds, write_page
+from cpc.report.engine import Figure, Section, Table, cells, kinds, markdown, write_page
 
 SCRIPT = "<script>alert('a & b')</script>"
 
@@ -110,3 +110,14 @@ def test_columns(values, kind, texts):
     table = Table("t", pd.DataFrame({"x": pd.Series(values, dtype=object)}))
     assert kinds(table) == [kind]
     assert [row[0] for row in cells(table)] == texts
+
+
+def test_names_in_a_table_are_neither_html_nor_cells():
+    """Also where a backslash stands before the bar already."""
+    lines = markdown(Table("t", pd.DataFrame({"run": ["<img src=x>", "a|b", "a\\|b", "a\nb"]})))
+    assert lines.splitlines()[2:] == [
+        "| &lt;img src=x> |",
+        "| a\\|b |",
+        "| a\\\\\\|b |",
+        "| a b |",
+    ]

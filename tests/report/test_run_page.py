@@ -1,14 +1,18 @@
 """The page of a run: its numbers, figures, tables and what it says of them."""
 
+import copy
 import json
 import re
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from test_engine import Page
 
-from cpc.report import Words, write_report
+from cpc.files import read_json, write_json
+from cpc.report import Words, run_page, write_report
 from cpc.report.engine import Section, cells
 from cpc.report.figures import (
     accuracy_figure,
@@ -325,3 +329,95 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert "better than" in sentence
     assert "chance" not in sentence
     Page(write_report(tmp_path, AUDIO).read_text())
+
+
+#: What a flip, a hand or another program may have put where something else was.
+WRONG = (None, "a", "7", 3, -1.5, True, 1e308, [], {}, [None], ["a"], {"a": 1})
+
+
+def places(value, path=()):
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield (*path, name)
+            yield from places(inner, (*path, name))
+    elif isinstance(value, list) and value:
+        yield (*path, 0)
+        yield from places(value[0], (*path, 0))
+
+
+def changed(value, path, new):
+    """A copy with another value at a place; without the place if that is ..."""
+    value = inner = copy.deepcopy(value)
+    for name in path[:-1]:
+        inner = inner[name]
+    if new is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = new
+    return value
+
+
+@pytest.fixture(scope="module")
+def all_of_it(tmp_path_factory):
+    workdir = write_fake_run(tmp_path_factory.mktemp("all"), 300)
+    audit = {"rule": "batch", "title": "x"}
+    row = {"name": "a", "value": 1.0, "unit": "u", "meaning": "m"}
+    write_json(workdir / "audit.json", {**audit, "rows": [row]})
+    write_json(workdir / "truth.json", {"offsets": [1, 2], "mutual_information": [1.0, 0.5]})
+    score = Score("tone", "voices", "frame", "c", "linear", "accuracy", 0.5, 0.4, 0.6, 0.1)
+    write_scores(workdir, [score, score._replace(features="random c")])
+    return workdir
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["audit.json", "truth.json", "scores.json", "probes/*.json", "environment.json", "config.json"],
+)
+def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeypatch, name):
+    """Without its pictures, which take long."""
+    workdir = shutil.copytree(all_of_it, tmp_path / "run")
+    monkeypatch.setattr(run_page, "figures", SimpleNamespace(curve_figures=lambda *args: []))
+    for figure in ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed"):
+        monkeypatch.setattr(run_page.figures, f"{figure}_figure", lambda *args: None, raising=False)
+
+    def show_tables(folder, name, title, lead, headline, sections):
+        for section in sections:
+            for table in (*section.tables, *section.details):
+                cells(table)
+        return folder
+
+    monkeypatch.setattr(run_page, "write_page", show_tables)
+    path = sorted(workdir.glob(name))[0]
+    whole = read_json(path)
+    every = [(place, new) for place in places(whole) for new in (..., *WRONG)]
+    rng = np.random.default_rng(0)
+    for number in rng.permutation(len(every))[:6]:
+        write_json(path, changed(whole, *every[number]))
+        write_report(workdir, AUDIO)
+    for new in WRONG:
+        write_json(path, new)
+        write_report(workdir, AUDIO)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"split": [None]}, False),
+        ({"rank_c": "a", "steps_per_second": "a"}, False),
+        ({"bound": {}, "n": "a", "state": 3}, False),
+        ({"step": 1e308}, True),
+        ({"step": "a"}, True),
+        ({"step": "7"}, False),
+        ({"offsets": 3}, False),
+    ],
+)
+def test_a_record_of_wrong_types_costs_at_most_itself(all_of_it, tmp_path, change, problem):
+    workdir = shutil.copytree(all_of_it, tmp_path / "run")
+    path = workdir / "metrics.jsonl"
+    first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps({**json.loads(first), **change}), *rest, "[3]", rest[0]]))
+    run = read_run(workdir)
+    assert len(run.metrics) == len(rest) + (not problem)
+    assert len(run.problems) == 1 + problem  # the line that is a list, and the record
+    headline(run, AUDIO)
+    summary(run, AUDIO)
