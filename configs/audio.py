@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from configs.defaults import EVERY, INPUT, LOSS, NEGATIVES, OPTIM, PRECISION, RUN
+from configs.defaults import (
+    EVERY,
+    INPUT,
+    LOSS,
+    MOST_LAYERS,
+    MOST_OFFSETS,
+    NEGATIVES,
+    OPTIM,
+    PRECISION,
+    RUN,
+    WIDEST,
+)
 from configs.keys import Key, make_config, with_defaults
 
 KEYS = {
@@ -16,7 +27,7 @@ KEYS = {
         ),
         "path": Key("", "folder, librispeech_tfds: where they are", is_path=True),
         "split": Key("train_clean100", "librispeech_tfds: which part"),
-        "speaker_level": Key(1, "folder: which directory level names the speaker", low=1),
+        "speaker_level": Key(1, "folder: which directory level names the speaker", low=1, high=100),
         "train_list": Key(
             "", "utterance ids, one a line; without lists a seeded split by utterance", is_path=True
         ),
@@ -25,7 +36,9 @@ KEYS = {
         "phones": Key(
             "", 'alignment: "utterance-id label label ...", one label each 10 ms', is_path=True
         ),
-        "window_samples": Key(20480, "of a training sequence: 1.28 s, 128 latents", low=1),
+        "window_samples": Key(
+            20480, "of a training sequence: 1.28 s, 128 latents", low=1, high=2**26
+        ),
         "one_speaker": Key(
             False, "whether each batch holds one speaker (Table 2 of the paper, same speaker)"
         ),
@@ -37,20 +50,22 @@ KEYS = {
             "of the waveform, as the paper's; or of log-mel energies",
             words=("conv", "log_mel"),
         ),
-        "width": Key(128, "of z; the paper: 512", low=1),
+        "width": Key(128, "of z; the paper: 512", low=1, high=WIDEST),
         "norm": Key("none", "of the encoder", words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "of the encoder", words=("causal", "same", "valid")),
         "context": Key("gru", "the network of c", words=("gru", "lstm", "conv", "transformer")),
-        "context_width": Key(256, "of c, as in the paper", low=1),
-        "context_layers": Key(1, "of the context network", low=1),
-        "num_offsets": Key(12, "latents ahead that are predicted", low=1),
+        "context_width": Key(256, "of c, as in the paper", low=1, high=WIDEST),
+        "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
+        "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },
     "loss": LOSS,
     "negatives": NEGATIVES,
     "optim": OPTIM,
     "evaluate": {
-        "num_windows": Key(128, "held-out windows for the bound; 0: no evaluation", low=0),
+        "num_windows": Key(
+            128, "held-out windows for the bound; 0: no evaluation", low=0, high=2**30
+        ),
     },
     "probe": {
         "tasks": Key(
@@ -62,9 +77,12 @@ KEYS = {
             words=("c", "z", "mfcc", "random c", "random z", "supervised"),
         ),
         "hidden_width": Key(
-            64, "of a probe with one hidden layer beside the linear one; 0: linear alone", low=0
+            64,
+            "of a probe with one hidden layer beside the linear one; 0: linear alone",
+            low=0,
+            high=WIDEST,
         ),
-        "num_epochs": Key(3, "of the fit, over all training frames", low=1),
+        "num_epochs": Key(3, "of the fit, over all training frames", low=1, high=10**6),
         "hours": Key(0.0, "of training sound for the phone probe; 0: all", low=0),
         "minutes_per_speaker": Key(
             4.0, "of the speaker probe, to train and to test; 0: all", low=0

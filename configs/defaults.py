@@ -2,10 +2,15 @@
 
 from configs.keys import Key
 
+#: Steps are counted in 32 bits.
+MOST_STEPS = 10**9
+#: Of what a matrix has rows or columns of, of layers that are compiled one by one, and of offsets.
+WIDEST, MOST_LAYERS, MOST_OFFSETS = 2**16, 256, 4096
+
 RUN = {
     "seed": Key(0, "of all randomness", low=0, below=2**32),
-    "num_steps": Key(1000, "updates of the parameters", low=1),
-    "steps_per_launch": Key(1, "steps that the device does without the host", low=1),
+    "num_steps": Key(1000, "updates of the parameters", low=1, high=MOST_STEPS),
+    "steps_per_launch": Key(1, "steps that the device does without the host", low=1, high=1024),
     "log_every": Key(50, "steps between records of the training", low=1),
     "eval_every": Key(250, "steps between evaluations on held-out data; 0: none", low=0),
     "save_every": Key(250, "steps between checkpoints; 0: the last alone", low=0),
@@ -37,7 +42,9 @@ NEGATIVES = {
         "which latents of the batch are negatives",
         words=("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence"),
     ),
-    "window": Key(0, "latents around the positive, of the own sequence, to leave out", low=0),
+    "window": Key(
+        0, "latents around the positive, of the own sequence, to leave out", low=0, high=2**30
+    ),
     "shards": Key(
         1, "parts of the batch that see no negatives of each other; the paper: its 8 devices", low=1
     ),
@@ -47,7 +54,7 @@ NEGATIVES = {
         words=("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed"),
     ),
     "num_sampled": Key(
-        0, "negatives an anchor, under uniform, hardest, mixed, proposed; 0: all", low=0
+        0, "negatives an anchor, under uniform, hardest, mixed, proposed; 0: all", low=0, high=2**30
     ),
     "margin": Key(1.0, "semi_hard: negatives within it below the positive", low=0),
     "ring_low": Key(
@@ -59,7 +66,7 @@ NEGATIVES = {
         "proposed: whether the gradient passes the proposal",
         words=("stopped", "through"),
     ),
-    "queue": Key(0, "latents of earlier batches kept as further candidates", low=0),
+    "queue": Key(0, "latents of earlier batches kept as further candidates", low=0, high=2**30),
     "momentum": Key(0.0, "decay of a slow encoder that makes the keys; 0: none", low=0, below=1),
     "temperature": Key(1.0, "by which scores are divided, or where it starts", above=0),
     "temperature_rule": Key(
@@ -88,8 +95,10 @@ OPTIM = {
 
 #: Keys of the data section that all sources share.
 INPUT = {
-    "batch_size": Key(8, "sequences of the global batch, on however many devices", low=1),
-    "num_threads": Key(2, "that read and prepare batches ahead", low=0),
+    "batch_size": Key(
+        8, "sequences of the global batch, on however many devices", low=1, high=2**17
+    ),
+    "num_threads": Key(2, "that read and prepare batches ahead", low=0, high=256),
     "max_skipped_fraction": Key(0.1, "of files that may be unreadable", low=0, high=1),
 }
 

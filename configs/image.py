@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from configs.defaults import EVERY, INPUT, LOSS, NEGATIVES, OPTIM, PRECISION, RUN
+from configs.defaults import (
+    EVERY,
+    INPUT,
+    LOSS,
+    MOST_LAYERS,
+    MOST_OFFSETS,
+    NEGATIVES,
+    OPTIM,
+    PRECISION,
+    RUN,
+    WIDEST,
+)
 from configs.keys import Key, make_config, with_defaults
 
 KEYS = {
@@ -17,15 +28,16 @@ KEYS = {
         "split": Key("train", "to train on; labels are not used"),
         "probe_split": Key("train", "to fit probes on"),
         "test_split": Key("test", "to measure the bound and the probes on"),
-        "size": Key(28, "pixels a side to which images are brought", low=1),
+        "size": Key(28, "pixels a side to which images are brought", low=1, high=4096),
         "channels": Key(1, "1 (grey) or 3", words=(1, 3)),
         **with_defaults(INPUT, batch_size=128),
     },
     "augment": {  # in training; of whole images, then of each patch by itself
-        "crop": Key(28, "pixels a side of a random crop, half of them mirrored", low=1),
+        "crop": Key(28, "pixels a side of a random crop, half of them mirrored", low=1, high=4096),
         "grey": Key(False, "whether colors are dropped from all images"),
         "jitter": Key(
-            0, "pixels a side of a random part of each patch, padded back; the paper: 60", low=0
+            0, "pixels a side of a random part of each patch, padded back; the paper: 60",
+            low=0, high=4096,
         ),
         "color_drop": Key(
             0.0, "probability; this and the rest: CPC v2, 0 for off", low=0, high=1
@@ -37,18 +49,20 @@ KEYS = {
         "contrast": Key(0.0, "most by which it changes, as a fraction", low=0, high=1),
     },
     "model": {
-        "patch": Key(8, "pixels a side", low=1),
-        "stride": Key(4, "pixels between patches: 8 and 4 cut 28 pixels into 6 by 6", low=1),
+        "patch": Key(8, "pixels a side", low=1, high=4096),
+        "stride": Key(
+            4, "pixels between patches: 8 and 4 cut 28 pixels into 6 by 6", low=1, high=4096
+        ),
         "encoder": Key("small", "or resnet18, 34, 50, 101, 152, 161"),
         "stages": Key(0, "of a ResNet, 0: all; the paper: 3 of 101", low=0, high=4),
         "pooled_stem": Key(
             False, "of a ResNet: 7x7 and pooling first, for patches of 32 and more"
         ),
-        "width": Key(128, "of the small encoder's z", low=1),
+        "width": Key(128, "of the small encoder's z", low=1, high=WIDEST),
         "norm": Key("none", "of the encoder", words=("none", "layer", "batch", "group")),
         "context": Key("conv", "masked convolutions over rows, or gru", words=("conv", "gru")),
-        "context_width": Key(128, "of c", low=1),
-        "context_layers": Key(3, "of the context network", low=1),
+        "context_width": Key(128, "of c", low=1, high=WIDEST),
+        "context_layers": Key(3, "of the context network", low=1, high=MOST_LAYERS),
         "directions": Key(
             ("down", "up"),
             "each with a context and predictor of its own; the paper: down alone, by which c "
@@ -58,9 +72,9 @@ KEYS = {
         "first_offset": Key(
             0, "0: the first at which target and context share no pixel", low=0
         ),
-        "num_offsets": Key(3, "rows ahead that are predicted", low=1),
+        "num_offsets": Key(3, "rows ahead that are predicted", low=1, high=MOST_OFFSETS),
         "target_width": Key(
-            0, "of a linear projection of z that is predicted; 0: z itself", low=0
+            0, "of a linear projection of z that is predicted; 0: z itself", low=0, high=WIDEST
         ),
         **PRECISION,
     },
@@ -70,7 +84,9 @@ KEYS = {
     "negatives": with_defaults(NEGATIVES, rule="one_per_sequence"),
     "optim": with_defaults(OPTIM, learning_rate=1e-3),
     "evaluate": {
-        "num_images": Key(512, "held-out images for the bound; 0: no evaluation", low=0),
+        "num_images": Key(
+            512, "held-out images for the bound; 0: no evaluation", low=0, high=2**30
+        ),
     },
     "probe": {
         "tasks": Key(
@@ -86,20 +102,23 @@ KEYS = {
             words=("z", "c", "random z", "random c", "pixels"),
         ),
         "regions": Key(
-            3, "a side, into which the grid's features are pooled: 1 is the mean of all", low=1
+            3, "a side, into which the grid's features are pooled: 1 is the mean of all",
+            low=1, high=4096,
         ),
         "solver": Key(
             "ridge",
             "of linear: multinomial (lbfgs), in closed form (ridge) or the paper's sgd",
             words=("lbfgs", "ridge", "sgd"),
         ),
-        "num_images": Key(0, "labelled images that probes are fitted on; 0: all", low=0),
+        "num_images": Key(
+            0, "labelled images that probes are fitted on; 0: all", low=0, high=2**30
+        ),
         "num_neighbours": Key(20, "of knn", low=1),
         "fractions": Key(
             (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0), "of the labels, for few_labels", above=0, high=1
         ),
-        "num_subsets": Key(3, "of each fraction", low=1),
-        "num_epochs": Key(10, "of fine_tuned and supervised", low=1),
+        "num_subsets": Key(3, "of each fraction", low=1, high=1000),
+        "num_epochs": Key(10, "of fine_tuned and supervised", low=1, high=10**6),
         "every": EVERY,
     },
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Every key of the configs of kind mutual_information, by protocol."""
 
+from configs.defaults import MOST_STEPS, WIDEST
 from configs.keys import Key, with_defaults
 
 KIND = {"kind": Key("mutual_information", "of experiment", words=("mutual_information",))}
@@ -7,14 +8,16 @@ KIND = {"kind": Key("mutual_information", "of experiment", words=("mutual_inform
 #: What is trained, in every protocol.
 ESTIMATION = {
     "seed": Key(0, "of all randomness", low=0, below=2**32),
-    "batch_size": Key(64, "pairs a step", low=2),
+    "batch_size": Key(64, "pairs a step", low=2, high=2**14),
     "learning_rate": Key(1e-3, "of Adam", above=0),
     "critics": Key(
         ("separable",), "the networks that score a pair", words=("separable", "joint")
     ),
-    "widths": Key((256, 256), "of separable critics, baselines and CLUB's model", low=1),
-    "embedding": Key(32, "width in which separable critics meet", low=1),
-    "joint_widths": Key((64, 64), "of joint critics", low=1),
+    "widths": Key(
+        (256, 256), "of separable critics, baselines and CLUB's model", low=1, high=WIDEST
+    ),
+    "embedding": Key(32, "width in which separable critics meet", low=1, high=WIDEST),
+    "joint_widths": Key((64, 64), "of joint critics", low=1, high=WIDEST),
     "estimators": Key(
         ("info_nce", "nwj", "donsker_varadhan", "js"),
         "each trains networks of its own; js also reads SMILE",
@@ -29,7 +32,7 @@ ESTIMATION = {
 
 #: Until held-out pairs are read best, in the protocols that fit a sample.
 FIT = {
-    "num_steps": Key(400, "of each fit", low=1),
+    "num_steps": Key(400, "of each fit", low=1, high=MOST_STEPS),
     "read_every": Key(100, "steps between readings, a divisor of num_steps", low=1),
 }
 
@@ -47,13 +50,13 @@ KEYS = {
             ),
         ),
         "levels": Key((2.0, 4.0, 6.0, 8.0, 10.0), "nats", low=0),
-        "dim": Key(20, "of x and of y", low=1),
+        "dim": Key(20, "of x and of y", low=1, high=WIDEST),
         "maps": Key(
             ("gaussian", "cubic"),
             "of y; cubic: y^3, with the same information",
             words=("gaussian", "cubic"),
         ),
-        "steps_per_level": Key(300, "the papers: 4,000", low=1),
+        "steps_per_level": Key(300, "the papers: 4,000", low=1, high=MOST_STEPS),
         "log_every": Key(20, "steps, a divisor of steps_per_level", low=1),
         "save_every": Key(300, "steps between checkpoints; 0: the last alone", low=0),
     },
@@ -71,8 +74,10 @@ KEYS = {
         ),
         **with_defaults(FIT, num_steps=500),
         "tasks": Key((), 'beginnings of names, such as "student"; none: all forty'),
-        "num_samples": Key(3000, "pairs a task and seed: half to train, half held out", low=1),
-        "num_seeds": Key(2, "the suite: 10", low=1),
+        "num_samples": Key(
+            3000, "pairs a task and seed: half to train, half held out", low=1, high=10**8
+        ),
+        "num_seeds": Key(2, "the suite: 10", low=1, high=1000),
         "num_neighbours": Key(10, "of KSG", low=1),
     },
     "consistency": {
@@ -82,6 +87,6 @@ KEYS = {
         **FIT,
         "rows": Key((7, 14, 21, 28), "that y keeps, rising", low=1, high=28),
         "processing_rows": Key(3, "fewer rows of the processed copy", low=1),
-        "num_images": Key(20000, "of each split, at most", low=1),
+        "num_images": Key(20000, "of each split, at most", low=1, high=10**8),
     },
 }  # fmt: skip

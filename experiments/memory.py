@@ -1,9 +1,11 @@
-"""Whether the loss of a config fits the devices, before anything is read or compiled."""
+"""Whether a config fits the devices, before anything is read or compiled."""
 
+import bisect
 import functools
 import math
 import os
 import pathlib
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -38,8 +40,8 @@ def check_memory(
     if needed(batch_size) <= memory:
         return
     step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.shards)
-    batches = range(batch_size // step * step, 0, -step)
-    fits = next((size for size in batches if needed(size) <= memory), 0)
+    batches = range(step, batch_size + 1, step)  # what a batch needs grows with it
+    fits = step * bisect.bisect_right(batches, memory, key=needed)
     usual = block_size(*candidates_held(*sizes, batch_size))
     blocks = (usual >> halvings for halvings in range(1, usual.bit_length()))
     block = next((size for size in blocks if needed(batch_size, size) <= memory), 0)
@@ -53,6 +55,53 @@ def check_memory(
         "more devices need less"
         + (f"; called from Python, cpc_loss fits with block={block}" if block else "")
     )
+
+
+def check_sizes(
+    config: Config,
+    mesh: jax.sharding.Mesh,
+    shape: Sequence[int],
+    num_latents: int,
+    width: int,
+    num_offsets: int,
+) -> None:
+    """What weights, a batch and the evaluation hold at the very least fits a device's memory.
+
+    `shape` is of one input, the rest as of `check_memory`.
+
+    Raises:
+        UserError: one of them does not, with the keys that make it smaller.
+    """
+    options, memory = config.model, device_bytes(mesh)
+    size, contexts = jnp.dtype(options.dtype).itemsize, options.context_width
+    (key, number), *_ = config.evaluate.items()
+    weights = options.context_layers * contexts**2 + num_offsets * contexts * width
+    rows = config.data.batch_size // mesh.size
+    predicted = size * num_latents * width * (1 + num_offsets)
+    needed = {
+        # Each layer of a context has so many at least; beside them gradients and two moments.
+        "weights (model.context_width, model.context_layers, model.num_offsets)": 16 * weights,
+        "a batch (data.batch_size, or the size of its inputs)": rows
+        * (4 * math.prod(shape) + size * num_latents * (width + contexts)),
+        # The strict bound contrasts all of it.
+        f"an evaluation (evaluate.{key})": number // mesh.size * predicted,
+    }
+    for what, num_bytes in needed.items():
+        if num_bytes > memory:
+            name, _, keys = what.partition(" (")
+            raise UserError(
+                f"{name} alone takes {giga(num_bytes)} or more of a device's {giga(memory)}: "
+                f"lower {keys.rstrip(')')}"
+            )
+
+
+def check_host(key: str, num_bytes: int) -> None:
+    """Check that what a key asks to be made up fits the memory of this machine."""
+    if num_bytes > host_bytes():
+        raise UserError(
+            f"the data alone take {giga(num_bytes)} of this machine's {giga(host_bytes())}: "
+            f"lower {key}"
+        )
 
 
 def candidates_held(
@@ -111,13 +160,18 @@ def device_bytes(mesh: jax.sharding.Mesh) -> int:
     known = own[0].memory_stats() or {}
     if "bytes_limit" in known:
         return known["bytes_limit"]
+    return host_bytes() // len(own)
+
+
+def host_bytes() -> int:
+    """Memory that this process may use, of the machine or of its container."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in LIMITS:
         try:
             sizes.append(int(pathlib.Path(path).read_text()))
         except (OSError, ValueError):  # none of this kind, or "max"
             continue
-    return min(sizes) // len(own)
+    return min(sizes)
 
 
 def giga(num_bytes: int) -> str:

@@ -24,13 +24,19 @@ def positions(batch: Batch, group: Any, length: int) -> Position:
 
 
 def check_negatives(config: Config, length: int) -> None:
-    """Check that at every offset some anchor of windows of so many latents has a negative."""
+    """Check that at every offset some anchor of windows of so many latents has a negative.
+
+    Rules look at how far two latents lie apart, and at whether their windows, and shards, are the
+    same. So it is enough to ask about the first and the last anchor, about candidates at both ends
+    and around the positive, and about a window near and one far away.
+    """
     rule, batch_size = build_rule(config), config.data.batch_size
-    sequence, time = np.divmod(np.arange(batch_size * length), length)
-    candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
+    sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
     for k in range(1, min(config.model.num_offsets, length - 1) + 1):
-        first = np.arange(length - k)[:, None]  # the anchors of the first window
+        first = np.array([0, length - 1 - k])[:, None, None]
+        time = np.clip([0, 1, k - 1, k, k + 1, length - 2, length - 1], 0, length - 1)
         anchors = Position(0 * first, first, 0 * first, 0 * first)
+        candidates = Position(sequence, time, 0 * time, 0 * time)
         if not np.any(rule(anchors, candidates, k)):
             raise UserError(
                 f"the rule {rule.name} leaves a batch of {batch_size} windows no negatives at "

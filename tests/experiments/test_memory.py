@@ -1,17 +1,22 @@
 """A loss that no device could hold is refused before anything is read or compiled."""
 
 import re
+import tracemalloc
 import types
 
 import jax
+import numpy as np
 import pytest
 
-from configs import audio_synthetic, image_fashion_mnist
+from configs import audio_synthetic, image_fashion_mnist, series_ar1
 from cpc.train import make_mesh
-from cpc.types import UserError
+from cpc.types import Position, UserError
 from experiments import memory
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
+from experiments.objective import build_rule
+from experiments.sequences import check_negatives
+from experiments.series import modality as series
 
 
 @pytest.fixture
@@ -137,3 +142,77 @@ def test_memory_of_a_device(monkeypatch, tmp_path):
         limits = (str(tmp_path / "none"), str(tmp_path / "memory.max"))
         monkeypatch.setattr(memory, "LIMITS", limits)
         assert memory.device_bytes(mesh_of(None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({}, None),
+        ({"data__batch_size": 16 * 10**4}, "a batch alone takes .*: lower data.batch_size"),
+        ({"model__context_width": 2**15}, "weights alone takes .*: lower model.context_width"),
+        ({"model__context_layers": 256, "model__context_width": 2048}, "weights alone takes"),
+        ({"evaluate__num_windows": 10**6}, "an evaluation alone takes .* lower evaluate.num_win"),
+    ],
+)
+def test_the_least_that_all_else_takes_is_counted(has, change, sentence):
+    has(8 * 10**9)
+    sizes = make_config(**change), make_mesh(1), (20480,), 128, 128, 12
+    if sentence is None:
+        memory.check_sizes(*sizes)
+        return
+    with pytest.raises(UserError, match=sentence):
+        memory.check_sizes(*sizes)
+
+
+def test_series_that_do_not_fit_the_machine_are_not_made_up(monkeypatch):
+    monkeypatch.setattr(memory, "host_bytes", lambda: 10**9)
+    config = series_ar1.get_config()
+    series.check(config)
+    config.data.num_files = 10**7
+    with pytest.raises(UserError, match=r"the data alone take .* GB: lower data\.num_files"):
+        series.check(config)
+
+
+def has_negatives(config, length):
+    try:
+        check_negatives(config, length)
+    except UserError:
+        return False
+    return True
+
+
+def count_every_pair(config, length):
+    """As they are defined: of all anchors of the first window, of all candidates."""
+    rule, batch_size = build_rule(config), config.data.batch_size
+    sequence, time = np.divmod(np.arange(batch_size * length), length)
+    candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
+    for k in range(1, min(config.model.num_offsets, length - 1) + 1):
+        first = np.arange(length - k)[:, None]
+        if not np.any(rule(Position(0 * first, first, 0 * first, 0 * first), candidates, k)):
+            return False
+    return True
+
+
+def test_few_positions_tell_whether_there_are_negatives():
+    rng, found = np.random.default_rng(0), []
+    rules = ("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence")
+    for _ in range(300):
+        batch_size = int(rng.integers(1, 5))
+        config = make_config(
+            data__batch_size=batch_size,
+            negatives__rule=str(rng.choice(rules)),
+            negatives__window=int(rng.integers(0, 9)),
+            negatives__shards=int(rng.choice([s for s in (1, 2, 3, 4) if batch_size % s == 0])),
+            model__num_offsets=int(rng.integers(1, 9)),
+        )
+        length = int(rng.integers(1, 9))
+        found.append(count_every_pair(config, length))
+        assert has_negatives(config, length) == found[-1]
+    assert 50 < sum(found) < 250
+
+
+def test_whether_there_are_negatives_takes_no_memory():
+    tracemalloc.start()
+    assert has_negatives(make_config(data__batch_size=2**17), 10**6)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()
