@@ -25,6 +25,7 @@ from typing import NamedTuple
 import psutil
 from absl import flags
 
+from cpc.files import read_object
 from cpc.results import (
     Run,
     Score,
@@ -35,10 +36,9 @@ from cpc.results import (
     to_scores,
     unit_of,
 )
-from cpc.results.scores import read_object
 from cpc.train.metrics import duration
 from cpc.types import UserError
-from experiments.command import cli
+from experiments.command import cli, lock
 
 #: A run that has recorded nothing for so long, and for so many of its intervals, is dead.
 PATIENCE_SECONDS, PATIENCE_INTERVALS = 300, 10
@@ -165,7 +165,12 @@ def was_stopped(folder: pathlib.Path) -> bool:
 
 
 def has_process(folder: pathlib.Path) -> bool | None:
-    """Return whether the recorded process lives; None if it is not known on this machine."""
+    """Return whether a process works in a run directory; None if it is not known on this machine.
+
+    Its lock says so, whatever the clock does; of runs that had none, the process that is recorded.
+    """
+    if (held := lock.is_held(folder)) is not None:
+        return held
     path = folder / "environment.json"
     environment = read(path)
     pid = environment.get("pid")

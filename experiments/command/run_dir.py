@@ -1,11 +1,12 @@
 """The directory of a run: its config, its environment, and what was left out of its data."""
 
+import contextlib
 import importlib.metadata
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -18,47 +19,79 @@ from cpc.files import (
     read_arrays,
     read_json,
     write_arrays,
-    write_json,
+    write_sealed,
     write_text,
 )
-from cpc.train import is_first
+from cpc.train import is_first, read_metadata
 from cpc.types import UserError
+from experiments.command import lock
 from experiments.command.cli import command_line
 from experiments.command.config import Config, upgrade
 
 #: What a start, or a sweep of it, writes into a run directory before the data are read.
-BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json")
+BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json", lock.LOCK)
 
 
+@contextlib.contextmanager
 def open_run(
     workdir: str | None, config: Config, keys: Keys, mesh: jax.sharding.Mesh
-) -> pathlib.Path:
-    """Make the run directory, or find that it has begun a run of the same config.
+) -> Iterator[pathlib.Path]:
+    """Make the run directory, or find that it has begun a run of the same config, and hold it.
 
     Raises:
-        UserError: it holds a run of another config, or cannot be written to.
+        UserError: it holds a run of another config, another process works in it, or it cannot be
+            written to.
     """
     if not workdir:
         raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
     path = pathlib.Path(workdir).expanduser()
     environment = describe_environment(mesh)
+    with contextlib.ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if is_first():
+                stack.enter_context(lock.hold(path))
+            # After a mistake in the data section nothing is there that could be mixed.
+            if {item.name for item in path.iterdir()} - set(BEFORE_DATA):
+                recorded = read_config(path)
+                if recorded is not None:
+                    check_same_config(upgrade(recorded, keys), config, path)
+            if is_first():
+                write_sealed(path / "config.json", config)
+                write_sealed(path / "environment.json", environment)
+                (path / "failed.json").unlink(missing_ok=True)  # of an earlier start in a sweep
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the run directory {path} ({error.strerror}): choose another "
+                "--workdir, or free space there"
+            ) from error
+        yield path
+
+
+def read_config(path: pathlib.Path) -> Any:
+    """Return the recorded config of a run, that of its newest checkpoint if its file is lost.
+
+    None if neither was ever there.
+
+    Raises:
+        UserError: it is damaged or lost, and no checkpoint has it.
+    """
+    file, checkpoints = path / "config.json", path / "checkpoints"
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        # After a mistake in the data section nothing is there that could be mixed.
-        begun = {item.name for item in path.iterdir()} - set(BEFORE_DATA)
-        if begun and (path / "config.json").exists():
-            recorded = upgrade(read_json(path / "config.json"), keys)
-            check_same_config(recorded, config, path)
-        if is_first():
-            write_json(path / "config.json", config)
-            write_json(path / "environment.json", environment)
-            (path / "failed.json").unlink(missing_ok=True)  # a sweep's word about an earlier start
-    except OSError as error:
-        raise UserError(
-            f"cannot write to the run directory {path} ({error.strerror}): choose another "
-            "--workdir, or free space there"
-        ) from error
-    return path
+        return read_json(file)
+    except UserError as error:
+        config = read_metadata(checkpoints).get("config")
+        if config is not None:
+            print(f"{file} is missing or damaged: it is taken from the newest checkpoint")
+            return config
+        if file.exists():
+            raise
+        if checkpoints.exists() and any(checkpoints.iterdir()):
+            raise UserError(
+                f"cannot read {file}: it is gone, and there are checkpoints: put it back, or "
+                "choose another --workdir"
+            ) from error
+        return None
 
 
 def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> None:
