@@ -1,1 +1,14 @@
 """Entry points: the only place where model, loss, data and evaluators meet."""
+
+import sys
+
+
+def _say_interrupted(kind, error, trace, show=sys.excepthook):
+    if issubclass(kind, KeyboardInterrupt):
+        sys.stderr.write("error: interrupted\n")
+    else:
+        show(kind, error, trace)
+
+
+if sys.argv[0] == "-m":  # a command starts, and imports for seconds before it can catch anything
+    sys.excepthook = _say_interrupted

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import negatives
-from cpc.files import write_json
+from cpc.files import read_object, write_sealed
 from cpc.negatives import Audit, AuditRow
 from cpc.train import gather_rows, is_first, wait_for_all
 from experiments.command.config import Config
@@ -25,7 +25,7 @@ def audit_run(
     If the audit `is_all` that is done, it says so, by which `status` knows that nothing died.
     """
     path = workdir / "audit.json"
-    has_begun = path.exists() and (workdir / "metrics.jsonl").exists()
+    has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
     wait_for_all("audit")  # all have looked before one writes
     if has_begun:
         return
@@ -35,7 +35,7 @@ def audit_run(
     described = [row._asdict() for row in rows]
     if is_first():
         audit = {"rule": problem.objective.name, "title": title, "rows": described}
-        write_json(path, {**audit, "is_all": True} if is_all else audit)
+        write_sealed(path, {**audit, "is_all": True} if is_all else audit)
 
 
 def audit_problem(config: Config, problem: Problem) -> Audit:

@@ -7,6 +7,7 @@ from cpc.types import UserError
 from experiments.audio.modality import AUDIO
 from experiments.command.config import Config, find_kind, upgrade
 from experiments.command.modality import Modality
+from experiments.command.run_dir import read_config
 from experiments.image.modality import IMAGE
 from experiments.series.modality import SERIES
 
@@ -24,7 +25,7 @@ def read_modality(workdir: pathlib.Path) -> tuple[Modality, Config]:
     Raises:
         UserError: the directory holds no run of a known kind.
     """
-    recorded = read_json(workdir / "config.json")
+    recorded = read_config(workdir) or read_json(workdir / "config.json")
     modality = MODALITIES.get(find_kind(recorded))
     if modality is None:
         raise UserError(f"{workdir} holds no run of {', '.join(MODALITIES)}")

@@ -7,7 +7,7 @@ import jax
 from absl import flags
 
 from cpc import models, report
-from cpc.files import plain, read_json, write_json
+from cpc.files import plain, read_object, write_sealed
 from cpc.train import check_batch_size, run_on_first
 from cpc.train.optimizer import make_schedule
 from cpc.types import UserError
@@ -18,7 +18,7 @@ from experiments.command.config import Config, check_config, check_every
 from experiments.command.modality import Modality
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.export.model_card import describe, share
-from experiments.memory import check_memory
+from experiments.memory import check_memory, check_sizes
 from experiments.objective import build_objective, check_loss
 from experiments.training import Probe, Problem
 
@@ -51,14 +51,16 @@ def run(
     mesh = cluster.start(device)
     check_batch_size(config.data.batch_size, mesh)
     check_run(modality, config, workdir)
-    check_memory(config, mesh, *modality.loss_sizes(config))
-    folder = open_run(workdir, config, modality.keys, mesh)
-    data = cluster.load_in_turn(lambda: modality.load_data(config, print))
-    write_skipped(folder, modality.skipped(data))
-    problem = modality.make_problem(config, data, mesh)
-    probe = modality.make_probe(config, folder, data, problem.model)
-    run_on_first(modality.record, config, folder, data)
-    run_problem(modality, config, folder, problem, probe, mesh, only_audit)
+    sizes = modality.loss_sizes(config)
+    check_memory(config, mesh, *sizes)
+    check_sizes(config, mesh, modality.describe_input(config)["shape"], *sizes)
+    with open_run(workdir, config, modality.keys, mesh) as folder:
+        data = cluster.load_in_turn(lambda: modality.load_data(config, print))
+        write_skipped(folder, modality.skipped(data))
+        problem = modality.make_problem(config, data, mesh)
+        probe = modality.make_probe(config, folder, data, problem.model)
+        run_on_first(modality.record, config, folder, data)
+        run_problem(modality, config, folder, problem, probe, mesh, only_audit)
 
 
 def check_run(modality: Modality, config: Config, workdir: str | None = None) -> None:
@@ -120,6 +122,6 @@ def probe_once(config: Config, workdir: pathlib.Path, probe: Probe, variables: A
     """Fit the probes of the last step, unless a start before this one has, by the same config."""
     wanted = {"step": config.num_steps, "probe": plain(config.probe)}
     stamp = workdir / "probes" / "done.json"
-    if config.probe.tasks and not (stamp.exists() and read_json(stamp) == wanted):
+    if config.probe.tasks and read_object(stamp, []) != wanted:
         probe(variables, config.num_steps)
-        write_json(stamp, wanted)
+        write_sealed(stamp, wanted)

@@ -16,7 +16,7 @@ import optax
 from jaxtyping import Float, Int
 
 from cpc.data import prefetch
-from cpc.files import read_json, write_json
+from cpc.files import read_object, write_sealed
 from cpc.train import (
     Checkpoints,
     TrainState,
@@ -120,10 +120,10 @@ def resumed(
 ) -> Iterator[tuple[Checkpoints, TrainState, Callable[[], str]]]:
     """The checkpoints of a folder, the newest state among them or else this one, and `stop`."""
     stamp = folder / "settings.json"
-    if folder.exists() and not (stamp.exists() and read_json(stamp) == settings):
+    if folder.exists() and read_object(stamp, []) != settings:
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(stamp, dict(settings))
+    write_sealed(stamp, dict(settings))
     with open_checkpoints(folder / "checkpoints") as checkpoint, stop_on_signals() as stop:
         restored = checkpoint.restore(state)
         yield checkpoint, restored[0] if restored else state, stop

@@ -15,6 +15,7 @@ import optax
 from cpc.data import prefetch
 from cpc.estimators import Track, Tracker, bound_over_sequences
 from cpc.evaluate import feature_spread
+from cpc.files import plain
 from cpc.losses import OffsetSums
 from cpc.models import Model
 from cpc.results import Score, name_of
@@ -123,6 +124,7 @@ def train(
             writers=writers,
             stop=stop,
             steps_per_launch=per_launch,
+            metadata={"config": plain(config)},
         )
     return reason, model_variables(state.params, state.ema, state.extra)
 

@@ -42,6 +42,12 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         return _synthetic(config)
     packs = data.cache_dir() / "packs"
     lists = (options.train_list, options.test_list)
+    if bool(lists[0]) != bool(lists[1]):
+        given, absent = ("train_list", "test_list")[:: 1 if lists[0] else -1]
+        raise UserError(
+            f"data.{given} is given and data.{absent} is not: a split by lists takes both, "
+            f"so give data.{absent}, or leave out data.{given}"
+        )
     phones: dict[str, Phones] = {}
     speaker_level = options.speaker_level
     if options.source == "voices":
@@ -155,5 +161,6 @@ def _describe(train, test, window_samples, log):
         f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
         f"({counts.seconds / 3600:.2f} h; {counts.num_too_short:,} of them, "
         f"{counts.seconds_too_short / 3600:.2f} h, are shorter than a window and not trained on), "
-        f"{len(test):,} test utterances; {len(train.skipped):,} files skipped"
+        f"{len(test):,} test utterances; {len(train.skipped):,} files skipped, "
+        f"{len(train.shortened):,} cut short"
     )

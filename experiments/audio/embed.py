@@ -40,7 +40,7 @@ def embed_files(
 ) -> Embedding:
     """Return the features of every recording below a folder, on their way."""
     module: Any = pretrained.module
-    recordings = open_recordings(list_files(root, AUDIO_SUFFIXES), skipped)
+    recordings = open_recordings(list_files(root, AUDIO_SUFFIXES, skipped), skipped)
     return Embedding(
         features=embed_recordings(pretrained, recordings, is_context, skipped),
         total=sum(hours(recording) for recording in recordings),
@@ -57,6 +57,8 @@ def open_recordings(
     for name, path in files.items():
         with skip(name, skipped):
             recordings.append(Recording(name, open_audio(path)))
+            if what := recordings[-1].file.missing:
+                print(f"{name}: {what}")
     return recordings
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from configs.audio import KEYS
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, make_packed_batches, unpack
-from cpc.files import write_json
+from cpc.files import write_sealed
 from cpc.models import (
     AUDIO_ENCODERS,
     CPC,
@@ -20,7 +20,7 @@ from cpc.models import (
     Model,
     make_model,
 )
-from cpc.types import Batch
+from cpc.types import Batch, UserError
 from experiments import training
 from experiments.audio import probes
 from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
@@ -30,6 +30,9 @@ from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.objective import build_objective
 from experiments.sequences import CONTEXTS, check_negatives, positions
+
+#: Samples of a synthetic recording: a minute, of which thousands are made in about one.
+MOST_SYNTHETIC = 2**20
 
 
 def make_problem(
@@ -98,6 +101,11 @@ def loss_sizes(config: Config) -> tuple[int, int, int]:
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     probes.check_options(config)
+    if config.data.source == "synthetic" and config.data.window_samples > MOST_SYNTHETIC:
+        raise UserError(
+            f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
+            f"as long as a window, and thousands: choose at most {MOST_SYNTHETIC:,}"
+        )
     check_negatives(config, num_latents(config))
 
 
@@ -127,7 +135,7 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
     if config.data.source == "synthetic":
         encoder = build_encoder(config)
         truth = synthetic_truth(config.model.num_offsets, encoder.receptive_field, encoder.stride)
-        write_json(workdir / "truth.json", truth)
+        write_sealed(workdir / "truth.json", truth)
 
 
 def make_probe(
@@ -164,7 +172,7 @@ AUDIO = Modality(
     sections=SECTIONS,
     check=check,
     load_data=load_data,
-    skipped=lambda data: data.train.skipped,
+    skipped=lambda data: (*data.train.skipped, *data.train.shortened),
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

@@ -42,7 +42,7 @@ from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
-PARTS = ("step", "input", "start", "torch", "criterion", "draws", "pictures", "scaling")
+PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "scaling")
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
@@ -76,8 +76,8 @@ def main(given: Config) -> None:
             device, effort.num_candidates, effort.num_processes, effort.num_calls
         ),
         "draws": lambda: [draws.draw_row(num_rounds)],
-        "pictures": lambda: images.image_rows(
-            mesh, effort.num_batches, num_rounds, effort.num_pictures
+        "images": lambda: images.image_rows(
+            mesh, effort.num_batches, num_rounds, effort.num_images
         ),
         "scaling": scaling.scaling_rows,
         "large": lambda: criterion.large_rows(device),

@@ -33,24 +33,24 @@ SIDE, PATCH, STRIDE = 64, 16, 8
 
 
 def image_rows(
-    mesh: jax.sharding.Mesh, num_batches: int, num_rounds: int, num_pictures: int
+    mesh: jax.sharding.Mesh, num_batches: int, num_rounds: int, num_images: int
 ) -> list[Row]:
-    """The step, feeding small pictures and JPEG files, encoding patches, fitting a probe."""
+    """The step, feeding small images and JPEG files, encoding patches, fitting a probe."""
     return [
-        step_row(mesh, num_rounds, 8 * num_pictures),
+        step_row(mesh, num_rounds, 8 * num_images),
         small_row(num_batches),
-        jpeg_row(32 * num_pictures),
-        patch_row(num_rounds, num_pictures),
+        jpeg_row(32 * num_images),
+        patch_row(num_rounds, num_images),
         probe_row(num_rounds),
     ]
 
 
 def step_row(mesh: jax.sharding.Mesh, num_rounds: int, batch_size: int) -> Row:
-    """The whole step of configs/image_fashion_mnist.py, on pictures that are made up."""
+    """The whole step of configs/image_fashion_mnist.py, on images that are made up."""
     config = image_fashion_mnist.get_config()
     config.data.batch_size = batch_size
     config.evaluate.num_images = 0
-    images = make_pictures(4 * batch_size)
+    images = make_images(4 * batch_size)
     data = ImageData(images, images, images)
     problem = image.make_problem(config, data)
     state, step, _ = training.make_step(config, problem, mesh)
@@ -64,9 +64,9 @@ def step_row(mesh: jax.sharding.Mesh, num_rounds: int, batch_size: int) -> Row:
     timing = measure_rounds({"step": advance}, num_rounds, 3)["step"]
     seconds = statistics.median(timing.seconds)
     rate = batch_size / seconds
-    figures = {"milliseconds": 1e3 * seconds, "pictures_per_second": rate}
-    text = f"{1e3 * seconds:.1f} ms, {rate:,.0f} pictures/s"
-    return Row("whole step of small pictures", figures, text)
+    figures = {"milliseconds": 1e3 * seconds, "images_per_second": rate}
+    text = f"{1e3 * seconds:.1f} ms, {rate:,.0f} images/s"
+    return Row("whole step of small images", figures, text)
 
 
 def probe_row(num_rounds: int) -> Row:
@@ -79,7 +79,7 @@ def probe_row(num_rounds: int) -> Row:
     return Row("linear probe, 10,000 by 128", {"seconds": seconds}, f"{seconds:.2f} s by L-BFGS")
 
 
-def make_pictures(count: int) -> Images:
+def make_images(count: int) -> Images:
     """As those of Fashion-MNIST."""
     pixels = np.random.default_rng(0).integers(0, 256, (count, 28, 28, 1), np.uint8)
     return Images(pixels, np.zeros(count, np.int32), ("one",))
@@ -87,7 +87,7 @@ def make_pictures(count: int) -> Images:
 
 def small_row(num_batches: int) -> Row:
     """Pictures of the size and number of Fashion-MNIST, through the training's own pipeline."""
-    images = make_pictures(60_000)
+    images = make_images(60_000)
     draw = make_image_batches(images, batch_size=256, seed=0)
     batches = prefetch(draw, 0, num_batches + 1, num_threads=2)
     next(batches)  # the threads have started
@@ -95,9 +95,9 @@ def small_row(num_batches: int) -> Row:
     for _ in batches:
         pass
     rate = 256 * num_batches / (time.perf_counter() - begin)
-    text = f"{rate:,.0f} pictures/s of 28 by 28 pixels"
-    figures = {"pictures_per_second": rate}
-    return Row("picture pipeline", figures, text, Target("pictures_per_second", 20_000))
+    text = f"{rate:,.0f} images/s of 28 by 28 pixels"
+    figures = {"images_per_second": rate}
+    return Row("image pipeline", figures, text, Target("images_per_second", 20_000))
 
 
 def jpeg_row(num_files: int) -> Row:
@@ -124,21 +124,21 @@ def jpeg_row(num_files: int) -> Row:
         read_image_folder(root, "train", log=lambda line: None)
         rate = num_files / (time.perf_counter() - begin)
     figures = {
-        "pictures_per_second": rate,
-        "decoder_pictures_per_second": alone,
+        "images_per_second": rate,
+        "decoder_images_per_second": alone,
         "share_of_decoder": rate / alone,
     }
-    text = f"{rate:,.0f} pictures/s, {rate / alone:.2f} of the decoder alone"
-    return Row("JPEG files of 256 pixels", figures, text, Target("pictures_per_second", 1000))
+    text = f"{rate:,.0f} images/s, {rate / alone:.2f} of the decoder alone"
+    return Row("JPEG files of 256 pixels", figures, text, Target("images_per_second", 1000))
 
 
-def patch_row(num_rounds: int, num_pictures: int) -> Row:
-    """The encoder's value and gradient on patches, against the same pixels as whole pictures."""
+def patch_row(num_rounds: int, num_images: int) -> Row:
+    """The encoder's value and gradient on patches, against the same pixels as whole images."""
     encoder = ResNet(resnet_stages(18, 2), pooled_stem=False)
-    pictures = jax.random.normal(jax.random.key(0), (num_pictures, SIDE, SIDE, 3))
-    patches = cut_patches(pictures, PATCH, STRIDE)
+    images = jax.random.normal(jax.random.key(0), (num_images, SIDE, SIDE, 3))
+    patches = cut_patches(images, PATCH, STRIDE)
     patches = patches.reshape(-1, PATCH, PATCH, 3)
-    whole = jnp.tile(pictures, (patches.size // pictures.size, 1, 1, 1))
+    whole = jnp.tile(images, (patches.size // images.size, 1, 1, 1))
     share = patches.size / whole.size  # not quite the same number of pixels
     variables = encoder.init(jax.random.key(1), patches[:1])
 
@@ -158,17 +158,17 @@ def patch_row(num_rounds: int, num_pictures: int) -> Row:
     pairs = zip(timings["patches"].seconds, timings["whole"].seconds, strict=True)
     ratio = statistics.median(one / other / share for one, other in pairs)
     seconds = statistics.median(timings["patches"].seconds)
-    milliseconds = 1e3 * seconds / num_pictures
-    figures = {"times_whole": ratio, "milliseconds_a_picture": milliseconds}
+    milliseconds = 1e3 * seconds / num_images
+    figures = {"times_whole": ratio, "milliseconds_an_image": milliseconds}
     text = (
-        f"{milliseconds:.1f} ms a picture in {PATCH}-pixel patches, {ratio:.2f} times the same "
+        f"{milliseconds:.1f} ms an image in {PATCH}-pixel patches, {ratio:.2f} times the same "
         "pixels whole"
     )
     # Nothing loops, so that the compiler counts all of it; that of some devices counts nothing.
     cost: Any = gradient.lower(variables, patches).cost_analysis()
     if cost:
-        gflop = cost["flops"] / num_pictures / 1e9
+        gflop = cost["flops"] / num_images / 1e9
         fraction = statistics.median(fractions_of_peak(cost["flops"], timings["patches"]))
-        figures |= {"gflop_a_picture": gflop, "fraction_of_peak": fraction}
+        figures |= {"gflop_an_image": gflop, "fraction_of_peak": fraction}
         text += f"; {gflop:.2f} GFLOP, {fraction:.2f} of peak"
     return Row("patch encoder", figures, text, Target("times_whole", 1.2, at_least=False))

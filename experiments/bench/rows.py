@@ -49,7 +49,7 @@ class Effort(NamedTuple):
     """On fresh batches, watched for compilations."""
     num_candidates: tuple[int, ...]
     """Of InfoNCE."""
-    num_pictures: int
+    num_images: int
     """Of a batch in patches; a training step has 8 times as many, the folder of files 32 times."""
 
 
@@ -60,7 +60,7 @@ FULL = Effort(
     num_batches=500,
     num_steps=10,
     num_candidates=criterion.SIZES,
-    num_pictures=16,
+    num_images=16,
 )
 QUICK = Effort(
     num_processes=1,
@@ -69,7 +69,7 @@ QUICK = Effort(
     num_batches=20,
     num_steps=3,
     num_candidates=criterion.SIZES[:1],
-    num_pictures=2,
+    num_images=2,
 )
 
 

@@ -32,11 +32,11 @@ def main() -> None:
     workdir = pathlib.Path(cli.WORKDIR.value or "")
     _, config = read_modality(workdir)
     mesh = cluster.start(cli.DEVICE.value)
-    run_dir.open_run(str(workdir), config, KEYS, mesh)
-    data = load_data(config, print)
-    loaded = time.time()
-    problem = audio.make_problem(config, data)
-    training.train(config, workdir, problem, lambda variables, step: [], mesh)
+    with run_dir.open_run(str(workdir), config, KEYS, mesh):
+        data = load_data(config, print)
+        loaded = time.time()
+        problem = audio.make_problem(config, data)
+        training.train(config, workdir, problem, lambda variables, step: [], mesh)
     stamps = {
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,

@@ -2,7 +2,9 @@
 
 import io
 import os
+import pathlib
 import shlex
+import signal
 import sys
 import textwrap
 import traceback
@@ -12,6 +14,7 @@ from typing import NoReturn
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from cpc.files import flatten
 from cpc.train import await_verdict, leave_failing, leave_processes
 from cpc.types import UserError
 from experiments.command.config import parse_settings, renew_settings
@@ -65,6 +68,7 @@ def _guard(main, words, takes_folders):
     if words and not takes_folders:
         fail(f"{words[0]!r} is not a flag: flags begin with --; see --help")
     try:
+        check_homes(words)
         main(words) if takes_folders else main()
         leave_processes()
     except UserError as error:
@@ -79,6 +83,25 @@ def _guard(main, words, takes_folders):
         traceback.print_exc()
         leave_failing(1)
         sys.exit(1)
+    finally:  # all is done and said: a Ctrl-C could only disturb how libraries leave
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def check_homes(words: Sequence[str] = ()) -> None:
+    """Check that every path that begins with a user's name, as ~ann/x does, leads somewhere.
+
+    Raises:
+        UserError: there is no such user; names the flag or the key.
+    """
+    values = {word: word for word in words} | flatten(flags.FLAGS.flag_values_dict())
+    for name, value in values.items():
+        if isinstance(value, str) and value.startswith("~"):
+            try:
+                pathlib.Path(value).expanduser()
+            except RuntimeError:
+                raise UserError(
+                    f"{name} is {value!r}, and there is no such user here: write the whole path"
+                ) from None
 
 
 def fail(sentence: str, status: int = 2) -> NoReturn:
@@ -103,7 +126,13 @@ def _parse(argv):
     except (KeyError, AttributeError) as error:
         _check_settings(argv)
         name = "get_config" in str(error) and "the config file has no function get_config"
-        fail(name or f"cannot read the config: {type(error).__name__}: {error}")
+        # Of a KeyError the text is how Python would write it: with \\n for the end of a line.
+        said = error.args[0] if error.args else error
+        fail(name or f"cannot read the config: {type(error).__name__}: {said}")
+    except SystemExit as error:
+        if any(word.startswith(("--help", "-help", "--version", "--only_check")) for word in argv):
+            raise
+        fail(f"cannot read the config: it ends the program (exit {error.code}); take that out")
     except Exception as error:  # a config file is Python, which can fail in any way
         fail(f"cannot read the config: {type(error).__name__}: {error}")
 

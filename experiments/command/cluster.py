@@ -27,7 +27,8 @@ def start(device: str) -> jax.sharding.Mesh:
 
     Compilations are cached, and freed memory is kept. Process 0 alone speaks. By environment
     variables the others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
-    CPC_HANG_SECONDS ends all (see `join_processes`).
+    CPC_HANG_SECONDS ends all (see `join_processes`); CPC_LAUNCH_SECRET, the same word for all of
+    them, keeps others out (see `watch`).
     """
     join_processes(
         read_seconds("CPC_JOIN_SECONDS", 120), hang_seconds=read_seconds("CPC_HANG_SECONDS", 300)

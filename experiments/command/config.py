@@ -149,13 +149,20 @@ def upgrade(recorded: Mapping[str, Any], keys: Keys) -> Config:
     """Return a recorded config as one of today: keys that it lacks get their defaults.
 
     Here, and in `find_kind`, is all that is known of how configs once were.
+
+    Raises:
+        UserError: a value, or a section, is of another type.
     """
     known = flatten(keys)
     settings = {RENAMED.get(name, name): value for name, value in flatten(recorded).items()}
     for name, value in settings.items():
         if name in known and isinstance(known[name].default, tuple) and isinstance(value, list):
             settings[name] = tuple(value)  # JSON has no tuples
-    return with_settings(make_config(keys), settings)
+    try:
+        return with_settings(make_config(keys), settings)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        first = str(error).partition("\n")[0]
+        raise UserError(f"the recorded config is damaged or of something else: {first}") from error
 
 
 def find_kind(recorded: Any) -> str:

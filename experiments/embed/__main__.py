@@ -2,7 +2,8 @@ r"""Features of a folder of recordings, images or series, by the model of a run.
 
     python -m experiments.embed --workdir runs/voices --input /my/recordings --output features.npz
 
---output says the form: .npz (name -> array, and times_seconds), .arrow (a row a file), or a folder
+--output says the form: .npz (name -> array, and times_seconds; a file of that name is
+times_seconds.features), .arrow (a row a file), or a folder
 (a .npy a file, in the input's tree, frames by width, as ABX tools expect; times.json has the
 frames' distance and the middle of the first). Recordings are of any length, rate and number of
 channels. --workdir can also be a folder that was exported. --features is c or z, or any layer
@@ -20,11 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
+from configs.keys import make_config
 from cpc import models
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import find_kind
-from experiments.command.modality import Embedding
+from experiments.command.modality import Embedding, Modality
 from experiments.embed.output import Write, open_output
 from experiments.export.folder import take_model
 from experiments.modality import MODALITIES
@@ -46,7 +48,7 @@ def run(
     pretrained = read_model(pathlib.Path(workdir).expanduser(), step)
     module, variables = models.end_at(pretrained.module, pretrained.variables, features)
     pretrained = pretrained._replace(module=module, variables=variables)
-    embed_files = MODALITIES[find_kind(pretrained.input)].embed_files
+    embed_files = check_input(pretrained, workdir).embed_files
     skipped: list[tuple[str, str]] = []
     embedding = embed_files(pretrained, root, features.startswith("c"), skipped)
     with open_output(output, embedding.frame_seconds) as write:
@@ -65,6 +67,22 @@ def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
         return models.load_pretrained(folder)
     pretrained = take_model(folder, step)
     return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
+
+
+def check_input(pretrained: models.Pretrained, workdir: str) -> Modality:
+    """Return the kind of data of a model, whose own words may be of another time, or of ill will.
+
+    Raises:
+        UserError: there is no such kind, or what it needs to know of its input is not said.
+    """
+    given = pretrained.input
+    modality = MODALITIES.get(find_kind(given))
+    if modality is None:
+        raise UserError(f"the model in {workdir} is not of {', '.join(MODALITIES)}: export again")
+    lacks = sorted(modality.describe_input(make_config(modality.keys)).keys() - given)
+    if lacks:
+        raise UserError(f"the model in {workdir} does not say {', '.join(lacks)}: export again")
+    return modality
 
 
 def write_all(

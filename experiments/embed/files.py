@@ -1,7 +1,6 @@
 """Files below a folder, and features of those that can be read."""
 
 import contextlib
-import os
 import pathlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,18 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from cpc.data.walk import printable, walk_files
 from cpc.types import UserError
 
 
-def list_files(root: pathlib.Path, suffixes: Iterable[str]) -> dict[str, pathlib.Path]:
+def list_files(
+    root: pathlib.Path, suffixes: Iterable[str], skipped: list[tuple[str, str]]
+) -> dict[str, pathlib.Path]:
     """Path below `root` without its ending, or with it where two would be one -> file."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}: give a folder with --input")
+    files, unreadable, repeated = walk_files(root)
+    skipped += [*unreadable, *repeated]
     below = sorted(
-        pathlib.Path(folder, name).relative_to(root)
-        for folder, _, names in os.walk(root, followlinks=True)
-        for name in names
-        if pathlib.Path(name).suffix.lower() in suffixes and not name.startswith(".")
+        path.relative_to(root)
+        for path in map(pathlib.Path, files)
+        if path.suffix.lower() in suffixes and not path.name.startswith(".")
     )
     if not below:
         endings = ", ".join(sorted(suffix[1:] for suffix in suffixes))
@@ -39,7 +42,7 @@ def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
     try:
         yield
     except (UserError, OSError) as error:
-        skipped.append((name, str(error)))
+        skipped.append((printable(name), printable(str(error))))
 
 
 def embed_batch(module: Any, is_context: bool, variables: Any, x: Any) -> Any:

@@ -31,9 +31,8 @@ def open_output(output: str, frame_seconds: float | None) -> Iterator[Write]:
     path.mkdir(parents=True, exist_ok=True)
 
     def write(name: str, features: np.ndarray) -> None:
-        file = path / f"{name}.npy"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, features)
+        with replacing(path / f"{name}.npy") as part, part.open("wb") as file:
+            np.save(file, features)
 
     yield write
     if frame_seconds:  # ABX tools read the .npy files alone
@@ -43,19 +42,25 @@ def open_output(output: str, frame_seconds: float | None) -> Iterator[Write]:
 
 @contextlib.contextmanager
 def write_npz(path: pathlib.Path, frame_seconds: float | None) -> Iterator[Write]:
-    """An array a file, and the middles of the frames of the longest under `times_seconds`."""
+    """An array a file, and the middles of the frames of the longest under `times_seconds`.
+
+    A file of that name has its features under `times_seconds.features`.
+    """
     longest = 0
     with zipfile.ZipFile(path, "w") as archive:
 
         def write(name: str, features: np.ndarray) -> None:
             nonlocal longest
             longest = max(longest, len(features))
+            add(f"{name}.features" if name == TIMES and frame_seconds else name, features)
+
+        def add(name: str, array: np.ndarray) -> None:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(features))
+                np.lib.format.write_array(entry, np.ascontiguousarray(array))
 
         yield write
         if frame_seconds:
-            write(TIMES, frame_times(longest, frame_seconds))
+            add(TIMES, frame_times(longest, frame_seconds))
 
 
 @contextlib.contextmanager

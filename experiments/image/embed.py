@@ -1,7 +1,7 @@
 """Features of image files."""
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
@@ -9,8 +9,11 @@ import numpy as np
 from configs.image import KEYS
 from cpc import models
 from cpc.data import prefetch
-from cpc.data.image_file import IMAGE_SUFFIXES, decode_image
-from experiments.command.config import upgrade
+from cpc.data.image_file import IMAGE_SUFFIXES, read_image
+from cpc.data.walk import check_name
+from cpc.models import patch_grid
+from cpc.types import UserError
+from experiments.command.config import Config, check_config, upgrade
 from experiments.command.modality import Embedding
 from experiments.embed.files import embed_batch, fill, list_files, skip
 from experiments.image.prepare import prepare
@@ -25,13 +28,34 @@ def embed_files(
     skipped: list[tuple[str, str]],
 ) -> Embedding:
     """Return the features of every image below a folder, on their way."""
-    files = list_files(root, IMAGE_SUFFIXES)
+    files = list_files(root, IMAGE_SUFFIXES, skipped)
     return Embedding(
         features=embed_images(pretrained, files, is_context, skipped),
         total=float(len(files)),
         unit="images",
         frame_seconds=None,
     )
+
+
+def read_config(pretrained: models.Pretrained) -> Config:
+    """Return the config by which images are brought to what a model takes.
+
+    Raises:
+        UserError: there is none, or its patches are not those of the model.
+    """
+    recorded = pretrained.about.get("config")
+    if not isinstance(recorded, Mapping):
+        raise UserError("the model does not say how images were cut into patches: export it again")
+    config = upgrade(recorded, KEYS)
+    check_config(config, KEYS)
+    crop, patch = config.augment.crop, config.model.patch
+    cut = [*patch_grid((crop, crop), patch, config.model.stride), patch, patch]
+    if cut != pretrained.input["shape"][:4] or crop > config.data.size:
+        raise UserError(
+            f"the model takes patches {pretrained.input['shape']} and its config cuts {cut}: "
+            "export it again"
+        )
+    return config
 
 
 def embed_images(
@@ -41,7 +65,7 @@ def embed_images(
     skipped: list[tuple[str, str]],
 ) -> Iterator[tuple[str, np.ndarray, float]]:
     """Z or c over each image's grid of patches (i, j, width), prepared as in evaluation."""
-    config = upgrade(pretrained.about["config"], KEYS)
+    config = read_config(pretrained)
     named = list(files.items())
 
     def read_batch(number: int):
@@ -49,7 +73,8 @@ def embed_images(
         for name, path in named[number * BATCH_IMAGES : (number + 1) * BATCH_IMAGES]:
             with skip(name, failed):
                 size, channels = config.data.size, config.data.channels
-                pixels = decode_image(path.read_bytes(), str(path), size=size, channels=channels)
+                check_name(name)
+                pixels = read_image(path, size=size, channels=channels)
                 kept.append((name, pixels))
         return kept, failed
 

@@ -25,14 +25,14 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
         raise UserError("no --config is given: name one, such as configs/mi_staircase.py")
     check(config)
     mesh = cluster.start(device)
-    folder = run_dir.open_run(workdir, config, KEYS[config.protocol], mesh)
-    if PROTOCOLS[config.protocol](config, folder, mesh):
-        from experiments.mutual_information.page import (
-            write_information_report,  # matplotlib takes seconds
-        )
+    with run_dir.open_run(workdir, config, KEYS[config.protocol], mesh) as folder:
+        if PROTOCOLS[config.protocol](config, folder, mesh):
+            from experiments.mutual_information.page import (
+                write_information_report,  # matplotlib takes seconds
+            )
 
-        print(f"table: {folder / 'table.json'}")
-        print(f"report: {write_information_report(folder)}")
+            print(f"table: {folder / 'table.json'}")
+            print(f"report: {write_information_report(folder)}")
 
 
 def check(config: Config) -> None:

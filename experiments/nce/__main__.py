@@ -16,7 +16,7 @@ import numpy as np
 from absl import flags
 
 from configs.keys import Key, make_config
-from cpc.files import read_json, write_json
+from cpc.files import read_object, write_json
 from experiments.command import cli, cluster, run_dir
 from experiments.nce import bound, hardness, noise, sampled
 from experiments.nce.findings import Finding, checks_frame, disagreeing
@@ -80,20 +80,22 @@ def run(workdir: str | None, quick: bool = False, device: str = "auto") -> None:
     mesh = cluster.start(device)
     config = make_config(KEYS)
     config.quick = quick
-    folder = run_dir.open_run(workdir, config, KEYS, mesh)
-    path = folder / "nce.json"
-    findings = read_json(path) if path.exists() else {}
-    todo = experiments(quick)
-    began = time.monotonic()
-    for number, (name, measure) in enumerate(todo.items(), 1):
-        if name not in findings:
-            findings[name] = measure()
-            write_json(path, findings)
-        seconds = time.monotonic() - began
-        left = "" if number == len(todo) else f", {len(todo) - number} left"
-        print(f"{number}/{len(todo)}  {name:20}  {verdict(findings[name])}  {seconds:.0f} s{left}")
-    print(f"\n{format_table(findings)}\n")
-    report(folder)
+    with run_dir.open_run(workdir, config, KEYS, mesh) as folder:
+        path = folder / "nce.json"
+        findings = read_object(path, []) or {}  # what is damaged is measured again
+        todo = experiments(quick)
+        began = time.monotonic()
+        for number, (name, measure) in enumerate(todo.items(), 1):
+            if name not in findings:
+                findings[name] = measure()
+                write_json(path, findings)
+            seconds = time.monotonic() - began
+            left = "" if number == len(todo) else f", {len(todo) - number} left"
+            print(
+                f"{number}/{len(todo)}  {name:20}  {verdict(findings[name])}  {seconds:.0f} s{left}"
+            )
+        print(f"\n{format_table(findings)}\n")
+        report(folder)
 
 
 def report(folder: pathlib.Path) -> None:

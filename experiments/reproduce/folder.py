@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from cpc.files import flatten, plain, read_json, write_json
+from cpc.files import flatten, plain, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
@@ -32,7 +32,7 @@ from experiments.reproduce.cells import (
     plan_cells,
 )
 from experiments.sweep.cells import Cell, flag_text
-from experiments.sweep.jobs import check_cell, end, lock_folder, run_jobs
+from experiments.sweep.jobs import check_cell, end, lock_folder, read_plan, run_jobs
 from experiments.sweep.launchers import Job, count_signals, make_local
 
 #: N of the table of the bound, in powers of 2.
@@ -193,8 +193,7 @@ def open_folder(
     """Record the plan beside what the folder already holds."""
     path = folder / "sweep.json"
     with lock_folder(folder, "reproduction") as lock:
-        recorded = read_json(path) if path.exists() else None
-        write_json(path, joined(recorded, plan, planned, folder))
+        write_sealed(path, joined(read_plan(path), plan, planned, folder))
         yield lock
 
 
@@ -250,7 +249,7 @@ def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None
     if path.exists() or not status.is_done(job.folder):
         return
     try:
-        write_json(path, measure_bound(job.folder, sizes))
+        write_sealed(path, measure_bound(job.folder, sizes))
     except UserError as error:
         print(f"no bound by the number of negatives: {error}")
 

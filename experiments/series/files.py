@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cpc.data.walk import check_file, check_name, printable, walk_files
 from cpc.types import UserError
 
 SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
@@ -15,6 +16,8 @@ SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 BLOCK_STEPS = 2**20
 #: What numpy and pandas raise for files that are damaged, of something else, or too large.
 UNREADABLE = (UserError, OSError, ValueError, EOFError, MemoryError, KeyError, zipfile.BadZipFile)
+#: Path and reason.
+Skipped = tuple[str, str]
 UNSCALED = np.float32(0), np.float32(1)
 
 
@@ -51,51 +54,58 @@ def read_sequences(
     Raises:
         UserError: nothing is there, or more than `max_skipped_fraction` of the files are skipped.
     """
-    files = find_files(path)
+    files, skipped, repeated = find_files(path)
+    total = len(files) + len(skipped)
     root = path if path.is_dir() else path.parent
-    names, values, scales, steps, skipped = [], [], [], [], []
+    names, values, scales, steps = [], [], [], []
     for file in files:
         try:
             sequence, labels = read_file(file, step_label)
             mean, scale = measure(sequence, channels)
         except UNREADABLE as error:
-            skipped.append((str(file.relative_to(root)), describe_problem(error)))
+            skipped.append((printable(file.relative_to(root)), describe_problem(error)))
             continue
         names.append(file.relative_to(root).with_suffix("").as_posix())
         values.append(sequence)
         scales.append((mean, scale) if standardize else UNSCALED)
         steps.append(labels)
-    if len(skipped) > max_skipped_fraction * len(files) or not names:
+    if len(skipped) > max_skipped_fraction * total or not names:
         raise UserError(
-            f"{len(skipped)} of {len(files)} files of {path} cannot be used, the first "
+            f"{len(skipped)} of {total} files of {path} cannot be used, the first "
             f"{skipped[0][0]}: {skipped[0][1]}"
         )
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise UserError(f"two files below {path} have the name {name}: rename one")
+    skipped += repeated
     return Sequences(tuple(names), tuple(values), tuple(scales), tuple(steps), tuple(skipped))
 
 
 def describe_problem(error: BaseException) -> str:
-    """Return in one line why a file is left out."""
+    """Return in one printable line why a file is left out."""
     if "pickle" in str(error) or "Python objects" in str(error):  # numpy's words tell to trust it
         return "it is damaged, or holds Python objects, which are never read"
-    return (str(error).splitlines() or [f"it cannot be read ({type(error).__name__})"])[0]
+    lines = str(error).splitlines() or [f"it cannot be read ({type(error).__name__})"]
+    return printable(lines[0])
 
 
-def find_files(path: pathlib.Path) -> list[pathlib.Path]:
-    """Return a file, or the files below a folder, by name."""
+def find_files(path: pathlib.Path) -> tuple[list[pathlib.Path], list[Skipped], list[Skipped]]:
+    """Return a file, or those below a folder by name; folders not read; links read already."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
             raise UserError(f"{path} is no series: files are {', '.join(SUFFIXES)}")
-        return [path]
+        return [path], [], []
     if not path.is_dir():
         raise UserError(f"there is no {path}: set data.path to a file or folder of series")
-    below = (file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES)
-    files = sorted(file for file in below if file.is_file() and not file.name.startswith("."))
+    below, unreadable, repeated = walk_files(path)
+    files = sorted(
+        file
+        for file in map(pathlib.Path, below)
+        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    )
     if not files:
         raise UserError(f"no series in {path}: looked for {', '.join(SUFFIXES)} at any depth")
-    return files
+    return files, unreadable, repeated
 
 
 def read_file(path: pathlib.Path, step_label: str = "") -> tuple[np.ndarray, np.ndarray | None]:
@@ -103,6 +113,8 @@ def read_file(path: pathlib.Path, step_label: str = "") -> tuple[np.ndarray, np.
 
     Of an .npz the array `x`, or the only one beside the labels, is taken.
     """
+    check_name(path)
+    check_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return as_columns(np.load(path, mmap_mode="r")), None

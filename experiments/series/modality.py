@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.series import KEYS
-from cpc.files import write_json
+from cpc.files import write_sealed
 from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.report.words import Words
 from cpc.types import Batch, UserError
 from experiments import training
 from experiments.command.config import Config
 from experiments.command.modality import Modality
+from experiments.memory import check_host
 from experiments.objective import build_objective
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.series import probes
@@ -43,6 +44,10 @@ def check(config: Config) -> None:
     if config.data.file_label == "table" and not config.data.file_labels:
         raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
     check_negatives(config, num_latents(config))
+    options = config.data
+    if options.source == "ar1":  # normal numbers in float64, and the sequences twice in float32
+        made = 16 * options.num_files * options.window_steps * options.channels
+        check_host("data.num_files, data.window_steps or data.channels", made)
 
 
 def build_model(config: Config) -> Model:
@@ -154,7 +159,7 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
         if steps > 0
     }
     truth = {"offsets": list(known), "mutual_information": list(known.values())}
-    write_json(workdir / "truth.json", truth)
+    write_sealed(workdir / "truth.json", truth)
 
 
 def make_probe(

@@ -34,14 +34,14 @@ from absl import flags
 from ml_collections import config_flags
 
 from configs.keys import Keys
-from cpc.files import plain, read_json, write_json
+from cpc.files import plain, write_sealed
 from cpc.types import UserError
 from experiments import compare
 from experiments.command import cli, run_dir
 from experiments.command.config import Config, upgrade
 from experiments.modality import MODALITIES
 from experiments.sweep.cells import Cell, differences, flag_text, make_cells
-from experiments.sweep.jobs import check_cell, end, keys_of, lock_folder, run_jobs
+from experiments.sweep.jobs import check_cell, end, keys_of, lock_folder, read_plan, run_jobs
 from experiments.sweep.launchers import (
     Job,
     count_signals,
@@ -165,9 +165,9 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
     }
     path = folder / "sweep.json"
     with lock_folder(folder, "sweep") as lock:
-        if path.exists():
-            check_same_sweep(read_json(path), wanted, folder, keys_of(config))
-        write_json(path, wanted)
+        if (recorded := read_plan(path)) is not None:
+            check_same_sweep(recorded, wanted, folder, keys_of(config))
+        write_sealed(path, wanted)
         yield lock
 
 

@@ -10,10 +10,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import TextIO
+from typing import Any, TextIO
 
 from configs.keys import Keys
-from cpc.files import write_json
+from cpc.files import read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
@@ -75,6 +75,18 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
         yield lock
 
 
+def read_plan(path: pathlib.Path) -> dict[str, Any] | None:
+    """Return what a folder of cells recorded of itself; None, and a word, if it is damaged.
+
+    It is written anew then: each cell has its own config to be compared with.
+    """
+    problems: list[str] = []
+    recorded = read_object(path, problems)
+    for problem in problems:
+        print(problem)
+    return recorded
+
+
 def run_jobs(
     jobs: Sequence[Job],
     begin: Callable[[Sequence[Job]], tuple[Launch, int]],
@@ -122,7 +134,7 @@ def run_job(job: Job, launch_one: Launch, num_signals: Callable[[], int]) -> str
     if num_signals():
         return f"stopped {job.name}"
     failure = {"status": code, "error": error, "command": shlex.join(job.command)}
-    write_json(job.folder / "failed.json", failure)
+    write_sealed(job.folder / "failed.json", failure)
     return f"FAILED {job.name}: {error}"
 
 

@@ -301,10 +301,10 @@ def test_the_command(tmp_path):
     assert rows["compilations after the first step"]["met"] is True
     assert rows["input pipeline, batches of 64"]["source"] == "synthetic"
     assert rows["step fed by the input"]["times_without_input"] > 0
-    assert rows["whole step of small pictures"]["pictures_per_second"] > 0
+    assert rows["whole step of small images"]["images_per_second"] > 0
     assert rows["linear probe, 10,000 by 128"]["seconds"] > 0
     # In each of 49 patches 7 convolutions of 18.9 MFLOP, one of 9.4 and two of 1; three times.
-    assert rows["patch encoder"]["gflop_a_picture"] == pytest.approx(3 * 49 * 0.1437, rel=0.05)
+    assert rows["patch encoder"]["gflop_an_image"] == pytest.approx(3 * 49 * 0.1437, rel=0.05)
     for choice in ("subset", "draws"):
         row = rows[f"128 sampled negatives, {choice} of whole rows of scores"]
         assert row["target"] == "ratio_to_gathering <= 0.8"

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import os
 import pathlib
 from types import SimpleNamespace
 
@@ -178,7 +179,7 @@ def test_a_run_without_checkpoints_has_its_export(tmp_path):
         audio_model().variables["params"]["encoder"]["bias0"],
     )
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"cannot read .*config\.json"):  # asked for its config
+    with pytest.raises(UserError, match=r"its config\.json is gone"):  # asked for its config
         embed.read_model(tmp_path, None)
 
 
@@ -241,6 +242,59 @@ def test_what_cannot_be_read_is_skipped_and_listed(recordings, tmp_path, small_c
     assert said[-1].endswith(" h audio/s")
 
 
+def test_odd_names_and_folders_are_skipped_and_said(tmp_path, small_chunks, monkeypatch):
+    root = tmp_path / "in"
+    (root / "locked").mkdir(parents=True)
+    sound = np.random.default_rng(0).normal(size=20_000) * 0.1
+    soundfile.write(root / "good.wav", sound, RATE)
+    soundfile.write(
+        root / "hole.wav", np.where(np.arange(20_000) == 9000, np.nan, sound), RATE, "FLOAT"
+    )
+    soundfile.write(root / "x.wav", sound, RATE)
+    (root / "x.wav").rename(root / os.fsdecode(b"caf\xe9.wav"))
+    (root / "link").symlink_to(".")
+    (root / "locked" / "up").symlink_to("..")
+    os.mkfifo(root / "fifo.wav")
+    scan = os.scandir
+
+    def refuse(folder):
+        if str(folder).endswith("locked"):
+            raise PermissionError(13, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    said, skipped = embed_to(tmp_path / "out.npz", audio_model(), root)
+    assert np.load(tmp_path / "out.npz").files == ["good", "times_seconds"]
+    reasons = {name.rsplit("/", 1)[-1]: reason for name, reason in skipped}
+    assert sorted(reasons) == ["caf\\udce9", "fifo", "hole", "link", "locked"]
+    assert "not valid UTF-8" in reasons["caf\\udce9"]
+    assert "NaN or infinity" in reasons["hole"]
+    assert sum(line.startswith("skipped ") for line in said) == 5
+    "".join(said).encode()
+
+
+def test_half_a_recording_is_embedded_and_said(tmp_path, small_chunks, capsys):
+    sound = np.random.default_rng(0).normal(size=20_000) * 0.1
+    soundfile.write(tmp_path / "half.wav", sound, RATE)
+    (tmp_path / "half.wav").write_bytes((tmp_path / "half.wav").read_bytes()[:20_044])
+    _, skipped = embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
+    assert not skipped
+    assert np.load(tmp_path / "out.npz")["half"].shape == (62, 6)
+    assert "half: kept, but cut short: its header promises 40,000 bytes" in capsys.readouterr().out
+
+
+def test_a_recording_that_is_called_as_the_times_are(tmp_path, small_chunks):
+    sound = np.random.default_rng(0).normal(size=20_000) * 0.1
+    soundfile.write(tmp_path / "times_seconds.wav", sound, RATE)
+    soundfile.write(tmp_path / "a.wav", sound[:9000], RATE)
+    pretrained = audio_model()
+    embed_to(tmp_path / "out.npz", pretrained, tmp_path)
+    made = np.load(tmp_path / "out.npz")
+    assert sorted(made.files) == ["a", "times_seconds", "times_seconds.features"]
+    assert made["times_seconds"].shape == (125,)
+    assert made["times_seconds.features"].shape == (125, 6)
+
+
 def test_a_folder_of_nothing_leaves_no_file(tmp_path):
     (tmp_path / "bad.wav").write_bytes(b"?")
     with pytest.raises(UserError, match=r"no file in .* can be read: .*bad.wav is not audio"):
@@ -269,10 +323,13 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     for number, picture in enumerate(pixels):
         Image.fromarray(picture).save(root / "cats" / f"{number}.png")
     (root / "bad.png").write_bytes(b"?")
+    (root / "x.png").write_bytes((root / "cats" / "0.png").read_bytes())
+    (root / "x.png").rename(root / os.fsdecode(b"caf\xe9.png"))
+    (root / "zero.png").symlink_to("/dev/zero")
     pretrained = models.Pretrained(module, variables, given, about)
     for name in ("out.npz", "out.arrow"):
         _, skipped = embed_to(tmp_path / name, pretrained, root)
-    assert [name for name, _ in skipped] == ["bad"]
+    assert [name for name, _ in skipped] == ["bad", "caf\\udce9", "zero"]
     made = np.load(tmp_path / "out.npz")
     assert sorted(made.files) == ["cats/0", "cats/1", "cats/2"]
     x = prepare(config, {"x": jax.numpy.asarray(pixels[..., None])}, jax.random.key(0), False)
@@ -290,7 +347,7 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     ("arguments", "match"),
     [
         ((None, "in", "out.npz"), "give --workdir"),
-        (("run", "in", "out.npz"), r"cannot read .*config\.json"),
+        (("run", "in", "out.npz"), "holds no run of audio, image"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):
@@ -347,3 +404,25 @@ def test_from_a_run_to_features_by_commands(recordings, tmp_path):
     done = run("embed", "--workdir", workdir, *common, "--output", "a.csv", status=2)
     assert done.stderr.startswith("error: --output is a.csv")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"kind": "smells", "shape": [1]}, "is not of audio, image, series"),
+        ({"kind": "audio", "shape": [1280], "rms": 0.1}, "does not say sample_rate_hz"),
+        ({"kind": "series", "shape": [8, 1]}, "does not say rate_hz, standardize, step_label"),
+    ],
+)
+def test_a_model_that_does_not_say_what_it_takes_is_one_sentence(given, sentence):
+    with pytest.raises(UserError, match=sentence):
+        embed.check_input(audio_model()._replace(input=given), "shared")
+
+
+@pytest.mark.parametrize("recorded", [None, 3, {"data": 3}, {"data": {"size": 10**12}}, {}])
+def test_a_model_of_images_with_another_config_is_one_sentence(recorded):
+    """{}: all defaults, whose patches are not those of the model."""
+    given = {"kind": "image", "shape": [3, 3, 8, 8, 1]}
+    pretrained = audio_model()._replace(input=given, about={"config": recorded})
+    with pytest.raises(UserError):
+        images_embed.read_config(pretrained)

@@ -240,6 +240,7 @@ def test_an_export_of_another_time_is_read(small_run):
     export.run(str(small_run), None, None)
     path = small_run / "exported" / "config.json"
     recorded = json.loads(path.read_text())
+    del recorded["crc32"]
     recorded["input"]["kind"] = "pictures"
     del recorded["about"]["config"]["kind"]
     path.write_text(json.dumps(recorded))
@@ -265,7 +266,7 @@ def test_the_code_on_an_audio_card_runs(audio_run):
         ({"data": {"window_samples": 1280}}, r"no checkpoints: train it first .*experiments.audio"),
         ({"data": {"size": 28}}, r"no checkpoints: train it first .*experiments.image"),
         ({"tasks": 3}, "holds no run of audio, image"),
-        (None, r"cannot read .*config\.json"),
+        (None, "holds no run of audio, image"),
     ],
 )
 def test_what_is_no_trained_run(tmp_path, config, match):

@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import types
@@ -13,7 +14,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from cpc.data import read_folder
 from cpc.types import UserError
+from experiments import memory
 from tests import commands
 from tests.commands import ONE_DEVICE
 
@@ -96,8 +99,27 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("optim.warmup_steps", 9, "warmup_steps is 9"),
     ("probe.tasks", ("phone",), "probe.tasks has 'phone'"),
     ("probe.features", ("d",), "probe.features has 'd'"),
+    # Numbers have an upper end, in their key or by the memory that there is.
+    ("seed", 2**63, "seed is 9223372036854775808: it must be 0 or more and below 4294967296"),
+    ("num_steps", 10**10, "num_steps is 10000000000"),
+    ("steps_per_launch", 10**9, "steps_per_launch is"),
+    ("negatives.window", 10**25, "negatives.window is"),
+    ("negatives.queue", 10**12, "negatives.queue is"),
+    ("data.batch_size", 10**9, "data.batch_size is"),
+    ("data.batch_size", 2**17, "data.batch_size=[0-9]+ fits"),
+    ("data.window_samples", 10**12, "data.window_samples is"),
+    ("data.window_samples", 2**26, "data.window_samples is .*synthetic"),
+    ("model.context_width", 10**7, "model.context_width is"),
+    ("model.context_width", 2**16, "weights alone takes .* lower model.context_width"),
+    ("model.context_layers", 5000, "model.context_layers is 5000: it must be .* 256 or less"),
+    ("model.num_offsets", 10**9, "model.num_offsets is"),
+    ("evaluate.num_windows", 10**10, "evaluate.num_windows is"),
+    ("evaluate.num_windows", 10**9, "an evaluation alone takes .* lower evaluate.num_windows"),
+    ("data.num_threads", 10**6, "data.num_threads is"),
+    ("probe.hidden_width", 10**9, "probe.hidden_width is"),
 ])  # fmt: skip
-def test_a_value_that_cannot_be_meant(audio, config, tmp_path, key, value, words):
+def test_a_value_that_cannot_be_meant(audio, config, tmp_path, monkeypatch, key, value, words):
+    monkeypatch.setattr(memory, "device_bytes", lambda mesh: 10**9)
     *section, name = key.split(".")
     (config[section[0]] if section else config)[name] = value
     mistake(audio, config, tmp_path / "run", words)
@@ -134,8 +156,6 @@ def test_one_window_and_no_negatives(audio, config, tmp_path):
 
 
 def test_a_loss_larger_than_memory(audio, config, tmp_path, monkeypatch):
-    from experiments import memory
-
     monkeypatch.setattr(memory, "device_bytes", lambda mesh: 10_000)
     mistake(audio, config, tmp_path / "run", "the loss alone takes .* of a device's 1e-05 GB")
     assert not (tmp_path / "run").exists()
@@ -182,6 +202,42 @@ def test_lists_that_name_absent_utterances(audio, folder_config, tmp_path):
     folder_config.data.train_list = str(tmp_path / "train.txt")
     folder_config.data.test_list = str(tmp_path / "test.txt")
     mistake(audio, folder_config, tmp_path / "run", "clip77")
+
+
+@pytest.mark.parametrize(("given", "absent"), [("train", "test"), ("test", "train")])
+def test_one_list_without_the_other(audio, folder_config, tmp_path, given, absent):
+    write_clips(tmp_path / "clips")
+    folder_config.data[f"{given}_list"] = str(tmp_path / "none.txt")
+    words = f"data.{given}_list is given and data.{absent}_list is not"
+    mistake(audio, folder_config, tmp_path / "run", words)
+
+
+def test_a_pack_that_rots_ends_a_run_and_is_packed_anew_by_the_next(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (1.0,) * 12)
+    source = read_folder(tmp_path / "clips")
+    with contextlib.redirect_stdout(io.StringIO()):
+        audio.run(folder_config, str(tmp_path / "run"))
+    (samples,) = (tmp_path / "cache" / "packs").glob("*/samples.int16")
+    status, content = samples.stat(), bytearray(samples.read_bytes())
+    content[:: 1 << 16] = bytes(byte ^ 4 for byte in content[:: 1 << 16])
+    samples.write_bytes(content)
+    os.utime(samples, ns=(status.st_atime_ns, status.st_mtime_ns))
+    mistake(audio, folder_config, tmp_path / "run2", "is damaged .* run the same command again")
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        audio.run(folder_config, str(tmp_path / "run2"))
+    assert "is damaged, or of another version: packing again" in said.getvalue()
+    whole = np.concatenate([source.read(i, 0, 16_000) for i in range(12)])
+    np.testing.assert_array_equal(np.fromfile(samples, "<i2"), whole)
+
+
+def test_a_recording_that_is_cut_short_is_listed(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (1.0,) * 12)
+    path = tmp_path / "clips" / "speaker0" / "clip0.wav"
+    path.write_bytes(path.read_bytes()[:20_000])
+    with contextlib.redirect_stdout(io.StringIO()):
+        audio.run(folder_config, str(tmp_path / "run"))
+    listed = (tmp_path / "run" / "skipped.txt").read_text()
+    assert "clip0.wav: kept, but cut short" in listed
 
 
 def test_labels_that_do_not_match_the_frames(audio, folder_config, tmp_path):
@@ -254,3 +310,37 @@ def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
     sentence = done.stderr.strip().splitlines()[-1]
     assert sentence.startswith("error: ")
     assert "checkpoint" in sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import sys; sys.exit(5)", "it ends the program (exit 5)"),
+        ("def get_config():\n    raise KeyError('widht\\n did you mean \\'width\\'?')", "KeyError"),
+    ],
+)
+def test_a_config_file_that_ends_or_fails_is_one_sentence(tmp_path, text, words):
+    (tmp_path / "config.py").write_text(text)
+    flags = ("--config", tmp_path / "config.py", "--workdir", tmp_path / "run")
+    said = commands.run("experiments.audio", *flags, status=2).stderr
+    assert said.startswith("error: cannot read the config")
+    assert words in said
+    assert said.count("\n") == 1
+    assert "\\" not in said
+
+
+@pytest.mark.parametrize("flag", ["--workdir=~nouser/x", "--config.data.path=~nouser/x"])
+def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
+    flags = ("--config", "configs/audio_synthetic.py", "--workdir", tmp_path / "run", flag)
+    said = commands.run("experiments.audio", *flags, status=2).stderr
+    name = flag.removeprefix("--").partition("=")[0]
+    assert said == (
+        f"error: {name} is '~nouser/x', and there is no such user here: write the whole path\n"
+    )
+
+
+def test_an_interrupt_while_imports_run_is_one_sentence():
+    code = "import sys; sys.argv[0] = '-m'; import experiments; raise KeyboardInterrupt"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "error: interrupted\n")

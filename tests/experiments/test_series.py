@@ -1,7 +1,9 @@
 """Series of numbers: what files are read, and that every command takes a run of them."""
 
 import json
+import os
 import shutil
+import zipfile
 
 import jax.numpy as jnp
 import numpy as np
@@ -324,3 +326,42 @@ def test_an_audit_alone(tmp_path):
     run("experiments.series", *CONFIG, *TINY, "--workdir", tmp_path / "run", "--audit")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     assert "audited" in run("experiments.status", tmp_path).stdout
+
+
+def test_odd_files_of_a_folder_are_skipped_with_a_reason(tmp_path, monkeypatch):
+    write(tmp_path, "good.npy", np.zeros((5, 1)))
+    (tmp_path / "below").mkdir()
+    write(tmp_path / "below", "deep.npy", np.ones((5, 1)))
+    np.save(tmp_path / "x.npy", np.zeros((5, 1)))
+    (tmp_path / "x.npy").rename(tmp_path / os.fsdecode(b"caf\xe9.npy"))
+    (tmp_path / "a").symlink_to(".")
+    (tmp_path / "below" / "b").symlink_to("..")
+    os.mkfifo(tmp_path / "fifo.csv")
+    (tmp_path / "zero.npy").symlink_to("/dev/zero")
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (549755813888, 1), }"
+    header += b" " * (118 - len(header) - 1) + b"\n"
+    npy = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    (tmp_path / "claims.npy").write_bytes(npy + bytes(80))
+    with zipfile.ZipFile(tmp_path / "claims.npz", "w") as archive:
+        archive.writestr("x.npy", npy + bytes(80))
+    (tmp_path / "locked").mkdir()
+    scan = os.scandir
+
+    def refuse(folder):
+        if str(folder).endswith("locked"):
+            raise PermissionError(13, "Permission denied")
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    found = files.read_sequences(tmp_path, 1)
+    assert found.names == ("below/deep", "good")
+    reasons = {path.rsplit("/", 1)[-1]: reason for path, reason in found.skipped}
+    assert reasons.keys() == {
+        "a", "b", "caf\\udce9.npy", "claims.npy", "claims.npz", "fifo.csv", "locked", "zero.npy",
+    }  # fmt: skip
+    assert "links to a folder that is read already" in reasons["a"]
+    assert "Permission denied" in reasons["locked"]
+    assert "is no file" in reasons["fifo.csv"]
+    assert "is no file" in reasons["zero.npy"]
+    assert "not valid UTF-8" in reasons["caf\\udce9.npy"]
+    "".join(text for entry in found.skipped for text in entry).encode()

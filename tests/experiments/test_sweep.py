@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from configs import audio_synthetic, image_fashion_mnist, mi_staircase, mi_tasks
 from configs.audio import KEYS
-from cpc.files import flatten
+from cpc.files import flatten, read_json
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import run_dir
@@ -207,7 +207,7 @@ def test_what_is_done_is_skipped_and_what_fails_is_tried_again(jobs, capsys):
 
     assert run(jobs, breaks_once) == (["a", "b", "c"], 3)
     failed = jobs[1].folder / "failed.json"
-    assert json.loads(failed.read_text()) == {
+    assert read_json(failed) == {
         "status": 2, "error": "no such file; name another", "command": "command b",
     }  # fmt: skip
     assert "FAILED b: no such file; name another" in capsys.readouterr().out
@@ -223,7 +223,8 @@ def test_a_run_that_starts_is_no_longer_a_failed_one(tmp_path, config, monkeypat
     monkeypatch.setattr(run_dir, "is_first", lambda: is_first)
     for name in ("config.json", "failed.json"):  # it failed before it read the data
         (tmp_path / name).write_text("{}")
-    run_dir.open_run(str(tmp_path), config, KEYS, make_mesh(1))
+    with run_dir.open_run(str(tmp_path), config, KEYS, make_mesh(1)):
+        pass
     assert (tmp_path / "failed.json").exists() != is_first
 
 
