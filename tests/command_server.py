@@ -9,8 +9,13 @@ backend yet at that time, so that its flags and devices are those of the environ
 import json
 import os
 import runpy
+import signal
 import sys
+import time
 from collections.abc import Callable
+
+#: The status of a command that did not end.
+HUNG = 1000
 
 
 def serve() -> Callable[[], None]:
@@ -20,13 +25,30 @@ def serve() -> Callable[[], None]:
     import_what_commands_import()
     for line in iter(sys.stdin.readline, ""):
         request = json.loads(line)
+        signals, limit = request.pop("signals"), request.pop("limit")
         child = os.fork()
         if child == 0:
             answers.close()
             return lambda: become(**request)
-        _, status = os.waitpid(child, 0)
-        answers.write(f"{os.waitstatus_to_exitcode(status)}\n")
+        answers.write(f"{wait_for(child, signals, limit)}\n")
     return lambda: None
+
+
+def wait_for(child: int, signals: list[tuple[float, int]], limit: float) -> int:
+    """Return the exit status of a child that gets signals, each so many seconds after the last.
+
+    HUNG if it has to be killed when the limit is over.
+    """
+    for seconds, number in (*signals, (limit, signal.SIGKILL)):
+        end, done = time.monotonic() + seconds, 0
+        while time.monotonic() < end and not done:
+            done, status = os.waitpid(child, os.WNOHANG)
+            time.sleep(0 if done else 0.005)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        os.kill(child, number)
+    os.waitpid(child, 0)
+    return HUNG
 
 
 def import_what_commands_import() -> None:

@@ -8,7 +8,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 ROOT = pathlib.Path(__file__).parents[1]
 #: Most of a test's time is compilation, and most of that is LLVM polishing loops that run once:
@@ -29,6 +29,22 @@ def run(
     module: str, *flags: object, status: int = 0, how: Mapping[str, str] = ONE_DEVICE
 ) -> subprocess.CompletedProcess[str]:
     """Run `python -m module flags`, from the top of the repository; it has to end with `status`."""
+    done = run_anyhow(module, *flags, how=how)
+    words = " ".join(done.args)
+    assert done.returncode == status, (
+        f"{words} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    )
+    return done
+
+
+def run_anyhow(
+    module: str,
+    *flags: object,
+    how: Mapping[str, str] = ONE_DEVICE,
+    signals: Sequence[tuple[float, int]] = (),
+    limit: float = 1200.0,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that may end in any way; signals come each so many seconds after the last."""
     words = [module, *map(str, flags)]
     with tempfile.TemporaryDirectory() as folder:
         outputs = [pathlib.Path(folder) / name for name in ("stdout", "stderr")]
@@ -36,11 +52,15 @@ def run(
             "words": words,
             "environment": {**os.environ, **how},
             "outputs": list(map(str, outputs)),
+            "signals": [[seconds, int(number)] for seconds, number in signals],
+            "limit": limit,
         }
         code = _ask(request)
-        stdout, stderr = (path.read_text(encoding="utf-8") for path in outputs)
-    assert code == status, f"{' '.join(words)} ended with {code}\n{stdout}{stderr}"
-    return subprocess.CompletedProcess(words, code, stdout, stderr)
+        texts = [
+            path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+            for path in outputs
+        ]
+    return subprocess.CompletedProcess(words, code, *texts)
 
 
 def _ask(request: dict) -> int:

@@ -1,0 +1,1 @@
+"""A campaign against the whole: kills, damage, odd folders, odd configs, hostile exports."""

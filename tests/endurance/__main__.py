@@ -1,0 +1,85 @@
+"""Kills, damage, odd folders, odd configs, hostile exports: what of it the program survives.
+
+    python -m tests.endurance --seconds 3600
+    python -m tests.endurance --seconds 60 --seed 7 --only damage
+
+A seed names a campaign: the same one tries the same things in the same order, as far as time lets
+it. Every failure is printed with what was done. The status is 1 if there was any.
+"""
+
+import collections
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+from tests.endurance import commands, configs, damage, exports, folders, kills
+from tests.endurance.tries import OUTCOMES, SURVIVED, Try
+
+#: Campaign: its tries, and its share of the time.
+CAMPAIGNS = {
+    "damage": (damage.tries, 0.25),
+    "folders": (folders.tries, 0.1),
+    "configs": (configs.tries, 0.1),
+    "exports": (exports.tries, 0.05),
+    "commands": (commands.tries, 0.1),
+    "kills": (kills.tries, 0.4),
+}
+SECONDS = flags.DEFINE_float("seconds", 3600.0, "How long to go on.")
+SEED = flags.DEFINE_integer("seed", 0, "Of all that is drawn.")
+ONLY = flags.DEFINE_list("only", [], f"Campaigns: {', '.join(CAMPAIGNS)}; all by default.")
+
+
+def campaign(seconds: float, seed: int, only: list[str]) -> Iterator[tuple[str, Try]]:
+    """Yield tries of all campaigns, each for its share of the time."""
+    names = only or list(CAMPAIGNS)
+    total = sum(CAMPAIGNS[name][1] for name in names)
+    for name in names:
+        tries, weight = CAMPAIGNS[name]
+        rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            os.environ["CPC_DATA"] = str(Path(folder, "data"))
+            end = None
+            for one in tries(rng, Path(folder)):
+                yield name, one
+                end = end or time.monotonic() + seconds * weight / total  # from the first one on
+                if time.monotonic() > end:
+                    break
+
+
+def table(found: dict[str, collections.Counter]) -> str:
+    """Return the outcomes by campaign, as text."""
+    lines = [f"{'campaign':10}{'tried':>8}" + "".join(f"{name:>16}" for name in OUTCOMES)]
+    for name, count in found.items():
+        cells = "".join(f"{count[outcome]:16,}" for outcome in OUTCOMES)
+        lines.append(f"{name:10}{count.total():8,}{cells}")
+    return "\n".join(lines)
+
+
+def write(text: str) -> None:
+    """Show text at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def main(argv: list[str]) -> None:
+    """Go on until the time is over, and print the table."""
+    found: dict[str, collections.Counter] = {}
+    failures = 0
+    for name, one in campaign(SECONDS.value, SEED.value, ONLY.value):
+        found.setdefault(name, collections.Counter())[one.outcome] += 1
+        if one.outcome != SURVIVED:
+            failures += 1
+            write(f"{one.outcome}: {name}: {one.what}\n    {one.said}")
+    write(table(found))
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    app.run(main)

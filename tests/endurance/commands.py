@@ -1,0 +1,126 @@
+"""Commands beside the training that are killed: done again, they leave what a whole one leaves."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cpc.data import pack_folder, read_all
+from tests.commands import run_anyhow
+from tests.endurance.kills import TINY, judge, read_end, run_once, write_sounds
+from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SILENT, SURVIVED, Try
+
+HOW = {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+
+
+class Command(NamedTuple):
+    """What is killed: its words, where it writes, and what it has written."""
+
+    words: Callable[[Path], Sequence[object]]
+    read: Callable[[Path], Any]
+
+
+def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
+    """Yield kills of embed, export, sweep, and of one of two processes that make one pack."""
+    sounds, run = write_sounds(folder / "sounds"), folder / "run"
+    _, done = run_once(TINY, run, folder / "cache", ())
+    assert done.returncode == 0, done.stderr
+    commands = {
+        "embed": Command(
+            lambda to: (
+                "experiments.embed",
+                f"--workdir={run}",
+                f"--input={sounds}",
+                f"--output={to}/",
+            ),
+            lambda to: {path.name: path.read_bytes() for path in to.glob("**/*.npy")},
+        ),
+        "export": Command(
+            lambda to: ("experiments.export", f"--workdir={run}", f"--output={to}"),
+            lambda to: {
+                name: (to / name).read_bytes() for name in ("model.safetensors", "config.json")
+            },
+        ),
+        "sweep": Command(
+            lambda to: ("experiments.sweep", *TINY, f"--workdir={to}", "--grid=seed=0,1"),
+            lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")],
+        ),
+    }
+    wholes: dict[str, tuple[Any, float]] = {}
+    number = 0
+    while True:
+        number += 1
+        name = str(rng.choice([*commands, "pack"], p=[0.3, 0.3, 0.15, 0.25]))
+        if name == "pack":
+            yield kill_one_of_two(rng, sounds, folder / f"pack-{number}")
+            continue
+        command = commands[name]
+        if name not in wholes:
+            began = time.monotonic()
+            done = run_anyhow(*command.words(folder / f"{name}-whole"), how=HOW)
+            assert done.returncode == 0, done.stdout + done.stderr
+            wholes[name] = command.read(folder / f"{name}-whole"), time.monotonic() - began
+        want, seconds = wholes[name]
+        moment = round(float(rng.uniform(0, seconds)), 3)
+        to = folder / f"{name}-{number}"
+        signals = [(moment, signal.SIGKILL)]
+        done = run_anyhow(*command.words(to), how=HOW, signals=signals, limit=240.0)
+        outcome, said = judge(done, SURVIVED, "")
+        for _ in range(30):  # cells of a sweep outlive it, and are waited for
+            done = run_anyhow(*command.words(to), how=HOW, limit=240.0)
+            if done.returncode != 2 or "still runs" not in done.stderr:
+                break
+            time.sleep(1.0)
+        outcome, said = judge(done, outcome, said)
+        if outcome == SURVIVED and (done.returncode or command.read(to) != want):
+            outcome, said = SILENT, f"status {done.returncode}: {done.stderr[-300:]}"
+        yield Try(f"{name} killed after {moment} s", outcome, said)
+        shutil.rmtree(to, ignore_errors=True)
+
+
+def kill_one_of_two(rng: np.random.Generator, sounds: Path, path: Path) -> Try:
+    """Let two processes make one pack, and kill one: the other ends with a whole one."""
+    children = [fork(sounds, path) for _ in range(2)]
+    moment = float(rng.uniform(0, 0.1))
+    time.sleep(moment)
+    os.kill(children[0], signal.SIGKILL)
+    os.waitpid(children[0], 0)
+    what, end = f"pack by two, one killed after {moment:.4f} s", time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < end:
+        done, status = os.waitpid(children[1], os.WNOHANG)
+        if done:
+            break
+        time.sleep(0.01)
+    else:
+        os.kill(children[1], signal.SIGKILL)
+        os.waitpid(children[1], 0)
+        return Try(what, HUNG)
+    if os.waitstatus_to_exitcode(status):
+        return Try(what, CRASHED, f"the other ended with {status}")
+    right = read(sounds, path.with_name("whole-pack"))
+    outcome = SURVIVED if read(sounds, path) == right else SILENT
+    shutil.rmtree(path, ignore_errors=True)
+    return Try(what, outcome)
+
+
+def fork(sounds: Path, path: Path) -> int:
+    """Return a process that makes a pack."""
+    child = os.fork()
+    if child == 0:
+        try:
+            pack_folder(sounds, path, lambda text: None)
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return child
+
+
+def read(sounds: Path, path: Path) -> list:
+    """Return what a pack holds."""
+    packed = pack_folder(sounds, path, lambda text: None)
+    return [(packed.names[i], read_all(packed, i).tobytes()) for i in range(len(packed))]

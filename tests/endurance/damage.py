@@ -1,0 +1,193 @@
+"""Each file that a run leaves, damaged: read rightly, or said, never wrong without a word."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc import models
+from cpc.data import pack_folder, read_all
+from cpc.results import read_run
+from cpc.train import best_step, restore_params
+from experiments.command.run_dir import read_config
+from experiments.modality import read_modality
+from experiments.run import write_page
+from tests.endurance.kills import NUM_STEPS, TINY, run_once, write_sounds
+from tests.endurance.tries import Try, attempt
+
+#: Files that nothing reads, or whose damage the system itself finds.
+UNREAD = ("report.html", "README.md", "run.lock", "log.txt", "skipped.txt", "labels.tsv")
+
+
+def harm(rng: np.random.Generator, path: Path) -> str:
+    """Damage a file in place, and return how."""
+    content = bytearray(path.read_bytes())
+    kind = rng.choice(["flip", "flip", "flip", "flip", "cut", "empty", "longer", "noise", "gone"])
+    where = int(rng.integers(max(1, len(content))))
+    if kind == "flip" and content:
+        bit = int(rng.integers(8))
+        content[where] ^= 1 << bit
+        said = f"bit {bit} of byte {where} flipped"
+    elif kind == "gone":
+        path.unlink()
+        return "deleted"
+    elif kind in ("cut", "flip"):
+        content, said = content[:where], f"cut after {where} bytes"
+    elif kind == "empty":
+        content, said = bytearray(), "emptied"
+    elif kind == "longer":
+        content, said = content + bytes(rng.integers(0, 256, 100, np.uint8)), "100 bytes longer"
+    else:
+        content, said = bytearray(rng.integers(0, 256, len(content), np.uint8)), "all noise"
+    path.write_bytes(content)
+    return said
+
+
+def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
+    """Yield tries on copies of one run, of its export, and of the pack of its recordings."""
+    sounds, whole = write_sounds(folder / "sounds"), folder / "whole"
+    tasks = "--config.probe.tasks=('speakers',)", "--config.probe.features=('c','mfcc')"
+    run = (*TINY, *tasks, "--config.data.source=folder", f"--config.data.path={sounds}")
+    _, done = run_once(run, whole, folder / "cache", ())
+    assert done.returncode == 0, done.stderr
+    pack = folder / "pack"
+    pack_folder(sounds, pack, lambda text: None)
+    uses = {
+        "checkpoints": (whole, use_checkpoints),
+        "best": (whole, use_best),
+        "records": (whole, use_records),
+        "config": (whole, use_config),
+        "exported": (whole / "exported", use_export),
+        "pack": (pack, lambda path, said: use_pack(sounds, path, said)),
+    }
+    rights = {name: use(path, []) for name, (path, use) in uses.items()}
+    number = 0
+    while True:
+        number += 1
+        name = list(uses)[int(rng.integers(len(uses)))]
+        source, use = uses[name]
+        copy = folder / f"copy-{number}"
+        shutil.copytree(source, copy)  # times of change too: rot leaves those as they are
+        path = choose_file(rng, name, copy)
+        before = path.stat()
+        said = harm(rng, path)
+        if path.exists() and rng.random() < 0.7:
+            keep_times(path, before)
+        what = f"{name}: {path.relative_to(copy)} {said}"
+        yield attempt(what, partial(use, copy), is_same(rights[name], path))
+        if name == "records" and number % 5 == 0:
+            yield attempt(f"{what}, page", partial(show, copy), lambda found: True)
+        shutil.rmtree(copy)
+
+
+def choose_file(rng: np.random.Generator, name: str, copy: Path) -> Path:
+    """Return a file of a copy that this use reads."""
+    below = {
+        "checkpoints": "checkpoints/**/*",
+        "best": "checkpoints/*/meta/*",
+        "config": "config.json",
+    }
+    found = [path for path in sorted(copy.glob(below.get(name, "**/*"))) if path.is_file()]
+    if name == "records":
+        found = [p for p in found if p.parent.name not in ("exported", "tensorboard", "figures")]
+        found = [p for p in found if "checkpoints" not in p.parts]
+    found = [path for path in found if path.name not in UNREAD]
+    return found[int(rng.integers(len(found)))]
+
+
+def keep_times(path: Path, before: Any) -> None:
+    """Give a file its times of before."""
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+#: What a page lacks when a file is deleted; that it does, nobody needs to say.
+LACKS = {
+    "metrics.jsonl": ("metrics", "offsets", "scores"),
+    "scores.json": ("scores", "outcomes"),
+    "scores.npz": ("outcomes",),
+    "config.json": ("config",),
+    "environment.json": ("environment",),
+    "audit.json": ("audit",),
+}
+
+
+def is_same(right: Any, harmed: Path) -> Callable[[Any], bool]:
+    """Return whether a value is the right one, but for what was in a file that is gone."""
+    lacking = () if harmed.exists() else LACKS.get(harmed.name, ())
+
+    def compare(found: Any) -> bool:
+        if not lacking or not isinstance(right, dict):
+            return equal(found, right)
+        return all(found[name] == right[name] for name in right if name not in lacking)
+
+    return compare
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return whether two trees of arrays, numbers and texts are the same to the last bit."""
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(np.asarray(x), np.asarray(y)) for x, y in pairs)
+
+
+def use_checkpoints(path: Path, said: list[str]) -> Any:
+    """Return the newest state."""
+    return restore_params(path / "checkpoints", log=said.append)[0]
+
+
+def use_best(path: Path, said: list[str]) -> Any:
+    """Return which step is the best; that of a damaged one is not known, and it is not the best."""
+    best = best_step(path / "checkpoints")
+    restore_params(path / "checkpoints", log=said.append)
+    if not said:
+        try:
+            for step in (p.name for p in (path / "checkpoints").iterdir() if p.name.isdecimal()):
+                restore_params(path / "checkpoints", int(step))
+        except Exception as error:
+            said.append(str(error))
+    return best
+
+
+def use_config(path: Path, said: list[str]) -> Any:
+    """Return the recorded config."""
+    return json.dumps(read_config(path), sort_keys=True)
+
+
+def use_records(path: Path, said: list[str]) -> Any:
+    """Return all that the page and the tables have of a run, as text by part."""
+    run = read_run(path)
+    said += run.problems
+    if run.step < NUM_STEPS:
+        said.append(f"the records end at step {run.step}, as status and page show")
+    scores = run.scores.drop(columns="outcomes").to_json()
+    outcomes = [None if o is None else np.asarray(o.sums).tolist() for o in run.scores["outcomes"]]
+    return {
+        "metrics": run.metrics.to_json(), "offsets": run.offsets.to_json(), "scores": scores,
+        "outcomes": json.dumps(outcomes), "config": json.dumps(run.config),
+        "environment": json.dumps(run.environment), "audit": json.dumps(run.audit),
+    }  # fmt: skip
+
+
+def show(path: Path, said: list[str]) -> Any:
+    """Write the page."""
+    write_page(read_modality(path)[0], path)
+
+
+def use_export(path: Path, said: list[str]) -> Any:
+    """Return what the exported model makes of a sound."""
+    x = np.random.default_rng(0).normal(size=(1, 2560)).astype(np.float32)
+    return models.load(path)(x)
+
+
+def use_pack(sounds: Path, path: Path, said: list[str]) -> Any:
+    """Return all that a pack holds; where it is packed again, that is right too."""
+    recordings = pack_folder(sounds, path, lambda text: None)
+    samples = [read_all(recordings, i).tobytes() for i in range(len(recordings))]
+    return list(recordings.names), list(recordings.speakers), [hash(one) for one in samples]
