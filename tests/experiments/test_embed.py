@@ -179,7 +179,7 @@ def test_a_run_without_checkpoints_has_its_export(tmp_path):
         audio_model().variables["params"]["encoder"]["bias0"],
     )
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"its config\.json is gone"):  # asked for its config
+    with pytest.raises(UserError, match=r"cannot read .*config\.json"):  # asked for its config
         embed.read_model(tmp_path, None)
 
 
@@ -347,7 +347,7 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     ("arguments", "match"),
     [
         ((None, "in", "out.npz"), "give --workdir"),
-        (("run", "in", "out.npz"), "holds no run of audio, image"),
+        (("run", "in", "out.npz"), r"cannot read .*config\.json"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):
