@@ -106,7 +106,7 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
         state = "waiting"
     elif read(folder / "audit.json").get("is_all") and not len(run.metrics):
         state = "audited"
-    elif was_stopped(folder):
+    elif was_stopped(folder) or lock.was_released(folder):
         state = "stopped"
     else:
         state = "running" if process is None and is_fresh(run, now) else "dead"

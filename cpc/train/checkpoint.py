@@ -5,12 +5,12 @@ cut short is never listed; but it restores flipped bits without a word, hence th
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
 import pathlib
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -167,7 +167,7 @@ class Checkpoints:
         try:
             meta = _read_meta(path)
             check_same_shapes(shapes, meta["leaves"], path)
-            with _late_callbacks_dropped(), ocp.StandardCheckpointer() as reader:
+            with ocp.StandardCheckpointer() as reader:
                 arrays = reader.restore(path / "state", shapes)
             check_sums(arrays, meta["leaves"])
         except UserError:
@@ -317,7 +317,7 @@ def _read_params(path: pathlib.Path) -> tuple[dict[str, PyTree], dict[str, Any]]
     meta = _read_meta(path)
     wanted = nest(meta["leaves"], ("params", "extra", "ema"))
     how = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
-    with _late_callbacks_dropped(), ocp.PyTreeCheckpointer() as reader:
+    with ocp.PyTreeCheckpointer() as reader:
         args = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
         arrays = reader.restore(path / "state", args=args)
     check_sums(arrays, meta["leaves"])
@@ -336,18 +336,14 @@ def _read_meta(path: pathlib.Path) -> dict[str, Any]:
         return unseal(reader.restore(path / "meta"))
 
 
+@functools.cache
 def _silence_orbax() -> None:
+    """Silence orbax's messages, and the tracebacks that its threads print after an error.
+
+    When one leaf fails, orbax closes its event loop, and what reads or writes the others finds so.
+    """
     for name in ("absl", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-
-
-@contextlib.contextmanager
-def _late_callbacks_dropped() -> Iterator[None]:
-    """Silence what follows an error.
-
-    When one leaf fails, orbax closes its event loop, and the threads that read the others would
-    each print a traceback.
-    """
     shown = sys.unraisablehook
 
     def show_others(late: Any) -> None:
@@ -355,13 +351,6 @@ def _late_callbacks_dropped() -> Iterator[None]:
             shown(late)
 
     sys.unraisablehook = show_others
-    try:
-        yield
-    except Exception:
-        time.sleep(0.2)  # they come at once
-        raise
-    finally:
-        sys.unraisablehook = shown
 
 
 def _is_key(leaf: Any) -> bool:

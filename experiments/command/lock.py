@@ -48,14 +48,19 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
         file.truncate(0)
         file.write(_describe_owner())
         file.flush()
-        done = threading.Event()
+        done, has_crashed = threading.Event(), True
         threading.Thread(target=_beat, args=(folder / LOCK, done), daemon=True).start()
         try:
             yield
+            has_crashed = False
+        except (UserError, KeyboardInterrupt, SystemExit):
+            has_crashed = False
+            raise
         finally:
             done.set()
-            with contextlib.suppress(OSError):
-                file.truncate(0)
+            if not has_crashed:
+                with contextlib.suppress(OSError):
+                    file.truncate(0)
 
 
 def is_held(folder: pathlib.Path) -> bool | None:
@@ -68,6 +73,14 @@ def is_held(folder: pathlib.Path) -> bool | None:
     except OSError:  # no such file, as in runs of older versions; or no locks here
         return None
     return None if _owner(folder).get("host", platform.node()) != platform.node() else False
+
+
+def was_released(folder: pathlib.Path) -> bool:
+    """Return whether the last command in a run directory came to an end of its own."""
+    try:
+        return (folder / LOCK).stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _beat(path: pathlib.Path, done: threading.Event) -> None:

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import platform
@@ -9,6 +10,7 @@ import pytest
 from cpc.results import Score, write_scores
 from cpc.types import UserError
 from experiments import compare, status
+from experiments.command import lock
 from tests.small_run import probe_row, write_run
 
 
@@ -54,6 +56,33 @@ def test_states(runs):
     assert now.split() == ["now", "10", "of", "20", "2.00", "1.00", "–", "0:05", "running"]
     assert "python -m again" in text
     assert "1 done, 1 running, 1 stopped, 1 waiting, 1 dead, 1 failed" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (None, "stopped"),
+        (UserError("no room"), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (KeyError("a mistake of ours"), "dead"),
+    ],
+)
+def test_a_run_that_ended_by_itself_is_not_dead(tmp_path, error, state):
+    run = write_run(tmp_path / "run", step=10)
+
+    def end():
+        with lock.hold(run):
+            assert states(tmp_path) == {"run": "running"}
+            if error is not None:
+                raise error
+
+    with contextlib.suppress(UserError, KeyboardInterrupt, KeyError):
+        end()
+    assert states(tmp_path) == {"run": state}
+
+
+def states(root):
+    return {row.name: row.state for row in status.read_all(root)}
 
 
 def test_an_error_rate_is_in_the_table(tmp_path):
