@@ -12,10 +12,8 @@ import numpy as np
 
 from cpc.data import pack_folder, read_all
 from tests.commands import run_anyhow
-from tests.endurance.kills import TINY, judge, read_end, run_once, write_sounds
+from tests.endurance.kills import TINY, finished_run, judge, read_end
 from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SILENT, SURVIVED, Try
-
-HOW = {"XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
 
 
 class Command(NamedTuple):
@@ -27,9 +25,7 @@ class Command(NamedTuple):
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield kills of embed, export, sweep, and of one of two processes that make one pack."""
-    sounds, run = write_sounds(folder / "sounds"), folder / "run"
-    _, done = run_once(TINY, run, folder / "cache", ())
-    assert done.returncode == 0, done.stderr
+    run, sounds = finished_run()
     commands = {
         "embed": Command(
             lambda to: (
@@ -62,17 +58,17 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         command = commands[name]
         if name not in wholes:
             began = time.monotonic()
-            done = run_anyhow(*command.words(folder / f"{name}-whole"), how=HOW)
+            done = run_anyhow(*command.words(folder / f"{name}-whole"))
             assert done.returncode == 0, done.stdout + done.stderr
             wholes[name] = command.read(folder / f"{name}-whole"), time.monotonic() - began
         want, seconds = wholes[name]
         moment = round(float(rng.uniform(0, seconds)), 3)
         to = folder / f"{name}-{number}"
         signals = [(moment, signal.SIGKILL)]
-        done = run_anyhow(*command.words(to), how=HOW, signals=signals, limit=240.0)
+        done = run_anyhow(*command.words(to), signals=signals, limit=240.0)
         outcome, said = judge(done, SURVIVED, "")
         for _ in range(30):  # cells of a sweep outlive it, and are waited for
-            done = run_anyhow(*command.words(to), how=HOW, limit=240.0)
+            done = run_anyhow(*command.words(to), limit=240.0)
             if done.returncode != 2 or "still runs" not in done.stderr:
                 break
             time.sleep(1.0)

@@ -18,7 +18,7 @@ from cpc.train import best_step, restore_params
 from experiments.command.run_dir import read_config
 from experiments.modality import read_modality
 from experiments.run import write_page
-from tests.endurance.kills import NUM_STEPS, TINY, run_once, write_sounds
+from tests.endurance.kills import NUM_STEPS, finished_run
 from tests.endurance.tries import Try, attempt
 
 #: Files that nothing reads, or whose damage the system itself finds.
@@ -51,11 +51,7 @@ def harm(rng: np.random.Generator, path: Path) -> str:
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield tries on copies of one run, of its export, and of the pack of its recordings."""
-    sounds, whole = write_sounds(folder / "sounds"), folder / "whole"
-    tasks = "--config.probe.tasks=('speakers',)", "--config.probe.features=('c','mfcc')"
-    run = (*TINY, *tasks, "--config.data.source=folder", f"--config.data.path={sounds}")
-    _, done = run_once(run, whole, folder / "cache", ())
-    assert done.returncode == 0, done.stderr
+    whole, sounds = finished_run()
     pack = folder / "pack"
     pack_folder(sounds, pack, lambda text: None)
     uses = {

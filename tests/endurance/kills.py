@@ -1,8 +1,11 @@
 """Runs that are killed at random moments, and started again, end as if they never were."""
 
+import atexit
+import functools
 import json
 import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +14,7 @@ import numpy as np
 import soundfile
 
 from tests.command_server import HUNG as STATUS_HUNG
-from tests.commands import run_anyhow
+from tests.commands import ONE_DEVICE, run_anyhow
 from tests.endurance.tries import CRASHED, HUNG, SILENT, SURVIVED, Try
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -42,6 +45,19 @@ CONFIGS = {
 CLOCK = ("steps_per_second", "seconds", "crc32")
 
 
+@functools.cache
+def finished_run() -> tuple[Path, Path]:
+    """Return a run on packed files, with probes, and its sounds; made once a campaign."""
+    folder = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    sounds, run = write_sounds(folder / "sounds"), folder / "run"
+    tasks = "--config.probe.tasks=('speakers',)", "--config.probe.features=('c','mfcc')"
+    files = "--config.data.source=folder", f"--config.data.path={sounds}"
+    _, done = run_once((*TINY, *tasks, *files), run, folder / "cache", ())
+    assert done.returncode == 0, done.stdout + done.stderr
+    return run, sounds
+
+
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
     """Yield a try for each signal that arrived, when the run that it was sent to has ended."""
     sounds = write_sounds(folder / "sounds")
@@ -61,8 +77,10 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
             shutil.rmtree(folder / "whole")
         want, seconds = references[name]
         number += 1
-        # A cache of its own, so that packs, too, are cut short.
+        # A cache of its own, so that packs, too, are cut short; but what is compiled is shared.
         workdir, cache = folder / f"run-{number}", folder / f"cache-{number}"
+        cache.mkdir()
+        (cache / "compiled").symlink_to(folder / "cache" / "compiled")
         sent, outcome, said = [], SURVIVED, ""
         for _ in range(int(rng.integers(1, 5))):
             how = SIGNALS[rng.integers(len(SIGNALS))]
@@ -87,7 +105,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence):
     """Run the command; returns what it left, if it came to its end, and how it ended."""
-    how = {"CPC_DATA": str(cache), "XLA_FLAGS": "", "JAX_PLATFORMS": "cpu"}
+    how = {**ONE_DEVICE, "CPC_DATA": str(cache)}
     done = run_anyhow(
         "experiments.audio", *flags, f"--workdir={workdir}", how=how, signals=signals, limit=120.0
     )
