@@ -24,7 +24,7 @@ class Command(NamedTuple):
 
 
 def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
-    """Yield kills of embed, export, sweep, and of one of two processes that make one pack."""
+    """Yield kills of embed, export, sweep, reproduce, and of one of two that make one pack."""
     run, sounds = finished_run()
     commands = {
         "embed": Command(
@@ -47,11 +47,15 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
             lambda to: [read_end(to / name) for name in ("seed=0", "seed=1")],
         ),
     }
+    commands["reproduce"] = Command(
+        lambda to: ("experiments.reproduce", "--figure=3", "--scale=smoke", f"--workdir={to}"),
+        lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))],
+    )
     wholes: dict[str, tuple[Any, float]] = {}
     number = 0
     while True:
         number += 1
-        name = str(rng.choice([*commands, "pack"], p=[0.3, 0.3, 0.15, 0.25]))
+        name = str(rng.choice([*commands, "pack"], p=[0.25, 0.25, 0.125, 0.125, 0.25]))
         if name == "pack":
             yield kill_one_of_two(rng, sounds, folder / f"pack-{number}")
             continue

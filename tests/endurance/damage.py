@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from configs import audio
 from cpc import models
 from cpc.data import pack_folder, read_all
+from cpc.files import flatten
 from cpc.results import read_run
 from cpc.train import best_step, restore_params
 from experiments.command.run_dir import read_config
@@ -152,8 +154,9 @@ def use_best(path: Path, said: list[str]) -> Any:
 
 
 def use_config(path: Path, said: list[str]) -> Any:
-    """Return the recorded config."""
-    return json.dumps(read_config(path), sort_keys=True)
+    """Return the recorded config, without keys that nothing reads: a seal whose name is hit."""
+    config = flatten(read_config(path))
+    return json.dumps({name: config[name] for name in flatten(audio.KEYS)}, sort_keys=True)
 
 
 def use_records(path: Path, said: list[str]) -> Any:
