@@ -104,7 +104,7 @@ def check(kind: str, settings: dict[str, Any]) -> None:
     check_batch_size(config.data.batch_size, mesh)
     check_run(modality, config)
     check_memory(config, mesh, *modality.loss_sizes(config))
-    if kind == "image":  # whose data are fetched
+    if kind == "image" or config.data.source == "voices":  # whose data are fetched
         return
     data = modality.load_data(config, lambda text: None)
     problem = modality.make_problem(config, data, mesh)
