@@ -1,5 +1,6 @@
 """The command line: flags, and errors in one sentence."""
 
+import functools
 import io
 import os
 import pathlib
@@ -7,9 +8,10 @@ import shlex
 import signal
 import sys
 import textwrap
+import threading
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -61,7 +63,16 @@ def run(
     logging.set_verbosity(logging.ERROR)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a log file shows each line as it comes
+    sys.unraisablehook = functools.partial(interrupt_again, shown=sys.unraisablehook)
     app.run(lambda argv: _guard(main, argv[1:], takes_folders), flags_parser=_parse)
+
+
+def interrupt_again(late: Any, shown: Callable[[Any], object]) -> None:
+    """Send a Ctrl-C anew that came within a callback of a library, where Python would drop it."""
+    if issubclass(late.exc_type, KeyboardInterrupt):
+        threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        shown(late)
 
 
 def _guard(main, words, takes_folders):

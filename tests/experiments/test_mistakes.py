@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 import types
 
 import numpy as np
@@ -17,6 +18,7 @@ import soundfile
 from cpc.data import read_folder
 from cpc.types import UserError
 from experiments import memory
+from experiments.command import cli
 from tests import commands
 from tests.commands import ONE_DEVICE
 
@@ -337,6 +339,21 @@ def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
     assert said == (
         f"error: {name} is '~nouser/x', and there is no such user here: write the whole path\n"
     )
+
+
+def test_an_interrupt_that_a_callback_swallows_comes_again():
+    said = []
+
+    def swallow():
+        cli.interrupt_again(types.SimpleNamespace(exc_type=KeyboardInterrupt), said.append)
+        time.sleep(10)
+
+    with pytest.raises(KeyboardInterrupt):
+        swallow()
+    assert not said
+    other = types.SimpleNamespace(exc_type=ValueError)
+    cli.interrupt_again(other, said.append)
+    assert said == [other]
 
 
 def test_an_interrupt_while_imports_run_is_one_sentence():
