@@ -1,5 +1,6 @@
 """Commands beside the training that are killed: done again, they leave what a whole one leaves."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -52,10 +53,8 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
         lambda to: [read_end(path.parent) for path in sorted(to.glob("*/metrics.jsonl"))],
     )
     wholes: dict[str, tuple[Any, float]] = {}
-    number = 0
-    while True:
-        number += 1
-        name = str(rng.choice([*commands, "pack"], p=[0.25, 0.25, 0.125, 0.125, 0.25]))
+    order = [str(name) for name in rng.permutation([*commands, "pack"])]
+    for number, name in enumerate(itertools.cycle(order)):
         if name == "pack":
             yield kill_one_of_two(rng, sounds, folder / f"pack-{number}")
             continue
