@@ -80,12 +80,12 @@ SEAL = "crc32"
 
 
 def seal(value: Any) -> dict[str, Any]:
-    """Return a mapping as JSON can hold it, and with it the checksum of its content.
+    """Return a mapping as JSON can hold it, and with it the checksum of its content, made anew.
 
     >>> seal({"step": 3})
     {'step': 3, 'crc32': '08b1f3bf'}
     """
-    content = plain(value)
+    content = {name: one for name, one in plain(value).items() if name != SEAL}
     return {**content, SEAL: _sum(content)}
 
 

@@ -6,6 +6,7 @@ import importlib
 import io
 import json
 import pathlib
+import shutil
 import sys
 
 import jax
@@ -78,6 +79,26 @@ def test_the_same_command_again_measures_only_what_is_missing(experiment, quick,
     monkeypatch.setattr(experiment, "experiments", lambda quick: measured)
     left_out = {name: one for name, one in findings.items() if name != "identity"}
     (workdir / "nce.json").write_text(json.dumps(left_out))
+    run(experiment, workdir)
+    assert calls == ["identity"]
+    assert json.loads((workdir / "nce.json").read_text()) == findings
+
+
+def test_a_finding_with_a_changed_digit_is_measured_again(experiment, quick, tmp_path, monkeypatch):
+    findings = json.loads((quick[0] / "nce.json").read_text())
+    calls = []
+    monkeypatch.setattr(
+        experiment,
+        "experiments",
+        lambda quick: {
+            name: lambda name=name: calls.append(name) or findings[name] for name in findings
+        },
+    )
+    damaged = json.loads(json.dumps(findings))
+    damaged["identity"]["rows"][0]["measured"] += 1e-3
+    workdir = tmp_path / "nce"
+    shutil.copytree(quick[0], workdir)
+    (workdir / "nce.json").write_text(json.dumps(damaged))
     run(experiment, workdir)
     assert calls == ["identity"]
     assert json.loads((workdir / "nce.json").read_text()) == findings
