@@ -5,6 +5,7 @@ import fcntl
 import json
 import math
 import os
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
         sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def remove_parts(folder: Path, older_seconds: float = 3600.0) -> None:
+    """Remove what killed processes were writing into a folder, and one level below."""
+    for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):
+        with contextlib.suppress(OSError):  # another process was faster
+            if time.time() - part.stat().st_mtime > older_seconds:
+                part.unlink()
 
 
 def sync_folder(folder: Path) -> None:

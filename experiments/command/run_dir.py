@@ -18,6 +18,7 @@ from cpc.files import (
     plain,
     read_arrays,
     read_json,
+    remove_parts,
     write_arrays,
     write_sealed,
     write_text,
@@ -51,6 +52,7 @@ def open_run(
             path.mkdir(parents=True, exist_ok=True)
             if is_first():
                 stack.enter_context(lock.hold(path))
+                remove_parts(path)
             # After a mistake in the data section nothing is there that could be mixed.
             if {item.name for item in path.iterdir()} - set(BEFORE_DATA):
                 recorded = read_config(path)

@@ -1,5 +1,7 @@
 """A run directory is of one config, whatever happens to the file that says which."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -61,3 +63,15 @@ def test_two_commands_do_not_share_a_run(tmp_path):
         pytest.raises(UserError, match="is in use by process"),
     ):
         open_again(tmp_path, config)
+
+
+def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_path):
+    old, deep, new = "scores.json.7.part", "probes/done.json.7.part", "scores.json.8.part"
+    (tmp_path / "probes").mkdir()
+    for name in (old, deep, new):
+        (tmp_path / name).write_text("{")
+    for name in (old, deep):
+        os.utime(tmp_path / name, (0, 0))
+    with open_run(str(tmp_path), audio_synthetic.get_config(), KEYS, make_mesh(1)):
+        left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
+    assert left == {new}
