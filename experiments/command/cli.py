@@ -1,5 +1,6 @@
 """The command line: flags, and errors in one sentence."""
 
+import contextlib
 import functools
 import io
 import os
@@ -10,10 +11,12 @@ import sys
 import textwrap
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
+from jaxlib import xla_client
 from ml_collections import config_flags
 
 from cpc.files import flatten
@@ -61,6 +64,8 @@ def run(
         if name in flags.FLAGS:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
+    # Pillow's warning of large images: those that are too large are said in a sentence of ours.
+    warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # a log file shows each line as it comes
     sys.unraisablehook = functools.partial(interrupt_again, shown=sys.unraisablehook)
@@ -80,6 +85,7 @@ def _guard(main, words, takes_folders):
         fail(f"{words[0]!r} is not a flag: flags begin with --; see --help")
     try:
         check_homes(words)
+        check_xla_flags()
         main(words) if takes_folders else main()
         leave_processes()
     except UserError as error:
@@ -113,6 +119,32 @@ def check_homes(words: Sequence[str] = ()) -> None:
                 raise UserError(
                     f"{name} is {value!r}, and there is no such user here: write the whole path"
                 ) from None
+
+
+def check_xla_flags() -> None:
+    """Let a child process read XLA_FLAGS first: XLA ends the process at one that it does not know.
+
+    Raises:
+        UserError: it did; says what it said.
+    """
+    if not os.environ.get("XLA_FLAGS"):
+        return
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writing, sys.stderr.fileno())
+        with contextlib.suppress(Exception):
+            xla_client.make_cpu_client()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, errors="replace") as pipe:
+        said = pipe.read()
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        errors = [line.partition("] ")[2] for line in said.splitlines() if line[:1] in "EF"]
+        reason = next(filter(None, errors), "it gives no reason").rstrip(".")
+        raise UserError(
+            f"XLA cannot read the environment's XLA_FLAGS ({reason}): correct it there, or unset it"
+        )
 
 
 def fail(sentence: str, status: int = 2) -> NoReturn:

@@ -341,6 +341,21 @@ def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("--xla_nope=3", "(Unknown flag in XLA_FLAGS: --xla_nope=3)"),
+        ("--xla_cpu_enable_fast_math=maybe", "(Couldn't interpret value maybe for flag"),
+    ],
+)
+def test_xla_flags_that_end_the_process_are_one_sentence(tmp_path, flags, words):
+    how = {**commands.ONE_DEVICE, "XLA_FLAGS": flags}
+    command = "--config", "configs/audio_synthetic.py", "--workdir", tmp_path / "run"
+    said = commands.run("experiments.audio", *command, how=how, status=2).stderr
+    assert said.startswith(f"error: XLA cannot read the environment's XLA_FLAGS {words}")
+    assert said.count("\n") == 1
+
+
 def test_an_interrupt_that_a_callback_swallows_comes_again():
     said = []
 
