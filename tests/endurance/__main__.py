@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import app, flags, logging
 
 from tests.endurance import commands, configs, damage, exports, folders, kills
 from tests.endurance.tries import OUTCOMES, SURVIVED, Try
@@ -70,6 +70,7 @@ def write(text: str) -> None:
 
 def main(argv: list[str]) -> None:
     """Go on until the time is over, and print the table."""
+    logging.set_verbosity(logging.ERROR)  # JAX tells of each platform that is not there
     found: dict[str, collections.Counter] = {}
     failures = 0
     for name, one in campaign(SECONDS.value, SEED.value, ONLY.value):
