@@ -13,7 +13,7 @@ from configs import audio
 
 
 def get_config() -> Any:
-    """The paper's network, a quarter as wide, on recordings that anyone can have."""
+    """Contexts of log-mel energies, on recordings that anyone can have."""
     c = audio.get_config()
     c.num_steps = 1200
     c.log_every = 50
@@ -21,9 +21,14 @@ def get_config() -> Any:
     c.data.source = "voices"
     c.data.window_samples = 20480  # 1.28 s: 128 latents
     c.data.batch_size = 8
+    c.model.encoder = "log_mel"  # the paper: convolutions over the waveform
+    c.model.padding = "same"  # latents see 20 ms ahead; the paper does not say
     c.model.width = 128  # the paper: 512
     c.model.context_width = 256  # as in the paper
     c.model.num_offsets = 12
+    c.loss.cosine = True  # the paper: dot products
+    c.negatives.temperature = 0.1
+    c.negatives.shards = 4  # negatives of two windows: half the time of a step
     c.optim.learning_rate = 2e-3  # the paper: 2e-4, for 300,000 steps
     c.evaluate.num_windows = 128
     c.probe.tasks = ("phones", "speakers")

@@ -9,7 +9,7 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 
-from configs import audio_voices
+from configs import audio_voices_paper
 from cpc import data
 from cpc.models import GRU, gru
 from cpc.train import choose_devices, make_mesh, put_batch
@@ -25,7 +25,7 @@ from experiments.command.config import Config
 def main() -> None:
     """Time the step, its parts, and the matrix product that is the machine's ceiling."""
     sizes = read_sizes()
-    config = audio_voices.get_config()
+    config = audio_voices_paper.get_config()
     for section in (config.model, config.data):
         section.update({name: value for name, value in sizes.items() if name in section})
     config.negatives.shards = num_shards = sizes["num_shards"]

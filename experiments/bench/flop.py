@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.models import ConvEncoder
+from cpc.models import ConvEncoder, LogMelEncoder
 from cpc.models.geometry import output_lengths
 from cpc.types import PyTree
 
@@ -25,7 +25,9 @@ class Flop(NamedTuple):
     criterion: int
 
 
-def count_flop(params: PyTree, encoder: ConvEncoder, batch_size: int, window_samples: int) -> Flop:
+def count_flop(
+    params: PyTree, encoder: ConvEncoder | LogMelEncoder, batch_size: int, window_samples: int
+) -> Flop:
     """Operations that the products of a step need, a multiplication and an addition being two.
 
     As the network's formulas have them: an encoder that shares products does fewer, so that its
@@ -38,15 +40,17 @@ def count_flop(params: PyTree, encoder: ConvEncoder, batch_size: int, window_sam
         predictor               2 A h d
         criterion               2 A (b t) d
 
-    each three times, but the first convolution twice: the waveform needs no gradient.
+    each three times, but the first convolution twice: the waveform needs no gradient. The Fourier
+    transform and the filters of log-mel energies are not counted.
 
     Elementwise work, norms and the optimizer are not counted, nor is what the program computes
     beyond need, such as scores of anchors without a positive: the rate that follows is a lower one.
     """
     frames = output_lengths(encoder.layers, encoder.pads, window_samples)
+    weights = params["encoder"].get("convolutions", params["encoder"])  # log-mel energies have none
     layers = [
-        2 * batch_size * count * _size(params["encoder"][f"kernel{i}"])
-        for i, count in enumerate(frames)
+        2 * batch_size * count * _size(weights[f"kernel{i}"])
+        for i, count in enumerate(frames[-encoder.num_layers :])
     ]
     latents = batch_size * frames[-1]
     matrices = [leaf for leaf in _leaves(params["context"]) if len(leaf.shape) > 1]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from configs import (
     audio_librispeech,
     audio_synthetic,
-    audio_voices,
+    audio_voices_paper,
     image_fashion_mnist,
     image_imagenet,
 )
@@ -128,8 +128,8 @@ OPEN = (
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
-    "model.context_width", "negatives.shards", "optim.learning_rate", "optim.schedule",
-    "optim.warmup_steps", "evaluate.num_windows",
+    "model.context_width", "loss.cosine", "negatives.temperature", "negatives.shards",
+    "optim.learning_rate", "optim.schedule", "optim.warmup_steps", "evaluate.num_windows",
 )  # fmt: skip
 SCALES = {
     "smoke": Scale(
@@ -142,6 +142,8 @@ SCALES = {
                 "data.batch_size": 8,
                 "model.width": 16,
                 "model.context_width": 16,
+                "loss.cosine": False,
+                "negatives.temperature": 1.0,
                 "negatives.shards": 1,
                 "optim.warmup_steps": 2,
                 "evaluate.num_windows": 16,
@@ -183,6 +185,8 @@ SCALES = {
                 "data.batch_size": 8,
                 "model.width": 128,
                 "model.context_width": 256,
+                "loss.cosine": False,
+                "negatives.temperature": 1.0,
                 "negatives.shards": 1,
                 "optim.learning_rate": 2e-3,
                 "optim.schedule": "cosine",
@@ -223,7 +227,11 @@ SCALES = {
         seconds_of_table_1=0,
     ),
 }
-DATA = {"synthetic": audio_synthetic, "voices": audio_voices, "librispeech": audio_librispeech}
+DATA = {
+    "synthetic": audio_synthetic,
+    "voices": audio_voices_paper,
+    "librispeech": audio_librispeech,
+}
 #: The data of a scale, if none are named.
 DEFAULT_DATA = {"smoke": "synthetic", "small": "voices", "paper": "librispeech"}
 #: What may be asked for, and the cells that it needs.

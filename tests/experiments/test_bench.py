@@ -9,8 +9,17 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import audio_voices
-from cpc.models import CPC, GRU, LSTM, CausalConv, CausalTransformer, ConvEncoder, LinearPredictor
+from configs import audio_voices_paper
+from cpc.models import (
+    CPC,
+    GRU,
+    LSTM,
+    CausalConv,
+    CausalTransformer,
+    ConvEncoder,
+    LinearPredictor,
+    LogMelEncoder,
+)
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.types import UserError
 from experiments.bench import cpc_jax, criterion, info_nce_jax, versus
@@ -40,6 +49,13 @@ def test_flop_by_hand():
     pairs = 2 * (9 + 8)
     assert flop.predictor == 3 * 2 * pairs * 5 * 3
     assert flop.criterion == 3 * 2 * pairs * 20 * 3
+
+
+def test_flop_of_log_mel_energies_are_those_of_the_convolutions_after_them():
+    encoder = LogMelEncoder(3, kernels=(3, 1), num_mels=5)
+    flop = count_flop(shapes(encoder, GRU(5), 1, 2, 1600), encoder, 2, 1600)
+    first, second = 2 * 2 * 10 * (3 * 5 * 3), 2 * 2 * 10 * (3 * 3)
+    assert flop.encoder == 2 * first + 3 * second
 
 
 @pytest.mark.parametrize(("context", "matrices"), [
@@ -245,7 +261,7 @@ def test_our_side_times_every_part(monkeypatch):
 
 def test_the_gru_is_timed_by_steps_at_once(monkeypatch):
     """The loops of each case have the unrolling that it is named by, and all give one value."""
-    config, scan, unrolled = audio_voices.get_config(), jax.lax.scan, []
+    config, scan, unrolled = audio_voices_paper.get_config(), jax.lax.scan, []
     config.model.update(width=4, context_width=8)
     config.data.update(batch_size=2, window_samples=1600)
     params = GRU(8).init(jax.random.key(0), jnp.zeros((2, 10, 4)))["params"]

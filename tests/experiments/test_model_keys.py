@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import audio_voices, image_fashion_mnist
+from configs import audio_voices_paper, image_fashion_mnist
 from cpc.types import UserError
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData, Phones
@@ -26,7 +26,7 @@ class Look:
     """Shapes of a config's model, and the program of its gradient."""
 
     def __init__(self, kind, **keys):
-        self.config = {"audio": audio_voices, "image": image_fashion_mnist}[kind].get_config()
+        self.config = {"audio": audio_voices_paper, "image": image_fashion_mnist}[kind].get_config()
         self.config.model.width = self.config.model.context_width = 32
         self.config.model.update(keys)
         if kind == "audio":
@@ -133,7 +133,7 @@ def test_a_key_changes_what_it_names(kind, key):
 
 
 @pytest.mark.parametrize(("kind", "config"), [
-    ("audio", audio_voices), ("image", image_fashion_mnist)
+    ("audio", audio_voices_paper), ("image", image_fashion_mnist)
 ])  # fmt: skip
 def test_every_key_is_in_the_table(kind, config):
     assert set(config.get_config().model) == set(TABLES[kind])
@@ -170,17 +170,17 @@ def test_an_audit_has_a_label_for_each_latent(padding):
 
 
 def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
-    recorded = audio_voices.get_config().to_dict()
+    recorded = audio_voices_paper.get_config().to_dict()
     del recorded["model"]["encoder"]
     config = upgrade(recorded, MODALITIES["audio"].keys)
-    assert audio.build_encoder(config) == audio.build_encoder(audio_voices.get_config())
+    assert audio.build_encoder(config) == audio.build_encoder(audio_voices_paper.get_config())
 
 
 @pytest.mark.parametrize(("key", "value"), [
     ("encoder", "mel"), ("context", "rnn"), ("dtype", "float16"), ("norm", "no"), ("padding", "no")
 ])  # fmt: skip
 def test_a_word_that_means_nothing_is_refused(key, value):
-    config = audio_voices.get_config()
+    config = audio_voices_paper.get_config()
     config.model[key] = value
     with pytest.raises(UserError, match=value):
         check_run(MODALITIES["audio"], config)

@@ -195,7 +195,7 @@ def test_another_table_joins_the_folder(tmp_path):
     recorded = json.loads((tmp_path / "sweep.json").read_text())
     assert list(recorded["cells"]) == ["mixed,seed=0", "steps-2,seed=0", "steps-20,seed=0"]
     assert recorded["reproduction"]["parts"] == ["table 2", "figure 3"]
-    assert "Runs of audio (voices): 10" in recorded["reproduction"]["size"]
+    assert "Runs of audio (voices_paper): 10" in recorded["reproduction"]["size"]
 
 
 def test_probes_may_change_between_two_starts(tmp_path):
