@@ -56,6 +56,11 @@ KEYS = {
         "context": Key("gru", "the network of c", words=("gru", "lstm", "conv", "transformer")),
         "context_width": Key(256, "of c, as in the paper", low=1, high=WIDEST),
         "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
+        "predictor": Key(
+            "linear",
+            "of the latents ahead, from c: the paper's W_k, or W_k of a layer that they share",
+            words=("linear", "hidden", "transformer"),
+        ),
         "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },

@@ -82,11 +82,16 @@ NEGATIVES = {
 }
 
 OPTIM = {
-    "learning_rate": Key(2e-3, "of Adam, after the warm-up", above=0),
+    "name": Key(
+        "adam",
+        "of the optimizer; muon orthogonalizes matrices and leaves the rest to Adam",
+        words=("adam", "lion", "muon"),
+    ),
+    "learning_rate": Key(2e-3, "after the warm-up", above=0),
     "warmup_steps": Key(100, "steps over which the learning rate rises from 0", low=0),
-    "schedule": Key("cosine", "of the learning rate", words=("cosine", "constant")),
+    "schedule": Key("cosine", "of the learning rate", words=("cosine", "linear", "constant")),
     "clip_norm": Key(0.0, "largest norm of a gradient; 0: any", low=0),
-    "weight_decay": Key(0.0, "of Adam (decoupled); 0: none", low=0),
+    "weight_decay": Key(0.0, "decoupled; 0: none", low=0),
     "ema_decay": Key(
         0.0, "of the running average of parameters that is evaluated; 0: none", low=0, below=1
     ),

@@ -178,6 +178,7 @@ def make_step(
         warmup_steps=config.optim.warmup_steps,
         num_steps=config.num_steps,
         schedule=config.optim.schedule,
+        name=config.optim.name,
         clip_norm=config.optim.clip_norm,
         weight_decay=config.optim.weight_decay,
     )

@@ -19,7 +19,7 @@ from cpc.models.load import (
 )
 from cpc.models.log_mel import LogMelEncoder
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
-from cpc.models.predictors import LinearPredictor
+from cpc.models.predictors import HiddenPredictor, LinearPredictor, TransformerPredictor
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.stream import stream_contexts, stream_latents
@@ -28,9 +28,17 @@ from cpc.models.stream import stream_contexts, stream_latents
 #: padding, dtype and remat by name.
 AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
 
+#: Predictors by the word that a config has for them. All take the number of offsets and a width.
+PREDICTORS = {
+    "linear": LinearPredictor,
+    "hidden": HiddenPredictor,
+    "transformer": TransformerPredictor,
+}
+
 #: All that the description of an exported model may name: it can call nothing else.
 DESCRIBED = (
-    *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer, LinearPredictor),
+    *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer),
+    *PREDICTORS.values(),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
 )
 
@@ -42,12 +50,14 @@ __all__ = [
     "EXPORTED",
     "GRU",
     "LSTM",
+    "PREDICTORS",
     "WEIGHTS",
     "Baseline",
     "CausalConv",
     "CausalTransformer",
     "ConvEncoder",
     "GaussianConditional",
+    "HiddenPredictor",
     "ImageCPC",
     "JointCritic",
     "LinearPredictor",
@@ -60,6 +70,7 @@ __all__ = [
     "SeparableCritic",
     "SmallConvEncoder",
     "Stage",
+    "TransformerPredictor",
     "check_offsets",
     "embed_with",
     "end_at",

@@ -1,4 +1,4 @@
-"""Adam with warm-up, a constant or cosine schedule, clipping and weight decay."""
+"""Adam, Lion or Muon with warm-up, a constant or cosine schedule, clipping and weight decay."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from cpc.types import UserError
 
@@ -18,6 +19,7 @@ def make_optimizer(
     warmup_steps: int = 0,
     num_steps: int,
     schedule: str = "constant",
+    name: str = "adam",
     clip_norm: float = 0.0,
     weight_decay: float = 0.0,
     b1: float = 0.9,
@@ -26,11 +28,13 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, Schedule]:
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
+    `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023; its own momenta) or "muon"
+    (Jordan et al. 2024: matrices by orthogonalized momentum, all else by Adam with Nesterov's).
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
     (Loshchilov and Hutter 2019) and spares vectors and scalars: biases, scales of norms.
 
     Raises:
-        UserError: an unknown schedule, or numbers that cannot be meant.
+        UserError: an unknown name or schedule, or numbers that cannot be meant.
     """
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:
@@ -39,12 +43,22 @@ def make_optimizer(
             "0 switches them off."
         )
     matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) > 1, params)  # noqa: E731
-    adam = (
-        optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay, mask=matrices)
-        if weight_decay
-        else optax.adam(rate, b1, b2, eps)
-    )
-    return (optax.chain(optax.clip_by_global_norm(clip_norm), adam) if clip_norm else adam), rate
+    decay = {"weight_decay": weight_decay, "mask": matrices}
+    if name == "lion":
+        own = optax.lion(rate, **decay)
+    elif name == "muon":
+        own = optax.contrib.muon(
+            rate, weight_decay=weight_decay, weight_decay_mask=matrices, adam_b1=b1, adam_b2=b2
+        )
+    elif name != "adam":
+        raise UserError(f"Unknown optimizer {name!r}; choose 'adam', 'lion' or 'muon'.")
+    else:
+        own = (
+            optax.adamw(rate, b1, b2, eps, **decay)
+            if weight_decay
+            else optax.adam(rate, b1, b2, eps)
+        )
+    return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
 
 
 def make_schedule(

@@ -16,7 +16,7 @@ from cpc.files import write_sealed
 from cpc.models import (
     AUDIO_ENCODERS,
     CPC,
-    LinearPredictor,
+    PREDICTORS,
     Model,
     make_model,
 )
@@ -71,7 +71,7 @@ def build_model(config: Config) -> Model:
             CONTEXTS[options.context](
                 options.context_width, options.context_layers, dtype=encoder.dtype
             ),
-            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
+            PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=encoder.dtype),
         )
     )
 

@@ -193,6 +193,7 @@ SHARED = {
     "eval_every": Case(20, of_fit("eval_every"), 20),
     "save_every": Case(20, of_fit("save_every"), 20),
     "data.num_threads": Case(5, of_fit("num_threads"), 5),
+    "optim.name": Case("muon", of_step("make_optimizer", "name"), "muon"),
     "optim.learning_rate": Case(0.5, of_step("make_optimizer", "learning_rate"), 0.5),
     "optim.warmup_steps": Case(3, of_step("make_optimizer", "warmup_steps"), 3),
     "optim.schedule": Case("constant", of_step("make_optimizer", "schedule"), "constant"),

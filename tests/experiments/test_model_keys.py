@@ -96,6 +96,7 @@ AUDIO = {
     "context": ("transformer", lambda look: "attention0" in look.params["context"]),
     "context_width": (64, lambda look: look.first.c.shape[-1] == 64),
     "context_layers": (2, lambda look: "recurrent1" in look.params["context"]),
+    "predictor": ("hidden", lambda look: "hidden" in look.params["predictor"]),
     "num_offsets": (3, lambda look: look.first.predictions.shape[2] == 3),
     "remat": (True, lambda look: "checkpoint" in look.gradient or "remat" in look.gradient),
     "dtype": ("bfloat16", computes_in_bfloat16),

@@ -64,10 +64,39 @@ def test_weight_decay_spares_vectors():
     np.testing.assert_array_equal(after["bias"], 1.0)
 
 
+def test_lion_moves_by_signs_and_muon_along_orthogonal_matrices():
+    rng = np.random.default_rng(0)
+    gradients = {
+        "w": jnp.asarray(rng.normal(size=(4, 4)), jnp.float32),
+        "b": jnp.array([3.0, -0.1]),
+    }
+    params = jax.tree.map(jnp.zeros_like, gradients)
+    lion, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name="lion")
+    moved = updates_of(lion, gradients, params, 1)
+    np.testing.assert_allclose(moved["w"], -0.1 * np.sign(gradients["w"]), rtol=1e-6)
+    muon, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name="muon")
+    moved = updates_of(muon, gradients, params, 1)
+    # Five Newton-Schulz steps bring singular values to about 1, from 0.7 to 1.2.
+    sizes = np.linalg.svd(moved["w"], compute_uv=False) / 0.1
+    assert 0.6 < sizes.min() < sizes.max() < 1.3
+    adam = updates_of(optax.nadam(0.1), gradients, params, 1)
+    np.testing.assert_allclose(moved["b"], adam["b"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["lion", "muon"])
+def test_every_optimizer_decays_matrices_alone(name):
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name=name, weight_decay=0.5)
+    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+    after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params, 1)
+    np.testing.assert_allclose(after["kernel"], 1 - 0.1 * 0.5, rtol=1e-6)
+    np.testing.assert_array_equal(after["bias"], 1.0)
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         ({"schedule": "linear"}, "'linear'; choose 'constant' or 'cosine'"),
+        ({"name": "sgd"}, "'sgd'; choose 'adam', 'lion' or 'muon'"),
         ({"learning_rate": 0.0}, "must be above zero"),
         ({"learning_rate": float("nan")}, "must be above zero"),
         ({"warmup_steps": 11}, "warmup_steps is 11, but the run has 10 steps"),
