@@ -29,7 +29,9 @@ KEYS = {
         "split": Key("train_clean100", "librispeech_tfds: which part"),
         "speaker_level": Key(1, "folder: which directory level names the speaker", low=1, high=100),
         "train_list": Key(
-            "", "utterance ids, one a line; without lists a seeded split by utterance", is_path=True
+            "",
+            "utterance ids, one a line; without lists the voices' own split, else a seeded one",
+            is_path=True,
         ),
         "test_list": Key("", "the same, to test on", is_path=True),
         "test_fraction": Key(0.15, "of utterances, without lists", low=0, below=1),

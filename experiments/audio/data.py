@@ -52,7 +52,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     speaker_level = options.speaker_level
     if options.source == "voices":
         root, speaker_level = prepare_voices(data.cache_dir(), log), 1
-        lists = (root / "train_split.txt", root / "test_split.txt")
+        if not any(lists):
+            lists = (root / "train_split.txt", root / "test_split.txt")
         for name in ("festvox_ru", "asterisk_en"):
             phones[name] = Phones(*data.read_alignments(root / f"phones_{name}.txt"))
     else:

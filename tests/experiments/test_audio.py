@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import soundfile
 
+from configs import audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
+from experiments.audio import data as audio_data
 from tests import commands
 from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED, ROOT
 
@@ -214,3 +216,24 @@ def test_voices_train_and_probe(tmp_path):
     assert mfcc.value == pytest.approx(0.614, abs=0.02)
     losses = [r["loss"] for r in records(tmp_path / "run") if r["split"] == "train"]
     assert losses[-1] < 4 * np.log(8 * 16)
+
+
+def test_lists_of_ones_own_take_the_place_of_the_voices_split(tmp_path, monkeypatch):
+    root, rng = tmp_path / "voices", np.random.default_rng(0)
+    (root / "1").mkdir(parents=True)
+    for name in "abcd":
+        soundfile.write(root / "1" / f"{name}.flac", rng.normal(0, 0.05, 16_000), 16_000)
+    for name in ("festvox_ru", "asterisk_en"):
+        (root / f"phones_{name}.txt").write_text("a 0 1\n")
+    lists = {"train_split": "a b c", "test_split": "d", "own_train": "a", "own_test": "b c"}
+    for name, words in lists.items():
+        (root / f"{name}.txt").write_text("\n".join(words.split()) + "\n")
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(audio_data, "prepare_voices", lambda cache, log: root)
+    config = audio_voices.get_config()
+    given = audio_data.load_data(config, str)
+    assert sorted(given.train.names) == ["a", "b", "c"]
+    config.data.train_list = str(root / "own_train.txt")
+    config.data.test_list = str(root / "own_test.txt")
+    own = audio_data.load_data(config, str)
+    assert (sorted(own.train.names), sorted(own.test.names)) == (["a"], ["b", "c"])
