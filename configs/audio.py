@@ -60,7 +60,12 @@ KEYS = {
         **PRECISION,
     },
     "loss": LOSS,
-    "negatives": NEGATIVES,
+    "negatives": {
+        **NEGATIVES,
+        "overlap": Key(
+            False, "whether windows are negatives of each other where they hold the same sound"
+        ),
+    },
     "optim": OPTIM,
     "evaluate": {
         "num_windows": Key(

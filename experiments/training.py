@@ -65,7 +65,8 @@ class Problem(NamedTuple):
     prepare: Callable[[Batch, Any, bool], Batch]
     """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
     split_directions: Callable[[Any, Batch], Sequence[Direction]]
-    """split_directions(outputs, batch) -> outputs and positions of each direction."""
+    """split_directions(outputs, batch) -> outputs and positions of each direction, and which of its
+    latents exist."""
     label: Callable[[Batch], dict[str, np.ndarray]]
     """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
     draw: Callable[[int], Batch]
@@ -254,8 +255,8 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
             keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
             keys = problem.split_directions(keys[0], batch)
             directions = [
-                (outputs._replace(z=jax.lax.stop_gradient(key.z)), positions)
-                for (outputs, positions), (key, _) in zip(directions, keys, strict=True)
+                one._replace(outputs=one.outputs._replace(z=jax.lax.stop_gradient(key.outputs.z)))
+                for one, key in zip(directions, keys, strict=True)
             ]
         maps = problem.model.linear_maps(params["model"])
         loss, sums, state, metrics = objective.loss(
@@ -325,18 +326,29 @@ def strict_sums(
     state: Any,
     batches: Sequence[Sequence[Direction]],
     offsets: tuple[int, ...],
-) -> tuple[OffsetSums, list[CPCOutputs]]:
-    """Return the sums of the strict bound, and the outputs whose dot products it scores.
+) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
+    """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
 
-    `batches` are lists of directions; their sequences are contrasted all together, and nothing has
-    a gradient.
+    `batches` are lists of directions; their sequences are contrasted all together, but for sounds
+    that overlap, and nothing has a gradient.
     """
     tau, parts, scored = objective.temperature(params, state), [], []
     for directions in zip(*jax.lax.stop_gradient(batches), strict=True):
-        outputs = [objective.scored(outputs) for outputs, _ in directions]
-        outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *outputs)
-        parts.append(bound_over_sequences(outputs.z, outputs.predictions / tau, offsets))
-        scored.append(outputs)
+        joined = [
+            (objective.scored(outputs), exists, getattr(positions, "sample", None))
+            for outputs, positions, exists in directions
+        ]
+        outputs, exists, sample = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
+        sums = bound_over_sequences(
+            outputs.z,
+            outputs.predictions / tau,
+            offsets,
+            where=exists,
+            rule=objective.apart,
+            sample=sample,
+        )
+        parts.append(sums)
+        scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), scored
 
 
@@ -462,8 +474,9 @@ def make_evaluation(
     def together(variables, own, batches):
         batches = [predict(variables, batch) for batch in batches]
         strict, scored = strict_sums(objective, own[0], own[1], batches, problem.offsets)
-        first = scored[0].z, scored[0].c
-        return strict, *(feature_spread(x.reshape(-1, x.shape[-1])) for x in first)
+        (z, c, _), exists = scored[0]
+        where = None if exists is None else exists.ravel()
+        return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
 
     def evaluate(state):
         variables = model_variables(state.params, state.ema, state.extra)
