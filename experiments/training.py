@@ -381,7 +381,7 @@ def describe_bound(track: Track) -> dict[str, Any]:
         "bound_low": track.low,
         "bound_high": track.high,
         "state": list(track.state),
-        "nats": float(np.mean(track.value)),
+        "nats": mean_of_known(track.value),
     }
 
 
@@ -389,11 +389,20 @@ def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
     """Return what there is to say of a loss that has no log N."""
     description = problem.objective.description
     return {
-        "top1": float(np.mean(track.acc_top1)),
-        "chance": float(np.mean(1 / track.n)),
+        "top1": mean_of_known(track.acc_top1),
+        "chance": mean_of_known(1 / track.n),
         "optimum": description.optimum or "none",
         "posterior": description.posterior or "none",
     }
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """Return the mean over the offsets that had an anchor, NaN if none had.
+
+    Short clips may be all that a few steps see.
+    """
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def seconds_recorded(workdir: pathlib.Path) -> float:
@@ -488,7 +497,7 @@ def make_evaluation(
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {
-                "loss": float(np.sum(track.loss)),
+                "loss": float(np.nansum(track.loss)),
                 **spread,
                 **describe_track(problem, tracker, track),
             },

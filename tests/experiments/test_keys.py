@@ -558,6 +558,7 @@ TABLES["audio"] = {
                         ["phones"]),
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
+    "negatives.overlap": Case(True, problem_of_clips(lambda problem: problem.objective.apart), None),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),
