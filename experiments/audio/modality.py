@@ -42,9 +42,6 @@ def make_problem(
     """Return model, loss and batches of a config."""
     offsets = tuple(range(1, config.model.num_offsets + 1))
     evaluates = config.evaluate.num_windows > 0
-    check_clips(config, data.train, "training")
-    if evaluates:
-        check_clips(config, data.test, "test")
     mixed = copy.deepcopy(config)
     mixed.data.one_speaker = False
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
@@ -82,13 +79,13 @@ def build_apart(config: Config) -> Rule | None:
     return outside_overlap(config.data.window_samples, build_encoder(config).stride)
 
 
-def check_clips(config: Config, recordings: Recordings, which: str) -> None:
+def check_clips(config: Config, recordings: Recordings) -> None:
     """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
     longest, num_offsets = int(recordings.lengths.max(initial=0)), config.model.num_offsets
     number = int(build_encoder(config).num_existing(np.array([longest]))[0])
     if longest < config.data.window_samples and number <= num_offsets:
         raise UserError(
-            f"the longest {which} recording has {longest:,} samples "
+            f"the longest of {len(recordings):,} recordings has {longest:,} samples "
             f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
             f"{num_offsets} ahead, so lower model.num_offsets, or give longer recordings"
         )
@@ -141,8 +138,9 @@ def check(config: Config) -> None:
     check_negatives(config, num_latents(config))
 
 
-def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch]:
+def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
     """Return step -> this process's rows of the batch of windows."""
+    check_clips(config, recordings)
     return make_packed_batches(
         recordings,
         window_samples=config.data.window_samples,

@@ -331,5 +331,5 @@ def test_offsets_without_an_anchor_add_nothing_to_a_record():
 
 def test_clips_too_short_for_the_offsets_are_one_sentence():
     problem_of(make_config(), (480, 100))
-    with pytest.raises(UserError, match=r"longest training recording has 479 samples .* 2 latents"):
+    with pytest.raises(UserError, match=r"longest of 2 recordings has 479 samples .* 2 latents"):
         problem_of(make_config(), (479, 100))
