@@ -37,7 +37,10 @@ KEYS = {
             "", 'alignment: "utterance-id label label ...", one label each 10 ms', is_path=True
         ),
         "window_samples": Key(
-            20480, "of a training sequence: 1.28 s, 128 latents", low=1, high=2**26
+            20480,
+            "of a training sequence: 1.28 s, 128 latents; shorter clips are filled up",
+            low=1,
+            high=2**26,
         ),
         "one_speaker": Key(
             False, "whether each batch holds one speaker (Table 2 of the paper, same speaker)"
