@@ -354,7 +354,7 @@ def _watched_scores(direction, rule, choose, offsets, temperature, rng):
         picked = jnp.linspace(0, usable - 1, min(ANCHORS_WATCHED, usable)).astype(jnp.int32)
         row, column = picked // ((length - k) * lanes), picked % ((length - k) * lanes)
         index = row * length * lanes + column  # the last k times of a row have no positive
-        counted = exists
+        counted = None
         if exists is not None:  # as many, evenly, of those that exist and have a positive
             ahead = exists.reshape(num_rows, -1)[:, k * lanes :]
             counted = exists & jnp.pad(ahead, ((0, 0), (0, k * lanes))).ravel()
@@ -365,7 +365,7 @@ def _watched_scores(direction, rule, choose, offsets, temperature, rng):
         scores = scores / temperature
         anchors, candidates = jax.tree.map(lambda p, index=index: p[index][:, None], flat), flat
         where = jnp.broadcast_to(rule(anchors, candidates, k), scores.shape)
-        if counted is not None:
+        if exists is not None and counted is not None:
             where = where & exists & counted[index][:, None]
         if choose is not None:
             positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
