@@ -39,7 +39,10 @@ KEYS = {
             "", 'alignment: "utterance-id label label ...", one label each 10 ms', is_path=True
         ),
         "window_samples": Key(
-            20480, "of a training sequence: 1.28 s, 128 latents", low=1, high=2**26
+            20480,
+            "of a training sequence: 1.28 s, 128 latents; shorter clips are filled up",
+            low=1,
+            high=2**26,
         ),
         "one_speaker": Key(
             False, "whether each batch holds one speaker (Table 2 of the paper, same speaker)"
@@ -67,7 +70,12 @@ KEYS = {
         **PRECISION,
     },
     "loss": LOSS,
-    "negatives": NEGATIVES,
+    "negatives": {
+        **NEGATIVES,
+        "overlap": Key(
+            False, "whether windows are negatives of each other where they hold the same sound"
+        ),
+    },
     "optim": OPTIM,
     "evaluate": {
         "num_windows": Key(

@@ -22,7 +22,8 @@ PyTree: TypeAlias = Any
 
 #: One batch on its way to the device, arrays by name: "x" the inputs, "sequence" the row in the
 #: global batch, and what else the source knows of a row, such as "speaker" of sound (the group of
-#: `Position`) or "label" of an image. All rows are real: a batch is never padded.
+#: `Position`) or "label" of an image. All rows are real; "num_samples" says how much of each is,
+#: where some are shorter than the others and filled up.
 Batch: TypeAlias = dict[str, Any]
 
 
@@ -43,7 +44,22 @@ class Position(NamedTuple):
     """The speaker, or any class whose sharing the sampler controls."""
 
 
-def is_positive(anchor: Position, candidate: Position, offset: Any) -> Any:
+class SoundPosition(NamedTuple):
+    """A `Position` that also tells which sound the latent is of, for rules that ask."""
+
+    sequence: ArrayLike
+    time: ArrayLike
+    lane: ArrayLike
+    group: ArrayLike
+    sample: ArrayLike
+    """Where the latent's frame begins on a line of all recordings, one after the other, modulo
+    2^32."""
+
+
+AnyPosition: TypeAlias = Position | SoundPosition
+
+
+def is_positive(anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
     """Return whether the candidate is the positive: the latent that the anchor predicts."""
     return (
         (anchor.sequence == candidate.sequence)
@@ -52,13 +68,13 @@ def is_positive(anchor: Position, candidate: Position, offset: Any) -> Any:
     )
 
 
-def is_aligned(anchor: Position, candidate: Position, offset: Any) -> Any:
+def is_aligned(anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
     """Return whether the candidate has the positive's lane and time, in whatever sequence."""
     return (anchor.lane == candidate.lane) & (anchor.time + offset == candidate.time)
 
 
 #: rule(anchor, candidate, offset) -> bool array: may the candidate be a negative of the anchor?
-NegativeRule: TypeAlias = Callable[[Position, Position, Any], Any]
+NegativeRule: TypeAlias = Callable[[Any, Any, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +109,7 @@ class Rule:
         """
         return self.independent is True
 
-    def __call__(self, anchor: Position, candidate: Position, offset: Any) -> Any:
+    def __call__(self, anchor: AnyPosition, candidate: AnyPosition, offset: Any) -> Any:
         """Return True where the candidate may be a negative of the anchor."""
         return self.allows(anchor, candidate, offset) & ~is_positive(anchor, candidate, offset)
 

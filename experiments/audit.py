@@ -46,13 +46,24 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
     def locate(batch):
         prepared = problem.prepare(batch, root, True)
         outputs, _ = problem.model.apply(variables, prepared, False)
-        return problem.split_directions(outputs, prepared)[0][1]
+        _, positions, exists = problem.split_directions(outputs, prepared)[0]
+        return positions, exists
 
     prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
     variables = _zeros(jax.eval_shape(problem.model.init, root, _zeros(prepared)))
-    positions = [jax.device_get(jax.jit(locate)(batch)) for batch in batches]
-    labels = [problem.label(batch) for batch in batches]
-    utterances = [_utterances(batch, p) for batch, p in zip(batches, positions, strict=True)]
+    positions, labels, utterances = [], [], []
+    for batch in batches:
+        located, exists = jax.device_get(jax.jit(locate)(batch))
+        label, utterance = problem.label(batch), _utterances(batch, located)
+        if exists is not None:  # padding is not looked at
+
+            def keep(x, exists=exists):
+                return np.broadcast_to(x, exists.shape)[exists]
+
+            located, label, utterance = jax.tree.map(keep, (located, label, utterance))
+        positions.append(located)
+        labels.append(label)
+        utterances.append(utterance)
 
     def audit(name):
         return negatives.audit_rule(
@@ -71,7 +82,7 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
     rows = [*_named(*first, only_false=False)]
     for other in others:
         rows += _named(*other, only_false=True)
-    return tuple(rows) + _predictions(config, positions[0].sequence.size)
+    return tuple(rows) + _predictions(config, np.broadcast(*positions[0]).size)
 
 
 def _zeros(shapes):

@@ -16,7 +16,16 @@ from cpc import losses, negatives
 from cpc.losses import AnchorLoss, Description, MemoryBank, OffsetSums, cpc_loss, describe
 from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS
-from cpc.types import CPCOutputs, NegativeSampler, Position, PyTree, Rule, UserError, is_positive
+from cpc.types import (
+    AnyPosition,
+    CPCOutputs,
+    NegativeSampler,
+    PyTree,
+    Rule,
+    SoundPosition,
+    UserError,
+    is_positive,
+)
 from experiments.command.config import Config, check_word
 
 RULES = (
@@ -46,14 +55,23 @@ TEMPERATURES = ("fixed", "learned", "entropy")
 #: Anchors of each offset whose negatives' weights hold the temperature.
 ANCHORS_WATCHED = 32
 
-#: One direction of prediction: outputs and where their latents come from.
-Direction = tuple[CPCOutputs, Position]
+
+class Direction(NamedTuple):
+    """One direction of prediction."""
+
+    outputs: CPCOutputs
+    positions: AnyPosition
+    """Where the latents come from; arrays that broadcast to their shape."""
+    exists: jax.Array | None = None
+    """Which latents exist, (b, t, ...); None for all. Padding counts for nothing."""
 
 
 class Objective(NamedTuple):
     """The loss of a model's outputs, and what it keeps."""
 
     rule: Rule
+    apart: Rule | None
+    """The part of it that the strict bound obeys, too."""
     name: str
     """Of rule, choice and memory, for records."""
     choose: NegativeSampler | None
@@ -79,14 +97,19 @@ class Objective(NamedTuple):
 
 
 def build_objective(
-    config: Config, offsets: tuple[int, ...], mesh: jax.sharding.Mesh | None = None
+    config: Config,
+    offsets: tuple[int, ...],
+    mesh: jax.sharding.Mesh | None = None,
+    apart: Rule | None = None,
 ) -> Objective:
     """The objective of a config, whose predictions are of these offsets.
 
     On a mesh of several devices each scores its own anchors (`cpc.parallel`): the same numbers.
+    The rule `apart` leaves out what no config wants as a negative: the same sound once more.
     """
-    options = config.negatives
-    rule, of_anchor, choose = build_rule(config), build_loss(config.loss), build_choice(options)
+    options, of_config = config.negatives, build_rule(config)
+    rule = of_config if apart is None else of_config & apart
+    of_anchor, choose = build_loss(config.loss), build_choice(options)
     check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
     reducer = make_reducer(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
@@ -115,7 +138,7 @@ def build_objective(
         return state.get("temperature", jnp.float32(options.temperature))
 
     def loss(params, state, directions, rng, train=True, maps=None):
-        directions = [(scored(outputs), positions) for outputs, positions in directions]
+        directions = [Direction(scored(outputs), *where) for outputs, *where in directions]
         new_state = dict(state)
         if train and options.temperature_rule == "entropy":
             tau = state["temperature"]
@@ -126,7 +149,7 @@ def build_objective(
         tau = temperature(params, new_state)
         queues = state["queues"] if train and options.queue else ()
         total, parts = jnp.zeros(()), []
-        for i, (outputs, positions) in enumerate(directions):
+        for i, (outputs, positions, exists) in enumerate(directions):
             value, sums = cpc_loss(
                 outputs,
                 positions,
@@ -137,8 +160,9 @@ def build_objective(
                 temperature=tau,
                 bias=params.get("bias", config.loss.bias),
                 rng=jax.random.fold_in(rng, i),
+                where=exists,
                 offsets=offsets,
-                memory=_memory(queues[i]) if queues else None,
+                memory=_memory(queues[i], positions) if queues else None,
                 reducer=reducer,
             )
             total += value
@@ -149,7 +173,7 @@ def build_objective(
             metrics["queue_age"] = _mean_age(queues[0], step)
             new_state["step"] = step + 1
             new_state["queues"] = tuple(
-                negatives.push(queue, *_newest(direction), step)
+                _push(queue, direction, step)
                 for queue, direction in zip(queues, directions, strict=True)
             )
         sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
@@ -157,7 +181,8 @@ def build_objective(
 
     return Objective(
         rule=rule,
-        name=name_negatives(rule, choose, options),
+        apart=apart,
+        name=name_negatives(of_config, choose, options),
         choose=choose,
         description=describe(of_anchor),
         is_bound=describe(of_anchor).is_bound(are_independent(rule, choose, options)),
@@ -288,8 +313,13 @@ def _unit(outputs):
     return outputs._replace(z=unit(outputs.z), predictions=unit(outputs.predictions))
 
 
-def _memory(queue):
-    return MemoryBank(queue.keys, queue.positions, queue.exists)
+def _memory(queue, like):
+    """What the queue holds, with positions of the same kind as the batch's."""
+    positions = queue.positions
+    if isinstance(like, SoundPosition):  # a place on the line that the first 37 hours do not reach
+        nowhere = jnp.full_like(positions.sequence, jnp.iinfo(jnp.int32).min)
+        positions = SoundPosition(*positions, sample=nowhere)
+    return MemoryBank(queue.keys, positions, queue.exists)
 
 
 def _mean_age(queue, step):
@@ -298,20 +328,25 @@ def _mean_age(queue, step):
     return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
 
 
-def _newest(direction):
-    """Latents (n, d) and their positions, for the queue."""
-    outputs, positions = direction
-    shape = outputs.z.shape[:-1]
-    flat = Position(*(jnp.broadcast_to(p, shape).reshape(-1) for p in positions))
-    return jax.lax.stop_gradient(outputs.z.reshape(-1, outputs.z.shape[-1])), flat
+def _push(queue, direction, step):
+    """The queue after the latents of a batch."""
+    keys, positions, exists = _flatten(direction)
+    return negatives.push(queue, keys, positions, step, exists)
+
+
+def _flatten(direction):
+    """Latents (n, d), their positions, and which exist; no gradient."""
+    z, shape = direction.outputs.z, direction.outputs.z.shape[:-1]
+    where = direction.positions, direction.exists
+    positions, exists = jax.tree.map(lambda x: jnp.broadcast_to(x, shape).reshape(-1), where)
+    return jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])), positions, exists
 
 
 def _watched_scores(direction, rule, choose, offsets, temperature, rng):
     """Scores (m, n) of some anchors of each offset and their negatives, and which count."""
-    outputs, positions = jax.tree.map(jax.lax.stop_gradient, direction)
-    z, predictions = outputs.z, outputs.predictions
+    z, _, predictions = jax.tree.map(jax.lax.stop_gradient, direction.outputs)
     lanes = z[0, 0, ..., 0].size
-    keys, flat = _newest((outputs, positions))
+    keys, flat, exists = _flatten(direction)
     num_rows, length = z.shape[0], z.shape[1]
     rows, wheres = [], []
     for i, k in enumerate(offsets):
@@ -319,11 +354,19 @@ def _watched_scores(direction, rule, choose, offsets, temperature, rng):
         picked = jnp.linspace(0, usable - 1, min(ANCHORS_WATCHED, usable)).astype(jnp.int32)
         row, column = picked // ((length - k) * lanes), picked % ((length - k) * lanes)
         index = row * length * lanes + column  # the last k times of a row have no positive
+        counted = None
+        if exists is not None:  # as many, evenly, of those that exist and have a positive
+            ahead = exists.reshape(num_rows, -1)[:, k * lanes :]
+            counted = exists & jnp.pad(ahead, ((0, 0), (0, k * lanes))).ravel()
+            nth = jnp.linspace(0, jnp.maximum(counted.sum() - 1, 0), len(picked)).astype(jnp.int32)
+            index = jnp.argsort(~counted, stable=True)[nth]
         queries = predictions[..., i, :].reshape(-1, z.shape[-1])[index]
         scores = jnp.matmul(queries, keys.T, preferred_element_type=jnp.float32)
         scores = scores / temperature
-        anchors, candidates = Position(*(p[index][:, None] for p in flat)), Position(*flat)
+        anchors, candidates = jax.tree.map(lambda p, index=index: p[index][:, None], flat), flat
         where = jnp.broadcast_to(rule(anchors, candidates, k), scores.shape)
+        if exists is not None and counted is not None:
+            where = where & exists & counted[index][:, None]
         if choose is not None:
             positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
             scores, where = choose(rng, positive, scores, where)

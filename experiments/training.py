@@ -65,7 +65,8 @@ class Problem(NamedTuple):
     prepare: Callable[[Batch, Any, bool], Batch]
     """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
     split_directions: Callable[[Any, Batch], Sequence[Direction]]
-    """split_directions(outputs, batch) -> outputs and positions of each direction."""
+    """split_directions(outputs, batch) -> outputs and positions of each direction, and which of its
+    latents exist."""
     label: Callable[[Batch], dict[str, np.ndarray]]
     """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
     draw: Callable[[int], Batch]
@@ -255,8 +256,8 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
             keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
             keys = problem.split_directions(keys[0], batch)
             directions = [
-                (outputs._replace(z=jax.lax.stop_gradient(key.z)), positions)
-                for (outputs, positions), (key, _) in zip(directions, keys, strict=True)
+                one._replace(outputs=one.outputs._replace(z=jax.lax.stop_gradient(key.outputs.z)))
+                for one, key in zip(directions, keys, strict=True)
             ]
         maps = problem.model.linear_maps(params["model"])
         loss, sums, state, metrics = objective.loss(
@@ -326,18 +327,29 @@ def strict_sums(
     state: Any,
     batches: Sequence[Sequence[Direction]],
     offsets: tuple[int, ...],
-) -> tuple[OffsetSums, list[CPCOutputs]]:
-    """Return the sums of the strict bound, and the outputs whose dot products it scores.
+) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
+    """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
 
-    `batches` are lists of directions; their sequences are contrasted all together, and nothing has
-    a gradient.
+    `batches` are lists of directions; their sequences are contrasted all together, but for sounds
+    that overlap, and nothing has a gradient.
     """
     tau, parts, scored = objective.temperature(params, state), [], []
     for directions in zip(*jax.lax.stop_gradient(batches), strict=True):
-        outputs = [objective.scored(outputs) for outputs, _ in directions]
-        outputs = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *outputs)
-        parts.append(bound_over_sequences(outputs.z, outputs.predictions / tau, offsets))
-        scored.append(outputs)
+        joined = [
+            (objective.scored(outputs), exists, getattr(positions, "sample", None))
+            for outputs, positions, exists in directions
+        ]
+        outputs, exists, sample = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
+        sums = bound_over_sequences(
+            outputs.z,
+            outputs.predictions / tau,
+            offsets,
+            where=exists,
+            rule=objective.apart,
+            sample=sample,
+        )
+        parts.append(sums)
+        scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), scored
 
 
@@ -370,7 +382,7 @@ def describe_bound(track: Track) -> dict[str, Any]:
         "bound_low": track.low,
         "bound_high": track.high,
         "state": list(track.state),
-        "nats": float(np.mean(track.value)),
+        "nats": mean_of_known(track.value),
     }
 
 
@@ -378,11 +390,20 @@ def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
     """Return what there is to say of a loss that has no log N."""
     description = problem.objective.description
     return {
-        "top1": float(np.mean(track.acc_top1)),
-        "chance": float(np.mean(1 / track.n)),
+        "top1": mean_of_known(track.acc_top1),
+        "chance": mean_of_known(1 / track.n),
         "optimum": description.optimum or "none",
         "posterior": description.posterior or "none",
     }
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """Return the mean over the offsets that had an anchor, NaN if none had.
+
+    Short clips may be all that a few steps see.
+    """
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def seconds_recorded(workdir: pathlib.Path) -> float:
@@ -463,8 +484,9 @@ def make_evaluation(
     def together(variables, own, batches):
         batches = [predict(variables, batch) for batch in batches]
         strict, scored = strict_sums(objective, own[0], own[1], batches, problem.offsets)
-        first = scored[0].z, scored[0].c
-        return strict, *(feature_spread(x.reshape(-1, x.shape[-1])) for x in first)
+        (z, c, _), exists = scored[0]
+        where = None if exists is None else exists.ravel()
+        return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
 
     def evaluate(state):
         variables = model_variables(state.params, state.ema, state.extra)
@@ -476,7 +498,7 @@ def make_evaluation(
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {
-                "loss": float(np.sum(track.loss)),
+                "loss": float(np.nansum(track.loss)),
                 **spread,
                 **describe_track(problem, tracker, track),
             },

@@ -154,9 +154,9 @@ Image(str(workdir / "figures" / "speakers.png"), width=700)
 # a latent of another window for their future, this is the one that does so with most conviction.
 
 # %%
-draw = data.make_batches(
-    recordings.test, window_samples=config.data.window_samples, batch_size=16, seed=9
-)
+window = config.data.window_samples
+whole = data.select(recordings.test, np.flatnonzero(recordings.test.lengths >= window))
+draw = data.make_batches(whole, window_samples=window, batch_size=16, seed=9)
 batch = draw(0)
 outputs, _ = jax.jit(model.apply)(variables, {"x": batch["x"]})
 (b, t), k = outputs.z.shape[:2], min(4, config.model.num_offsets)

@@ -144,7 +144,20 @@ def read_windows(
     starts: Int[np.ndarray, " b"],
     length: int,
 ) -> Int[np.ndarray, "b s"]:
-    """Samples `[start, start + length)` of each of some utterances, int16 (b, length)."""
+    """Samples `[start, start + length)` of each of some utterances, int16 (b, length).
+
+    What lies beyond the end of an utterance is 0.
+    """
+    real = np.minimum(recordings.lengths[indices] - starts, length)
+    whole = real == length
+    if not whole.all():
+        windows = np.zeros((len(indices), length), np.int16)
+        if whole.any():
+            windows[whole] = read_windows(recordings, indices[whole], starts[whole], length)
+        for row in np.flatnonzero(~whole).tolist():
+            i, start, num = int(indices[row]), int(starts[row]), int(real[row])
+            windows[row, :num] = recordings.read(i, start, start + num)
+        return windows
     if recordings.gather is not None:
         return recordings.gather(indices, starts, length)
     pairs = zip(indices.tolist(), starts.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""Windows drawn uniformly over all recorded time: a pure function of (seed, step, process)."""
+"""Windows drawn over all recorded time, short clips whole: pure in (seed, step, process)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,20 +14,20 @@ class WindowCounts(NamedTuple):
     """What drawing windows of one length makes of a set of recordings."""
 
     num_utterances: int
-    num_too_short: int
-    """Utterances shorter than a window: never drawn."""
+    num_short: int
+    """Utterances shorter than a window: drawn whole, and filled up with zeros."""
     seconds: float
-    seconds_too_short: float
+    seconds_short: float
 
 
 def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
-    """How many utterances, and how much time, are too short for a window."""
+    """How many utterances, and how much time, are shorter than a window."""
     short = recordings.lengths < window_samples
     return WindowCounts(
         num_utterances=len(recordings),
-        num_too_short=int(short.sum()),
+        num_short=int(short.sum()),
         seconds=float(recordings.lengths.sum() / SAMPLE_RATE_HZ),
-        seconds_too_short=float(recordings.lengths[short].sum() / SAMPLE_RATE_HZ),
+        seconds_short=float(recordings.lengths[short].sum() / SAMPLE_RATE_HZ),
     )
 
 
@@ -57,7 +57,14 @@ def make_packed_batches(
     process: int = 0,
     num_processes: int = 1,
 ) -> Callable[[int], Batch]:
-    """`step -> batch` of windows, every possible window of the recordings equally likely.
+    """`step -> batch` of windows, every possible window of long enough recordings equally likely.
+
+    A clip shorter than a window of W samples is drawn whole, and as often as w windows are,
+
+        w = W sum_long (L - W + 1) / sum_long L,   L the samples of the recordings of W or more,
+
+    so that of its sound as many seconds are heard for each second recorded as of theirs; 1 where
+    all are short. Without short clips the draws are those of the windows alone.
 
     The samples are those of the pack, half of what float32 would take to copy to the device; there,
     `unpack` makes waveforms of them.
@@ -65,7 +72,7 @@ def make_packed_batches(
     The draws are those of the global batch, and each process takes its rows, so that neither the
     number of processes nor of threads changes what is drawn. With `one_speaker` all windows of a
     batch are one speaker's, who is drawn in proportion to recorded time (the number of windows),
-    so that over many batches every window is still equally likely.
+    so that over many batches every window is drawn as often as without.
 
     A batch, b = batch_size / num_processes:
         x: int16 (b, s).
@@ -75,10 +82,14 @@ def make_packed_batches(
         speaker: int32 (b,), index into the sorted names of the speakers of `recordings`.
         utterance: int32 (b,), index into `recordings`.
         start: int32 (b,), sample of the utterance at which the window begins.
+        sample: int32 (b,), the same on a line of all recordings, modulo 2^32: a recording takes its
+            length of it, and no less than a window. It tells what overlaps.
+        num_samples: int32 (b,), how many samples are real; the others are 0. Only if there are
+            clips shorter than a window, in whatever batch.
 
     Raises:
-        UserError: no recordings, recordings without `rms`, none as long as a window, a batch or
-            window below 1, or a batch that does not divide among the processes.
+        UserError: no recordings, recordings without `rms`, a batch or window below 1, or a batch
+            that does not divide among the processes.
     """
     if batch_size < 1:
         raise UserError(f"a batch of {batch_size} windows holds nothing: choose at least 1")
@@ -97,6 +108,9 @@ def make_packed_batches(
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
     windows = _all_windows(recordings.lengths, speaker_of, window_samples)
     gain = gains(rms) / np.float32(32768)
+    real = np.minimum(recordings.lengths, window_samples)
+    has_short = bool((real < window_samples).any())
+    line = np.append(0, np.cumsum(np.maximum(recordings.lengths, window_samples)))
     rows_each = batch_size // num_processes
     rows = np.arange(process * rows_each, (process + 1) * rows_each)
 
@@ -105,7 +119,9 @@ def make_packed_batches(
         drawn = _draw(rng, windows, speaker_of, batch_size, one_speaker)[rows]
         row = np.searchsorted(windows.ends, drawn, side="right")
         utterance = windows.utterances[row]
-        start = drawn - (windows.ends[row] - windows.counts[row])
+        first = windows.ends[row] - windows.counts[row]
+        start = np.minimum(drawn - first, recordings.lengths[utterance] - real[utterance])
+        num_samples = {"num_samples": real[utterance].astype(np.int32)} if has_short else {}
         return {
             "x": read_windows(recordings, utterance, start, window_samples),
             "gain": gain[utterance],
@@ -113,6 +129,8 @@ def make_packed_batches(
             "speaker": speaker_of[utterance].astype(np.int32),
             "utterance": utterance.astype(np.int32),
             "start": start.astype(np.int32),
+            "sample": (line[utterance] + start).astype(np.int32),
+            **num_samples,
         }
 
     return batch
@@ -122,9 +140,9 @@ class _Windows(NamedTuple):
     """All windows in a row: utterance `utterances[i]` has those before `ends[i]`."""
 
     utterances: Int[np.ndarray, " u"]
-    """Long enough utterances, speaker by speaker."""
+    """Speaker by speaker."""
     counts: Int[np.ndarray, " u"]
-    """Start positions of each."""
+    """Start positions of each; of a short clip, as many as it counts for."""
     ends: Int[np.ndarray, " u"]
     """Cumulative sum of the counts."""
 
@@ -132,16 +150,11 @@ class _Windows(NamedTuple):
 def _all_windows(
     lengths: Int[np.ndarray, " n"], speaker_of: Int[np.ndarray, " n"], window_samples: int
 ) -> _Windows:
-    longest = int(lengths.max(initial=0))
-    if longest < window_samples:
-        raise UserError(
-            f"no recording is as long as a window of {window_samples} samples "
-            f"({window_samples / SAMPLE_RATE_HZ:.2f} s): the longest has {longest} samples "
-            f"({longest / SAMPLE_RATE_HZ:.2f} s), so choose a shorter window"
-        )
-    long_enough = np.flatnonzero(lengths >= window_samples)
-    utterances = long_enough[np.argsort(speaker_of[long_enough], kind="stable")]
-    counts = lengths[utterances] - window_samples + 1
+    places, is_long = lengths - window_samples + 1, lengths >= window_samples
+    heard, recorded = window_samples * int(places[is_long].sum()), int(lengths[is_long].sum())
+    of_short = max(1, round(heard / max(recorded, 1)))
+    utterances = np.argsort(speaker_of, kind="stable")
+    counts = np.where(is_long, places, of_short)[utterances]
     return _Windows(utterances, counts, np.cumsum(counts))
 
 

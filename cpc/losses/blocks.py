@@ -32,7 +32,7 @@ from cpc.losses.tiles import (
     score_tiles,
     vary_alike,
 )
-from cpc.types import NegativeRule, NegativeSampler, Position
+from cpc.types import NegativeRule, NegativeSampler
 
 #: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
 AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
@@ -148,9 +148,8 @@ def score_blocks(
         x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
         return jnp.moveaxis(x.reshape(b, num_blocks, size, *x.shape[2:]), 1, 0)
 
-    anchors = Latents(
-        Position(*(cut(p, -1) for p in anchors.positions)), cut(anchors.exists, False)
-    )
+    positions = jax.tree.map(lambda p: cut(p, -1), anchors.positions)
+    anchors = Latents(positions, cut(anchors.exists, False))
 
     def one_offset(_, inputs):
         k, queries, weights, own = inputs

@@ -13,7 +13,7 @@ from cpc.losses.layout import is_grid, is_in_shards
 from cpc.losses.masking import Number, check, read_mask
 from cpc.losses.sharded import sharded_losses
 from cpc.losses.tiles import AnchorScores, Latents, vary_alike
-from cpc.types import CPCOutputs, NegativeSampler, Position, Rule, UserError
+from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
 
 
 class OffsetSums(NamedTuple):
@@ -45,7 +45,7 @@ class MemoryBank(NamedTuple):
     """Latents of earlier batches, as further candidates: they get no gradient."""
 
     keys: Float[Array, "n d"]
-    positions: Position
+    positions: AnyPosition
     """Of the keys, (n,); their sequences are none of the batch's."""
     exists: Bool[Array, " n"]
     """The other keys may hold NaN."""
@@ -53,7 +53,7 @@ class MemoryBank(NamedTuple):
 
 def cpc_loss(
     outputs: CPCOutputs,
-    positions: Position,
+    positions: AnyPosition,
     rule: Rule,
     *,
     maps: Float[Array, "k h d"] | None = None,

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from cpc.types import Position
+from cpc.types import AnyPosition
 
 
-def is_grid(positions: Position, where: Any, shape: tuple[int, ...]) -> Any:
+def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
     """Return whether all sequences have the same lanes, and times that count upwards from the same.
 
     Positions broadcast to the shape (b, t, *lanes); latents that do not exist may be anywhere.
@@ -32,7 +32,9 @@ def is_grid(positions: Position, where: Any, shape: tuple[int, ...]) -> Any:
     return _known(times_fit & _one_value_each(xp, lanes, of_lanes))
 
 
-def is_in_shards(positions: Position, where: Any, shape: tuple[int, ...], shard_size: int) -> Any:
+def is_in_shards(
+    positions: AnyPosition, where: Any, shape: tuple[int, ...], shard_size: int
+) -> Any:
     """Return whether so many sequences after each other, (b, t, ...), are always one shard."""
     xp, exists = _read(positions, where, shape)
     shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size

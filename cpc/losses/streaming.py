@@ -10,14 +10,14 @@ from jaxtyping import Array, Bool, Float
 from cpc.losses.blocks import Plan, score_blocks
 from cpc.losses.masking import Number, check, read_mask
 from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
-from cpc.types import NegativeRule, Position, UserError
+from cpc.types import AnyPosition, NegativeRule, Position, UserError
 
 
 def streaming_info_nce(
     queries: Float[Array, "m d"],
     keys: Float[Array, "n d"],
-    anchors: Position,
-    candidates: Position,
+    anchors: AnyPosition,
+    candidates: AnyPosition,
     rule: NegativeRule,
     offset: int,
     *,
@@ -93,8 +93,8 @@ def streaming_info_nce(
 def read_inputs(
     queries: Any,
     keys: Any,
-    anchors: Position,
-    candidates: Position,
+    anchors: AnyPosition,
+    candidates: AnyPosition,
     where_anchors: Any,
     where_candidates: Any,
     temperature: Any,
@@ -123,7 +123,7 @@ def _read(latents, vectors, positions, x, where):
         )
     exists = read_mask(f"where_{latents}", where, x.shape[:1])
     x = x if where is None else jnp.where(exists[:, None], x, 0)
-    return x, Latents(Position(*(jnp.asarray(p, jnp.int32) for p in positions)), exists)
+    return x, Latents(jax.tree.map(lambda p: jnp.asarray(p, jnp.int32), positions), exists)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
@@ -164,7 +164,7 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
         queries, keys, anchors, candidates = inputs
         return score(queries, keys, anchors, candidates, weights, rule, offset)
 
-    if not kernels:
+    if not kernels or len(inputs[2].positions) > len(Position._fields):  # which they take for all
         return by_blocks(inputs, weights)
     # A fifth of a second, which no start of training needs.
     from cpc.losses.pallas_gpu import score_on_gpu, tile_size

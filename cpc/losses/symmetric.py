@@ -24,14 +24,14 @@ from cpc.losses.tiles import (
     score_positives,
     vary_alike,
 )
-from cpc.types import NegativeRule, Position
+from cpc.types import AnyPosition, NegativeRule
 
 
 def streaming_symmetric_info_nce(
     queries: Float[Array, "m d"],
     keys: Float[Array, "n d"],
-    anchors: Position,
-    candidates: Position,
+    anchors: AnyPosition,
+    candidates: AnyPosition,
     rule: NegativeRule,
     offset: int,
     *,

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import NegativeRule, Position, UserError, is_positive
+from cpc.types import AnyPosition, NegativeRule, UserError, is_positive
 
 #: Below every score; finite, so that differences are no NaN.
 LOWEST = float(jnp.finfo(jnp.float32).min)
@@ -47,7 +47,7 @@ class AnchorScores(NamedTuple):
 class Latents(NamedTuple):
     """Where latents come from, and which of them exist; all of one shape."""
 
-    positions: Position
+    positions: AnyPosition
     exists: Bool[Array, "..."]
 
 
@@ -243,7 +243,7 @@ def cut_latents(size: int, x: Array, latents: Latents) -> tuple[Array, Latents]:
         x = jnp.pad(x, [(0, pad)] + [(0, 0)] * (x.ndim - 1), constant_values=value)
         return x.reshape(-1, size, *x.shape[1:])
 
-    positions = Position(*(fill(p, -1) for p in latents.positions))
+    positions = jax.tree.map(lambda p: fill(p, -1), latents.positions)
     return fill(x, 0), Latents(positions, fill(latents.exists, False))
 
 

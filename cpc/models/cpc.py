@@ -5,39 +5,56 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from cpc.models.layers import part_of, with_part
-from cpc.types import Batch, CPCOutputs, PyTree
+from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree
 
 
 class CPC(nn.Module):
     """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1).
 
-    The input is a waveform (b, s), or a signal of several channels (b, s, channels).
+    The input is a waveform (b, s), or a signal of several channels (b, s, channels). Where rows
+    have `num_samples` real samples each, what follows is taken for zeros, whatever it is.
     """
 
     encoder: nn.Module
     context: nn.Module
     predictor: nn.Module
 
-    def __call__(self, x: Float[Array, "b s *channels"], train: bool = False) -> CPCOutputs:
+    def __call__(
+        self,
+        x: Float[Array, "b s *channels"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+    ) -> CPCOutputs:
         """Return the latents, contexts and predictions of a batch."""
-        z, c = self.embed(x, train)
+        z, c = self.embed(x, train, num_samples)
         return CPCOutputs(z, c, self.predictor(c))
 
     def embed(
-        self, x: Float[Array, "b s *channels"], train: bool = False
+        self,
+        x: Float[Array, "b s *channels"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
         """Return latents and contexts, without predictions."""
-        z = self.encode(x, train)
+        z = self.encode(x, train, num_samples)
         return z, self.context(z)
 
     def encode(
-        self, x: Float[Array, "b s *channels"], train: bool = False
+        self,
+        x: Float[Array, "b s *channels"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Return latents alone."""
-        return self.encoder(x, train)
+        if num_samples is None:
+            return self.encoder(x, train)
+        is_real = jnp.arange(x.shape[1]) < num_samples[:, None]
+        x = jnp.where(is_real.reshape(*is_real.shape, *(1,) * (x.ndim - 2)), x, 0)
+        return self.encoder(x, train, num_samples)
 
     @property
     def num_layers(self) -> dict[str, int]:
@@ -76,7 +93,10 @@ class Model(NamedTuple):
 
 
 def make_model(module: Any) -> Model:
-    """Return the functions of a CPC or ImageCPC; batches are dictionaries, the input under "x"."""
+    """Return the functions of a CPC or ImageCPC; batches are dictionaries, the input under "x".
+
+    A batch with "num_samples" is of signals that are filled up.
+    """
 
     def init(rng, batch):
         return module.init(rng, batch["x"])
@@ -84,9 +104,10 @@ def make_model(module: Any) -> Model:
     def apply(variables, batch, train=False, rng=None):
         rngs = None if rng is None else {"dropout": rng}
         state = {name: value for name, value in variables.items() if name != "params"}
+        args = (batch["x"], train, *([batch["num_samples"]] if "num_samples" in batch else []))
         if not train:
-            return module.apply(variables, batch["x"], False), state
-        return module.apply(variables, batch["x"], True, mutable=list(state), rngs=rngs)
+            return module.apply(variables, *args), state
+        return module.apply(variables, *args, mutable=list(state), rngs=rngs)
 
     def embed(variables, x):
         latents_and_contexts: Any = module.apply(variables, x, method="embed")

@@ -7,19 +7,20 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from cpc.models.channel_norm import channel_norm
 from cpc.models.convolution import convolve_signal
 from cpc.models.geometry import (
     frames_around,
+    num_existing,
     output_lengths,
     receptive_field,
     shortest_input,
     zeros_around,
 )
 from cpc.models.layers import first_layers
-from cpc.types import PyTree, UserError
+from cpc.types import ArrayLike, PyTree, UserError
 
 NORMS = ("none", "layer", "channel", "batch", "group")
 
@@ -59,6 +60,10 @@ class ConvEncoder(nn.Module):
     A signal shorter than a latent is padded with zeros on the right to give one. Norms act
     before the ReLU: "layer", "channel" (unbiased variance) and "group" (32 channels each) see one
     frame only; "batch" sees the batch in training and so tells every frame a little of the others.
+
+    Of a row with `num_samples` real samples and zeros after, the latents that exist are those whose
+    frame lies within these, and batch norm sees no others. Under "same" padding the last of them
+    look into the zeros, as they do at any signal's own end.
     """
 
     width: int = 512
@@ -148,6 +153,15 @@ class ConvEncoder(nn.Module):
         return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
 
     @nn.nowrap
+    def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
+        """Return the number of latents that exist of signals with so many real samples.
+
+        >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
+        [1, 2, 2]
+        """
+        return num_existing(self.layers, self.pads, num_samples)
+
+    @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ConvEncoder", PyTree]:
         """Return the encoder that ends after its first `number` layers, and its variables."""
         shorter = self.clone(
@@ -158,7 +172,10 @@ class ConvEncoder(nn.Module):
         return shorter, first_layers(variables, number)
 
     def __call__(
-        self, x: Float[Array, "b s *channels"], train: bool = False
+        self,
+        x: Float[Array, "b s *channels"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Return the latents of signals."""
         x = x[..., None] if x.ndim == 2 else x
@@ -170,10 +187,10 @@ class ConvEncoder(nn.Module):
         encode = ConvEncoder._encode
         if self.remat:
             encode = nn.remat(encode, static_argnums=(2,))
-        return encode(self, x, train)
+        return encode(self, x, train, num_samples)
 
     @nn.compact
-    def _encode(self, x, train):
+    def _encode(self, x, train, num_samples):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
         y, pads = x.astype(self.dtype), self.pads
         for i, (kernel, stride) in enumerate(self.layers):
@@ -185,16 +202,20 @@ class ConvEncoder(nn.Module):
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
                 y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`
-            y = nn.relu(self._normalise(y, i, train))
+            y = nn.relu(self._normalise(y, i, train, num_samples))
         return y
 
-    def _normalise(self, y, i, train):
+    def _normalise(self, y, i, train, num_samples):
         name = f"norm{i}"
         if self.norm == "none":
             return y
         if self.norm == "batch":
+            mask = None
+            if num_samples is not None:
+                number = num_existing(self.layers[: i + 1], self.pads[: i + 1], num_samples)
+                mask = (jnp.arange(y.shape[1]) < number[:, None])[..., None]
             return nn.BatchNorm(
                 use_running_average=not train, momentum=0.9, dtype=self.dtype, name=name
-            )(y)
+            )(y, mask=mask)
         groups = max(1, self.width // 32) if self.norm == "group" else 1
         return ChannelNorm(groups, self.norm == "channel", self.dtype, name=name)(y)

@@ -6,6 +6,9 @@ them from the input upwards.
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
 
 from cpc.types import UserError
 
@@ -86,6 +89,21 @@ def shortest_input(layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, 
     for pad, (_, step) in zip(pads, layers, strict=True):
         zeros, stride = zeros + sum(pad) * stride, stride * step
     return max(stride, receptive_field(layers) - zeros)
+
+
+def num_existing(
+    layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]], num_samples: Any
+) -> Any:
+    """Return how many outputs exist where so many samples, an array, are real and zeros follow.
+
+    Those whose frame lies within them, at least 1, as if the signal ended there. Without padding an
+    output also has to see nothing beyond.
+
+    >>> num_existing([(10, 5), (8, 4)], [(5, 0), (4, 0)], jnp.array([3, 39, 40])).tolist()
+    [1, 1, 2]
+    """
+    stride = math.prod(stride for _, stride in layers)
+    return jnp.maximum(1, (num_samples - (shortest_input(layers, pads) - stride)) // stride)
 
 
 def output_lengths(

@@ -7,19 +7,20 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from cpc.mel import log_mel, mel_filters
 from cpc.models.encoders import ConvEncoder
 from cpc.models.geometry import (
     frames_around,
+    num_existing,
     output_lengths,
     receptive_field,
     shortest_input,
     zeros_around,
 )
 from cpc.models.layers import first_layers
-from cpc.types import PyTree, UserError
+from cpc.types import ArrayLike, PyTree, UserError
 
 #: Mean and standard deviation of log energies of voices at a root mean square of 0.05.
 MEAN, SCALE = -13.0, 5.0
@@ -126,12 +127,22 @@ class LogMelEncoder(nn.Module):
         return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
 
     @nn.nowrap
+    def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
+        """Return the number of latents that exist of waveforms with so many real samples."""
+        return num_existing(self.layers, self.pads, num_samples)
+
+    @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LogMelEncoder", PyTree]:
         """Return the encoder that ends after its first `number` layers, and its variables."""
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b s"], train: bool = False) -> Float[Array, "b t d"]:
+    def __call__(
+        self,
+        x: Float[Array, "b s"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+    ) -> Float[Array, "b t d"]:
         """Return the latents of waveforms."""
         filled = max(0, self.shortest - x.shape[1])
         left, right = self.pads[0]
@@ -139,4 +150,6 @@ class LogMelEncoder(nn.Module):
         filters = mel_filters(self.sample_rate_hz, FFT_LENGTH, self.num_mels)
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
-        return convolutions((energies - MEAN) / SCALE, train)
+        if num_samples is not None:  # from here on, of energies
+            num_samples = num_existing(self.layers[:1], self.pads[:1], num_samples)
+        return convolutions((energies - MEAN) / SCALE, train, num_samples)

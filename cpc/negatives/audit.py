@@ -16,11 +16,11 @@ from cpc.negatives.hits import accidental_hits, hit_rate
 from cpc.negatives.noise import probabilities
 from cpc.negatives.queue import Queue, ages
 from cpc.types import (
+    AnyPosition,
     Array,
     ArrayLike,
     NegativeRule,
     NegativeSampler,
-    Position,
     UserError,
     is_positive,
 )
@@ -93,15 +93,15 @@ def audit(subject: Any, *data: Any, **options: Any) -> Audit:
         return audit_table(subject, *data, **options)
     if not data:
         raise UserError("an audit of a function needs the positions or the probabilities with it")
-    several = isinstance(data[0], list | tuple) and all(isinstance(p, Position) for p in data[0])
-    if several or isinstance(data[0], Position):
+    several = isinstance(data[0], list | tuple) and all(isinstance(p, AnyPosition) for p in data[0])
+    if several or isinstance(data[0], AnyPosition):
         return audit_rule(subject, *data, **options)
     return audit_sampler(subject, *data, **options)
 
 
 def audit_rule(
     rule: NegativeRule,
-    positions: Position | Sequence[Position],
+    positions: AnyPosition | Sequence[AnyPosition],
     offsets: Sequence[int],
     *,
     labels: Any = None,
@@ -171,7 +171,7 @@ def audit_rule(
 
 def _batches(positions, labels, utterances):
     """Positions, labels and utterances of each batch, all flat."""
-    if isinstance(positions, Position):
+    if isinstance(positions, AnyPosition):
         positions, labels, utterances = [positions], [labels], [utterances]
     batches = []
     for name, values in (("labels", labels), ("utterances", utterances)):
@@ -203,9 +203,9 @@ def _blocks(key, n, num_anchors):
         yield np.pad(rows, (0, size - len(rows))), np.arange(size) < len(rows)
 
 
-def _flat(positions: Position) -> Position:
+def _flat(positions: AnyPosition) -> AnyPosition:
     columns = np.broadcast_arrays(*(np.asarray(p) for p in positions))
-    flat = Position(*(column.reshape(-1).astype(np.int32) for column in columns))
+    flat = positions._make(column.reshape(-1).astype(np.int32) for column in columns)
     where = np.stack([flat.sequence, flat.time, flat.lane])
     if not flat.time.size or len(np.unique(where, axis=1).T) < flat.time.size:
         raise UserError(
@@ -229,8 +229,8 @@ def _make_tally(rule, choose):
 
     @jax.jit
     def tally(flat, label, utterance, rows, real, k, scores, rng):
-        anchor = Position(*(p[rows][:, None] for p in flat))
-        candidate = Position(*(p[None] for p in flat))
+        anchor = jax.tree.map(lambda p: p[rows][:, None], flat)
+        candidate = jax.tree.map(lambda p: p[None], flat)
         positive = is_positive(anchor, candidate, k)  # (m, n)
         target = jnp.argmax(positive, -1)
         real = real & positive.any(-1)

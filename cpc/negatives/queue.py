@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.types import Position, UserError
+from cpc.types import AnyPosition, Position, UserError
 
 
 class Queue(NamedTuple):
     """A ring of fixed size: one pytree, to be carried in the state of the training."""
 
     keys: Float[Array, "n d"]
-    positions: Position
+    positions: AnyPosition
     """Of the keys, (n,). Sequences are below 0, so that no rule takes them for the batch's."""
     pushed: Int[Array, " n"]
     """The step at which each came."""
@@ -53,7 +53,7 @@ def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
 def push(
     queue: Queue,
     keys: Float[Array, "m d"],
-    positions: Position,
+    positions: AnyPosition,
     step: int | Int[Array, ""],
     where: Bool[Array, " m"] | None = None,
 ) -> Queue:
@@ -61,8 +61,9 @@ def push(
 
     Of more latents than the queue holds, the last stay. Sequence s of the batch becomes -1 - s:
     rules see that queued latents are of other sequences, and tell group, time and lane as ever. A
-    window of the same recording in an earlier batch is another sequence to them. Rules that split
-    the batch into shards allow none of the queue.
+    window of the same recording in an earlier batch is another sequence to them, and the `sample`
+    of a `SoundPosition` is not kept. Rules that split the batch into shards allow none of the
+    queue.
 
     Args:
       queue: the queue before.
@@ -90,7 +91,7 @@ def push(
     sequence = jnp.minimum(sequence, -1 - sequence)  # what is below 0 already stays
     new = Queue(
         keys=jax.lax.stop_gradient(jnp.where(exists[:, None], keys, 0)),
-        positions=positions._replace(sequence=sequence),
+        positions=Position(sequence, positions.time, positions.lane, positions.group),
         pushed=jnp.full(m, step, jnp.int32),
         exists=exists,
         cursor=(queue.cursor + m) % size,

@@ -160,8 +160,8 @@ def _describe(train, test, window_samples, log):
     counts = data.count_windows(train, window_samples)
     log(
         f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
-        f"({counts.seconds / 3600:.2f} h; {counts.num_too_short:,} of them, "
-        f"{counts.seconds_too_short / 3600:.2f} h, are shorter than a window and not trained on), "
+        f"({counts.seconds / 3600:.2f} h; {counts.num_short:,} of them, "
+        f"{counts.seconds_short / 3600:.2f} h, are shorter than a window and filled up), "
         f"{len(test):,} test utterances; {len(train.skipped):,} files skipped, "
         f"{len(train.shortened):,} cut short"
     )

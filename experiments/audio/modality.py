@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.audio import KEYS
-from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, make_packed_batches, unpack
+from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches, unpack
 from cpc.files import write_sealed
 from cpc.models import (
     AUDIO_ENCODERS,
@@ -20,7 +20,8 @@ from cpc.models import (
     Model,
     make_model,
 )
-from cpc.types import Batch, UserError
+from cpc.negatives import outside_overlap
+from cpc.types import Batch, Rule, SoundPosition, UserError
 from experiments import training
 from experiments.audio import probes
 from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
@@ -28,7 +29,7 @@ from experiments.audio.embed import embed_files
 from experiments.audio.sections import SECTIONS, WORDS
 from experiments.command.config import Config
 from experiments.command.modality import Modality
-from experiments.objective import build_objective
+from experiments.objective import Direction, build_objective
 from experiments.sequences import CONTEXTS, check_negatives, positions
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
@@ -46,13 +47,11 @@ def make_problem(
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
     return training.Problem(
         model=build_model(config),
-        objective=build_objective(config, offsets, mesh),
+        objective=build_objective(config, offsets, mesh, build_apart(config)),
         offsets=offsets,
         directions=("forward",),
         prepare=lambda batch, rng, train: unpack(batch),
-        split_directions=lambda outputs, batch: [
-            (outputs, positions(batch, batch["speaker"], outputs.z.shape[1]))
-        ],
+        split_directions=functools.partial(split_directions, build_encoder(config)),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
         draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
@@ -60,6 +59,36 @@ def make_problem(
         num_tests=-(-config.evaluate.num_windows // config.data.batch_size),
         per_step=(hours, "h audio"),
     )
+
+
+def split_directions(encoder: Any, outputs: Any, batch: Batch) -> list[Direction]:
+    """Return the one direction: outputs, where their latents come from, and which of them exist."""
+    length = outputs.z.shape[1]
+    located = positions(batch, batch["speaker"], length)
+    sample = batch["sample"][:, None] + encoder.stride * located.time
+    exists = None
+    if "num_samples" in batch:
+        exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
+    return [Direction(outputs, SoundPosition(*located, sample=sample), exists)]
+
+
+def build_apart(config: Config) -> Rule | None:
+    """Return the rule by which overlapping windows are no negatives of each other; None without."""
+    if config.negatives.overlap:
+        return None
+    return outside_overlap(config.data.window_samples, build_encoder(config).stride)
+
+
+def check_clips(config: Config, recordings: Recordings) -> None:
+    """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
+    longest, num_offsets = int(recordings.lengths.max(initial=0)), config.model.num_offsets
+    number = int(build_encoder(config).num_existing(np.array([longest]))[0])
+    if longest < config.data.window_samples and number <= num_offsets:
+        raise UserError(
+            f"the longest of {len(recordings):,} recordings has {longest:,} samples "
+            f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
+            f"{num_offsets} ahead, so lower model.num_offsets, or give longer recordings"
+        )
 
 
 def build_model(config: Config) -> Model:
@@ -109,8 +138,9 @@ def check(config: Config) -> None:
     check_negatives(config, num_latents(config))
 
 
-def draw_windows(config: Config, recordings, seed: int) -> Callable[[int], Batch]:
+def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
     """Return step -> this process's rows of the batch of windows."""
+    check_clips(config, recordings)
     return make_packed_batches(
         recordings,
         window_samples=config.data.window_samples,

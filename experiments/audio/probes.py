@@ -57,7 +57,6 @@ def check_data(config: Config, data: AudioData) -> None:
     """Check, before the training, that these data can feed the probes."""
     if "speakers" in config.probe.tasks:
         _speaker_names(data)
-        _check_windows(config, _of_speakers(config, data.train), config.data.source)
     if "phones" not in config.probe.tasks:
         return
     if not data.phones:
@@ -75,7 +74,6 @@ def check_data(config: Config, data: AudioData) -> None:
                 )
             for utterance, length in zip(part.names, part.lengths, strict=True):
                 align(phones.labels[utterance], num_labels(length), utterance)
-        _check_windows(config, _of_phones(config, data.train, phones), name)
 
 
 def run_tasks(
@@ -255,7 +253,8 @@ def train_supervised(
         batch = draw(step)
         starts = zip(batch["utterance"], batch["start"], strict=True)
         windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
-        return {"x": batch["x"], "label": np.stack(windows)}
+        real = {name: batch[name] for name in ("num_samples",) if name in batch}
+        return {"x": batch["x"], "label": np.stack(windows), **real}
 
     def contexts(params, extra, batch, rng, train):
         variables = {"params": params, **extra}
@@ -312,17 +311,6 @@ def _of_speakers(config, recordings):
 def _of_phones(config, recordings, phones):
     part = _labelled(recordings, phones.labels)
     return first_minutes(part, 60 * config.probe.hours, by_speaker=False)
-
-
-def _check_windows(config, part, name):
-    """The supervised network is trained on windows of the utterances that the probes may use."""
-    window, longest = config.data.window_samples, max(part.lengths)
-    if "supervised" in config.probe.features and longest < window:
-        raise UserError(
-            f"none of the labelled training utterances of {name} is as long as a window of "
-            f"{window} samples, but the supervised network is trained on windows: take supervised "
-            "out of probe.features, or choose a shorter data.window_samples"
-        )
 
 
 def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = True) -> Recordings:

@@ -61,7 +61,7 @@ def make_parts(
 
     def energy(params, name):  # what is not asked for is not computed
         directions = problem.split_directions(compute(params), batch)
-        return sum(jnp.square(getattr(outputs, name)).sum() for outputs, _ in directions)
+        return sum(jnp.square(getattr(outputs, name)).sum() for outputs, *_ in directions)
 
     def score(outputs, maps):  # with the predictions, which the loss may make in its own way
         own = params["objective"], extra["objective"]

@@ -135,7 +135,7 @@ def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNe
 def split_directions(outputs: Any, batch: Batch) -> list[Direction]:
     """Return outputs and positions of each direction."""
     return [
-        (direction, frame_positions(direction.z, batch["sequence"], batch["label"]))
+        Direction(direction, frame_positions(direction.z, batch["sequence"], batch["label"]))
         for direction in outputs
     ]
 

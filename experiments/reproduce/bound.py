@@ -43,6 +43,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     arrays, _, step = restore_params(folder / "checkpoints")
     variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
     model = modality.build_model(config)
+    encoder = model.module.encoder
     data = modality.load_data(config, print)
     draw = make_batches(
         data.test,
@@ -61,21 +62,26 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
             if seen.issuperset(starts):
                 continue
             outputs = jax.device_get(forward(batch["x"]))
+            real = batch.get("num_samples", np.full(len(starts), config.data.window_samples))
+            numbers = encoder.num_existing(real).tolist()
             for row, start in enumerate(starts):
                 if start not in seen:
                     seen.add(start)
-                    yield *start, jax.tree.map(lambda leaf, row=row: leaf[row], outputs)
+                    exist = row, slice(numbers[row])
+                    yield *start, jax.tree.map(lambda leaf, exist=exist: leaf[exist], outputs)
 
     drawn, anchors = windows(), []
+    length = encoder.num_latents(config.data.window_samples)
     for utterance, _, outputs in drawn:
-        anchors.append((utterance, outputs))
+        if len(outputs.z) == length:  # not a clip shorter than a window
+            anchors.append((utterance, outputs))
         if len(anchors) == NUM_ANCHOR_WINDOWS:
             break
     known = {utterance for utterance, _ in anchors}
     pool = ((utterance, outputs.z) for utterance, _, outputs in drawn if utterance not in known)
     latents, num_independent = gather(pool, 2 ** log2_sizes[-1] - 1)
     sizes = [2**p for p in log2_sizes if 2**p - 1 <= len(latents)]
-    if not sizes:
+    if not sizes or not anchors:
         raise UserError(
             f"{folder} has {len(latents)} held-out latents besides the anchors', too few for "
             f"N = {2 ** log2_sizes[0]}: the bound by N needs more test recordings"

@@ -16,7 +16,7 @@ from experiments import training
 from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.memory import check_host
-from experiments.objective import build_objective
+from experiments.objective import Direction, build_objective
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.series import probes
 from experiments.series.data import (
@@ -102,7 +102,7 @@ def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> training
 
     def split_directions(outputs, batch):
         group = jnp.asarray(groups, jnp.int32)[batch["utterance"]]
-        return [(outputs, positions(batch, group, outputs.z.shape[1]))]
+        return [Direction(outputs, positions(batch, group, outputs.z.shape[1]))]
 
     return training.Problem(
         model=build_model(config),

@@ -20,8 +20,13 @@ def numbered(lengths, speakers, rms=None):
 
 @pytest.fixture
 def five():
-    # Speakers are not in order, and one utterance is too short for a window of 10.
-    return numbered([12, 30, 9, 10, 15], ["c", "a", "a", "b", "c"])
+    # Speakers are not in order.
+    return numbered([12, 30, 10, 15], ["c", "a", "b", "c"])
+
+
+@pytest.fixture
+def with_short():
+    return numbered([300, 4, 9, 170, 7, 1], ["c", "a", "b", "a", "c", "b"])
 
 
 def place(batch):
@@ -53,6 +58,7 @@ def test_every_window_is_equally_likely(five, one_speaker):
     found, counts = np.unique(places, axis=0, return_counts=True)
     possible = [(i, s) for i, n in enumerate(five.lengths) for s in range(n - 10 + 1)]
     assert sorted(map(tuple, found.tolist())) == possible  # each of 3 + 21 + 1 + 6, no other
+    assert "num_samples" not in make(0)
     expected = len(places) / len(possible)
     # Binomial, and for one speaker a batch shares its draw of the speaker: within 6 deviations.
     spread = np.sqrt(expected * (16 if one_speaker else 1))
@@ -80,10 +86,14 @@ def test_pure_in_seed_and_step(five):
 
 
 @pytest.mark.parametrize("one_speaker", [False, True])
-def test_processes_share_the_global_batch(five, one_speaker):
+@pytest.mark.parametrize("name", ["five", "with_short"])
+def test_processes_share_the_global_batch(name, one_speaker, request):
+    recordings = request.getfixturevalue(name)
     options = {"window_samples": 10, "batch_size": 8, "seed": 4, "one_speaker": one_speaker}
-    whole = data.make_batches(five, **options)(2)
-    parts = [data.make_batches(five, **options, process=p, num_processes=4)(2) for p in range(4)]
+    whole = data.make_batches(recordings, **options)(2)
+    parts = [
+        data.make_batches(recordings, **options, process=p, num_processes=4)(2) for p in range(4)
+    ]
     for key, values in whole.items():
         np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), values)
 
@@ -115,16 +125,65 @@ def test_loudness_tells_nothing():
 
 def test_counts(five):
     counts = data.count_windows(five, 13)
-    assert (counts.num_utterances, counts.num_too_short) == (5, 3)
-    np.testing.assert_allclose(counts.seconds, 76 / 16_000)
-    np.testing.assert_allclose(counts.seconds_too_short, 31 / 16_000)
+    assert (counts.num_utterances, counts.num_short) == (4, 2)
+    np.testing.assert_allclose(counts.seconds, 67 / 16_000)
+    np.testing.assert_allclose(counts.seconds_short, 22 / 16_000)
 
 
-def test_window_longer_than_every_clip(five):
-    with pytest.raises(UserError, match=r"31 samples .* longest has 30 samples"):
-        data.make_batches(five, window_samples=31, batch_size=2, seed=0)
-    window_of_30 = data.make_batches(five, window_samples=30, batch_size=2, seed=0)(0)
-    assert place(window_of_30) == [(1, 0), (1, 0)]
+def test_a_short_clip_is_drawn_whole_and_filled_up(with_short):
+    for make in (data.make_batches, data.make_packed_batches):
+        batch = make(with_short, window_samples=10, batch_size=400, seed=0)(0)
+        assert set(batch["utterance"].tolist()) == set(range(6))
+        assert batch["num_samples"].dtype == np.int32
+        for x, utterance, start, number in zip(
+            *(batch[name] for name in ("x", "utterance", "start", "num_samples")), strict=True
+        ):
+            real = 100 * utterance + start + np.arange(10)
+            real[number:] = 0
+            assert number == min(10, with_short.lengths[utterance])
+            assert number == 10 or start == 0
+            np.testing.assert_allclose(x, real / (32768 if x.dtype == np.float32 else 1))
+    all_short = data.make_batches(with_short, window_samples=301, batch_size=600, seed=0)(0)
+    assert np.bincount(all_short["utterance"]).min() > 60  # of 100 each
+
+
+@pytest.mark.parametrize("one_speaker", [False, True])
+def test_short_clips_are_heard_in_proportion_to_their_time(with_short, one_speaker):
+    """As many samples for each recorded one as of the others, whoever is in a batch."""
+    make = data.make_packed_batches(
+        with_short, window_samples=10, batch_size=16, seed=1, one_speaker=one_speaker
+    )
+    heard, drawn = np.zeros(6), np.zeros(6)
+    for step in range(3000):
+        batch = make(step)
+        np.add.at(heard, batch["utterance"], batch["num_samples"])
+        np.add.at(drawn, batch["utterance"], 1)
+    is_short = with_short.lengths < 10
+    each = heard[is_short].sum() / with_short.lengths[is_short].sum()
+    others = heard[~is_short].sum() / with_short.lengths[~is_short].sum()
+    # Draws of single clips, of about 420 of 48,000 each; one speaker's share a draw of 16.
+    assert each / others == pytest.approx(1, abs=0.3 if one_speaker else 0.1)
+    assert drawn[is_short].min() > 0.5 * drawn[is_short].max()
+
+
+def test_without_short_clips_the_draws_are_those_of_windows_alone(five):
+    """The very numbers that were drawn before short clips were."""
+    batch = data.make_packed_batches(five, window_samples=10, batch_size=8, seed=3)(7)
+    drawn = np.random.default_rng((3, 7)).integers(0, 31, 8)
+    windows = [(u, s) for u in (1, 2, 0, 3) for s in range(five.lengths[u] - 9)]  # by speaker
+    assert place(data.unpack({**batch, "gain": np.full(8, 1 / 32768)})) == [
+        windows[i] for i in drawn
+    ]
+
+
+def test_the_line_tells_what_overlaps(with_short):
+    batch = data.make_packed_batches(with_short, window_samples=10, batch_size=200, seed=0)(0)
+    start, utterance, sample = (batch[name] for name in ("start", "utterance", "sample"))
+    assert sample.dtype == np.int32
+    same = np.equal.outer(utterance, utterance)
+    apart = np.subtract.outer(sample, sample)
+    np.testing.assert_array_equal(apart[same], np.subtract.outer(start, start)[same])
+    assert (np.abs(apart[~same]) >= 10).all()
 
 
 def test_batch_not_divisible_by_processes(five):

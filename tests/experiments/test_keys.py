@@ -245,7 +245,7 @@ def test_every_kind_trains_the_objective_of_its_config(kind, monkeypatch):
     class Stop(Exception):
         pass
 
-    def record(config, offsets, mesh=None):
+    def record(config, *others):
         found["config"] = config
         raise Stop
 
@@ -559,6 +559,7 @@ TABLES["audio"] = {
                         ["phones"]),
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
+    "negatives.overlap": Case(True, problem_of_clips(lambda p: p.objective.apart), None),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),

@@ -3,8 +3,10 @@
 import contextlib
 import functools
 import io
+import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -180,9 +182,28 @@ def test_a_folder_that_is_not_there_or_empty(audio, folder_config, tmp_path):
     mistake(audio, folder_config, tmp_path / "run2", r"set data\.path")
 
 
-def test_clips_shorter_than_a_window(audio, folder_config, tmp_path):
-    write_clips(tmp_path / "clips", (0.1, 0.1, 0.1, 0.1))
-    mistake(audio, folder_config, tmp_path / "run", "2,?560")
+def test_clips_too_short_to_predict_anything(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
+    words = r"recordings has 480 samples \(0.03 s\), of which 3 latents .* lower model.num_offsets"
+    mistake(audio, folder_config, tmp_path / "run", words)
+
+
+def test_a_folder_of_mostly_short_clips_trains_and_says_so(audio, folder_config, tmp_path):
+    """Windows of 0.16 s: the network trained on labels, too, sees clips of less."""
+    write_clips(tmp_path / "clips", (0.1, 0.05, 0.12, 0.1, 0.3, 0.08, 0.02, 0.1))
+    folder_config.probe.tasks, folder_config.probe.num_epochs = ("speakers",), 1
+    folder_config.probe.features = ("c", "supervised")
+    folder_config.eval_every, folder_config.evaluate.num_windows = 2, 8
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        audio.run(folder_config, str(tmp_path / "run"))
+    words = r"[56] of them, 0.00 h, are shorter than a window and filled up"
+    assert re.search(words, said.getvalue())
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert {record["split"] for record in records} == {"train", "test"}
+    assert all(np.isfinite(record["nats"]) for record in records)
+    assert (tmp_path / "run" / "report.html").exists()
 
 
 def test_bad_files_among_good_ones_are_skipped_and_listed(audio, folder_config, tmp_path):

@@ -111,7 +111,8 @@ def test_matrix_trains(made, loss, choice, temperature):
 
 def test_queue_is_of_earlier_batches(made):
     """Two batches of 4 windows of 20 latents in a queue of 128: the third step sees all of it."""
-    config = make_config(choice={"queue": 128, "rule": "excluding_sequence"})
+    choice = {"queue": 128, "rule": "excluding_sequence", "overlap": True}  # for a known number
+    config = make_config(choice=choice)
     _, _, state = take_steps(config, made)
     queue = state.extra["objective"]["queues"][0]
     np.testing.assert_array_equal(np.sort(np.unique(queue.pushed)), [1, 2])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpc import negatives
-from cpc.types import Position, UserError
+from cpc.types import Position, SoundPosition, UserError
 
 ALL = [
     negatives.batch,
@@ -109,3 +109,35 @@ def test_sampler_is_uniform_over_subsets():
     counts = np.unique(chosen @ (1 << np.arange(6)), return_counts=True)[1]
     assert len(counts) == 10
     assert ((counts - 2000) ** 2 / 2000).sum() < 27.9  # 0.1 % of samples lie above
+
+
+#: Utterance and first sample of some windows of 30 samples, 3 latents each; they end at 25.
+OVERLAPPING = ((0, 0), (0, 0), (0, 9), (0, 10), (0, 21), (0, 40), (1, 0), (1, 29))
+
+
+@pytest.mark.parametrize("wraps", [0, 2**32 - 60], ids=["", "modulo 2^32"])
+def test_the_same_sound_is_no_negative_from_another_window(wraps):
+    """Against sets of samples: frames of others' that share one with the anchor's window."""
+    line = np.array([100, 200]) + wraps  # where utterances begin
+    rows = [(i, t) for i in range(len(OVERLAPPING)) for t in range(3)]
+    sample = [line[OVERLAPPING[i][0]] + OVERLAPPING[i][1] + 10 * t for i, t in rows]
+    columns = (*np.array(rows).T, 0 * np.arange(len(rows)), 0 * np.arange(len(rows)), sample)
+    here = SoundPosition(*(jnp.asarray(np.asarray(x, np.int64).astype(np.int32)) for x in columns))
+    anchors = jax.tree.map(lambda x: x[:, None], here)
+    rule = negatives.outside_overlap(25, 10)
+    found = np.asarray((negatives.excluding_sequence & rule)(anchors, here, 1))
+    for (i, t), allowed in zip(rows, found, strict=True):
+        utterance, start = OVERLAPPING[i]
+        heard = {(utterance, start + s) for s in range(25)}
+        want = [
+            i != j and heard.isdisjoint((v, first + 10 * u + s) for s in range(10))
+            for j, u in rows
+            for v, first in [OVERLAPPING[j]]
+        ]
+        assert allowed.tolist() == want, (i, t)
+    own = np.asarray(rule(anchors, here, 1))[:3, :3]
+    assert own.tolist() == [[True, False, True], [True, True, False], [True] * 3]
+    assert (negatives.one_per_sequence & rule).is_bound
+    assert not (negatives.batch & rule).is_bound
+    with pytest.raises(UserError, match="1 or more"):
+        negatives.outside_overlap(0, 10)

@@ -1,0 +1,335 @@
+"""Clips shorter than a window, and windows that overlap: what the loss sees of them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from configs import audio_synthetic
+from cpc import data
+from cpc.data.recordings import root_mean_square
+from cpc.estimators import Tracker
+from cpc.train import make_mesh, open_checkpoints, put_batch
+from cpc.types import CPCOutputs, UserError
+from experiments import audit, training
+from experiments.audio import modality as audio
+from experiments.audio.data import AudioData
+
+WINDOW, STRIDE, OFFSETS = 1600, 160, (1, 2)
+#: Most are shorter than a window of 10 latents, one than a latent, one has one.
+LENGTHS = (700, 1000, 90, 2400, 480, 200, 1300, 1700)
+
+
+def noise(lengths):
+    rng = np.random.default_rng(0)
+    waves = [(2000 * rng.standard_normal(n)).astype(np.int16) for n in lengths]
+    return data.Recordings(
+        names=tuple(f"u{i}" for i in range(len(lengths))),
+        speakers=tuple("ab"[i % 2] for i in range(len(lengths))),
+        lengths=np.asarray(lengths, np.int64),
+        read=lambda i, start, stop: waves[i][start:stop],
+        rms=np.array([root_mean_square(wave) for wave in waves], np.float32),
+    )
+
+
+def make_config(**options):
+    config = audio_synthetic.get_config()
+    config.num_steps, config.optim.warmup_steps = 4, 1
+    config.data.window_samples, config.data.batch_size = WINDOW, 8
+    config.model.width, config.model.context_width, config.model.num_offsets = 8, 8, len(OFFSETS)
+    config.evaluate.num_windows = 16
+    for key, value in options.items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+def problem_of(config, lengths=LENGTHS, mesh=None):
+    recordings = noise(lengths)
+    return audio.make_problem(config, AudioData(recordings, recordings, {}), mesh)
+
+
+def naive(z, predictions, batch, rule):
+    """Loss, gradients, and sums of log N - L, N and anchors of each offset, pair by pair."""
+    z, predictions = np.float64(z), np.float64(predictions)
+    number = [max(1, n // STRIDE) for n in batch.get("num_samples", [WINDOW] * len(z))]
+    latents = [(row, t) for row in range(len(z)) for t in range(number[row])]
+    loss, dz, dq, found = 0.0, np.zeros_like(z), np.zeros_like(predictions), []
+    for i, k in enumerate(OFFSETS):
+        terms, sums = [], np.zeros(3)
+        for row, t in latents:
+            if t + k >= number[row]:
+                continue
+            others = [
+                (other, u)
+                for other, u in latents
+                if (other, u) != (row, t + k)
+                and not (rule == "excluding_sequence" and other == row)
+                and not (rule == "one_per_sequence" and (other == row or u != t + k))
+                and not (
+                    other != row
+                    and batch["utterance"][other] == batch["utterance"][row]
+                    and -STRIDE < batch["start"][other] + STRIDE * u - batch["start"][row] < WINDOW
+                )
+            ]
+            if others:
+                terms.append(((row, t), [(row, t + k), *others]))
+        for (row, t), candidates in terms:
+            q = predictions[row, t, i]
+            scores = np.array([q @ z[at] for at in candidates])
+            total = logsumexp(scores)
+            loss += (total - scores[0]) / len(terms)
+            sums += np.log(len(scores)) - total + scores[0], len(scores), 1
+            weights = np.exp(scores - total)
+            weights[0] -= 1
+            for at, weight in zip(candidates, weights / len(terms), strict=True):
+                dz[at] += weight * q
+                dq[row, t, i] += weight * z[at]
+        found.append(sums)
+    return loss, dz, dq, np.array(found).T
+
+
+def random_outputs(seed, batch, length=WINDOW // STRIDE):
+    """Outputs whose padding holds NaN."""
+    rng = np.random.default_rng(seed)
+    b = len(batch["x"])
+    z, q = rng.normal(size=(b, length, 8)), rng.normal(size=(b, length, len(OFFSETS), 8))
+    outputs = CPCOutputs(*(np.float32(x) for x in (z, z, q)))
+    if "num_samples" in batch:
+        gone = np.arange(length) >= np.maximum(1, batch["num_samples"] // STRIDE)[:, None]
+        for leaf in outputs:
+            leaf[gone] = np.nan
+    return jax.tree.map(jnp.asarray, outputs)
+
+
+def step_with_overlap(problem, num_short):
+    """A batch in which windows overlap, and so many rows at least are short."""
+    for step in range(100):
+        batch = problem.draw(step)
+        apart = np.abs(np.subtract.outer(batch["start"], batch["start"])) >= WINDOW
+        same = np.equal.outer(batch["utterance"], batch["utterance"]) & ~apart
+        short = (batch.get("num_samples", np.array([WINDOW])) < WINDOW).sum()
+        if same.sum() > len(same) + 2 and short >= num_short:
+            return batch
+    raise AssertionError("no batch with an overlap")
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (1700, 2400, 9000)], ids=["short", "long"])
+@pytest.mark.parametrize("rule", ["batch", "excluding_sequence", "one_per_sequence"])
+def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
+    """Loss, gradients, N and bound are those of a float64 twin over real latents alone."""
+    problem = problem_of(make_config(negatives__rule=rule), lengths)
+    batch = step_with_overlap(problem, num_short=2 if lengths is LENGTHS else 0)
+    assert ("num_samples" in batch) == (lengths is LENGTHS)
+    outputs = random_outputs(0, batch)
+
+    def loss(z, predictions):
+        given = problem.split_directions(CPCOutputs(z, z, predictions), batch)
+        return problem.objective.loss({}, {}, given, jax.random.key(0))[:2]
+
+    found = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    (value, sums), gradients = found(outputs.z, outputs.predictions)
+    clean = [np.nan_to_num(np.asarray(x)) for x in (outputs.z, outputs.predictions)]
+    expected, dz, dq, (bound, n, anchors) = naive(*clean, batch, rule)
+    np.testing.assert_array_equal(sums.anchors, anchors)
+    np.testing.assert_array_equal(sums.n, n)
+    np.testing.assert_allclose(sums.log_n - sums.loss, bound, rtol=1e-4)
+    assert float(value) == pytest.approx(expected, rel=1e-5)
+    for gradient, want in zip(gradients, (dz, dq), strict=True):
+        np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (1700, 2400, 9000)], ids=["short", "long"])
+def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
+    problem = problem_of(make_config(), lengths)
+    batches = [problem.draw(step) for step in (0, 1)]
+    outputs = [random_outputs(seed, batch) for seed, batch in enumerate(batches)]
+    given = [problem.split_directions(*pair) for pair in zip(outputs, batches, strict=True)]
+    sums, _ = training.strict_sums(problem.objective, {}, {}, given, OFFSETS)
+    joined = {
+        name: np.concatenate([batch[name] for batch in batches])
+        for name in ("utterance", "start", "num_samples")
+        if name in batches[0]
+    }
+    z, q = (
+        np.nan_to_num(np.concatenate([np.asarray(leaf) for leaf in leaves]))
+        for leaves in ([o.z for o in outputs], [o.predictions for o in outputs])
+    )
+    _, _, _, (bound, n, anchors) = naive(z, q, joined, "one_per_sequence")
+    np.testing.assert_array_equal(sums.anchors, anchors)
+    np.testing.assert_array_equal(sums.n, n)
+    np.testing.assert_allclose(sums.log_n - sums.loss, bound, rtol=1e-4)
+
+
+def test_overlap_may_be_asked_for():
+    problem = problem_of(make_config(negatives__overlap=True), (2400,))
+    batch = problem.draw(0)
+    given = problem.split_directions(random_outputs(0, batch), batch)
+    _, sums, _, _ = problem.objective.loss({}, {}, given, jax.random.key(0))
+    np.testing.assert_array_equal(sums.n / sums.anchors, 80)
+    alone = problem_of(make_config(), (2400,)).objective
+    assert alone.name == problem.objective.name == "batch"
+    _, sums, _, _ = alone.loss({}, {}, given, jax.random.key(0))
+    assert (sums.n / sums.anchors < 60).all()  # all windows lie within 2400 samples
+
+
+ENTROPY = {"negatives__temperature_rule": "entropy"}
+
+
+def garbled(batch, value):
+    x = batch["x"].copy()
+    x[np.arange(WINDOW) >= batch["num_samples"][:, None]] = value
+    return {**batch, "x": x}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model__norm": "batch", "loss__name": "sigmoid", "negatives__queue": 64},
+        {"model__norm": "group", "model__padding": "same", **ENTROPY},
+        {"model__encoder": "log_mel", "model__norm": "batch", "negatives__momentum": 0.5},
+        {"model__context": "conv", "model__norm": "layer", "optim__accumulate": 2},
+        {"model__padding": "valid", "model__norm": "channel", "negatives__num_sampled": 3},
+    ],
+    ids=lambda options: ",".join(map(str, options.values())),
+)
+def test_what_padding_holds_changes_nothing(options):
+    """Loss, gradients, batch norm's state, strict sums, queue and temperature, to the last bit."""
+    config = make_config(**options)
+    problem = problem_of(config)
+    state, _, _ = training.make_step(config, problem, make_mesh(1))
+    batch = problem.draw(0)
+    assert (batch["num_samples"] < WINDOW).any()
+    assert not batch["x"][np.arange(WINDOW) >= batch["num_samples"][:, None]].any()
+    loss = training.make_loss(problem, config.optim.accumulate)
+    differentiate = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    found = [
+        jax.device_get(differentiate(state.params, state.extra, given, jax.random.key(0)))
+        for given in (batch, garbled(batch, 12345))
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *found)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found[0]))
+    x = problem.prepare(batch, None, True)
+    variables = {"params": state.params["model"], **state.extra["model"]}
+    ends = [
+        problem.model.apply(variables, jax.tree.map(jnp.asarray, given), True, jax.random.key(0))
+        for given in (x, garbled({**x, "x": np.asarray(x["x"])}, np.nan))
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *ends)
+
+
+def test_batch_norm_sees_what_exists():
+    """The running mean of the first layer, from its weights and each clip by itself."""
+    config = make_config(model__norm="batch")
+    problem = problem_of(config)
+    state, step, _ = training.make_step(config, problem, make_mesh(1))
+    batch = problem.draw(0)
+    kernel = np.float64(state.params["model"]["encoder"]["kernel0"])[:, 0]
+    frames = []
+    for x, gain, number in zip(batch["x"], batch["gain"], batch["num_samples"], strict=True):
+        clip = np.pad(np.float64(x[:number]) * gain, (5, 0))
+        frames += [clip[5 * t : 5 * t + 10] @ kernel for t in range(number // 5)]
+    stats = step(state, put_batch(batch, make_mesh(1))).extra["model"]["batch_stats"]["encoder"]
+    np.testing.assert_allclose(
+        stats["norm0"]["mean"], 0.1 * np.mean(frames, 0), rtol=1e-3, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        stats["norm0"]["var"], 0.9 + 0.1 * np.var(frames, 0), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_the_queue_and_the_watched_scores_hold_what_exists():
+    config = make_config(negatives__queue=80, negatives__temperature_rule="entropy")
+    problem = problem_of(config)
+    batch = problem.draw(0)
+    given = problem.split_directions(random_outputs(0, batch), batch)
+    params, state = problem.objective.init(given)
+    _, _, state, _ = problem.objective.loss(params, state, given, jax.random.key(0))
+    queue, number = state["queues"][0], np.maximum(1, batch["num_samples"] // STRIDE)
+    assert queue.exists.sum() == number.sum()
+    assert np.isfinite(queue.keys).all()
+    # Other padding, other scores of it: the temperature must not see them.
+    clean = jax.tree.map(jnp.nan_to_num, given)
+    _, _, again, _ = problem.objective.loss(
+        *problem.objective.init(given), clean, jax.random.key(0)
+    )
+    assert np.isfinite(state["temperature"])
+    assert state["temperature"] != 1.0
+    assert float(state["temperature"]) == pytest.approx(float(again["temperature"]), rel=1e-6)
+
+
+def test_the_audit_counts_what_exists():
+    config = make_config(negatives__rule="own_sequence")
+    problem = problem_of(config)
+    rows = {row.name: row.value for row in audit.audit_problem(config, problem)}
+    number = [np.maximum(1, problem.draw(step)["num_samples"] // STRIDE) for step in (0, 1)]
+    number = np.concatenate(number)
+    anchors = sum(np.maximum(0, number - k) for k in OFFSETS)
+    assert rows["anchors"] == anchors.sum()
+    assert rows["negatives_mean"] == pytest.approx((anchors * (number - 1)).sum() / anchors.sum())
+
+
+@pytest.mark.parametrize("options", [{}, {"model__norm": "batch", "negatives__shards": 8}])
+def test_one_device_and_eight_agree(options):
+    config, found = make_config(**options), []
+    for num_devices in (1, 8):
+        mesh = make_mesh(num_devices)
+        problem = problem_of(config, mesh=mesh)
+        state, step, _ = training.make_step(config, problem, mesh)
+        found.append(jax.device_get(step(state, put_batch(problem.draw(0), mesh))))
+    one, eight = found
+    np.testing.assert_array_equal(one.metrics["offsets"].n, eight.metrics["offsets"].n)
+    for name in ("loss", "gradient_norm"):
+        assert eight.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
+
+
+def test_resumed_is_never_stopped(tmp_path):
+    config, mesh = make_config(model__norm="batch"), make_mesh(1)
+
+    def steps(state, step, first, last):
+        for i in range(first, last):
+            state = step(state, put_batch(problem_of(config).draw(i), mesh))
+        return state
+
+    state, step, _ = training.make_step(config, problem_of(config), mesh)
+    whole = jax.device_get(steps(state, step, 0, 4))
+    with open_checkpoints(tmp_path) as checkpoints:
+        state, step, _ = training.make_step(config, problem_of(config), mesh)
+        checkpoints.save(2, steps(state, step, 0, 2), {})
+        checkpoints.wait()
+        fresh, step, _ = training.make_step(config, problem_of(config), mesh)
+        restored, _ = training.restore(checkpoints, fresh)
+        resumed = jax.device_get(steps(restored, step, 2, 4))
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+        if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_an_evaluation_of_short_clips():
+    config = make_config()
+    problem, mesh = problem_of(config), make_mesh(1)
+    state, _, _ = training.make_step(config, problem, mesh)
+    own, strict = training.make_evaluation(config, problem, lambda *_: [], mesh)(state)
+    assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
+    assert np.isfinite(strict["nats"])
+    assert (strict["n"] < 16).all()  # some of the 16 windows end before
+
+
+def test_offsets_without_an_anchor_add_nothing_to_a_record():
+    config = make_config()
+    problem, mesh = problem_of(config, (400,) * 50 + (480,)), make_mesh(1)
+    state, step, _ = training.make_step(config, problem, mesh)
+    batch = next(b for b in map(problem.draw, range(99)) if b["num_samples"].max() < 480)
+    metrics = jax.device_get(step(state, put_batch(batch, mesh)).metrics)
+    track = Tracker(False)(metrics["offsets"])
+    assert np.isfinite(track.value[0])
+    assert np.isnan(track.value[1])
+    record = training.make_summary(problem, lambda step: 0.1, print)(metrics, 1)
+    assert record["nats"] == pytest.approx(track.value[0])
+
+
+def test_clips_too_short_for_the_offsets_are_one_sentence():
+    problem_of(make_config(), (480, 100))
+    with pytest.raises(UserError, match=r"longest of 2 recordings has 479 samples .* 2 latents"):
+        problem_of(make_config(), (479, 100))
