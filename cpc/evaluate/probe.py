@@ -64,9 +64,9 @@ def fit_probe(
     weight_decays: Sequence[float | int] = (1e-5, 3e-4),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
-    min_updates: int = 400,
+    min_updates: int = 500,
     batch_size: int = 1024,
-    learning_rate: float = 2e-2,
+    learning_rate: float = 1e-2,
     optimizer: MakeOptimizer = adam_cosine,
     seed: int = 0,
 ) -> Probe:
@@ -101,7 +101,7 @@ def fit_probe(
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
     x = jnp.asarray(rows.frames, jnp.float32)
     # A frame and its neighbours are of one kind: of each frame once.
-    mean, std = (jnp.tile(of_frame, rows.index.shape[1]) for of_frame in standardisation(x))
+    mean, std = (jnp.tile(of_frame, rows.around.shape[1]) for of_frame in standardisation(x))
 
     batch_size = min(batch_size, len(train))
     num_updates = max(num_epochs * (len(train) // batch_size), min_updates)
@@ -110,14 +110,14 @@ def fit_probe(
     fit = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
     layers = initial_layers(rng, len(mean), hidden_width, num_classes)
     params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
-    state = None
+    state = optimizer(learning_rate, num_calls * per_call).init(params)
     scale = mean, std, np.array(weight_decays, np.float32), learning_rate
     for drawn in itertools.islice(draw_rows(len(train), per_call, batch_size, rng), num_calls):
-        params, state = fit(params, state, x, rows.index[drawn], y[drawn], *scale)
+        params, state = fit(params, state, x, rows.around[drawn], y[drawn], *scale)
     probes = [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
     if not len(validation):
         return probes[0]
-    held = Stacked(rows.frames, rows.index[len(train) :])
+    held = Stacked(rows.frames, rows.around[len(train) :])
     correct = [np.sum(predict(one, held).argmax(axis=1) == y[len(train) :]) for one in probes]
     return probes[int(np.argmax(correct))]
 
@@ -171,7 +171,7 @@ def fit_layers(
     """Layers, with a leading axis of weight decays, and optimizer state after some of the updates.
 
     Args:
-        state: what the call before returned; None: this is the first.
+        state: of the optimizer.
         x: frames; `index` says which of them lie side by side in each row of each batch.
         num_updates: of the whole fit.
     """
@@ -190,7 +190,6 @@ def fit_layers(
         updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
-    state = transform.init(params) if state is None else state
     return jax.lax.scan(step, (params, state), (index, y))[0]
 
 

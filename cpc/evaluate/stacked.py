@@ -12,17 +12,17 @@ from cpc.types import ArrayLike
 class Stacked(NamedTuple):
     """Rows that are frames side by side, copied only where they are read.
 
-    Row i is `frames[index[i]]`, flattened: with 17 frames of 39 numbers each, a row takes 39
+    Row i is `frames[around[i]]`, flattened: with 17 frames of 39 numbers each, a row takes 39
     numbers and 17 indices, and not 663 numbers.
     """
 
     frames: Float[np.ndarray, "n d"]
-    index: Int[np.ndarray, "rows w"]
+    around: Int[np.ndarray, "rows w"]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows, and of the numbers in each."""
-        return len(self.index), self.index.shape[1] * self.frames.shape[1]
+        return len(self.around), self.around.shape[1] * self.frames.shape[1]
 
 
 def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
@@ -51,7 +51,7 @@ def read_rows(
     """The rows from `start` to `stop`, laid side by side."""
     if not isinstance(features, Stacked):
         return np.asarray(features[start:stop])
-    index = features.index[start:stop]
+    index = features.around[start:stop]
     return features.frames[index].reshape(len(index), features.shape[1])
 
 
@@ -59,13 +59,13 @@ def join(parts: Sequence[Float[ArrayLike, "_ _"] | Stacked]) -> Stacked:
     """The rows of utterances, one after the other."""
     stacked = [as_stacked(part) for part in parts]
     starts = np.cumsum([0, *(len(one.frames) for one in stacked)])
-    index = [one.index + np.int32(start) for one, start in zip(stacked, starts, strict=False)]
+    index = [one.around + np.int32(start) for one, start in zip(stacked, starts, strict=False)]
     return Stacked(np.concatenate([one.frames for one in stacked]), np.concatenate(index))
 
 
 def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
     """The chosen rows, with no frame that none of them reads."""
-    frames, index = rows.frames, rows.index[chosen]
+    frames, index = rows.frames, rows.around[chosen]
     used = np.zeros(len(frames), bool)
     used[index] = True
     if used.all():
