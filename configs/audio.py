@@ -88,8 +88,9 @@ KEYS = {
         ),
         "features": Key(
             ("c", "mfcc", "random c"),
-            "of the run, of an untrained network, and baselines",
-            words=("c", "z", "mfcc", "random c", "random z", "supervised"),
+            "of the run, of an untrained network (random), and baselines; mfcc context: each frame "
+            "of MFCC beside its 8 neighbours on either side, 170 ms",
+            words=("c", "z", "mfcc", "mfcc context", "random c", "random z", "supervised"),
         ),
         "hidden_width": Key(
             64,

@@ -32,7 +32,7 @@ def get_config() -> Any:
     c.optim.learning_rate = 2e-3  # the paper: 2e-4, for 300,000 steps
     c.evaluate.num_windows = 128
     c.probe.tasks = ("phones", "speakers")
-    c.probe.features = ("c", "mfcc", "random c")
+    c.probe.features = ("c", "mfcc", "mfcc context", "random c")
     c.probe.hidden_width = 64
     c.probe.num_epochs = 3
     c.probe.minutes_per_speaker = 4.0

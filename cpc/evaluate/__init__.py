@@ -16,10 +16,12 @@ from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
 from cpc.evaluate.probe import Probe, adam_cosine, fit_probe, paper_sgd, predict
 from cpc.evaluate.probe_scores import answer_scores, probe_scores
 from cpc.evaluate.spread import feature_spread
+from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
 
 __all__ = [
     "FRACTIONS",
     "Probe",
+    "Stacked",
     "Top",
     "adam_cosine",
     "answer_scores",
@@ -43,6 +45,8 @@ __all__ = [
     "paper_sgd",
     "predict",
     "probe_scores",
+    "read_rows",
     "seeds_interval",
     "utterance_correct",
+    "with_neighbours",
 ]

@@ -1,8 +1,9 @@
 """Softmax regression on frozen features, fitted on the device over all training frames."""
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
+from cpc.evaluate.stacked import Stacked, as_stacked, keep, read_rows
 from cpc.types import Array, ArrayLike, UserError
 
 #: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
@@ -18,6 +20,8 @@ Layers: TypeAlias = tuple[tuple[Array, Array], ...]
 #: make(learning rate, number of updates).
 MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
 
+#: At most so many updates of a fit are one call of compiled code, with the rows that they read.
+CALL_UPDATES = 256
 CHUNK_FRAMES = 65_536
 CHUNK_VALUES = 2**27  # half a GiB: pixels of large images are wider than any features
 
@@ -51,18 +55,18 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 def fit_probe(
-    features: Float[ArrayLike, "n d"],
+    features: Float[ArrayLike, "n d"] | Stacked,
     labels: Int[np.ndarray, " n"],
     utterances: Int[np.ndarray, " n"],
     *,
     num_classes: int,
     hidden_width: int = 0,
-    weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
+    weight_decays: Sequence[float | int] = (1e-5, 3e-4),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
-    min_updates: int = 1000,
+    min_updates: int = 500,
     batch_size: int = 1024,
-    learning_rate: float = 5e-3,
+    learning_rate: float = 1e-2,
     optimizer: MakeOptimizer = adam_cosine,
     seed: int = 0,
 ) -> Probe:
@@ -70,16 +74,17 @@ def fit_probe(
 
     Minimises the mean of -log p(label | features) + (weight_decay / 2) |W|^2 by Adam with cosine
     decay, or another optimizer. All weight decays are fitted at once on the training utterances
-    without a share of `validation_fraction`, the one with the most correct validation frames is
-    taken, and the probe is refitted with it on all training utterances.
+    without a share of `validation_fraction`, and the fit with the most correct frames of that
+    share is taken.
 
     Args:
-        features: of all training frames; put on the device once.
+        features: of all training frames; put on the device once. Of `Stacked` frames a row is
+            laid side by side only when it is read.
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
         utterances: the utterance of each frame; the validation split never divides one. Of
             images with one row each, `np.arange(n)`.
         hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
-        num_epochs: passes over the data; as many more as make `min_updates` updates.
+        num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
         optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.
         weight_decays: the grid; with one entry nothing is set aside for validation.
 
@@ -92,37 +97,38 @@ def fit_probe(
     train, validation = split_utterances(
         labels, utterances, validation_fraction if len(weight_decays) > 1 else 0.0, rng
     )
-    order = np.concatenate([rng.permutation(train), rng.permutation(validation)])
-    x, y = jnp.asarray(np.asarray(features)[order], jnp.float32), jnp.asarray(labels[order])
-    mean, std = standardisation(x)
-    fit = functools.partial(
-        fit_layers,
-        num_classes=num_classes,
-        hidden_width=hidden_width,
-        num_epochs=num_epochs,
-        min_updates=min_updates,
-        batch_size=batch_size,
-        optimizer=optimizer,
-    )
+    chosen = np.concatenate([train, validation])
+    rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
+    x = jnp.asarray(rows.frames, jnp.float32)
+    # A frame and its neighbours are of one kind: of each frame once.
+    mean, std = (jnp.tile(of_frame, rows.around.shape[1]) for of_frame in standardisation(x))
 
-    key, decays, best = jax.random.key(seed), jnp.array(weight_decays, jnp.float32), 0
-    if len(validation):
-        grid = fit(x, y, mean, std, decays, learning_rate, key, len(train))
-        held_x, held_y = x[len(train) :], labels[order[len(train) :]]
-        probes = [Probe(take(grid, g), mean, std, decay) for g, decay in enumerate(weight_decays)]
-        correct = [np.mean(predict(probe, held_x).argmax(axis=1) == held_y) for probe in probes]
-        best = int(np.argmax(correct))
-    params = fit(x, y, mean, std, decays[best : best + 1], learning_rate, key, len(order))
-    return Probe(take(params, 0), mean, std, float(weight_decays[best]))
+    batch_size = min(batch_size, len(train))
+    num_updates = max(num_epochs * (len(train) // batch_size), min_updates)
+    num_calls = -(-num_updates // CALL_UPDATES)
+    per_call = -(-num_updates // num_calls)
+    fit = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
+    layers = initial_layers(rng, len(mean), hidden_width, num_classes)
+    params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
+    state = optimizer(learning_rate, num_calls * per_call).init(params)
+    scale = mean, std, np.array(weight_decays, np.float32), learning_rate
+    for drawn in itertools.islice(draw_rows(len(train), per_call, batch_size, rng), num_calls):
+        params, state = fit(params, state, x, rows.around[drawn], y[drawn], *scale)
+    probes = [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
+    if not len(validation):
+        return probes[0]
+    held = Stacked(rows.frames, rows.around[len(train) :])
+    correct = [np.sum(predict(one, held).argmax(axis=1) == y[len(train) :]) for one in probes]
+    return probes[int(np.argmax(correct))]
 
 
-def predict(probe: Probe, features: Float[ArrayLike, "n d"]) -> Float[np.ndarray, "n c"]:
+def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
     """Log-probabilities of the classes, on the host, in chunks of one compiled shape."""
-    chunks = []
-    whole = 2 ** max(0, len(features) - 1).bit_length()
-    rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // features.shape[1]))
-    for start in range(0, len(features), rows):
-        chunk = jnp.asarray(features[start : start + rows])
+    chunks, (num_rows, width) = [], features.shape
+    whole = 2 ** max(0, num_rows - 1).bit_length()
+    rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // width))
+    for start in range(0, num_rows, rows):
+        chunk = jnp.asarray(read_rows(features, start, start + rows))
         padding = ((0, rows - len(chunk)), (0, 0))
         chunks.append(np.asarray(log_probabilities(probe, jnp.pad(chunk, padding)))[: len(chunk)])
     if not chunks:
@@ -146,78 +152,67 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
 
 
 @functools.partial(
-    jax.jit,
-    static_argnames=(
-        "num_rows",
-        "num_classes",
-        "hidden_width",
-        "num_epochs",
-        "min_updates",
-        "batch_size",
-        "optimizer",
-    ),
+    jax.jit, static_argnames=("num_updates", "optimizer"), donate_argnames=("params", "state")
 )
 def fit_layers(
+    params: Layers,
+    state: Any,
     x: Float[Array, "n d"],
-    y: Int[Array, " n"],
-    mean: Float[Array, " d"],
-    std: Float[Array, " d"],
-    weight_decays: Float[Array, " g"],
+    index: Int[ArrayLike, "updates batch w"],
+    y: Int[ArrayLike, "updates batch"],
+    mean: Float[Array, " wd"],
+    std: Float[Array, " wd"],
+    weight_decays: Float[ArrayLike, " g"],
     learning_rate: float | Array,
-    key: Array,
-    num_rows: int,
     *,
-    num_classes: int,
-    hidden_width: int,
-    num_epochs: int,
-    min_updates: int,
-    batch_size: int,
+    num_updates: int,
     optimizer: MakeOptimizer,
-) -> Layers:
-    """Layers fitted to the first `num_rows` shuffled rows, with a leading axis of weight decays.
+) -> tuple[Layers, Any]:
+    """Layers, with a leading axis of weight decays, and optimizer state after some of the updates.
 
-    The rows come shuffled; each epoch draws a new order of short blocks of rows, because blocks
-    are read from memory many times faster than single rows.
+    Args:
+        state: of the optimizer.
+        x: frames; `index` says which of them lie side by side in each row of each batch.
+        num_updates: of the whole fit.
     """
-    batch_size = min(batch_size, num_rows)
-    block = max(1, min(16, num_rows // 8192, batch_size))
-    batch_blocks = batch_size // block
-    num_batches = num_rows // block // batch_blocks
-    num_epochs = max(num_epochs, -(-min_updates // num_batches))
-    x_blocks = x[: num_rows // block * block].reshape(-1, block, x.shape[1])
-    y_blocks = y[: num_rows // block * block].reshape(-1, block)
 
     def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:
         nats = optax.softmax_cross_entropy_with_integer_labels(score(params, x), y).mean()
         return nats + weight_decay / 2 * sum(jnp.sum(weight**2) for weight, _ in params)
 
     gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
-    transform = optimizer(learning_rate, num_epochs * num_batches)
+    transform = optimizer(learning_rate, num_updates)
 
-    def step(state, blocks):
-        params, moments = state
-        batch = (x_blocks[blocks].reshape(-1, x.shape[1]) - mean) / std
-        grads = gradients(params, weight_decays, batch, y_blocks[blocks].reshape(-1))
-        updates, moments = transform.update(grads, moments)
-        return (jax.tree.map(jnp.add, params, updates), moments), None
+    def step(carry, batch):
+        params, state = carry
+        index, y = batch
+        rows = (x[index].reshape(len(index), -1) - mean) / std
+        updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
+        return (jax.tree.map(jnp.add, params, updates), state), None
 
-    def epoch(state, number):
-        bits = jax.random.bits(jax.random.fold_in(key, number), (len(x_blocks),))
-        order = jnp.argsort(bits)[: num_batches * batch_blocks]
-        return jax.lax.scan(step, state, order.reshape(num_batches, batch_blocks))
-
-    layers = initial_layers(key, x.shape[1], hidden_width, num_classes)
-    params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
-    (params, _), _ = jax.lax.scan(epoch, (params, transform.init(params)), jnp.arange(num_epochs))
-    return params
+    return jax.lax.scan(step, (params, state), (index, y))[0]
 
 
-def initial_layers(key: Array, width: int, hidden_width: int, num_classes: int) -> Layers:
+def draw_rows(
+    num_rows: int, per_call: int, batch_size: int, rng: np.random.Generator
+) -> Iterator[Int[np.ndarray, "updates batch"]]:
+    """Rows of batches without end, each as often as any other: one order of all after the other."""
+    left = np.zeros(0, np.int64)
+    while True:
+        while len(left) < per_call * batch_size:
+            left = np.concatenate([left, rng.permutation(num_rows)])
+        yield left[: per_call * batch_size].reshape(per_call, batch_size)
+        left = left[per_call * batch_size :]
+
+
+def initial_layers(
+    rng: np.random.Generator, width: int, hidden_width: int, num_classes: int
+) -> Layers:
     """Zeros at the output, where symmetry does no harm; He's normal numbers before a ReLU."""
     layers = ()
     if hidden_width:
-        weight = jax.random.normal(key, (width, hidden_width)) * np.sqrt(2 / width)
-        layers = ((weight, jnp.zeros(hidden_width)),)
+        weight = rng.standard_normal((width, hidden_width)) * np.sqrt(2 / width)
+        layers = ((jnp.asarray(weight, jnp.float32), jnp.zeros(hidden_width)),)
     last = jnp.zeros((hidden_width or width, num_classes)), jnp.zeros(num_classes)
     return (*layers, last)
 

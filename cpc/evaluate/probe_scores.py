@@ -14,13 +14,14 @@ from cpc.evaluate.accuracy import (
     utterance_correct,
 )
 from cpc.evaluate.probe import fit_probe, predict
+from cpc.evaluate.stacked import Stacked, join, keep, read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
 
 def probe_scores(
-    train_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"]]],
-    test_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"]]],
+    train_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"] | Stacked]],
+    test_features: Mapping[str, Sequence[Float[np.ndarray, "_ _"] | Stacked]],
     train_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
     test_labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
     *,
@@ -34,8 +35,8 @@ def probe_scores(
     """Fit a probe to each of the features and yield its accuracies on the test utterances.
 
     Args:
-        train_features: name such as "c", "z", "mfcc" or "random c" to one array a training
-            utterance; test_features likewise, with the same names.
+        train_features: name such as "c", "z", "mfcc" or "random c" to one array, or `Stacked`
+            frames, a training utterance; test_features likewise, with the same names.
         train_labels: one entry an utterance: its class (speakers), or one label a frame
             (phones, -1 where unlabeled); test_labels likewise.
         task: "phones" or "speakers", for the score; data: the name of the data, for the score.
@@ -88,7 +89,7 @@ def answer_scores(
     train = join_labeled(no_features, train_labels, "training labels")
     test = join_labeled(log_probabilities, test_labels, "answers")
     question = task, data, features, "linear", f"l2 {weight_decay:g}"
-    yield from unit_scores(test[0], train, test, units, question)
+    yield from unit_scores(read_rows(test[0]), train, test, units, question)
 
 
 def unit_scores(
@@ -138,10 +139,10 @@ def unit_scores(
 
 
 def join_labeled(
-    features: Sequence[Float[np.ndarray, "_ _"]],
+    features: Sequence[Float[np.ndarray, "_ _"] | Stacked],
     labels: Sequence[int | np.integer | Int[np.ndarray, "..."]],
     what: str,
-) -> tuple[Float[np.ndarray, "n d"], Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+) -> tuple[Stacked, Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Return the labeled frames of all utterances with their labels and utterance numbers."""
     if len(features) != len(labels):
         raise UserError(
@@ -149,16 +150,17 @@ def join_labeled(
             "give one entry of labels to each utterance"
         )
     spread = []
-    for index, (frames, label) in enumerate(zip(features, labels, strict=True)):
-        if np.ndim(label) and len(np.asarray(label)) != len(frames):
+    lengths = [own.shape[0] for own in features]
+    for index, (length, label) in enumerate(zip(lengths, labels, strict=True)):
+        if np.ndim(label) and len(np.asarray(label)) != length:
             raise UserError(
-                f"utterance {index} of the {what} has {len(frames)} frames but "
+                f"utterance {index} of the {what} has {length} frames but "
                 f"{len(np.asarray(label))} labels; cut or pad its labels (-1 is unlabeled)"
             )
-        spread.append(np.broadcast_to(np.asarray(label, np.int32), len(frames)))
+        spread.append(np.broadcast_to(np.asarray(label, np.int32), length))
     all_labels = np.concatenate(spread) if spread else np.zeros(0, np.int32)
-    labeled = all_labels >= 0
-    if not labeled.any():
+    labeled = np.flatnonzero(all_labels >= 0)
+    if not len(labeled):
         raise UserError(f"no frame of the {what} has a label; check the alignment and the split")
-    utterances = np.repeat(np.arange(len(features), dtype=np.int32), [len(f) for f in features])
-    return np.concatenate(features)[labeled], all_labels[labeled], utterances[labeled]
+    utterances = np.repeat(np.arange(len(features), dtype=np.int32), lengths)
+    return keep(join(features), labeled), all_labels[labeled], utterances[labeled]

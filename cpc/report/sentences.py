@@ -206,29 +206,48 @@ def headline_score(rows: Frame, words: Words) -> Score | None:
 
 
 def score_sentences(run: Run, words: Words) -> list[str]:
-    """Return whether the features beat the untrained network and the baselines."""
+    """Return whether the features beat the baselines, and what training them gave."""
     sentences = []
     for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
         ours = None if is_curve(rows) else headline_score(rows, words)
         if ours is None:
             continue
-        names = (f"random {ours.features}", *words.baselines)
-        others = [
-            score
-            for name in names
-            for score in to_scores(rows[rows.features == name])
-            if (score.method, score.metric) == (ours.method, ours.metric)
-        ]
+        untrained, *baselines = (
+            [
+                score
+                for score in to_scores(rows[rows.features == name])
+                if (score.method, score.metric) == (ours.method, ours.metric)
+            ]
+            for name in (f"random {ours.features}", *words.baselines)
+        )
         chance = f"chance {with_unit(ours.chance, ours.metric)}" if ours.chance is not None else ""
         inside = "; ".join(part for part in (interval_phrase(ours), chance) if part)
-        against = " and ".join(against_phrase(ours, other, words) for other in others)
+        against = " and ".join(
+            against_phrase(ours, other, words) for others in baselines for other in others
+        )
         sentences.append(
             f"{task.replace('_', ' ').capitalize()} of {data} by {unit}, {ours.method} on "
             f"{ours.features}: {ours.metric} {with_unit(ours.value, ours.metric)}"
             + (f" ({inside})" if inside else "")
             + (f"; {against}." if against else ".")
         )
+        sentences += [trained_sentence(ours, other) for other in untrained]
     return sentences if sentences or len(run.scores) else ["No probe is recorded yet."]
+
+
+def trained_sentence(ours: Score, untrained: Score) -> str:
+    """Return what training gave: a score minus that of the same network untrained."""
+    found = difference(ours, untrained)
+    points = f" {'points' if in_percent(ours.metric) else unit_of(ours.metric)}".rstrip()
+    paired = f", paired by {found.paired}" if found.paired else ""
+    better = is_better(found.low, found.high, ours.higher_is_better)
+    verdict = {True: "", False: ": training has lost", None: ": not distinguishable"}[better]
+    return (
+        f"Trained minus untrained, {ours.method} on {ours.features} for "
+        f"{ours.task.replace('_', ' ')} of {ours.data} by {ours.unit}: "
+        f"{lead_phrase(found, ours.metric)}{points}{paired} (the untrained network: "
+        f"{with_unit(untrained.value, untrained.metric)}){verdict}."
+    )
 
 
 def with_unit(value: float | int | None, metric: str) -> str:
@@ -248,10 +267,8 @@ def against_phrase(ours: Score, other: Score, words: Words) -> str:
 
     A difference whose interval holds zero is called a tie.
     """
-    is_random = other.features.startswith("random")
-    name = "the untrained network" if is_random else feature_title(other.features, words)
     found = difference(ours, other)
-    name = f"{name} ({with_unit(other.value, other.metric)})"
+    name = f"{feature_title(other.features, words)} ({with_unit(other.value, other.metric)})"
     better = is_better(found.low, found.high, ours.higher_is_better)
     points = f" {'points' if in_percent(ours.metric) else unit_of(ours.metric)}".rstrip()
     lead = f"{lead_phrase(found, ours.metric)}{points}" if found.paired else ""

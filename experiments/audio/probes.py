@@ -3,13 +3,15 @@
 And, to compare them with, the same network trained on the labels.
 """
 
+import functools
 import json
 import pathlib
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from cpc.data import (
@@ -20,7 +22,13 @@ from cpc.data import (
     read_all,
     select,
 )
-from cpc.evaluate import answer_scores, embed_utterances, mfcc, probe_scores
+from cpc.evaluate import (
+    answer_scores,
+    embed_utterances,
+    mfcc,
+    probe_scores,
+    with_neighbours,
+)
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
 from cpc.train import ProgressWriter, make_optimizer
@@ -33,6 +41,19 @@ from experiments.supervised import train_on_labels
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
 MAX_POINTS = 1500
+#: Frames on either side of one of "mfcc context": 170 ms.
+NEIGHBOURS = 8
+
+
+class Question(NamedTuple):
+    """What a probe is asked: utterances to train and to test on, and a label each 10 ms of them."""
+
+    task: str
+    data: str
+    num_classes: int
+    parts: tuple[Recordings, Recordings]
+    labels: list[list[np.ndarray]]
+    units: tuple[str, ...] = ("frame",)
 
 
 def check_options(config: Config) -> None:
@@ -84,135 +105,178 @@ def run_tasks(
     variables: Any,
     step: int,
 ) -> list[Score]:
-    """Fit the probes of each task, print their scores, and record them in the run directory."""
-    features = make_features(config, model, variables)
+    """Fit the probes of each task, print their scores, and record them in the run directory.
+
+    Each utterance is embedded once for all tasks, and features come one after the other, for they
+    can fill the memory.
+    """
+    begin = time.perf_counter()
+    ask = {"phones": phone_questions, "speakers": speaker_questions}
+    questions = [question for task in config.probe.tasks for question in ask[task](config, data)]
+    embed = make_embed(config, model, variables)
+    parts = [part for question in questions for part in question.parts]
+    to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
     scores: list[Score] = []
-    for task in config.probe.tasks:
-        begin = time.perf_counter()
-        make = {"phones": phone_scores, "speakers": speaker_scores}[task]
-        found = make(config, workdir / "probes", data, model, features)
-        found = [score._replace(seed=config.seed, step=step) for score in found]
-        if task == "speakers":
-            points, speaker, names = map_speakers(data, features["c"])
+    for names in passes((*(["c"] if to_map else []), *config.probe.features)):
+        own = to_map if "c" in names else []
+        made = {} if names == ("supervised",) else embed(names, [*parts, *own])
+        for part in own:
+            points, speaker, speakers = map_speakers(part, made["c"])
             path = workdir / "probes" / "speaker_map.npz"
-            write_latest(path, step, features=points, speaker=speaker, names=names)
+            write_latest(path, step, features=points, speaker=speaker, names=speakers)
+        found = [
+            score._replace(seed=config.seed, step=step)
+            for question in questions
+            for name in names
+            if name in config.probe.features
+            for score in scores_of(
+                config, workdir / "probes", model, question, name, made.get(name, {})
+            )
+        ]
+        del made
         write_scores(workdir, found)
-        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
-        print_scores(found)
         scores += found
+    order = config.probe.features
+    for task in config.probe.tasks:
+        print(f"probe of {task} at step {step:,}")
+        print_scores(
+            sorted(
+                (score for score in scores if score.task == task),
+                key=lambda score: (score.data, order.index(score.features)),
+            )
+        )
+    print(f"all probes took {time.perf_counter() - begin:.0f} s")
     return scores
 
 
-def make_features(
-    config: Config, model: Model, variables: Any
-) -> dict[str, Callable[[Recordings], list[np.ndarray]]]:
-    """Name -> the features of each recording, (frames, width), one frame each `frame_samples`.
+def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
+    """Features by the pass over the sound that makes them: those of one network come together.
 
-    The supervised network, which answers by itself, is none of them.
+    >>> passes(("c", "mfcc", "random c", "z"))
+    [('c', 'z'), ('mfcc',), ('random c',)]
+    """
+    kinds = {"c": "trained", "z": "trained", "random c": "untrained", "random z": "untrained"}
+    kinds |= {"mfcc": "mfcc", "mfcc context": "mfcc"}
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(features):
+        found.setdefault(kinds.get(name, name), []).append(name)
+    return [tuple(names) for names in found.values()]
+
+
+def make_embed(
+    config: Config, model: Model, variables: Any
+) -> Callable[[Sequence[str], Sequence[Recordings]], dict[str, dict[str, Any]]]:
+    """Return embed(names, parts): features of one of the `passes`, by name and utterance.
+
+    Each utterance of the parts is embedded once; its features are (frames, width), one frame each
+    `frame_samples`. The supervised network, which answers by itself, has none.
     """
     window = np.zeros((1, config.data.window_samples), np.float32)
-    untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
-    functions = {
-        "c": lambda x: model.embed(variables, x)[1],
-        "z": lambda x: model.embed(variables, x)[0],
-        "mfcc": mfcc,
-        "random c": lambda x: model.embed(untrained, x)[1],
-        "random z": lambda x: model.embed(untrained, x)[0],
-    }
+    z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
-    def of(name):
-        embed = jax.jit(functions[name])
-        return lambda recordings: embed_utterances(
-            embed,
-            [read_all(recordings, i) for i in range(len(recordings))],
-            frame_samples(name, model),
-        )
+    # The weights are an argument: compiled once for both networks.
+    @functools.partial(jax.jit, static_argnums=0)
+    def side_by_side(kinds, variables, x):
+        made = dict(zip("zc", model.embed(variables, x), strict=True))
+        return jnp.concatenate([made[kind] for kind in kinds], axis=-1)
 
-    wanted = dict.fromkeys(("c", *config.probe.features))
-    return {name: of(name) for name in wanted if name in functions}
+    def embed(names, parts):
+        utterances = {name: (part, i) for part in parts for i, name in enumerate(part.names)}
+        waveforms = [read_all(*place) for place in utterances.values()]
+        stride = frame_samples(names[0], model)
+        if "mfcc" in names[0]:
+            found = dict(zip(utterances, embed_utterances(mfcc, waveforms, stride), strict=True))
+            made: dict[str, dict[str, Any]] = {"mfcc": found}
+            if "mfcc context" in names:
+                around = (with_neighbours(frames, NEIGHBOURS) for frames in found.values())
+                made["mfcc context"] = dict(zip(found, around, strict=True))
+            return made
+        is_random = names[0].startswith("random")
+        own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
+        kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
+        function = functools.partial(side_by_side, kinds, own)
+        found = dict(zip(utterances, embed_utterances(function, waveforms, stride), strict=True))
+        columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
+        return {
+            name: {utterance: x[:, columns[name[-1]]] for utterance, x in found.items()}
+            for name in names
+        }
+
+    return embed
 
 
 def frame_samples(feature: str, model: Model) -> int:
     """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
-    return SAMPLE_RATE_HZ // 100 if feature == "mfcc" else model.module.encoder.stride
+    return SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
 
 
-def phone_scores(
-    config: Config, folder: pathlib.Path, data: AudioData, model: Model, features: dict
-) -> list[Score]:
-    """Return the scores of frame-wise phones, on every labeled set."""
-    scores = []
+def phone_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return the question of frame-wise phones, for every labelled set."""
+    questions = []
     for name, phones in data.phones.items():
-        parts = _of_phones(config, data.train, phones), _labelled(data.test, phones.labels)
+        train, test = _of_phones(config, data.train, phones), _labelled(data.test, phones.labels)
         labels = [
             [
                 align(phones.labels[utterance], num_labels(length), utterance)
                 for utterance, length in zip(part.names, part.lengths, strict=True)
             ]
-            for part in parts
+            for part in (train, test)
         ]
-        task = {"task": "phones", "data": name, "num_classes": len(phones.names)}
-        scores += scores_of(config, folder, model, features, parts, labels, **task)
-    return scores
+        questions.append(Question("phones", name, len(phones.names), (train, test), labels))
+    return questions
 
 
-def speaker_scores(
-    config: Config, folder: pathlib.Path, data: AudioData, model: Model, features: dict
-) -> list[Score]:
-    """Return the scores of speakers, frame-wise and by utterance."""
+def speaker_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return the question of speakers, by frame and by utterance."""
     names = _speaker_names(data)
     known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
-    parts = [_of_speakers(config, part) for part in (data.train, select(data.test, known))]
+    train, test = (_of_speakers(config, part) for part in (data.train, select(data.test, known)))
     labels = [
         [
             np.full(num_labels(length), names.index(speaker), np.int32)
             for speaker, length in zip(part.speakers, part.lengths, strict=True)
         ]
-        for part in parts
+        for part in (train, test)
     ]
-    task = {"task": "speakers", "data": config.data.source, "num_classes": len(names)}
     units = "frame", "utterance"
-    return scores_of(config, folder, model, features, parts, labels, **task, units=units)
+    source = config.data.source
+    return [Question("speakers", source, len(names), (train, test), labels, units)]
 
 
 def scores_of(
     config: Config,
     folder: pathlib.Path,
     model: Model,
-    features: dict,
-    parts: Sequence[Recordings],
-    labels: Sequence[list[np.ndarray]],
-    **task: Any,
+    question: Question,
+    feature: str,
+    features: Mapping[str, Any],
 ) -> list[Score]:
-    """Return scores of each of the features; parts, and labels each 10 ms, to train and to test."""
-    scores, labels_each_10_ms = [], labels
-    num_classes = task.pop("num_classes")
-    for feature in config.probe.features:  # one at a time: a feature can fill the memory
-        labels = [
-            labels_of_frames(part, own, frame_samples(feature, model))
-            for part, own in zip(parts, labels_each_10_ms, strict=True)
-        ]
-        if feature == "supervised":
-            print(f"the network trained on {task['task']} of {task['data']}:")
-            own = folder / f"supervised-{task['task']}-{task['data']}"
-            answer = train_supervised(
-                config, own, model, parts[0], labels_each_10_ms[0], num_classes
-            )
-            decay = config.optim.weight_decay
-            scores += answer_scores(
-                answer(parts[1]), *labels, features=feature, weight_decay=decay, **task
-            )
-        else:
-            scores += probe_scores(
-                {feature: features[feature](parts[0])},
-                {feature: features[feature](parts[1])},
-                *labels,
-                hidden_widths=_hidden_widths(config),
-                num_classes=num_classes,
-                num_epochs=config.probe.num_epochs,
-                **task,
-            )
-    return scores
+    """Return what one feature, given by utterance, answers to a question."""
+    task, data, num_classes, parts, labels_each_10_ms, units = question
+    labels = [
+        labels_of_frames(part, own, frame_samples(feature, model))
+        for part, own in zip(parts, labels_each_10_ms, strict=True)
+    ]
+    words = {"task": task, "data": data, "units": units}
+    if feature == "supervised":
+        print(f"the network trained on {task} of {data}:")
+        own = folder / f"supervised-{task}-{data}"
+        answer = train_supervised(config, own, model, parts[0], labels_each_10_ms[0], num_classes)
+        decay = config.optim.weight_decay
+        answers = answer(parts[1])
+        return list(answer_scores(answers, *labels, features=feature, weight_decay=decay, **words))
+    train, test = ({feature: [features[name] for name in part.names]} for part in parts)
+    return list(
+        probe_scores(
+            train,
+            test,
+            *labels,
+            hidden_widths=_hidden_widths(config),
+            num_classes=num_classes,
+            num_epochs=config.probe.num_epochs,
+            **words,
+        )
+    )
 
 
 def labels_of_frames(
@@ -326,12 +390,14 @@ def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = Tru
     return select(recordings, sorted(kept))
 
 
-def map_speakers(data: AudioData, features: Callable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means of c over pieces of test utterances, for a map like the paper's Figure 2."""
-    test = first_minutes(data.test, 5.0)
-    names = sorted(set(data.test.speakers))
+def map_speakers(
+    recordings: Recordings, features: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means of c over pieces of utterances, for a map like the paper's Figure 2."""
+    names = sorted(set(recordings.speakers))
     points, speakers = [], []
-    for speaker, c in zip(test.speakers, features(test), strict=True):
+    for utterance, speaker in zip(recordings.names, recordings.speakers, strict=True):
+        c = features[utterance]
         for start in range(0, max(1, len(c) - PIECE_LATENTS // 2), PIECE_LATENTS):
             points.append(c[start : start + PIECE_LATENTS].mean(0))
             speakers.append(names.index(speaker))

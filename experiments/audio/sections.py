@@ -17,8 +17,8 @@ WORDS = Words(
     target="future frame",
     ahead="frames ahead",
     tested="utterances",
-    baselines=("mfcc",),
-    titles={"mfcc": "MFCC"},
+    baselines=("mfcc", "mfcc context"),
+    titles={"mfcc": "MFCC", "mfcc context": "MFCC with context"},
 )
 MAX_POINTS = 1500
 

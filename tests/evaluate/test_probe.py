@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cpc.evaluate import fit_lbfgs_probe, paper_sgd, predict
+from cpc.evaluate import fit_lbfgs_probe, paper_sgd, predict, read_rows, with_neighbours
 from cpc.evaluate import fit_probe as fit_probe_fully
-from cpc.evaluate.probe import fit_layers, split_utterances
+from cpc.evaluate.probe import draw_rows, fit_layers, split_utterances
+from cpc.evaluate.stacked import join
 from cpc.types import UserError
 
 QUICK = {"min_updates": 300, "batch_size": 128}
@@ -98,19 +99,48 @@ def test_validation_never_divides_an_utterance():
     assert sorted([*train, *held]) == list(np.flatnonzero(labels >= 0))
 
 
-def test_refits_on_all_training_utterances(monkeypatch):
+def test_validation_utterances_choose_the_weight_decay_and_are_not_fitted(monkeypatch):
     x, y, utterances = blobs(400)
-    train, held = split_utterances(y, utterances, 0.1, np.random.default_rng(0))
-    fitted = []
+    _, held = split_utterances(y, utterances, 0.1, np.random.default_rng(0))
+    read = []
 
-    def spy(x, y, mean, std, weight_decays, learning_rate, key, num_rows, **options):
-        fitted.append((len(weight_decays), num_rows))
-        return fit_layers(x, y, mean, std, weight_decays, learning_rate, key, num_rows, **options)
+    def spy(params, state, frames, index, labels, *scale, **options):
+        read.append(np.asarray(frames)[np.unique(index)])
+        return fit_layers(params, state, frames, index, labels, *scale, **options)
 
     monkeypatch.setattr("cpc.evaluate.probe.fit_layers", spy)
     fit_probe(x, y, utterances, num_classes=4, seed=0)
     assert len(held) == 40
-    assert fitted == [(3, len(train)), (1, len(train) + len(held))]
+    found = {tuple(row) for rows in read for row in rows}
+    assert found == {tuple(row) for row in np.delete(x, held, axis=0)}
+    read.clear()
+    fit_probe(x, y, utterances, num_classes=4, seed=0, weight_decays=(1e-4,))
+    assert {tuple(row) for rows in read for row in rows} == {tuple(row) for row in x}
+
+
+def test_every_row_is_drawn_equally_often():
+    calls = draw_rows(10, 3, 5, np.random.default_rng(0))
+    drawn = np.stack([next(calls) for _ in range(4)])
+    assert drawn.shape == (4, 3, 5)
+    np.testing.assert_array_equal(np.bincount(drawn.ravel()), np.full(10, 6))
+    assert len(set(drawn.ravel()[:10])) == 10
+
+
+def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
+    x, y, utterances = blobs(600, width=3)
+    y[::7] = -1
+    stacked = join([with_neighbours(part, 2) for part in np.split(x, 30)])
+    copied = read_rows(stacked)
+    one, two = (
+        fit_probe(rows, y, utterances, num_classes=4, weight_decays=(1e-3,), min_updates=1500)
+        for rows in (stacked, copied)
+    )
+    np.testing.assert_allclose(predict(one, stacked), predict(one, copied), atol=1e-5)
+    # Standardised by a frame's own numbers or by those of its place, which hardly differ.
+    np.testing.assert_allclose(predict(one, stacked), predict(two, copied), atol=0.2)
+    assert accuracy(one, stacked, y) > accuracy(
+        fit_probe(x, y, utterances, num_classes=4, weight_decays=(1e-3,)), x, y
+    )
 
 
 def test_constant_features_are_harmless():

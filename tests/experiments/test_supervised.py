@@ -159,8 +159,12 @@ def sound():
 
 def test_scores_of_audio(config, sound, tmp_path, capsys):
     model = audio.build_model(config)
-    scores = audio_probes.phone_scores(config, tmp_path, sound, model, {})
-    scores += audio_probes.speaker_scores(config, tmp_path, sound, model, {})
+    phones, speakers = audio_probes.phone_questions, audio_probes.speaker_questions
+    scores = [
+        score
+        for question in (*phones(config, sound), *speakers(config, sound))
+        for score in audio_probes.scores_of(config, tmp_path, model, question, "supervised", {})
+    ]
     assert [(score.task, score.data, score.unit) for score in scores] == [
         ("phones", "toy", "frame"),
         ("speakers", "synthetic", "frame"),
@@ -185,21 +189,57 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
     encoder = ConvEncoder(4, strides=strides)
     model = make_model(CPC(encoder, GRU(4), LinearPredictor(2, 4)))
 
-    def crossings(recordings):
-        waveforms = [data.read_all(recordings, i) for i in range(len(recordings))]
-        cut = [x[: len(x) // encoder.stride * encoder.stride] for x in waveforms]
-        frames = [x.reshape(-1, encoder.stride) for x in cut]
-        return [np.float32(np.diff(np.sign(x), axis=1) != 0).mean(1)[:, None] for x in frames]
+    def crossings(x):
+        frames = x[: len(x) // encoder.stride * encoder.stride].reshape(-1, encoder.stride)
+        return np.float32(np.diff(np.sign(frames), axis=1) != 0).mean(1)[:, None]
 
-    config.probe.features, config.probe.hidden_width = ("c", "mfcc"), 0
-    features = {"c": crossings, "mfcc": audio_probes.make_features(config, model, {})["mfcc"]}
-    scores = audio_probes.phone_scores(config, tmp_path, sound, model, features)
+    config.probe.hidden_width = 0
+    (question,) = audio_probes.phone_questions(config, sound)
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
+    embed = audio_probes.make_embed(config, model, variables)
+    features = embed(("mfcc", "mfcc context"), question.parts)
+    features["c"] = {
+        name: crossings(data.read_all(part, i))
+        for part in question.parts
+        for i, name in enumerate(part.names)
+    }
+    scores = [
+        score
+        for name in ("c", "mfcc", "mfcc context")
+        for score in audio_probes.scores_of(config, tmp_path, model, question, name, features[name])
+    ]
     samples = int(sound.test.lengths.sum())
-    for score, stride in zip(scores, (encoder.stride, 160), strict=True):
+    for score, stride in zip(scores, (encoder.stride, 160, 160), strict=True):
         assert score.value > 0.97, score
         # Of each utterance the first 10 ms have no label.
         unlabelled = len(sound.test) * sum(stride * t + stride // 2 < 160 for t in range(4))
         assert score.num_test == samples // stride - unlabelled
+
+
+def test_each_utterance_is_embedded_once_and_features_are_the_same_beside_others(
+    config, sound, monkeypatch
+):
+    model = audio.build_model(config)
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
+    embed, read = audio_probes.make_embed(config, model, variables), []
+
+    def spy(recordings, index):
+        read.append(recordings.names[index])
+        return data.read_all(recordings, index)
+
+    monkeypatch.setattr(audio_probes, "read_all", spy)
+    both = embed(("c", "z"), [sound.train, sound.test, sound.test])
+    assert sorted(read) == sorted((*sound.train.names, *sound.test.names))
+    alone = {**embed(("z",), [sound.train, sound.test]), **embed(("c",), [sound.train, sound.test])}
+    random = embed(("random c",), [sound.train])["random c"]
+    for i, name in enumerate(sound.train.names):
+        waveform = jnp.asarray(data.read_all(sound.train, i)[None])
+        z, c = (out[0] for out in model.embed(variables, waveform))
+        np.testing.assert_array_equal(both["z"][name], alone["z"][name])
+        np.testing.assert_array_equal(both["c"][name], alone["c"][name])
+        np.testing.assert_allclose(both["z"][name], z, atol=1e-5)
+        np.testing.assert_allclose(both["c"][name], c, atol=1e-5)
+        assert np.abs(random[name] - c).max() > 0.01
 
 
 def test_labels_of_a_window_are_those_nearest():

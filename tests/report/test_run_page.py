@@ -290,6 +290,34 @@ def test_scores_are_compared_by_the_difference_and_its_direction(
     assert against_phrase(ours, other, IMAGES).split()[0] == word
 
 
+def test_features_are_laid_beside_each_baseline_and_the_network_untrained(tmp_path):
+    """By utterance of the same items: pairs, however the single intervals overlap."""
+    (tmp_path / "config.json").write_text("{}")
+    rng = np.random.default_rng(0)
+    hard, count = rng.uniform(20, 60, 200), np.full(200, 100)
+
+    def score(features, lead):
+        sums = np.clip(hard + lead + rng.normal(0, 1, 200), 0, 100)
+        value = float(sums.mean() / 100)
+        return Score("phones", "toy", "frame", features, "linear", "accuracy", value, value - 0.02,
+                     value + 0.02, outcomes=Outcomes(sums, count, "same"))  # fmt: skip
+
+    features = {"c": 5, "mfcc": 2, "mfcc context": 8, "random c": 3.5}
+    write_scores(tmp_path, [score(name, lead) for name, lead in features.items()])
+    words = AUDIO._replace(
+        baselines=("mfcc", "mfcc context"), titles={"mfcc": "MFCC", "mfcc context": "stacked"}
+    )
+    ours, gain = (one for one in summary(read_run(tmp_path), words) if "linear on c" in one)
+    assert "better than MFCC (" in ours
+    assert "worse than stacked (" in ours
+    assert "untrained" not in ours
+    assert gain.startswith("Trained minus untrained")
+    assert re.search(r"\+1\.[3-7] \(\+1\.\d to \+1\.\d\) points, paired by items", gain)
+    write_scores(tmp_path, [score("random c", 12.0)])
+    (loss,) = [one for one in summary(read_run(tmp_path), words) if "minus" in one]
+    assert "training has lost" in loss
+
+
 def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
     def number_of_sentences():
         return len(summary(read_run(workdir), AUDIO))
@@ -326,8 +354,10 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert "lower is better" in axes.get_xlabel()
     assert [line for line in axes.lines if line.get_linestyle() == ":"] == []
     (sentence,) = [one for one in summary(run, AUDIO) if "12.3" in one]
-    assert "better than" in sentence
     assert "chance" not in sentence
+    (gain,) = [one for one in summary(run, AUDIO) if one.startswith("Trained minus untrained")]
+    assert "−77.7" in gain
+    assert "lost" not in gain
     Page(write_report(tmp_path, AUDIO).read_text())
 
 
