@@ -92,6 +92,12 @@ KEYS = {
             "of MFCC beside its 8 neighbours on either side, 170 ms",
             words=("c", "z", "mfcc", "mfcc context", "random c", "random z", "supervised"),
         ),
+        "delay": Key(
+            0,
+            "latents by which c is read after the frame that it is to tell: contexts lag behind",
+            low=0,
+            high=MOST_OFFSETS,
+        ),
         "hidden_width": Key(
             64,
             "of a probe with one hidden layer beside the linear one; 0: linear alone",

@@ -197,12 +197,25 @@ def make_embed(
         function = functools.partial(side_by_side, kinds, own)
         found = dict(zip(utterances, embed_utterances(function, waveforms, stride), strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
+        delays = {"z": 0, "c": config.probe.delay}
         return {
-            name: {utterance: x[:, columns[name[-1]]] for utterance, x in found.items()}
+            name: {
+                utterance: delayed(x[:, columns[name[-1]]], delays[name[-1]])
+                for utterance, x in found.items()
+            }
             for name in names
         }
 
     return embed
+
+
+def delayed(frames: np.ndarray, by: int) -> np.ndarray:
+    """Return for each frame the one that comes so many later, the last one at the end.
+
+    >>> delayed(np.array([[1], [2], [3]]), 2).ravel()
+    array([3, 3, 3])
+    """
+    return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
 def frame_samples(feature: str, model: Model) -> int:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from configs import audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
 from experiments.audio import data as audio_data
+from experiments.audio.probes import make_embed
 from tests import commands
 from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED, ROOT
 
@@ -237,3 +239,22 @@ def test_lists_of_ones_own_take_the_place_of_the_voices_split(tmp_path, monkeypa
     config.data.test_list = str(root / "own_test.txt")
     own = audio_data.load_data(config, str)
     assert (sorted(own.train.names), sorted(own.test.names)) == (["a"], ["b", "c"])
+
+
+def test_a_delay_reads_contexts_later_and_nothing_else():
+    config = audio_voices.get_config()
+    config.probe.delay = 2
+    part = make_synthetic(
+        num_speakers=2, utterances_per_speaker=1, seconds=0.1, chain=phone_chain(2), seed=0
+    ).recordings
+    encoder = types.SimpleNamespace(stride=160)
+    model = types.SimpleNamespace(
+        module=types.SimpleNamespace(encoder=encoder),
+        embed=lambda variables, x: (x[:, ::160, None], 2 * x[:, ::160, None]),
+    )
+    made = make_embed(config, model, {})(("c", "z"), [part])
+    for i, name in enumerate(part.names):
+        every = read_all(part, i)[::160]
+        np.testing.assert_allclose(made["z"][name][:, 0], every, rtol=1e-6)
+        later = 2 * np.append(every[2:], [every[-1]] * 2)
+        np.testing.assert_allclose(made["c"][name][:, 0], later, rtol=1e-6)

@@ -541,6 +541,11 @@ def of_task(task):
     return lambda args, options: len(args[2]) if options["task"] == task else None
 
 
+def contexts_of(args, options):
+    """The first contexts of the first utterance that a probe of c is trained on."""
+    return [frames[0][:5, 0].tolist() for name, frames in args[0].items() if name == "c"]
+
+
 ONE_SPEAKER = problem_of_clips(
     lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
 )
@@ -565,6 +570,7 @@ TABLES["audio"] = {
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
     "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
+    "probe.delay": Case(2, audio_fits(contexts_of)),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
     "probe.num_epochs": Case(7, audio_fits(option("num_epochs")), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6] * 3 + [None] * 3),
