@@ -573,8 +573,8 @@ TABLES["audio"] = {
     "probe.delay": Case(2, audio_fits(contexts_of)),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
     "probe.num_epochs": Case(7, audio_fits(option("num_epochs")), [7] * 6),
-    "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6] * 3 + [None] * 3),
-    "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None] * 3 + [6] * 3),
+    "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
+    "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 
