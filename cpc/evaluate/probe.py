@@ -61,12 +61,12 @@ def fit_probe(
     *,
     num_classes: int,
     hidden_width: int = 0,
-    weight_decays: Sequence[float | int] = (1e-5, 3e-4),
+    weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
-    min_updates: int = 500,
+    min_updates: int = 1000,
     batch_size: int = 1024,
-    learning_rate: float = 1e-2,
+    learning_rate: float = 5e-3,
     optimizer: MakeOptimizer = adam_cosine,
     seed: int = 0,
 ) -> Probe:
@@ -74,8 +74,8 @@ def fit_probe(
 
     Minimises the mean of -log p(label | features) + (weight_decay / 2) |W|^2 by Adam with cosine
     decay, or another optimizer. All weight decays are fitted at once on the training utterances
-    without a share of `validation_fraction`, and the fit with the most correct frames of that
-    share is taken.
+    without a share of `validation_fraction`, the one with the most correct frames of that share is
+    taken, and the probe is refitted with it on all training utterances.
 
     Args:
         features: of all training frames; put on the device once. Of `Stacked` frames a row is
@@ -103,23 +103,28 @@ def fit_probe(
     # A frame and its neighbours are of one kind: of each frame once.
     mean, std = (jnp.tile(of_frame, rows.around.shape[1]) for of_frame in standardisation(x))
 
-    batch_size = min(batch_size, len(train))
-    num_updates = max(num_epochs * (len(train) // batch_size), min_updates)
-    num_calls = -(-num_updates // CALL_UPDATES)
-    per_call = -(-num_updates // num_calls)
-    fit = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
-    layers = initial_layers(rng, len(mean), hidden_width, num_classes)
-    params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
-    state = optimizer(learning_rate, num_calls * per_call).init(params)
-    scale = mean, std, np.array(weight_decays, np.float32), learning_rate
-    for drawn in itertools.islice(draw_rows(len(train), per_call, batch_size, rng), num_calls):
-        params, state = fit(params, state, x, rows.around[drawn], y[drawn], *scale)
-    probes = [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
-    if not len(validation):
-        return probes[0]
-    held = Stacked(rows.frames, rows.around[len(train) :])
-    correct = [np.sum(predict(one, held).argmax(axis=1) == y[len(train) :]) for one in probes]
-    return probes[int(np.argmax(correct))]
+    def fit(num_rows: int, weight_decays: Sequence[float | int]) -> list[Probe]:
+        """A probe for each weight decay, of the first rows."""
+        size = min(batch_size, num_rows)
+        num_updates = max(num_epochs * (num_rows // size), min_updates)
+        num_calls = -(-num_updates // CALL_UPDATES)
+        per_call = -(-num_updates // num_calls)
+        make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
+        draw = np.random.default_rng([seed, num_rows])
+        layers = initial_layers(draw, len(mean), hidden_width, num_classes)
+        params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
+        state = optimizer(learning_rate, num_calls * per_call).init(params)
+        scale = mean, std, np.array(weight_decays, np.float32), learning_rate
+        for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
+            params, state = make(params, state, x, rows.around[drawn], y[drawn], *scale)
+        return [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
+
+    best = 0
+    if len(validation):
+        held = Stacked(rows.frames, rows.around[len(train) :])
+        answers = [predict(probe, held).argmax(axis=1) for probe in fit(len(train), weight_decays)]
+        best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
+    return fit(len(chosen), weight_decays[best : best + 1])[0]
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
