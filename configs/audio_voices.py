@@ -15,9 +15,9 @@ from configs import audio
 def get_config() -> Any:
     """Contexts of log-mel energies, on recordings that anyone can have."""
     c = audio.get_config()
-    c.num_steps = 1200
-    c.log_every = 50
-    c.eval_every = c.save_every = 400
+    c.num_steps = 4000
+    c.log_every = 100
+    c.eval_every = c.save_every = 1000
     c.data.source = "voices"
     c.data.window_samples = 20480  # 1.28 s: 128 latents
     c.data.batch_size = 8
@@ -29,10 +29,11 @@ def get_config() -> Any:
     c.loss.cosine = True  # the paper: dot products
     c.negatives.temperature = 0.1
     c.negatives.shards = 4  # negatives of two windows: half the time of a step
-    c.optim.learning_rate = 2e-3  # the paper: 2e-4, for 300,000 steps
+    c.optim.learning_rate = 1e-3  # the paper: 2e-4, for 300,000 steps
     c.evaluate.num_windows = 128
     c.probe.tasks = ("phones", "speakers")
     c.probe.features = ("c", "mfcc", "mfcc context", "random c")
+    c.probe.delay = 2  # contexts lag: they are read 20 ms after the frame that they are to tell
     c.probe.hidden_width = 64
     c.probe.num_epochs = 3
     c.probe.minutes_per_speaker = 4.0

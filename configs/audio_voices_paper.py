@@ -15,8 +15,10 @@ from configs import audio_voices
 def get_config() -> Any:
     """The paper's network, a quarter as wide, and its negatives."""
     c = audio_voices.get_config()
-    c.num_steps = 1200
+    c.num_steps, c.log_every = 1200, 50
     c.eval_every = c.save_every = 400
     c.model.encoder, c.model.padding = "conv", "causal"
     c.negatives.shards = 1
+    c.optim.learning_rate = 2e-3
+    c.probe.delay = 0
     return c
