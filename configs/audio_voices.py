@@ -15,7 +15,7 @@ from configs import audio
 def get_config() -> Any:
     """Contexts of log-mel energies, on recordings that anyone can have."""
     c = audio.get_config()
-    c.num_steps = 4000
+    c.num_steps = 3000
     c.log_every = 100
     c.eval_every = c.save_every = 1000
     c.data.source = "voices"
@@ -24,7 +24,7 @@ def get_config() -> Any:
     c.model.encoder = "log_mel"  # the paper: convolutions over the waveform
     c.model.padding = "same"  # latents see 20 ms ahead; the paper does not say
     c.model.width = 128  # the paper: 512
-    c.model.context_width = 256  # as in the paper
+    c.model.context_width = 512  # the paper: 256
     c.model.num_offsets = 12
     c.loss.cosine = True  # the paper: dot products
     c.negatives.temperature = 0.1
@@ -33,7 +33,6 @@ def get_config() -> Any:
     c.evaluate.num_windows = 128
     c.probe.tasks = ("phones", "speakers")
     c.probe.features = ("c", "mfcc", "mfcc context", "random c")
-    c.probe.delay = 2  # contexts lag: they are read 20 ms after the frame that they are to tell
     c.probe.hidden_width = 64
     c.probe.num_epochs = 3
     c.probe.minutes_per_speaker = 4.0

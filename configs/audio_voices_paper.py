@@ -18,7 +18,7 @@ def get_config() -> Any:
     c.num_steps, c.log_every = 1200, 50
     c.eval_every = c.save_every = 400
     c.model.encoder, c.model.padding = "conv", "causal"
+    c.model.context_width = 256
     c.negatives.shards = 1
     c.optim.learning_rate = 2e-3
-    c.probe.delay = 0
     return c
