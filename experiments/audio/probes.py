@@ -3,6 +3,7 @@
 And, to compare them with, the same network trained on the labels.
 """
 
+import functools
 import json
 import pathlib
 import time
@@ -28,7 +29,7 @@ from cpc.types import UserError
 from experiments.audio.data import LABEL_SAMPLES, AudioData, labels_at
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.supervised import train_on_labels
+from experiments.supervised import MOST_RUNS, hold_out, train_on_labels
 
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
@@ -197,12 +198,11 @@ def scores_of(
         if feature == "supervised":
             print(f"the network trained on {task['task']} of {task['data']}:")
             own = folder / f"supervised-{task['task']}-{task['data']}"
-            answer = train_supervised(
+            answer, setting = train_supervised(
                 config, own, model, parts[0], labels_each_10_ms[0], num_classes
             )
-            decay = config.optim.weight_decay
             scores += answer_scores(
-                answer(parts[1]), *labels, features=feature, weight_decay=decay, **task
+                answer(parts[1]), *labels, features=feature, setting=setting, **task
             )
         else:
             scores += probe_scores(
@@ -234,16 +234,23 @@ def train_supervised(
     recordings: Recordings,
     labels: Sequence[np.ndarray],
     num_classes: int,
-) -> Callable[[Recordings], list[np.ndarray]]:
+) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
     """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
 
-    From a new start, as long as the run, on windows of the same length, with the same optimizer;
+    From a new start, on windows of the run's length, with its optimizer; until it stops improving
+    on held-out utterances of `recordings`, for `MOST_RUNS` times its steps at most. The learning
+    rate is constant after its warm-up, whatever `optim.schedule`, as the end is not known.
+
     `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
-    from recordings to the log-probabilities (frames, num_classes) of each.
+    from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
+    numbers = np.arange(len(recordings))
+    # The longest is trained on, so that there is a window to draw.
+    held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed)
+    kept = np.setdiff1d(numbers, held).tolist()
     draw = make_batches(
-        recordings,
+        select(recordings, kept),
         window_samples=options.window_samples,
         batch_size=options.batch_size,
         seed=config.seed,
@@ -254,7 +261,9 @@ def train_supervised(
     def draw_labelled(step):
         batch = draw(step)
         starts = zip(batch["utterance"], batch["start"], strict=True)
-        windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
+        windows = [
+            labels_at(labels[kept[i]], int(start), length, encoder.stride) for i, start in starts
+        ]
         return {"x": batch["x"], "label": np.stack(windows)}
 
     def contexts(params, extra, batch, rng, train):
@@ -264,18 +273,32 @@ def train_supervised(
         outputs, extra = model.apply(variables, batch, True, rng)
         return outputs.c, extra
 
-    own = ("learning_rate", "warmup_steps", "schedule", "clip_norm", "weight_decay")
-    tx, _ = make_optimizer(num_steps=config.num_steps, **{name: config.optim[name] for name in own})
+    def answer_with(answer, part):
+        waveforms = [read_all(part, i) for i in range(len(part))]
+        return embed_utterances(answer, waveforms, encoder.stride)
+
+    stop_by = select(recordings, held.tolist())
+    labels_of = labels_of_frames(stop_by, [labels[i] for i in held], encoder.stride)
+    expected = np.concatenate(labels_of)
+
+    def accuracy(answer):
+        given = np.concatenate(answer_with(answer, stop_by)).argmax(1)
+        return (given == expected)[expected >= 0].mean()
+
+    own = ("learning_rate", "warmup_steps", "clip_norm", "weight_decay")
+    num_steps = MOST_RUNS * config.num_steps
+    tx, _ = make_optimizer(num_steps=num_steps, **{name: config.optim[name] for name in own})
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
-    console = ProgressWriter(config.num_steps, rate=(hours, "h audio"))
-    answer = train_on_labels(
+    console = ProgressWriter(num_steps, rate=(hours, "h audio"))
+    answer, words = train_on_labels(
         contexts,
         model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
         draw_labelled,
         tx,
         num_classes=num_classes,
-        num_steps=config.num_steps,
+        num_steps=num_steps,
         rng=rng,
+        accuracy=accuracy,
         log_every=config.log_every,
         writers=(console,),
         num_threads=options.num_threads,
@@ -284,9 +307,8 @@ def train_supervised(
         settings={"config": json.loads(config.to_json()), "recordings": list(recordings.names)},
     )
     console.close()
-    return lambda part: embed_utterances(
-        answer, [read_all(part, i) for i in range(len(part))], encoder.stride
-    )
+    print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
+    return functools.partial(answer_with, answer), f"l2 {config.optim.weight_decay:g}, {words}"
 
 
 def num_labels(num_samples: int) -> int:
@@ -317,6 +339,11 @@ def _of_phones(config, recordings, phones):
 def _check_windows(config, part, name):
     """The supervised network is trained on windows of the utterances that the probes may use."""
     window, longest = config.data.window_samples, max(part.lengths)
+    if "supervised" in config.probe.features and len(part) < 2:
+        raise UserError(
+            f"{name} has one labelled training utterance, but the supervised network needs another "
+            "to stop by: take supervised out of probe.features, or label more"
+        )
     if "supervised" in config.probe.features and longest < window:
         raise UserError(
             f"none of the labelled training utterances of {name} is as long as a window of "
