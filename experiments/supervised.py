@@ -142,14 +142,17 @@ def train_on_labels(
         )
         return state._replace(extra={"own": own, "best": best})
 
-    def train(state: TrainState, stop: Callable[[], str] = lambda: "", **saving: Any) -> TrainState:
+    def train(
+        state: TrainState, stop: Callable[[], str] = lambda: "", **saving: Any
+    ) -> tuple[TrainState, str]:
+        """The last state, and why it ended before it was done."""
         while True:
             number = int(state.step)
             if number % every == 0 or number == num_steps:
                 state = evaluate(state)
             waited = number - int(state.extra["best"]["step"])
             if number == num_steps or waited >= PATIENCE * every:
-                return state
+                return state, stop()
             end = min(number - number % every + every, num_steps)
             batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
             state, reason = fit(
@@ -157,18 +160,20 @@ def train_on_labels(
                 stop=stop, **saving,
             )  # fmt: skip
             if reason:
-                raise UserError(
-                    f"the training on labels was stopped by {reason} at step {int(state.step):,}: "
-                    "the same command resumes it"
-                )
+                return state, reason
 
     if folder is None or jax.process_count() > 1:
-        state = train(state)
+        state, _ = train(state)
     else:
         # Whatever decides when it ends is among the settings, too.
         length = {"num_steps": num_steps, "every": every, "patience": PATIENCE}
         with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
-            state = train(state, stop, checkpoint=checkpoint, save_every=save_every)
+            state, reason = train(state, stop, checkpoint=checkpoint, save_every=save_every)
+        if reason:
+            raise UserError(
+                f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
+                "same command resumes it"
+            )
         shutil.rmtree(folder)
     best, number = state.extra["best"], int(state.step)
     words = f"best at step {int(best['step']):,} of {number:,}"

@@ -154,14 +154,10 @@ def table_section(plan: Mapping[str, Any], result: Result) -> Section:
     claims["pair"] = pairs.lower + " " + pairs.relation + " " + pairs.higher
     claims["lead"] = triples(pairs, "value", "low", "high")
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
-    claims["seeds"], claims["paired by"], claims["verdict"] = (
-        pairs.seeds,
-        pairs.paired,
-        pairs.verdict,
-    )
+    own = {"seeds": pairs.seeds, "paired by": pairs.paired, "verdict": pairs.verdict}
     tables = [
         Table("Rows", rows.assign(seeds=measured.seeds), note, formats),
-        Table("Claims", claims, "Points.", {"lead": show_lead}),
+        Table("Claims", claims.assign(**own), "Points.", {"lead": show_lead}),
     ]
     title = result.table.title + (f", {result.data}" if result.data else "")
     return Section(title, [order_sentence(result.order)], tables=tables)

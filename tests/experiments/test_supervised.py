@@ -145,6 +145,26 @@ def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     assert not folder.exists()
 
 
+@pytest.mark.parametrize("step", [20, 80])
+def test_a_signal_in_an_evaluation_is_heard(tmp_path, step):
+    """In that of the best parameters, which a resumed training must not pass over, and the last."""
+
+    def interrupted(answer):
+        seen.append(answer)
+        if len(seen) == step // 10 + 1:
+            signal.raise_signal(signal.SIGTERM)
+        return near_70_percent(answer)
+
+    options, x = {"num_steps": 400}, np.array([[99.0], [100.5]], np.float32)
+    seen, drawn, folder = [], [], tmp_path / "labels"
+    with pytest.raises(UserError, match=f"stopped by SIGTERM at step {step}:"):
+        toy(accuracy=interrupted, folder=folder, **options)
+    answer, words, _ = toy(accuracy=near_70_percent, folder=folder, drawn=drawn, **options)
+    assert words == "best at step 20 of 80"
+    np.testing.assert_array_equal(answer(x), toy(num_steps=20)[0](x))
+    assert all(one >= step for one in drawn[1:])  # the first is for its shapes
+
+
 @pytest.mark.parametrize("other", [{"settings": {"seed": 1}}, {"num_steps": 50}])
 def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path, other):
     options = {"folder": tmp_path / "labels", "save_every": 5, "settings": {"seed": 0}}
@@ -248,14 +268,15 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     monkeypatch.setattr(audio_probes, "train_on_labels", end)
     monkeypatch.setattr(audio_probes, "read_all", record_read)
     model, held = audio.build_model(config), []
-    for seed in range(4):
+    few = data.select(sound.train, range(3))
+    for seed in range(8):
         config.seed = seed
-        labels = [np.zeros(int(n) // 160, np.int32) for n in sound.train.lengths]
-        audio_probes.train_supervised(config, tmp_path, model, sound.train, labels, 2)
+        labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
+        audio_probes.train_supervised(config, tmp_path, model, few, labels, 2)
         trained = {*drawn[-1].names}
         assert not trained & read
-        assert trained | read == {*sound.train.names}
-        assert (len(read), max(drawn[-1].lengths)) == (3, max(sound.train.lengths))
+        assert trained | read == {*few.names}
+        assert (len(read), max(drawn[-1].lengths)) == (1, max(few.lengths))
         held.append(tuple(sorted(read)))
         read.clear()
     assert len(set(held)) > 1
