@@ -171,7 +171,7 @@ SCALES = {
         hardware="2 CPU cores",
         seconds_per_step={"audio": 0.05, "image": 0.05},
         seconds_per_cell=30,
-        seconds_of_table_1=55,
+        seconds_of_table_1=75,
     ),
     "small": Scale(
         settings={
