@@ -118,7 +118,7 @@ KEYS = {
             (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0), "of the labels, for few_labels", above=0, high=1
         ),
         "num_subsets": Key(3, "of each fraction", low=1, high=1000),
-        "num_epochs": Key(10, "of fine_tuned and supervised", low=1, high=10**6),
+        "num_epochs": Key(10, "of fine_tuned; of supervised at most", low=1, high=10**6),
         "every": EVERY,
     },
 }  # fmt: skip

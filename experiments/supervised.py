@@ -8,10 +8,11 @@ import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Float, Int
 
@@ -32,6 +33,26 @@ from cpc.types import Array, Batch, UserError
 
 #: features(params, extra, batch, rng, train) -> (features (..., f), extra)
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
+#: answer(x) -> log-probabilities (..., classes)
+Answer: TypeAlias = Callable[[Any], Array]
+
+#: So many of the labels that may be trained on are held out, for the training to stop by.
+HELD_OUT_FRACTION = 0.1
+#: A network of a run is trained on labels for so many times the run's own steps at most.
+MOST_RUNS = 10
+#: Of a training's most steps such a part, and no more than so many, lie between evaluations; it
+#: ends when so many of these in a row are no better than the best before.
+NUM_EVALUATIONS, MOST_BETWEEN, PATIENCE = 40, 1000, 6
+
+
+def hold_out(rows: Sequence[int] | np.ndarray, seed: int) -> np.ndarray:
+    """Return those of some rows that are held out, ascending: a seeded tenth, at least one.
+
+    >>> len(hold_out(range(20), seed=0)), len(hold_out([7], seed=0))
+    (2, 1)
+    """
+    number = max(1, round(HELD_OUT_FRACTION * len(rows)))
+    return np.sort(np.random.default_rng(seed).choice(rows, number, replace=False))
 
 
 def train_on_labels(
@@ -43,30 +64,36 @@ def train_on_labels(
     num_classes: int,
     num_steps: int,
     rng: Array,
+    accuracy: Callable[[Answer], float] | None = None,
     log_every: int = 0,
     writers: Sequence[Writer] = (),
     num_threads: int = 0,
     folder: pathlib.Path | None = None,
     save_every: int = 0,
     settings: Mapping[str, Any] | None = None,
-) -> Callable[[Any], Array]:
+) -> tuple[Answer, str]:
     """Train a network and a softmax on its features together, by the loop of every training.
 
-    Minimises `cross_entropy` of features W + b, W and b from zero, on one device.
+    Minimises `cross_entropy` of features W + b, W and b from zero, on one device. With `accuracy`,
+    until that does not rise any more, and then the parameters count with which it was highest.
 
     Args:
         features: of a batch under "x", one row of features for each label.
         variables: where the network starts: "params", and what else it keeps.
         draw: index of a step -> its batch: "x" and "label", below 0 where there is no label.
+        num_steps: of the training; with `accuracy` at most.
         rng: the root of the training's random keys.
-        writers: get a record of the loss every `log_every` steps (0: at the last).
+        accuracy: of an answer, on labels that are held out of the training and of the test.
+        writers: get a record of the loss every `log_every` steps (0: at the last), and of the
+            accuracy.
         num_threads: that draw batches ahead.
-        folder: for checkpoints every `save_every` steps and at a signal, until the last step;
-            without it a training that is cut short starts anew. One process alone writes them.
+        folder: for checkpoints every `save_every` steps, where the accuracy is due and at a signal,
+            until the last step; without it a training that is cut short starts anew. One process
+            alone writes them.
         settings: json of what the training depends on; checkpoints of other settings are deleted.
 
     Returns:
-        answer(x) -> log-probabilities (..., classes) of the trained network, as in evaluation.
+        The answer of the trained network, as in evaluation, and in words how long it was trained.
 
     Raises:
         UserError: the loss or a gradient is not finite; a signal stopped the training.
@@ -76,7 +103,7 @@ def train_on_labels(
     model = extra.pop("params")
     found, _ = jax.eval_shape(lambda p, e, x: features(p, e, x, rng, False), model, extra, draw(0))
     width = found.shape[-1]
-    head = jnp.zeros((width, num_classes)), jnp.zeros(num_classes)
+    params = {"model": model, "head": (jnp.zeros((width, num_classes)), jnp.zeros(num_classes))}
 
     def score(params, extra, batch, rng, train):
         found, extra = features(params["model"], extra, batch, rng, train)
@@ -84,34 +111,74 @@ def train_on_labels(
         return found.astype(jnp.float32) @ weight + bias, extra
 
     def loss_fn(params, extra, batch, rng):
-        scores, extra = score(params, extra, batch, rng, True)
-        return cross_entropy(scores, batch["label"]), (extra, {})
+        scores, own = score(params, extra["own"], batch, rng, True)
+        return cross_entropy(scores, batch["label"]), ({**extra, "own": own}, {})
 
-    def batches(first):
-        return prefetch(draw, first, num_steps, num_threads=num_threads)
+    @jax.jit
+    def answer(params, extra, x):
+        return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
 
-    state = init_state({"model": model, "head": head}, extra, tx, rng, {})
+    every = min(MOST_BETWEEN, max(1, num_steps // NUM_EVALUATIONS)) if accuracy else num_steps
+    # The best so far is part of the state, so that a checkpoint holds all that an end depends on.
+    best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
+    state = init_state(params, {"own": extra, "best": best}, tx, rng, {})
     step = jit_step(make_train_step(loss_fn, tx), state)
-    fit_to = functools.partial(fit, num_steps=num_steps, log_every=log_every, writers=writers)
+
+    def evaluate(state: TrainState) -> TrainState:
+        """The state, with its own parameters for the best if they are; unmeasured, the last are."""
+        own, former, number = state.extra["own"], state.extra["best"], int(state.step)
+        found = number
+        if accuracy:
+            found = accuracy(functools.partial(answer, state.params, own))
+            for writer in writers:
+                writer.write({"step": number, "split": "held-out", "accuracy": float(found)})
+        if np.float32(found) <= former["accuracy"]:
+            return state
+        best = {"params": state.params, "extra": own, "step": state.step}
+        best = jax.tree.map(  # fresh buffers, as the next step donates its state
+            lambda old, new: jax.device_put(jnp.array(new, old.dtype), old.sharding),
+            former,
+            {**best, "accuracy": found},
+        )
+        return state._replace(extra={"own": own, "best": best})
+
+    def train(
+        state: TrainState, stop: Callable[[], str] = lambda: "", **saving: Any
+    ) -> tuple[TrainState, str]:
+        """The last state, and why it ended before it was done."""
+        while True:
+            number = int(state.step)
+            if number % every == 0 or number == num_steps:
+                state = evaluate(state)
+            waited = number - int(state.extra["best"]["step"])
+            if number == num_steps or waited >= PATIENCE * every:
+                return state, stop()
+            end = min(number - number % every + every, num_steps)
+            batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
+            state, reason = fit(
+                state, step, batches, num_steps=end, log_every=log_every, writers=writers,
+                stop=stop, **saving,
+            )  # fmt: skip
+            if reason:
+                return state, reason
+
     if folder is None or jax.process_count() > 1:
-        state, _ = fit_to(state, step, batches)
+        state, _ = train(state)
     else:
-        with resumed(folder, settings or {}, state) as (checkpoint, state, stop):
-            state, reason = fit_to(
-                state, step, batches, checkpoint=checkpoint, save_every=save_every, stop=stop
-            )
+        # Whatever decides when it ends is among the settings, too.
+        length = {"num_steps": num_steps, "every": every, "patience": PATIENCE}
+        with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
+            state, reason = train(state, stop, checkpoint=checkpoint, save_every=save_every)
         if reason:
             raise UserError(
                 f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
                 "same command resumes it"
             )
         shutil.rmtree(folder)
-
-    @jax.jit
-    def answer(params, extra, x):
-        return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
-
-    return functools.partial(answer, state.params, state.extra)
+    best, number = state.extra["best"], int(state.step)
+    words = f"best at step {int(best['step']):,} of {number:,}"
+    at_most = ", the most" if number == num_steps else ""
+    return functools.partial(answer, best["params"], best["extra"]), words + at_most
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ def answer_scores(
     data: str,
     features: str,
     units: Sequence[str] = ("frame",),
-    weight_decay: float | int = 0.0,
+    setting: str = "",
 ) -> Iterator[Score]:
     """Yield scores like those of `probe_scores`, of a network that answers by itself.
 
@@ -80,7 +80,7 @@ def answer_scores(
         log_probabilities: of the classes, (frames, num_classes) of each test utterance.
         train_labels: one label a frame of each utterance that the network was trained on.
         test_labels, task, data, units: as in `probe_scores`.
-        features, weight_decay: for the score; its method is "linear", the network's last layer.
+        features, setting: for the score; its method is "linear", the network's last layer.
 
     Raises:
         UserError: lengths of answers and labels differ (naming the utterance), or no label.
@@ -88,7 +88,7 @@ def answer_scores(
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")
     test = join_labeled(log_probabilities, test_labels, "answers")
-    question = task, data, features, "linear", f"l2 {weight_decay:g}"
+    question = task, data, features, "linear", setting
     yield from unit_scores(read_rows(test[0]), train, test, units, question)
 
 

@@ -36,7 +36,7 @@ from cpc.types import UserError
 from experiments.audio.data import LABEL_SAMPLES, AudioData, labels_at
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.supervised import train_on_labels
+from experiments.supervised import MOST_RUNS, hold_out, train_on_labels
 
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
@@ -78,6 +78,7 @@ def check_data(config: Config, data: AudioData) -> None:
     """Check, before the training, that these data can feed the probes."""
     if "speakers" in config.probe.tasks:
         _speaker_names(data)
+        _check_supervised(config, _of_speakers(config, data.train), config.data.source)
     if "phones" not in config.probe.tasks:
         return
     if not data.phones:
@@ -95,6 +96,7 @@ def check_data(config: Config, data: AudioData) -> None:
                 )
             for utterance, length in zip(part.names, part.lengths, strict=True):
                 align(phones.labels[utterance], num_labels(length), utterance)
+        _check_supervised(config, _of_phones(config, data.train, phones), name)
 
 
 def run_tasks(
@@ -274,10 +276,11 @@ def scores_of(
     if feature == "supervised":
         print(f"the network trained on {task} of {data}:")
         own = folder / f"supervised-{task}-{data}"
-        answer = train_supervised(config, own, model, parts[0], labels_each_10_ms[0], num_classes)
-        decay = config.optim.weight_decay
+        answer, setting = train_supervised(
+            config, own, model, parts[0], labels_each_10_ms[0], num_classes
+        )
         answers = answer(parts[1])
-        return list(answer_scores(answers, *labels, features=feature, weight_decay=decay, **words))
+        return list(answer_scores(answers, *labels, features=feature, setting=setting, **words))
     train, test = ({feature: [features[name] for name in part.names]} for part in parts)
     return list(
         probe_scores(
@@ -309,16 +312,23 @@ def train_supervised(
     recordings: Recordings,
     labels: Sequence[np.ndarray],
     num_classes: int,
-) -> Callable[[Recordings], list[np.ndarray]]:
+) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
     """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
 
-    From a new start, as long as the run, on windows of the same length, with the same optimizer;
+    From a new start, on windows of the run's length, with its optimizer; until it stops improving
+    on held-out utterances of `recordings`, for `MOST_RUNS` times its steps at most. The learning
+    rate is constant after its warm-up, whatever `optim.schedule`, as the end is not known.
+
     `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
-    from recordings to the log-probabilities (frames, num_classes) of each.
+    from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
+    numbers = np.arange(len(recordings))
+    # The longest is trained on: there is always something to draw.
+    held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed)
+    kept = np.setdiff1d(numbers, held).tolist()
     draw = make_batches(
-        recordings,
+        select(recordings, kept),
         window_samples=options.window_samples,
         batch_size=options.batch_size,
         seed=config.seed,
@@ -329,7 +339,9 @@ def train_supervised(
     def draw_labelled(step):
         batch = draw(step)
         starts = zip(batch["utterance"], batch["start"], strict=True)
-        windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
+        windows = [
+            labels_at(labels[kept[i]], int(start), length, encoder.stride) for i, start in starts
+        ]
         real = {name: batch[name] for name in ("num_samples",) if name in batch}
         return {"x": batch["x"], "label": np.stack(windows), **real}
 
@@ -340,18 +352,32 @@ def train_supervised(
         outputs, extra = model.apply(variables, batch, True, rng)
         return outputs.c, extra
 
-    own = ("learning_rate", "warmup_steps", "schedule", "clip_norm", "weight_decay")
-    tx, _ = make_optimizer(num_steps=config.num_steps, **{name: config.optim[name] for name in own})
+    def answer_with(answer, part):
+        waveforms = [read_all(part, i) for i in range(len(part))]
+        return embed_utterances(answer, waveforms, encoder.stride)
+
+    stop_by = select(recordings, held.tolist())
+    labels_of = labels_of_frames(stop_by, [labels[i] for i in held], encoder.stride)
+    expected = np.concatenate(labels_of)
+
+    def accuracy(answer):
+        given = np.concatenate(answer_with(answer, stop_by)).argmax(1)
+        return (given == expected)[expected >= 0].mean()
+
+    own = ("learning_rate", "warmup_steps", "clip_norm", "weight_decay")
+    num_steps = MOST_RUNS * config.num_steps
+    tx, _ = make_optimizer(num_steps=num_steps, **{name: config.optim[name] for name in own})
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
-    console = ProgressWriter(config.num_steps, rate=(hours, "h audio"))
-    answer = train_on_labels(
+    console = ProgressWriter(num_steps, rate=(hours, "h audio"))
+    answer, words = train_on_labels(
         contexts,
         model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
         draw_labelled,
         tx,
         num_classes=num_classes,
-        num_steps=config.num_steps,
+        num_steps=num_steps,
         rng=rng,
+        accuracy=accuracy,
         log_every=config.log_every,
         writers=(console,),
         num_threads=options.num_threads,
@@ -360,9 +386,8 @@ def train_supervised(
         settings={"config": json.loads(config.to_json()), "recordings": list(recordings.names)},
     )
     console.close()
-    return lambda part: embed_utterances(
-        answer, [read_all(part, i) for i in range(len(part))], encoder.stride
-    )
+    print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
+    return functools.partial(answer_with, answer), f"l2 {config.optim.weight_decay:g}, {words}"
 
 
 def num_labels(num_samples: int) -> int:
@@ -388,6 +413,15 @@ def _of_speakers(config, recordings):
 def _of_phones(config, recordings, phones):
     part = _labelled(recordings, phones.labels)
     return first_minutes(part, 60 * config.probe.hours, by_speaker=False)
+
+
+def _check_supervised(config, part, name):
+    """The supervised network stops by utterances that it is not trained on."""
+    if "supervised" in config.probe.features and len(part) < 2:
+        raise UserError(
+            f"{name} has one labelled training utterance, but the supervised network needs another "
+            "to stop by: take supervised out of probe.features, or label more"
+        )
 
 
 def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = True) -> Recordings:

@@ -34,7 +34,7 @@ from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.image.data import ImageData
-from experiments.supervised import train_on_labels
+from experiments.supervised import hold_out, train_on_labels
 
 #: Images of the run directory.
 NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12, 8
@@ -159,8 +159,13 @@ def class_scores(
             correct[name, "knn"] = votes.argmax(1) == test.labels
             settings[name, "knn"] = f"k {k}"
     if "supervised" in options.tasks:
-        answer = train_classifier(config, labelled, model, prepare, None)
+        numbers = np.arange(len(labelled))
+        held = hold_out(numbers, config.seed)
+        kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
+        answer, words = train_classifier(config, kept, model, prepare, None, stop_by)
+        print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
         correct["supervised", "whole network"] = answer(test.pixels) == test.labels
+        settings["supervised", "whole network"] = words
     return image_scores(
         correct,
         settings,
@@ -214,7 +219,7 @@ def few_label_scores(
 
     def tuned(start, subset):
         part = select_images(labelled, subset)
-        return train_classifier(config, part, model, prepare, start)(test.pixels)
+        return train_classifier(config, part, model, prepare, start)[0](test.pixels)
 
     cases = [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
     if "fine_tuned" in options.tasks:
@@ -239,11 +244,18 @@ def few_label_scores(
 
 
 def train_classifier(
-    config: Config, labelled: Images, model: Model, prepare: Callable, start: Any
-) -> Predict:
-    """The same network with a softmax on its pooled z, trained whole on labels.
+    config: Config,
+    labelled: Images,
+    model: Model,
+    prepare: Callable,
+    start: Any,
+    stop_by: Images | None = None,
+) -> tuple[Predict, str]:
+    """The same network with a softmax on its pooled z, trained whole on labels, and how long.
 
-    From the variables `start`, or from the beginning if None; `probe.num_epochs` over the images.
+    From the variables `start`, or from the beginning if None; `probe.num_epochs` over the images,
+    the learning rate falling as a cosine. With images to stop by until it stops improving on them,
+    `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up.
     """
     num_classes, options = len(labelled.class_names), config.probe
     batch_size = min(config.data.batch_size, len(labelled))
@@ -256,13 +268,16 @@ def train_classifier(
         z, _ = model.embed({"params": params, **extra}, prepare(batch, rng, train)["x"])
         return pool(z, options.regions), extra
 
+    def classes(answer, pixels):
+        return embed_images(answer, pixels).argmax(1)
+
     tx, _ = make_optimizer(
         learning_rate=config.optim.learning_rate,
         warmup_steps=min(config.optim.warmup_steps, num_steps),
         num_steps=num_steps,
-        schedule="cosine",
+        schedule="constant" if stop_by else "cosine",
     )
-    answer = train_on_labels(
+    answer, words = train_on_labels(
         pooled_z,
         start or model.init(root, batch),
         draw,
@@ -270,9 +285,12 @@ def train_classifier(
         num_classes=num_classes,
         num_steps=num_steps,
         rng=root,
+        accuracy=(lambda one: (classes(one, stop_by.pixels) == stop_by.labels).mean())
+        if stop_by
+        else None,
         num_threads=config.data.num_threads,
     )
-    return lambda pixels: embed_images(answer, pixels).argmax(1)
+    return functools.partial(classes, answer), words
 
 
 def save_neighbours(

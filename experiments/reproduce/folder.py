@@ -36,7 +36,7 @@ from experiments.sweep.jobs import check_cell, end, lock_folder, read_plan, run_
 from experiments.sweep.launchers import Job, count_signals, make_local
 
 #: N of the table of the bound, in powers of 2.
-BOUND_SIZES = {"smoke": range(5, 11), "small": range(5, 17), "paper": range(5, 17)}
+BOUND_SIZES = {scale: range(5, 17) for scale in SCALES} | {"smoke": range(5, 11)}
 ELSEWHERE = {
     "table 5": "it is of text, which is not reproduced",
     "figure 1": "it is a drawing of the method",

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,14 @@ from cpc.results import (
     Difference,
     Frame,
     Run,
+    difference,
     last_evaluation,
     last_scores,
     over_seeds,
     read_run,
     score_frame,
     stem,
+    to_scores,
 )
 from cpc.results.compare import independent_difference
 from cpc.types import UserError
@@ -42,7 +44,7 @@ UNKNOWN = Difference(math.nan, math.nan, math.nan)
 VERDICTS = {
     HELD: "Held",
     REFUTED: "Did not hold",
-    UNTOLD: "Cannot be told at this size (intervals overlap)",
+    UNTOLD: "Cannot be told at this size (the interval is too wide)",
     MISSING: "Not measured",
 }
 
@@ -70,8 +72,8 @@ class Result(NamedTuple):
     rows: Frame
     """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds."""
     pairs: Frame
-    """A row for each pair of each claim: claim, lower, relation, higher, verdict, and value, low,
-    high of the higher minus the lower in points."""
+    """A row for each pair of each claim: claim, lower, relation, higher, verdict, and of the higher
+    minus the lower in points value, low, high, paired and seeds, as `lead` has them."""
     order: Difference | None
     """Kendall's tau of the order against the paper's, and its p."""
 
@@ -140,8 +142,9 @@ def read_results(reproduction: Reproduction) -> list[Result]:
 
 def read_result(scores: Frame, table: PaperTable, data: str) -> Result:
     """Return a table as far as it is measured."""
-    rows = measure(scores, table, data)
-    return Result(table, data, rows, judge(table, rows), order_agreement(rows))
+    found = find_rows(scores, table, data)
+    rows = measure(table, found)
+    return Result(table, data, rows, judge(table, found), order_agreement(rows))
 
 
 def labelled_sets(scores: Frame, table: PaperTable) -> list[str]:
@@ -151,69 +154,102 @@ def labelled_sets(scores: Frame, table: PaperTable) -> list[str]:
     return sorted(scores[asked].data.unique())
 
 
-def measure(scores: Frame, table: PaperTable, data: str) -> Frame:
-    """Return the rows of a table by label, in percent, NaN where nothing is measured."""
+def find_rows(scores: Frame, table: PaperTable, data: str) -> dict[str, Frame]:
+    """Return the scores of each row of a table by label, one for each seed; none not measured."""
     of_task = (scores.task == table.task) & (scores.data == data) & (scores.unit == table.unit)
-    rows = []
+    found = {}
     for row in table.rows:
         mine = scores[of_task & (scores.cell == row.cell)]
         if row.features == CHANCE:  # whatever was probed, without an interval
             mine = mine[(mine.metric == "accuracy") & mine.chance.notna()].drop_duplicates("seed")
-            mine = mine.assign(value=mine.chance, low=math.nan, high=math.nan)
+            mine = mine.assign(value=mine.chance, low=math.nan, high=math.nan, outcomes=None)
         else:
             asked = {"features": row.features, "method": row.method, "metric": table.metric}
             mine = mine[(mine[list(asked)] == pd.Series(asked)).all(axis=1)]
-        found = in_percent(combine(mine)) if len(mine) else UNKNOWN
-        rows.append((row.label, row.cell, row.paper, *found[:3], len(mine)))
+        found[row.label] = mine
+    return found
+
+
+def measure(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
+    """Return the rows of a table by label, in percent, NaN where nothing is measured."""
+    rows = []
+    for row in table.rows:
+        mine = found[row.label]
+        over = in_percent(combine(mine)) if len(mine) else UNKNOWN
+        rows.append((row.label, row.cell, row.paper, *over[:3], len(mine)))
     names = ["row", "cell", "paper", "value", "low", "high", "seeds"]
     return pd.DataFrame(rows, columns=pd.Index(names)).astype({"paper": float}).set_index("row")
 
 
 def combine(scores: Frame) -> Difference:
-    """Return the mean of scores over seeds, with an interval over seeds and test items.
-
-    Half-widths sqrt(s^2 + u^2): s is Student's over seeds (0 for one seed), u the mean one over
-    test items. Seeds share their test items, so u does not shrink with their number.
+    """Return the mean of accuracies over seeds, with `over_seeds_and_items`, within 0 and 1.
 
     >>> two = pd.DataFrame({"value": [0.5, 0.5], "low": [0.46, 0.46], "high": [0.54, 0.54]})
     >>> combine(two)[:3], combine(two[:1])[:3] == combine(two)[:3]
     ((0.5, 0.46, 0.54), True)
     """
-    mean, low, *_ = over_seeds(scores.value.tolist())
-    seeds = mean - low if len(scores) > 1 else 0.0
-    down = float((scores.value - scores.low).mean(skipna=False))
-    up = float((scores.high - scores.value).mean(skipna=False))
-    low, high = np.clip([mean - math.hypot(seeds, down), mean + math.hypot(seeds, up)], 0, 1)
-    return Difference(mean, round(float(low), 12), round(float(high), 12))
+    value, *ends = over_seeds_and_items(scores)[:3]
+    low, high = np.clip(ends, 0, 1)
+    return Difference(value, float(low), float(high))
+
+
+def over_seeds_and_items(estimates: Frame) -> Difference:
+    """Return the mean of estimates, one a seed, with an interval over seeds and test items.
+
+    mean -+ sqrt(s^2 + u^2): s is Student's half-width over seeds, t(0.975, n - 1) sd / sqrt(n) (0
+    for one seed), u the mean of the estimates' own over test items. Seeds share their test items,
+    so u does not shrink with their number. What lies outside lies outside of both intervals, that
+    over seeds and that over items, as the root is no less than either.
+    """
+    mean, low, *_ = over_seeds(estimates.value.tolist())
+    seeds = mean - low if len(estimates) > 1 else 0.0
+    down = float((estimates.value - estimates.low).mean(skipna=False))
+    up = float((estimates.high - estimates.value).mean(skipna=False))
+    low, high = mean - math.hypot(seeds, down), mean + math.hypot(seeds, up)
+    return Difference(mean, round(low, 12), round(high, 12))
+
+
+def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
+    """Return by how much the scores of one row lie above another's, and over how many seeds.
+
+    Of each seed that both have, d is the difference on their test items with its bootstrap over
+    these (over utterances or images), and the lead is `over_seeds_and_items` of all d: what is
+    common to both rows, of an item or of a seed, cancels. "paired" is "items" if it is so for all
+    d; otherwise those d are of two intervals taken as independent, as are the rows themselves where
+    they share no seed.
+    """
+    a, b = ({score.seed: score for score in to_scores(rows)} for rows in (ours, theirs))
+    found = [difference(a[seed], b[seed]) for seed in a if seed in b]
+    if not found:
+        return independent_difference(combine(ours), combine(theirs)), min(len(a), len(b))
+    paired = "items" if {one.paired for one in found} == {"items"} else ""
+    return over_seeds_and_items(pd.DataFrame(found))._replace(paired=paired), len(found)
 
 
 def in_percent(estimate: Difference) -> Difference:
     """Return a fraction and its interval in percent."""
     value, low, high = (round(100 * one, 10) for one in estimate[:3])
-    return Difference(value, low, high)
+    return estimate._replace(value=value, low=low, high=high)
 
 
-def judge(table: PaperTable, rows: Frame) -> Frame:
+def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
     """Return each pair of each claim of a table, with its verdict; see `Result.pairs`.
 
-    The intervals of a pair are taken as independent; on the same test items they are narrower, so
-    that too little is claimed.
+    By the interval of `lead`: a pair is told apart only beyond the scatter of seeds and that of
+    test items, each for itself and both together.
     """
-    found = []
+    rows = []
     for claim in table.claims:
         for low, high in claim.pairs:
-            over, verdict = UNKNOWN, MISSING
-            if rows.seeds[low] and rows.seeds[high]:
-                over = independent_difference(*(estimate_of(rows.loc[one]) for one in (high, low)))
+            over, seeds, verdict = UNKNOWN, 0, MISSING
+            if len(found[low]) and len(found[high]):
+                over, seeds = lead(found[high], found[low])
+                over = in_percent(over)
                 verdict = judge_pair(over, claim.relation)
-            found.append((claim.sentence, low, claim.relation, high, *over[:3], verdict))
-    names = ["claim", "lower", "relation", "higher", "value", "low", "high", "verdict"]
-    return pd.DataFrame(found, columns=pd.Index(names))
-
-
-def estimate_of(row: Any) -> Difference:
-    """Return the value of a row with its interval."""
-    return Difference(float(row.value), float(row.low), float(row.high))
+            own = over.paired, seeds, verdict
+            rows.append((claim.sentence, low, claim.relation, high, *over[:3], *own))
+    names = ["claim", "lower", "relation", "higher", "value", "low", "high"]
+    return pd.DataFrame(rows, columns=pd.Index([*names, "paired", "seeds", "verdict"]))
 
 
 def judge_pair(over: Difference, relation: str = "<") -> str:
@@ -375,6 +411,7 @@ def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
 def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
     """Return which claims held, which did not, which cannot be told, and which are not measured."""
     found: dict[str, dict[str, list[str]]] = {}  # verdict -> claim -> the labelled sets
+    rest_on = [n for result in results for n in result.pairs.seeds if n]
     several = {
         one.table.title for one in results for other in results
         if one.table is other.table and one.data != other.data
@@ -385,16 +422,22 @@ def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
             sentence = f"{result.table.task}: {claim}"
             found.setdefault(word, {}).setdefault(sentence, []).extend(on)
     if "figure 3" in reproduction.plan["parts"]:
-        offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
+        runs = reproduction.runs.get(FAR_OFFSETS, [])
+        offsets = read_offsets(runs)
         word = offsets.verdict if offsets else MISSING
+        rest_on += [len(runs)] if offsets else []
         found.setdefault(word, {})["accuracy falls with the offset (Figure 3)"] = []
 
     def listed(claims: dict[str, list[str]]) -> str:
         return "; ".join(f"{c} ({', '.join(on)})" if on else c for c, on in claims.items())
 
     waiting = ", ".join(reproduction.waiting)
+    alone = [number == 1 for number in rest_on]
+    how_many = "All" if all(alone) else "Some"
+    on_one_seed = f"{how_many} of these verdicts rest on one seed, and say nothing about others."
     return [
         *(f"{words}: {listed(found[word])}." for word, words in VERDICTS.items() if word in found),
+        *([on_one_seed] if any(alone) else []),
         *([f"Cells not begun: {waiting}."] if waiting else []),
         *reproduction.problems,
     ]

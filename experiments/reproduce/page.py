@@ -12,7 +12,6 @@ from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten, read_arrays, read_json
 from cpc.report.engine import Figure, Section, Table, show, write_page
 from cpc.results import Difference, Frame, Run, last_evaluation, last_scores
-from cpc.results.compare import independent_difference
 from cpc.types import UserError
 from experiments.audio.modality import AUDIO, build_encoder
 from experiments.audio.sections import flat_points, read_speaker_map
@@ -38,6 +37,7 @@ from experiments.reproduce.judge import (
     bound_and_probe,
     combine,
     in_percent,
+    lead,
     rank_correlation,
     read_offsets,
     read_reproduction,
@@ -51,9 +51,12 @@ FEWEST_POINTS, NUM_SPEAKERS, MAX_POINTS = 10, 10, 1000
 NOTE = (
     "Intervals are of 95 %. Over seeds and test items: Student's over seeds and the bootstrap over "
     "test utterances or images, joined as the root of the sum of their squares; of one seed, "
-    "over test items alone, which says nothing about other seeds. Two rows are told apart if the "
-    "interval of their difference, taken as independent, leaves out 0; they are equal if it lies "
-    f"within {EQUAL_POINTS:g} point. Kendall's τ compares the order of our rows with the paper's; "
+    "over test items alone, which says nothing about other seeds. The difference of two rows is "
+    "paired: it is taken seed by seed, on the same test items where both recorded them (“paired by "
+    "items”; otherwise the two are taken as independent), and has an interval made in the same "
+    "way. Two rows are told apart if it leaves out 0, and then so do the interval over seeds and "
+    "that over items, each for itself; they are equal if it lies within "
+    f"{EQUAL_POINTS:g} point. Kendall's τ compares the order of our rows with the paper's; "
     "its interval is a parametric bootstrap (each row drawn anew from a normal distribution as "
     "wide as its interval), its p is exact: the fraction of all orders that agree as well."
 )
@@ -151,9 +154,10 @@ def table_section(plan: Mapping[str, Any], result: Result) -> Section:
     claims["pair"] = pairs.lower + " " + pairs.relation + " " + pairs.higher
     claims["lead"] = triples(pairs, "value", "low", "high")
     formats = {"paper %": "g", "ours %": show_measured, "ours − paper": "+.1f"}
+    own = {"seeds": pairs.seeds, "paired by": pairs.paired, "verdict": pairs.verdict}
     tables = [
         Table("Rows", rows.assign(seeds=measured.seeds), note, formats),
-        Table("Claims", claims.assign(verdict=pairs.verdict), "Points.", {"lead": show_lead}),
+        Table("Claims", claims.assign(**own), "Points.", {"lead": show_lead}),
     ]
     title = result.table.title + (f", {result.data}" if result.data else "")
     return Section(title, [order_sentence(result.order)], tables=tables)
@@ -299,12 +303,10 @@ def compare_with(scores: Frame, cell: str, base: str) -> tuple[Any, Any]:
     """
     if not cell:
         return None, None
-    ours, theirs = (
-        in_percent(combine(found)) if len(found := scores[scores.cell == name]) else None
-        for name in (cell, base)
-    )
-    lead = independent_difference(ours, theirs)[:3] if ours and theirs else UNKNOWN[:3]
-    return (ours or UNKNOWN)[:3], lead
+    ours, theirs = (scores[scores.cell == name] for name in (cell, base))
+    value = in_percent(combine(ours)) if len(ours) else UNKNOWN
+    over = in_percent(lead(ours, theirs)[0]) if len(ours) and len(theirs) else UNKNOWN
+    return value[:3], over[:3]
 
 
 def bound_section(reproduction: Reproduction) -> Section:

@@ -84,7 +84,7 @@ def test_scores_of_answers_are_those_of_the_probe_that_gave_them():
     flat, utterances = np.concatenate(labels), np.repeat(np.arange(12), list(map(len, labels)))
     probe = fit_probe(np.concatenate(features), flat, utterances, **fit_options)
     answers = [predict(probe, one) for one in features]
-    again = answer_scores(answers, labels, labels, features="c", weight_decay=0.1, **options)
+    again = answer_scores(answers, labels, labels, features="c", setting="l2 0.1", **options)
     assert [one._replace(outcomes=None) for one in again] == [
         one._replace(outcomes=None) for one in scores
     ]

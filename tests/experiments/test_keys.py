@@ -678,7 +678,7 @@ def image_fits(get, *names):
         answers = {
             "fit_linear": lambda *args: (answer_zeros(), ""),
             "knn_predict": lambda train, labels, held, **how: np.zeros((len(held), 2)),
-            "train_on_labels": answer_zeros,
+            "train_on_labels": lambda *args, **options: (answer_zeros(), ""),
             "save_neighbours": lambda *args: None,
             "save_units": lambda *args: None,
         }
@@ -743,7 +743,7 @@ TABLES["image"] = {
     "probe.num_subsets": Case(1, COUNT, [6, 12], ALL_TASKS),
     "probe.num_epochs": Case(
         100, image_fits(lambda name, args, options: options["num_steps"], "train_on_labels"),
-        [300], SUPERVISED),
+        [275], SUPERVISED),  # of 12 images one is held out
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 

@@ -14,8 +14,10 @@ import pytest
 from scipy import stats
 from sklearn.manifold import TSNE
 
+from cpc.evaluate import bootstrap_interval
 from cpc.report.engine import cells as shown
-from cpc.results import Score, write_scores
+from cpc.results import Outcomes, Score, score_frame, write_scores
+from cpc.results.compare import independent_difference
 from cpc.types import UserError
 from experiments.audio.sections import flat_points
 from experiments.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
@@ -159,6 +161,104 @@ def test_intervals_over_seeds_and_items():
     assert found.value == pytest.approx(0.2)
     assert found.high == pytest.approx(0.2 + math.hypot(seeds, 0.03), abs=1e-5)
     assert found.low == 0.0  # an accuracy is no less
+
+
+def answers(right, seed=0, items="test"):
+    """A score of one answer an item, each right or wrong."""
+    low, high = bootstrap_interval(right, np.ones(len(right), int))
+    score = probe("c", float(right.mean()), 0.0)._replace(low=low, high=high, seed=seed)
+    return score._replace(outcomes=Outcomes(right, items=items))
+
+
+def pair(wins, level=600, items="test", seeds=None, count=1000):
+    """Rows that are right on the first items; the one on so many more than the other, by seed."""
+    wins = np.atleast_1d(wins)
+    levels, seeds = np.broadcast_to(level, len(wins)), seeds or range(len(wins))
+    number = np.arange(count)
+    theirs = [answers(number < k, i) for i, k in enumerate(levels)]
+    ours = [answers(number < k + n, i, items) for i, k, n in zip(seeds, levels, wins, strict=True)]
+    return score_frame(ours), score_frame(theirs)
+
+
+def independent(ours, theirs):
+    return independent_difference(judge.combine(ours), judge.combine(theirs))
+
+
+def test_items_on_which_two_rows_agree_cancel():
+    """20 of 1000 items differ, all in favor of one: their number is binomial over bootstraps."""
+    rows = pair(20)
+    over, seeds = judge.lead(*rows)
+    assert (over.value, over.paired, seeds) == (pytest.approx(0.02), "items", 1)
+    expected = stats.binom.ppf([0.025, 0.975], 1000, 0.02) / 1000
+    np.testing.assert_allclose([over.low, over.high], expected, atol=0.0011)
+    assert judge.judge_pair(over) == HELD
+    assert judge.judge_pair(independent(*rows)) == UNTOLD
+    same, _ = judge.lead(*pair(0))
+    assert same[:3] == (0.0, 0.0, 0.0)
+    assert (judge.judge_pair(same), judge.judge_pair(same, "=")) == (UNTOLD, HELD)
+
+
+def test_rows_without_shared_items_are_independent():
+    rows = pair(20, items="others")
+    over, seeds = judge.lead(*rows)
+    assert (over.paired, seeds) == ("", 1)
+    assert over[:3] == pytest.approx(independent(*rows)[:3])
+    ours, theirs = pair(20)
+    lost, _ = judge.lead(ours.assign(outcomes=None), theirs)
+    assert lost[:3] == pytest.approx(over[:3])
+    other, seeds = judge.lead(*pair([20, 20], seeds=[7, 8], level=[600, 600]))
+    assert (other.paired, seeds) == ("", 2)
+    assert other[:3] == pytest.approx(independent(*pair([20, 20]))[:3])
+
+
+def test_the_scatter_of_seeds_counts_though_items_agree():
+    rows = pair([20, 100, -30])
+    over, seeds = judge.lead(*rows)
+    assert (over.paired, seeds) == ("items", 3)
+    alone = [judge.lead(*(row[row.seed == seed] for row in rows))[0] for seed in range(3)]
+    assert [judge.judge_pair(one) for one in alone] == [HELD, HELD, REFUTED]
+    half = np.mean([one.high - one.value for one in alone])
+    student = 4.30265 * np.std([0.02, 0.1, -0.03], ddof=1) / 3**0.5
+    assert over.high == pytest.approx(0.03 + math.hypot(student, half), rel=1e-4)
+    assert judge.judge_pair(over) == UNTOLD
+    ours, theirs = rows
+    assert judge.lead(ours, theirs[:1]) == (alone[0], 1)  # one seed that both have
+
+
+def test_what_a_seed_does_to_both_rows_cancels_and_test_items_stay():
+    rows = pair([20, 20, 20], level=[300, 500, 700])
+    over, _ = judge.lead(*rows)
+    assert judge.judge_pair(over) == HELD
+    assert judge.judge_pair(independent(*rows)) == UNTOLD
+    assert over[:3] == pytest.approx(judge.lead(*pair(20))[0][:3])  # three seeds, the same items
+
+
+def test_verdicts_of_several_seeds_and_of_one(tmp_path):
+    pairs = {}
+    for seeds in (1, 3):
+        folder = tmp_path / str(seeds)
+        write_plan(folder, [], parts=["table 2"])
+        plan = json.loads((folder / "sweep.json").read_text())
+        for cell, lead in (("mixed", 20), ("mixed-excl", 0)):
+            for seed in range(seeds):
+                plan["cells"][f"{cell},seed={seed}"] = {}
+                score = answers(np.arange(1000) < 600 + lead + 5 * seed, seed)
+                write_cell(folder, cell, seed=seed, more=[score])
+        (folder / "sweep.json").write_text(json.dumps(plan))
+        found = judge.read_reproduction(folder)
+        results = judge.read_results(found)
+        pairs[seeds] = next(one.pairs for one in results if one.table is NEGATIVES).iloc[0]
+        on_one = [one for one in judge.verdict(found, results) if "one seed" in one]
+        assert on_one == [
+            "All of these verdicts rest on one seed, and say nothing about others."
+        ] * (seeds == 1)
+        page.write_reproduction(folder)
+        rows = read_json(folder)["Table 2: phones by whose latents are negatives, voices"]
+        first = rows["tables"][1]["rows"][0]
+        assert (first["seeds"], first["paired by"], first["verdict"]) == (seeds, "items", HELD)
+    for seeds, row in pairs.items():
+        assert (row.value, row.seeds, row.paired, row.verdict) == (2.0, seeds, "items", HELD)
+    assert pairs[1].low == pytest.approx(pairs[3].low)
 
 
 def test_tau_is_scipys():

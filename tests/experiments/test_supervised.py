@@ -1,5 +1,6 @@
 """Networks trained whole on labels: the loss, the loop, the scores of audio, the one of images."""
 
+import re
 import signal
 
 import jax
@@ -19,7 +20,7 @@ from experiments.audio import modality as audio
 from experiments.audio import probes as audio_probes
 from experiments.audio.data import AudioData, Phones, labels_at
 from experiments.image import probes as image_probes
-from experiments.supervised import cross_entropy, train_on_labels
+from experiments.supervised import MOST_RUNS, PATIENCE, cross_entropy, hold_out, train_on_labels
 
 LOSS = jax.jit(jax.value_and_grad(cross_entropy))
 
@@ -74,16 +75,22 @@ def toy(unlabelled=0.0, num_steps=40, stop_at=None, drawn=None, **options):
         def close(self):
             pass
 
-    answer = train_on_labels(
+    answer, words = train_on_labels(
         centred, {"params": jnp.ones(1), "mean": jnp.zeros(())}, draw, optax.adam(0.1),
         num_classes=2, num_steps=num_steps, rng=jax.random.key(0), num_threads=2, log_every=10,
         writers=(Keep(),), **options,
     )  # fmt: skip
-    return answer, records
+    return answer, words, records
+
+
+def near_70_percent(answer):
+    """Highest on the way: the network becomes ever surer."""
+    return 1 - abs(float(jnp.exp(answer(np.array([[100.1]], np.float32))).max()) - 0.7)
 
 
 def test_a_network_learns_what_labels_say():
-    answer, records = toy()
+    answer, words, records = toy()
+    assert words == "best at step 40 of 40, the most"  # nothing is held out: the last counts
     log_p = np.asarray(answer(np.array([[99.0], [101.0]], np.float32)))
     np.testing.assert_allclose(np.exp(log_p).sum(1), 1, rtol=1e-6)
     assert log_p.argmax(1).tolist() == [0, 1]
@@ -92,28 +99,88 @@ def test_a_network_learns_what_labels_say():
     assert records[-1]["loss"] < records[0]["loss"] < np.log(2)
 
 
-def test_a_training_on_labels_resumes(tmp_path):
+@pytest.mark.parametrize(
+    ("accuracies", "words"),
+    [
+        ([0.1, 0.5, 0.9, *[0.8] * 99], "best at step 4 of 16"),
+        ([0.1, 0.5, 0.9, 0.8, 0.91, *[0.8] * 99], "best at step 8 of 20"),
+        ([0.5] * 99, "best at step 0 of 12"),  # as good is not better
+        (np.arange(99) / 99, "best at step 80 of 80, the most"),
+    ],
+)
+def test_a_training_ends_when_it_does_not_improve(accuracies, words):
+    """80 steps at most make an evaluation every 2; what answers are the best parameters."""
+    given = iter(accuracies)
+    answer, said, records = toy(num_steps=80, accuracy=lambda answer: next(given))
+    assert (said, PATIENCE) == (words, 6)
+    best, last = (int(word.strip(",")) for word in said.split() if word.strip(",").isdecimal())
+    found = [(r["step"], r["accuracy"]) for r in records if r["split"] == "held-out"]
+    assert found == list(zip(range(0, last + 1, 2), map(float, accuracies), strict=False))
+    x = np.array([[99.0], [100.5]], np.float32)
+    expected = toy(num_steps=best)[0](x) if best else np.full((2, 2), np.log(0.5), np.float32)
+    np.testing.assert_array_equal(answer(x), expected)
+
+
+STOPS = {"num_steps": 400, "accuracy": near_70_percent}
+
+
+@pytest.mark.parametrize(("options", "stop_at"), [({}, 12), (STOPS, 12), (STOPS, 45), (STOPS, 74)])
+def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
+    """Before the best, between the best and the end, or within the last evaluations."""
     x, folder = np.array([[99.0], [100.5]], np.float32), tmp_path / "labels"
-    options = {"folder": folder, "save_every": 5, "settings": {"seed": 0}}
+    options = {"folder": folder, "save_every": 5, "settings": {"seed": 0}, **options}
     with pytest.raises(
         UserError, match=r"stopped by SIGTERM at step \d+: the same command resumes"
     ):
-        toy(stop_at=12, **options)
+        toy(stop_at=stop_at, **options)
     drawn = []
-    resumed = toy(drawn=drawn, **options)[0](x)
-    np.testing.assert_array_equal(resumed, toy()[0](x))
+    answer, words, _ = toy(drawn=drawn, **options)
+    options.pop("folder")
+    expected, same_words, _ = toy(**options)
+    np.testing.assert_array_equal(answer(x), expected(x))
+    assert words == same_words
+    assert "accuracy" not in options or words == "best at step 20 of 80"
     assert 1 not in drawn
     assert drawn.count(0) == 1  # for its shapes
     assert not folder.exists()
 
 
-def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path):
-    options = {"folder": tmp_path / "labels", "save_every": 5}
+@pytest.mark.parametrize("step", [20, 80])
+def test_a_signal_in_an_evaluation_is_heard(tmp_path, step):
+    """In that of the best parameters, which a resumed training must not pass over, and the last."""
+
+    def interrupted(answer):
+        seen.append(answer)
+        if len(seen) == step // 10 + 1:
+            signal.raise_signal(signal.SIGTERM)
+        return near_70_percent(answer)
+
+    options, x = {"num_steps": 400}, np.array([[99.0], [100.5]], np.float32)
+    seen, drawn, folder = [], [], tmp_path / "labels"
+    with pytest.raises(UserError, match=f"stopped by SIGTERM at step {step}:"):
+        toy(accuracy=interrupted, folder=folder, **options)
+    answer, words, _ = toy(accuracy=near_70_percent, folder=folder, drawn=drawn, **options)
+    assert words == "best at step 20 of 80"
+    np.testing.assert_array_equal(answer(x), toy(num_steps=20)[0](x))
+    assert all(one >= step for one in drawn[1:])  # the first is for its shapes
+
+
+@pytest.mark.parametrize("other", [{"settings": {"seed": 1}}, {"num_steps": 50}])
+def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path, other):
+    options = {"folder": tmp_path / "labels", "save_every": 5, "settings": {"seed": 0}}
     with pytest.raises(UserError, match="SIGTERM"):
-        toy(stop_at=12, settings={"seed": 0}, **options)
+        toy(stop_at=12, **options)
     drawn = []
-    toy(drawn=drawn, settings={"seed": 1}, **options)
+    toy(drawn=drawn, **{**options, **other})
     assert drawn.count(0) == 2
+
+
+def test_a_tenth_is_held_out():
+    held = hold_out(range(5, 45), seed=0)
+    assert len(set(held)) == 4
+    assert set(held) < set(range(5, 45))
+    np.testing.assert_array_equal(held, hold_out(range(5, 45), seed=0))
+    assert (held != hold_out(range(5, 45), seed=1)).any()
 
 
 def test_rows_without_a_label_teach_nothing():
@@ -126,7 +193,7 @@ def test_rows_without_a_label_teach_nothing():
 @pytest.fixture
 def config():
     config = audio_synthetic.get_config()
-    config.num_steps, config.optim.warmup_steps, config.log_every = 120, 5, 60
+    config.num_steps, config.optim.warmup_steps, config.log_every = 40, 5, 60
     config.optim.learning_rate, config.optim.weight_decay = 1e-2, 1e-3
     config.data.window_samples, config.data.batch_size = 2560, 8
     config.model.width = config.model.context_width = 16
@@ -172,13 +239,51 @@ def test_scores_of_audio(config, sound, tmp_path, capsys):
     ]
     for score in scores:
         assert score.low > max(0.8, score.chance), score
-        question = score.features, score.method, score.setting
-        assert question == ("supervised", "linear", "l2 0.001")
+        assert (score.features, score.method) == ("supervised", "linear")
+        assert re.fullmatch(r"l2 0\.001, best at step \d+ of \d+(, the most)?", score.setting)
     trained, tested = (int(part.lengths.sum()) // 160 for part in (sound.train, sound.test))
     assert [score.num_train for score in scores] == [trained - 28, trained, trained]
     assert [score.num_test for score in scores] == [tested - 12, tested, 12]
     assert [len(score.outcomes.sums) for score in scores] == [12, 12, 12]
-    assert capsys.readouterr().out.count("step 120/120  loss") == 2
+    said = capsys.readouterr().out
+    assert f"/{40 * MOST_RUNS}  loss" in said
+    assert said.count(", by 3 held-out utterances of 28\n") == 2
+
+
+def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
+    config, sound, tmp_path, monkeypatch
+):
+    """The longest is trained on: it may be the only one that holds a window."""
+    drawn, read = [], set()
+
+    def record_batches(recordings, **options):
+        drawn.append(recordings)
+        return data.make_batches(recordings, **options)
+
+    def end(*args, accuracy, **options):
+        accuracy(lambda x: np.zeros((len(x), x.shape[1] // 160, 2), np.float32))
+        return (lambda x: np.zeros((len(x), x.shape[1] // 160, 2), np.float32)), "ended"
+
+    def record_read(recordings, i):
+        read.add(recordings.names[i])
+        return data.read_all(recordings, i)
+
+    monkeypatch.setattr(audio_probes, "make_batches", record_batches)
+    monkeypatch.setattr(audio_probes, "train_on_labels", end)
+    monkeypatch.setattr(audio_probes, "read_all", record_read)
+    model, held = audio.build_model(config), []
+    few = data.select(sound.train, range(3))
+    for seed in range(8):
+        config.seed = seed
+        labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
+        audio_probes.train_supervised(config, tmp_path, model, few, labels, 2)
+        trained = {*drawn[-1].names}
+        assert not trained & read
+        assert trained | read == {*few.names}
+        assert (len(read), max(drawn[-1].lengths)) == (1, max(few.lengths))
+        held.append(tuple(sorted(read)))
+        read.clear()
+    assert len(set(held)) > 1
 
 
 @pytest.mark.parametrize("strides", [(5, 4, 2, 2, 2), (5, 4, 2, 2, 4), (5, 4, 2, 2, 1)])
@@ -257,6 +362,9 @@ def test_mistakes(config, sound):
     config.eval_every = config.probe.every = 10
     with pytest.raises(UserError, match="trained anew"):
         audio_probes.check_options(config)
+    config.probe.tasks, config.probe.hours = ("phones",), 1e-6
+    with pytest.raises(UserError, match="toy has one labelled training utterance"):
+        audio_probes.check_data(config, sound)
 
 
 def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
@@ -279,5 +387,8 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
     prepare = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
     learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
     for start in (None, learned):
-        answer = image_probes.train_classifier(config, images, model, prepare, start)
+        answer, _ = image_probes.train_classifier(config, images, model, prepare, start)
         assert answer(pixels).tolist() == labels.tolist()
+    answer, words = image_probes.train_classifier(config, images, model, prepare, None, images)
+    assert answer(pixels).tolist() == labels.tolist()
+    assert "the most" not in words  # of 100 steps: it knows all long before
