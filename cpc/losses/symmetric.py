@@ -51,6 +51,7 @@ def streaming_symmetric_info_nce(
     The arguments and errors are those of `streaming_info_nce`, without its `columns` and
     `kernels`.
 
+    >>> from cpc.types import Position
     >>> place = Position(jnp.arange(3), *(jnp.zeros(3, int) for _ in range(3)))
     >>> x = 9.0 * jnp.eye(3)
     >>> (loss, _), (back, _) = streaming_symmetric_info_nce(

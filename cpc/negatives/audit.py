@@ -136,6 +136,7 @@ def audit_rule(
       UserError: no offset, or one below 1; two latents at one place; labels or utterances that do
         not fit the positions; no anchor with a positive.
 
+    >>> from cpc.types import Position
     >>> here = Position(np.arange(2)[:, None], np.arange(3), 0, 0)  # 2 sequences of 3 latents
     >>> rows = audit_rule(lambda anchor, other, offset: anchor.time != other.time, here, [1])
     >>> {row.name: row.value for row in rows}["accidental_hits"]
