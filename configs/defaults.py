@@ -89,7 +89,7 @@ OPTIM = {
     ),
     "learning_rate": Key(2e-3, "after the warm-up", above=0),
     "warmup_steps": Key(100, "steps over which the learning rate rises from 0", low=0),
-    "schedule": Key("cosine", "of the learning rate", words=("cosine", "linear", "constant")),
+    "schedule": Key("cosine", "of the learning rate", words=("cosine", "constant")),
     "clip_norm": Key(0.0, "largest norm of a gradient; 0: any", low=0),
     "weight_decay": Key(0.0, "decoupled; 0: none", low=0),
     "ema_decay": Key(
