@@ -226,6 +226,8 @@ SCALES = {
                 "data.batch_size": 8,
                 "model.width": 256,
                 "model.context_width": 256,
+                "loss.cosine": False,
+                "negatives.temperature": 1.0,
                 "negatives.shards": 1,
                 "optim.learning_rate": 1e-3,
                 "optim.schedule": "cosine",
