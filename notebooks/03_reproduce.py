@@ -31,6 +31,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import HTML, Markdown, display
 
+from cpc.results import Score, score_frame
+
 sys.path.insert(0, "..")  # where configs and experiments are
 from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import TABLES
@@ -99,9 +101,16 @@ def at_width(table, half):
     return rows.assign(value=rows.paper, low=rows.paper - half, high=rows.paper + half, seeds=1)
 
 
+def scores_of(row):
+    """A row's accuracy as a probe would record it."""
+    names = "phones", "the paper's", "frame", "c", "linear", "accuracy"
+    return score_frame([Score(*names, row.value / 100, row.low / 100, row.high / 100)])
+
+
 steps, negatives = (table for table in TABLES if table.number == "2")
 for table in (steps, negatives):
-    pairs = judge(table, at_width(table, 0.5))
+    found = {str(row.Index): scores_of(row) for row in at_width(table, 0.5).itertuples()}
+    pairs = judge(table, found)
     display(pairs[["lower", "relation", "higher", "verdict"]])
 
 # %% [markdown]

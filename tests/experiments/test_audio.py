@@ -192,6 +192,7 @@ def test_librispeech_config_runs_on_its_layout(tmp_path):
         "--config.data.test_list", tmp_path / "test.txt",
         "--config.data.phones", tmp_path / "phones.txt",
         "--config.num_steps=6", "--config.log_every=2", "--config.optim.warmup_steps=2",
+        "--config.negatives.overlap=True",  # 64 windows of 13 utterances
     )  # fmt: skip
     done = run(*flags, "--workdir", tmp_path / "run")
     assert "3 speakers, 13 training utterances" in done.stdout
