@@ -7,7 +7,7 @@ from step to step (a held temperature, a queue, a momentum encoder) lives in the
 import functools
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -142,7 +142,7 @@ def build_objective(
         new_state = dict(state)
         if train and options.temperature_rule == "entropy":
             tau = state["temperature"]
-            scores, where = _watched_scores(directions[0], rule, choose, offsets, tau, rng)
+            _, scores, where = watched_scores(directions[0], rule, choose, offsets, tau, rng)
             new_state["temperature"] = negatives.hold_entropy(
                 tau, tau * scores, where, options.target_entropy, low, high
             )
@@ -342,13 +342,23 @@ def _flatten(direction):
     return jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])), positions, exists
 
 
-def _watched_scores(direction, rule, choose, offsets, temperature, rng):
-    """Scores (m, n) of some anchors of each offset and their negatives, and which count."""
+def watched_scores(
+    direction: Direction,
+    rule: Rule,
+    choose: NegativeSampler | None,
+    offsets: Sequence[int],
+    temperature: Any,
+    rng: Any,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Scores of some anchors of each offset: of positives (m,), of negatives (m, n), which count.
+
+    The outputs are those that `Objective.scored` returns; no gradient.
+    """
     z, _, predictions = jax.tree.map(jax.lax.stop_gradient, direction.outputs)
     lanes = z[0, 0, ..., 0].size
     keys, flat, exists = _flatten(direction)
     num_rows, length = z.shape[0], z.shape[1]
-    rows, wheres = [], []
+    positives, rows, wheres = [], [], []
     for i, k in enumerate(offsets):
         usable = num_rows * (length - k) * lanes
         picked = jnp.linspace(0, usable - 1, min(ANCHORS_WATCHED, usable)).astype(jnp.int32)
@@ -367,9 +377,10 @@ def _watched_scores(direction, rule, choose, offsets, temperature, rng):
         where = jnp.broadcast_to(rule(anchors, candidates, k), scores.shape)
         if exists is not None and counted is not None:
             where = where & exists & counted[index][:, None]
+        positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
         if choose is not None:
-            positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
             scores, where = choose(rng, positive, scores, where)
+        positives.append(positive)
         rows.append(scores)
         wheres.append(where)
-    return jnp.concatenate(rows), jnp.concatenate(wheres)
+    return jnp.concatenate(positives), jnp.concatenate(rows), jnp.concatenate(wheres)

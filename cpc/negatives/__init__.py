@@ -30,6 +30,13 @@ from cpc.negatives.hits import (
     accidental_hits,
     hit_rate,
 )
+from cpc.negatives.measured import (
+    LagCounts,
+    count_same,
+    hard_fractions,
+    mean_hit_rate,
+    min_negatives_for,
+)
 from cpc.negatives.mining import hardest, mix_keys, mixed, percentile_ring, semi_hard
 from cpc.negatives.noise import (
     expected_count,
@@ -66,6 +73,7 @@ __all__ = [
     "AliasTable",
     "Audit",
     "AuditRow",
+    "LagCounts",
     "Pool",
     "Proposal",
     "Queue",
@@ -82,6 +90,7 @@ __all__ = [
     "batch",
     "bounded_temperature",
     "compare_pool",
+    "count_same",
     "draw",
     "draw_unique",
     "effective_margin",
@@ -91,13 +100,16 @@ __all__ = [
     "exclusion_window",
     "expected_count",
     "format_audit",
+    "hard_fractions",
     "hardest",
     "hit_rate",
     "hold_entropy",
     "is_positive",
     "log_uniform",
     "make_queue",
+    "mean_hit_rate",
     "min_negatives",
+    "min_negatives_for",
     "min_negatives_without_replacement",
     "mix_keys",
     "mixed",
