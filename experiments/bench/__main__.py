@@ -12,10 +12,10 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
-InfoNCE over 131,072 candidates (1,048,576 off the CPU) is the one part that is measured only where
-it is asked for:
+InfoNCE over 131,072 candidates (1,048,576 off the CPU), and the step with every choice of
+negatives, are measured only where they are asked for:
 
-    python -m experiments.bench --part large
+    python -m experiments.bench --part large --part negatives
 
 The step is built as experiments.audio builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
@@ -36,7 +36,7 @@ from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments.audio.data import load_data
-from experiments.bench import criterion, draws, images, rows, scaling, table, versus
+from experiments.bench import criterion, draws, images, negatives, rows, scaling, table, versus
 from experiments.bench.process import ALLOCATOR
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
@@ -46,8 +46,8 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "large"),
-    "What to measure; by default all but large, which is ten minutes on two cores.",
+    (*PARTS, "negatives", "large"),
+    "What to measure; by default all but negatives and large, ten minutes on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -80,6 +80,7 @@ def main(given: Config) -> None:
             mesh, effort.num_batches, num_rounds, effort.num_images
         ),
         "scaling": scaling.scaling_rows,
+        "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
         "large": lambda: criterion.large_rows(device),
     }
     measured = []
