@@ -1,5 +1,6 @@
 """Log-mel energies of sound: what hand-made features and a spectral encoder both begin with."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -30,13 +31,20 @@ def log_mel(
     >>> log_mel(np.zeros((2, 720), np.float32), np.hamming(400), 160, filters).shape
     (2, 3, 40)
     """
+    x, weights = jnp.asarray(x, jnp.float32), window.astype(np.float32)
     fft_length = 2 * (filters.shape[1] - 1)
     num_frames = (x.shape[1] - len(window)) // hop + 1
-    starts = hop * np.arange(num_frames)
-    frames = jnp.asarray(x, jnp.float32)[:, starts[:, None] + np.arange(len(window))]  # (b, t, w)
-    spectrum = jnp.fft.rfft(frames * window.astype(np.float32), fft_length)
-    power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
-    return jnp.log(jnp.maximum(power @ filters.T, POWER_FLOOR))
+
+    def energies(start: Array) -> Array:  # of one window of each waveform: (b, f)
+        frames = jax.lax.dynamic_slice_in_dim(x, start, len(window), axis=1)
+        spectrum = jnp.fft.rfft(frames * weights, fft_length)
+        power = (jnp.square(spectrum.real) + jnp.square(spectrum.imag)) / fft_length
+        return jnp.log(jnp.maximum(power @ filters.T, POWER_FLOOR))
+
+    # Some at a time: spectra of long sound, which are ten times as large as it, leave the cache.
+    together = max(1, (256 if jax.default_backend() == "cpu" else 65_536) // len(x))
+    by_time = jax.lax.map(energies, hop * jnp.arange(num_frames), batch_size=together)
+    return jnp.swapaxes(by_time, 0, 1)
 
 
 def mel_filters(
