@@ -128,8 +128,9 @@ OPEN = (
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
-    "model.context_width", "loss.cosine", "negatives.temperature", "negatives.shards",
-    "optim.learning_rate", "optim.schedule", "optim.warmup_steps", "evaluate.num_windows",
+    "model.context_width", "model.padding", "loss.cosine", "negatives.temperature",
+    "negatives.shards", "optim.learning_rate", "optim.schedule", "optim.warmup_steps",
+    "evaluate.num_windows",
 )  # fmt: skip
 SCALES = {
     "smoke": Scale(
@@ -142,6 +143,7 @@ SCALES = {
                 "data.batch_size": 8,
                 "model.width": 16,
                 "model.context_width": 16,
+                "model.padding": "causal",
                 "loss.cosine": False,
                 "negatives.temperature": 1.0,
                 "negatives.shards": 1,
@@ -185,6 +187,7 @@ SCALES = {
                 "data.batch_size": 8,
                 "model.width": 128,
                 "model.context_width": 256,
+                "model.padding": "causal",
                 "loss.cosine": False,
                 "negatives.temperature": 1.0,
                 "negatives.shards": 1,
@@ -226,6 +229,7 @@ SCALES = {
                 "data.batch_size": 8,
                 "model.width": 256,
                 "model.context_width": 256,
+                "model.padding": "causal",
                 "loss.cosine": False,
                 "negatives.temperature": 1.0,
                 "negatives.shards": 1,
