@@ -4,7 +4,7 @@ python -m experiments.audio --config configs/audio_voices.py --workdir runs/voic
 
 Chosen on training utterances (docs/audio.md). Measured on 2 CPU cores, mean of seeds 0 to 2:
 strict bound 3.06 nats, linear probes on c: phones of festvox-ru 72.3 % (MFCC with context 69.0 %,
-untrained 66.2 %), of asterisk-en 68.0 % (65.8 %, 61.7 %), speakers by frame 92.5 % (83.1 %, 82.5 %).
+untrained 66.2 %), of asterisk-en 68.0 % (65.8, 61.7), speakers by frame 92.5 % (83.1, 82.5).
 """
 
 from typing import Any
