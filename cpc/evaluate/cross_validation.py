@@ -48,9 +48,9 @@ def cross_validate(
 ) -> CrossValidated:
     """Return the answers of logistic regression to rows that its fit has not seen.
 
-    Each fold is answered by a fit on all others. Its l2 is the one of the least nats on the next
-    fold after fits on what then remains: the fold itself has no part in the choice. Folds are equal
-    and random; up to `num_folds` - 1 rows are in none.
+    Each fold is answered by a fit on all others. Its l2 is chosen on the next fold, after fits on
+    what then remains, from the strongest down until the nats on that fold rise: the fold itself has
+    no part in the choice. Folds are equal and random; up to `num_folds` - 1 rows are in none.
 
     Args:
         fit: `fit_dense` or `fit_sparse`.
@@ -76,11 +76,12 @@ def cross_validate(
         held = folds[(number + 1) % num_folds]
         rest = np.setdiff1d(order, fold, assume_unique=True)
         kept = np.setdiff1d(rest, held, assume_unique=True)
-        nats = {
-            l2: -answer(x[held])[np.arange(size), labels[held]].mean()
-            for l2, answer in fit(x[kept], labels[kept], num_classes, l2s)
-        }
-        best = min(nats, key=nats.__getitem__)
+        best, fewest = max(l2s), np.inf
+        for l2, answer in fit(x[kept], labels[kept], num_classes, l2s):
+            nats = -answer(x[held])[np.arange(size), labels[held]].mean()
+            if nats >= fewest:
+                break
+            best, fewest = l2, nats
         path = fit(x[rest], labels[rest], num_classes, [l2 for l2 in l2s if l2 >= best])
         *_, (_, answer) = path
         right.append(answer(x[fold]).argmax(axis=1) == labels[fold])
@@ -100,7 +101,7 @@ def fit_dense(
 
 
 def fit_sparse(
-    x: scipy.sparse.csr_array,
+    x: Any,
     labels: Int[np.ndarray, " n"],
     num_classes: int,
     l2s: Sequence[float],
@@ -108,9 +109,9 @@ def fit_sparse(
     """Yield fits to counts of words by tf-idf, each from the one before, by L-BFGS.
 
     A count n of a word becomes log(1 + n) log(rows / rows that have it), and a row has the length
-    1. What is rare is known of the rows that are fitted alone.
+    1. What is rare is known of the rows that are fitted alone. x is a scipy.sparse.csr_array.
     """
-    num_rows, num_words = len(labels), np.shape(x)[1]
+    num_rows, num_words = x.shape
     has = np.bincount(x.nonzero()[1], minlength=num_words)
     weight_of_word = np.log((1 + num_rows) / (1 + has))
 

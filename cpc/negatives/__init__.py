@@ -45,13 +45,14 @@ from cpc.negatives.rules import (
     batch,
     excluding_sequence,
     one_per_sequence,
+    outside_anchor,
     outside_overlap,
     outside_window,
     own_sequence,
     same_group,
     within_shards,
 )
-from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset
+from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset, with_zero
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -103,6 +104,7 @@ __all__ = [
     "mixed",
     "negative_weights",
     "one_per_sequence",
+    "outside_anchor",
     "outside_overlap",
     "outside_window",
     "own_sequence",
@@ -121,5 +123,6 @@ __all__ = [
     "uniform_draws",
     "uniform_subset",
     "unigram",
+    "with_zero",
     "within_shards",
 ]

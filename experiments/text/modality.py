@@ -11,7 +11,7 @@ from cpc import data
 from cpc.data.sources.grammar import grammar_information
 from cpc.files import write_sealed
 from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
-from cpc.negatives import outside_overlap
+from cpc.negatives import outside_anchor, outside_overlap
 from cpc.types import Batch, SoundPosition, UserError
 from experiments import training
 from experiments.command.config import Config
@@ -95,6 +95,8 @@ def make_problem(config: Config, text: TextData, mesh: Any = None) -> training.P
         batch_size=options.batch_size,
     )
     apart = outside_overlap(options.run_sentences, 1)
+    if config.model.name == "quick_thoughts":
+        apart = apart & outside_anchor()
     return training.Problem(
         model=build_model(config),
         objective=build_objective(config, offsets_of(config), mesh, apart),
