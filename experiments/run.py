@@ -107,7 +107,7 @@ def finish(
     """Probes, the model as `cpc.models.load` reads it, and the report."""
     try:
         probe_once(config, workdir, probe, variables)
-        last = describe(modality, config, problem.model, variables, config.num_steps)
+        last = describe(modality, workdir, config, problem.model, variables, config.num_steps)
         share(modality, workdir, workdir / models.EXPORTED, last)
     finally:  # a probe that fails does not hide the training
         print(f"report: {write_page(modality, workdir)}")

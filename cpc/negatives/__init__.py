@@ -52,13 +52,14 @@ from cpc.negatives.rules import (
     batch,
     excluding_sequence,
     one_per_sequence,
+    outside_anchor,
     outside_overlap,
     outside_window,
     own_sequence,
     same_group,
     within_shards,
 )
-from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset
+from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset, with_zero
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -115,6 +116,7 @@ __all__ = [
     "mixed",
     "negative_weights",
     "one_per_sequence",
+    "outside_anchor",
     "outside_overlap",
     "outside_window",
     "own_sequence",
@@ -133,5 +135,6 @@ __all__ = [
     "uniform_draws",
     "uniform_subset",
     "unigram",
+    "with_zero",
     "within_shards",
 ]
