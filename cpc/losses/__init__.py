@@ -15,6 +15,7 @@ from cpc.losses.streaming import streaming_info_nce
 from cpc.losses.symmetric import streaming_symmetric_info_nce
 from cpc.losses.tiles import AnchorScores
 from cpc.losses.views import nt_xent, sup_con, view_scores
+from cpc.losses.pairs import logistic_pairs, softmax_pairs
 
 __all__ = [
     "AnchorLoss",
@@ -34,6 +35,7 @@ __all__ = [
     "hard_weighted",
     "info_nce",
     "largest_block",
+    "logistic_pairs",
     "loss_bytes",
     "nce",
     "negative_sampling",
@@ -42,6 +44,7 @@ __all__ = [
     "sampled_logistic",
     "sampled_softmax",
     "sigmoid",
+    "softmax_pairs",
     "streaming_info_nce",
     "streaming_symmetric_info_nce",
     "sum_anchors",

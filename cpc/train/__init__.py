@@ -34,6 +34,7 @@ from cpc.train.optimizer import make_optimizer
 from cpc.train.signals import stop_on_signals
 from cpc.train.state import TrainState, init_state
 from cpc.train.step import jit_step, make_train_step
+from cpc.train.rows import init_squares, make_row_launch, make_row_step
 
 __all__ = [
     "BATCH_AXIS",
@@ -52,6 +53,7 @@ __all__ = [
     "enable_compilation_cache",
     "fit",
     "gather_rows",
+    "init_squares",
     "init_state",
     "is_first",
     "jit_step",
@@ -60,6 +62,8 @@ __all__ = [
     "leave_processes",
     "make_mesh",
     "make_optimizer",
+    "make_row_launch",
+    "make_row_step",
     "make_train_step",
     "means_per_step",
     "open_checkpoints",
