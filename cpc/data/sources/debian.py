@@ -157,7 +157,8 @@ def _last_line(text: str) -> str:
 
 def _known(package: Package) -> dict:
     return {
-        "file": f"{package.name}_{package.version}_all.deb",
+        # As apt writes the epoch of a version.
+        "file": f"{package.name}_{package.version.replace(':', '%3a')}_all.deb",
         "version": package.version,
         "size": package.size_bytes,
         "sha256": package.sha256,

@@ -1,0 +1,144 @@
+"""Archives of package registries, fetched by the registries' own programs and never installed.
+
+Nothing of an archive is executed: npm gets no scripts to run, and pip, which would run the setup.py
+of a source archive to learn its name, gets a build backend that says the name. Both archives are
+compared with a known sha256 and read member by member, so that no path in them leads anywhere.
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cpc.data.log import Log
+from cpc.data.sources.debian import file_sha256
+from cpc.types import UserError
+
+#: Most bytes of a member that is read, and seconds that a program may take.
+MOST_BYTES, PATIENCE_SECONDS = 1 << 26, 600
+#: A build backend that answers by name and version, and does nothing.
+BACKEND = """
+import pathlib
+def get_requires_for_build_wheel(config_settings=None):
+    return []
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    info = pathlib.Path(folder, "{name}-{version}.dist-info")
+    info.mkdir()
+    about = "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n"
+    (info / "METADATA").write_text(about)
+    (info / "WHEEL").write_text("Wheel-Version: 1.0\\n")
+    return info.name
+class __legacy__:
+    get_requires_for_build_wheel = staticmethod(get_requires_for_build_wheel)
+    prepare_metadata_for_build_wheel = staticmethod(prepare_metadata_for_build_wheel)
+"""
+
+
+class Registered(NamedTuple):
+    """An archive of a registry, of which one version is known."""
+
+    registry: str
+    """"npm" or "pypi"."""
+    name: str
+    version: str
+    file: str
+    """Its name as the registry's program writes it."""
+    sha256: str
+    megabytes: float
+
+
+def fetch(package: Registered, folder: Path, log: Log) -> Path:
+    """Return the archive in `folder`, from an earlier fetch if it is there and whole.
+
+    Raises:
+        UserError: no such program, no network, or an archive that is not the known one.
+    """
+    path = folder / package.file
+    if path.is_file():
+        if file_sha256(path) == package.sha256:
+            return path
+        log(f"{path.name} is damaged (its sha256 differs): fetching it again")
+    folder.mkdir(parents=True, exist_ok=True)
+    log(f"fetching {package.name} ({package.megabytes:.1f} MB)")
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        here = Path(inside)
+        {"npm": _npm_pack, "pypi": _pip_download}[package.registry](package, here)
+        got = here / package.file
+        if not got.is_file() or file_sha256(got) != package.sha256:
+            raise UserError(
+                f"{package.registry} gave another {package.file} than the known one: it is not used"
+            )
+        got.replace(path)
+    return path
+
+
+def _npm_pack(package: Registered, folder: Path) -> None:
+    if shutil.which("npm") is None:
+        raise UserError(f"there is no npm on this machine to fetch {package.name} with")
+    named = f"{package.name}@{package.version}"
+    _run(["npm", "pack", "--ignore-scripts", "--fetch-retries=0", named], folder, {})
+
+
+def _pip_download(package: Registered, folder: Path) -> None:
+    backend = folder / "backend" / "setuptools"
+    backend.mkdir(parents=True)
+    (backend / "__init__.py").write_text("")
+    code = BACKEND.format(name=package.name, version=package.version)
+    (backend / "build_meta.py").write_text(code)
+    (folder / "wanted.txt").write_text(
+        f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n"
+    )
+    options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
+    options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
+    command = [sys.executable, "-m", "pip", "download", "-q", *options]
+    _run(command, folder, {"PYTHONPATH": str(backend.parent)})
+
+
+def _run(command: list[str], cwd: Path, variables: dict[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=os.environ | {"LC_ALL": "C.UTF-8"} | variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"`{' '.join(command)}` failed: {error}") from error
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "err" in line.lower()]
+        said = (errors or done.stderr.splitlines() or ["no message"])[0]
+        raise UserError(f"`{' '.join(command[:4])}` could not fetch it: {said}")
+
+
+def read_members(
+    archive: Path | io.BytesIO, wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of the regular files of a .tar.gz that are wanted by name.
+
+    Raises:
+        UserError: the archive is damaged, or a member too large.
+    """
+    path = archive if isinstance(archive, Path) else None
+    name = path.name if path else "an archive within another"
+    try:
+        inner = None if isinstance(archive, Path) else archive
+        with tarfile.open(path, "r:gz", fileobj=inner) as members:
+            for member in members:
+                if not member.isreg() or not wanted(member.name):
+                    continue
+                if member.size > MOST_BYTES:
+                    raise UserError(f"{member.name} in {name} has {member.size:,} bytes: too many")
+                content = members.extractfile(member)
+                assert content is not None  # of a regular file
+                yield member.name, content.read()
+    except (OSError, EOFError, tarfile.TarError) as error:
+        raise UserError(f"cannot read {name}: {error}") from error

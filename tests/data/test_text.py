@@ -1,0 +1,246 @@
+"""Text to tokens, sentences and documents; packs; splits; subsampling."""
+
+import numpy as np
+import pytest
+
+from cpc.data import (
+    Corpus,
+    Vocabulary,
+    count_words,
+    documents_of,
+    encode,
+    index_of,
+    keep_probabilities,
+    read_text_folder,
+    read_vocabulary,
+    select_sentences,
+    split_sentences,
+    subsample,
+    tokenize,
+    write_vocabulary,
+)
+from cpc.data.text import tokenizer
+from cpc.types import UserError
+
+
+def quiet(_):
+    pass
+
+
+def write(folder, **texts):
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        content = text if isinstance(text, bytes) else text.encode()
+        (folder / f"{name}.txt").write_bytes(content)
+    return folder
+
+
+def sentences(corpus):
+    """Words of each sentence, by document."""
+    words = [corpus.vocabulary.words[i] for i in corpus.tokens]
+    cut = [words[a:b] for a, b in zip(corpus.sentence_starts, corpus.sentence_starts[1:])]  # noqa: B905
+    return [
+        [" ".join(one) for one in cut[a:b]]
+        for a, b in zip(corpus.document_starts, corpus.document_starts[1:])  # noqa: B905
+    ]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    texts = {"a": "The cat sat. The dog\nran!\n\nThe end", "b": "A cat. (Mr. Cat!) It’s I. B. Cat"}
+    return read_text_folder(write(tmp_path / "texts", **texts), tmp_path / "packs", quiet)
+
+
+def test_sentences_and_documents(corpus):
+    assert sentences(corpus) == [
+        ["the cat sat", "the dog ran", "the end"],
+        ["a cat", "mr cat", "it's i", "b cat"],
+    ]
+    assert corpus.tokens.dtype == np.int32
+    assert corpus.sentence_starts.dtype == corpus.document_starts.dtype == np.int64
+
+
+def test_ids_fall_in_frequency(corpus):
+    words, counts = corpus.vocabulary
+    assert words[:3] == ("<unk>", "cat", "the")
+    assert counts[0] == 0
+    assert (np.diff(counts[1:]) <= 0).all()
+    np.testing.assert_array_equal(count_words(corpus, chunk=3), counts)
+    index = index_of(corpus.vocabulary)
+    assert encode(["the", "zebra", "cat"], index).tolist() == [2, 0, 1]
+
+
+def test_cut_words_become_unknown(tmp_path):
+    folder = write(tmp_path / "texts", a="one one one two two <unk> three four. <unk>")
+    common = read_text_folder(folder, tmp_path / "packs", quiet, form="lines", min_count=2)
+    assert common.vocabulary.words == ("<unk>", "one", "two")
+    assert common.vocabulary.counts.tolist() == [4, 3, 2]
+    most = read_text_folder(folder, tmp_path / "packs", quiet, form="lines", max_vocabulary=3)
+    assert most.vocabulary.words == ("<unk>", "one", "two", "three")
+    assert most.tokens.tolist() == [1, 1, 1, 2, 2, 0, 3, 0, 0]
+
+
+def test_lines_are_sentences_as_they_stand(tmp_path):
+    (tmp_path / "ptb.train.txt").write_text(" no it was n't \n\n mr. N <unk> . said\n")
+    corpus = read_text_folder(tmp_path / "ptb.train.txt", tmp_path / "packs", quiet, form="lines")
+    assert sentences(corpus) == [["no it was n't", "mr. N <unk> . said".lower()]]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50])
+def test_chunks_do_not_show(tmp_path, monkeypatch, size):
+    text = "\ufeffÉmile ran.\nHe\nfell! \n \nNo end\n\n\nLast one.\n" * 2
+    folder = write(tmp_path / "texts", a=text)
+    whole = read_text_folder(folder, tmp_path / "whole", quiet)
+    read = tokenizer.read_chunks
+    monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, size))
+    cut = read_text_folder(folder, tmp_path / "cut", quiet)
+    assert sentences(cut)[0][:4] == ["émile ran", "he fell", "no end", "last one"] or size < 7
+    if size > 6:  # no word is longer: lines without an end in a chunk are cut at blanks
+        assert sentences(cut) == sentences(whole)
+
+
+def test_a_pack_is_used_again_until_the_files_change(tmp_path):
+    folder = write(tmp_path / "texts", a="one two one")
+    said = []
+    for _ in range(2):
+        read_text_folder(folder, tmp_path / "packs", said.append)
+    assert sum("packing" in line for line in said) == 1
+    write(folder, b="three three three three")
+    again = read_text_folder(folder, tmp_path / "packs", said.append)
+    assert again.vocabulary.words[1] == "three"
+    other = read_text_folder(folder, tmp_path / "packs", said.append, min_count=2)
+    assert other.vocabulary.words == ("<unk>", "three", "one")
+
+
+def test_a_damaged_pack_is_made_anew(tmp_path):
+    folder = write(tmp_path / "texts", a="one two one")
+    first = read_text_folder(folder, tmp_path / "packs", quiet)
+    expected = first.tokens.tolist()
+    (path,) = (tmp_path / "packs").glob("*/tokens.int32")
+    content = bytearray(path.read_bytes())
+    content[0] ^= 3
+    path.write_bytes(content)
+    assert read_text_folder(folder, tmp_path / "packs", quiet).tokens.tolist() == expected
+    assert not list((tmp_path / "packs").glob("*.part"))
+
+
+def test_vocabulary_file_is_invertible(tmp_path, corpus):
+    write_vocabulary(tmp_path / "v.tsv", corpus.vocabulary)
+    words, counts = read_vocabulary(tmp_path / "v.tsv")
+    assert words == corpus.vocabulary.words
+    np.testing.assert_array_equal(counts, corpus.vocabulary.counts)
+    (tmp_path / "v.tsv").write_text("the\t3\ncat 2\n")
+    with pytest.raises(UserError, match="line 2 of the vocabulary"):
+        read_vocabulary(tmp_path / "v.tsv")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "holds no words"),
+        (b"... !\n\n", "holds no words"),
+        (b"one one one", "a vocabulary of 1 words"),
+        (b"one", "a vocabulary of 1 words"),
+        (b"fine\ntext\x00\x01", "line 2 of .*a.txt holds a zero byte"),
+        (b"fine\n\nna\xefve words", "line 3 of .*a.txt is not utf-8"),
+    ],
+)
+def test_bad_text_gets_a_sentence(tmp_path, content, message):
+    folder = write(tmp_path / "texts", a=content)
+    with pytest.raises(UserError, match=message) as caught:
+        read_text_folder(folder, tmp_path / "packs", quiet)
+    assert "\n" not in str(caught.value)
+    assert not [p for p in (tmp_path / "packs").iterdir() if p.suffix != ".lock"]
+
+
+def test_line_of_a_later_chunk(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"line\n" * 1000 + b"\xff\n")
+    with pytest.raises(UserError, match="line 1001 of"):
+        list(tokenizer.read_chunks(tmp_path / "a.txt", 64))
+
+
+def test_no_folder_and_no_text(tmp_path):
+    with pytest.raises(UserError, match="no file or folder"):
+        read_text_folder(tmp_path / "none", tmp_path / "packs", quiet)
+    (tmp_path / "x.pdf").write_bytes(b"x")
+    with pytest.raises(UserError, match=r"looked for \.txt"):
+        read_text_folder(tmp_path, tmp_path / "packs", quiet)
+
+
+def test_a_bad_file_among_many_leaves_no_trace(tmp_path):
+    texts = {f"f{i:02}": f"word{i} and more. And more" for i in range(12)}
+    good = read_text_folder(write(tmp_path / "good", **texts), tmp_path / "packs", quiet)
+    bad = write(tmp_path / "bad", **texts, f05x=b"and odd. words\xff")
+    found = read_text_folder(bad, tmp_path / "packs", quiet)
+    assert sentences(found) == sentences(good)
+    assert found.vocabulary.words == good.vocabulary.words
+    assert len(found.skipped) == 1
+    with pytest.raises(UserError, match="1 of 13 files"):
+        read_text_folder(bad, tmp_path / "packs", quiet, max_skipped_fraction=0.01)
+
+
+def make_corpus(lengths, documents, seed=0):
+    rng = np.random.default_rng(seed)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    bounds = np.concatenate([[0], np.cumsum(documents)])
+    tokens = rng.integers(0, 5, starts[-1]).astype(np.int32)
+    return Corpus(tokens, starts, bounds, Vocabulary(tuple("uabcd"), np.zeros(5, np.int64)), [])
+
+
+def test_selected_sentences(corpus):
+    mask = np.array([1, 0, 1, 1, 0, 1, 1], bool)
+    chosen = select_sentences(corpus, mask)
+    assert sentences(chosen) == [["the cat sat"], ["the end"], ["a cat"], ["it's i", "b cat"]]
+    piece = select_sentences(corpus, np.arange(7) >= 3)
+    assert np.shares_memory(piece.tokens, corpus.tokens)
+    assert sentences(piece) == sentences(corpus)[1:]
+    assert len(select_sentences(corpus, np.zeros(7, bool)).tokens) == 0
+
+
+def test_split_keeps_blocks_and_what_was_there():
+    lengths = np.random.default_rng(0).integers(1, 9, 3000)
+    corpus = make_corpus(lengths, [1000, 500, 1500])
+    parts = split_sentences(corpus, valid=0.1, test=0.2, block_sentences=20)
+    sizes = [len(part.sentence_starts) - 1 for part in parts]
+    assert sum(sizes) == 3000
+    assert 0.6 < sizes[0] / 3000 < 0.8
+    assert 0.1 < sizes[2] / 3000 < 0.3
+    for part in parts:
+        assert (np.diff(part.document_starts) % 20 == 0).all()
+        assert part.document_starts[-1] == len(part.sentence_starts) - 1
+    assert sum(len(part.tokens) for part in parts) == len(corpus.tokens)
+    more = corpus._replace(
+        document_starts=np.append(corpus.document_starts, 3001),
+        sentence_starts=np.append(corpus.sentence_starts, len(corpus.tokens)),
+    )
+    for part, longer in zip(
+        parts, split_sentences(more, valid=0.1, test=0.2, block_sentences=20), strict=True
+    ):
+        np.testing.assert_array_equal(part.tokens, longer.tokens[: len(part.tokens)])
+    with pytest.raises(UserError, match="leaves none to validate on"):
+        split_sentences(make_corpus([3, 3], [2]))
+
+
+def test_documents_of():
+    corpus = make_corpus([1] * 5, [2, 3])
+    assert documents_of(corpus).tolist() == [0, 0, 1, 1, 1]
+
+
+def test_subsampling_is_word2vecs_and_pure_in_its_key():
+    counts = np.array([50, 50_000, 500, 5])
+    keep, t, total = keep_probabilities(counts, 1e-3), 1e-3, counts.sum()
+    for count, probability in zip(counts, keep, strict=True):
+        # As in word2vec.c, whose sample is t and train_words the total.
+        ran = (np.sqrt(count / (t * total)) + 1) * (t * total) / count
+        assert probability == pytest.approx(min(1, ran))
+    tokens = np.random.default_rng(0).integers(0, 4, 100_000)
+    kept = subsample(tokens, keep, 3, 7)
+    np.testing.assert_array_equal(kept, subsample(tokens, keep, 3, 7))
+    assert (kept != subsample(tokens, keep, 3, 8)).any()
+    shares = np.bincount(tokens[kept], minlength=4) / np.bincount(tokens, minlength=4)
+    np.testing.assert_allclose(shares, keep, atol=0.02)
+
+
+def test_words_are_runs_of_letters():
+    assert tokenize("O'Clock-x_y 3.5 ÄÖ", lowercase=False) == ["O'Clock", "x", "y", "3", "5", "ÄÖ"]
+    assert tokenize("in St. Ives. etc") == ["in", "st", "ives", ".", "etc"]
