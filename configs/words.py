@@ -18,17 +18,14 @@ KEYS = {
     "log_launches": Key(4, "launches from one record to the next", low=1),
     "save_launches": Key(50, "launches from one checkpoint to the next; 0: at the end", low=0),
     "data": {
-        "source": Key(
-            "words+books",
-            "of the text: words (dictionaries), books, both, a folder of text, or synthetic",
-            words=("words", "books", "words+books", "folder", "synthetic"),
-        ),
+        "source": Key("words", "of the text: dictionaries, novels and speeches, a folder, made",
+                      words=("words", "books", "folder", "synthetic")),
         "path": Key("", "folder of text files, of source folder", is_path=True),
         "min_count": Key(5, "words that are rarer are unknown", low=1),
         "max_vocabulary": Key(0, "most words; 0: all", low=0),
         "subsample": Key(1e-4, "frequency above which words are thinned out; 0: none", low=0),
         "positions": Key(1024, "words of a step", low=1, high=2**20),
-        "test_fraction": Key(0.02, "of the documents, held out at their end", low=0, below=1),
+        "test_fraction": Key(0.02, "of the sentences, held out", low=0, below=1),
         "num_threads": Key(2, "that draw batches", low=0, high=64),
     },
     "model": {

@@ -24,30 +24,6 @@ class WordStream(NamedTuple):
     """Words of the text, those thinned out included, that a launch goes through."""
 
 
-def keep_probability(
-    counts: Int[np.ndarray, " v"], threshold: float, skip_unknown: bool
-) -> Float64[np.ndarray, " v"]:
-    """Return the chance of each word to stay when frequent ones are thinned out.
-
-    p = min(1, sqrt(t / f)), f the frequency (Mikolov et al. 2013, eq. 5). With t = 0 all stay.
-
-    Args:
-        counts: of each word; word 0 is the unknown one.
-        threshold: t.
-        skip_unknown: whether unknown words never stay.
-
-    >>> keep_probability(np.array([10, 80, 10]), 0.2, True)
-    array([0. , 0.5, 1. ])
-    """
-    frequency = counts / max(counts.sum(), 1)
-    keep = np.ones(len(counts))
-    if threshold:
-        keep = np.minimum(1, np.sqrt(threshold / np.maximum(frequency, 1e-12)))
-    if skip_unknown:
-        keep[0] = 0.0
-    return keep
-
-
 def word_stream(
     tokens: Any,
     sentence_starts: Int[np.ndarray, " _"],

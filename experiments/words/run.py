@@ -11,7 +11,8 @@ import numpy as np
 
 from configs.words import KEYS
 from cpc.data import prefetch
-from cpc.data.words import WordStream, keep_probability, word_stream
+from cpc.data.text import keep_probabilities
+from cpc.data.words import WordStream, word_stream
 from cpc.files import plain
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
@@ -35,20 +36,7 @@ from experiments.command.run_dir import open_run, write_skipped
 from experiments.training import open_training
 from experiments.words import step as steps
 from experiments.words.noise import Noise, make_noise
-
-
-class Text(NamedTuple):
-    """A text as a run takes it."""
-
-    words: tuple[str, ...]
-    counts: np.ndarray
-    """Of each word in the whole text, word 0 being the unknown one."""
-    tokens: Any
-    """Of training."""
-    sentence_starts: np.ndarray
-    test_tokens: np.ndarray
-    test_sentence_starts: np.ndarray
-    skipped: tuple[tuple[str, str], ...] = ()
+from experiments.words.text import Text, load_text
 
 
 class Trained(NamedTuple):
@@ -82,31 +70,31 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     Raises:
         UserError: a vocabulary of one word, a noise that the vocabulary cannot feed.
     """
-    if (text.counts > 0).sum() < 2:
+    corpus, counts = text.train, text.train.vocabulary.counts
+    if (counts > 0).sum() < 2:
         raise UserError(
             "the vocabulary has one word: lower data.min_count, or give a text of more words"
         )
-    model, thins = make_model(config), config.data.subsample
-    is_language_model = model.is_causal
-    keep = keep_probability(text.counts, thins, not is_language_model)
+    model, threshold = make_model(config), config.data.subsample
+    keep = keep_probabilities(counts, threshold) if threshold else np.ones(len(counts))
+    if not model.is_causal:  # to a language model the unknown word is one like others
+        keep[0], counts = 0.0, np.where(np.arange(len(counts)) == 0, 0, counts)
     stream = word_stream(
-        text.tokens,
-        text.sentence_starts,
+        corpus.tokens,
+        corpus.sentence_starts,
         keep,
         seed=config.seed,
         steps=config.steps_per_launch,
         positions=config.data.positions,
         margin=model.reach,
     )
-    is_start = np.zeros(len(text.tokens) + 1, bool)
-    is_start[text.sentence_starts] = True
-    counts = text.counts if is_language_model else np.where(
-        np.arange(len(text.counts)) == 0, 0, text.counts
-    )  # fmt: skip
-    thinned = counts * keep if config.objective.noise == "batch" else counts
-    noise = make_noise(config.objective, thinned, text.tokens, is_start[:-1])
+    is_start = np.zeros(len(corpus.tokens) + 1, bool)
+    is_start[corpus.sentence_starts] = True
+    # Words of the batch come as they are thinned out.
+    frequency = counts * keep if config.objective.noise == "batch" else counts
+    noise = make_noise(config.objective, frequency, corpus.tokens, is_start[:-1])
     root = jax.random.key(config.seed)
-    log_unigram = np.log(np.maximum(text.counts, 0.5) / text.counts.sum())
+    log_unigram = np.log(np.maximum(counts, 0.5) / counts.sum())
     params, extra = steps.init(config, model, noise, log_unigram, jax.random.fold_in(root, 0))
     num_steps = config.epochs * stream.per_epoch * config.steps_per_launch
 
@@ -203,10 +191,8 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     check(config)
     mesh = cluster.start(device)
     with open_run(workdir, config, KEYS, mesh) as folder:
-        from experiments.words.text import load_text
-
         text = cluster.load_in_turn(lambda: load_text(config.data, config.seed, print))
-        write_skipped(folder, text.skipped)
+        write_skipped(folder, text.train.skipped)
         trained = make(config, text, mesh)
         state, reason = train(trained, folder, mesh)
         if reason:

@@ -1,15 +1,26 @@
 """The text of a run of words: fetched, found or made, and divided."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.command.config import Config
-from experiments.words.run import Text
+from cpc.data.cache import cache_dir
+from cpc.data.sources.texts import prepare_texts
+from cpc.data.text import Corpus, Vocabulary, read_text_folder, split_sentences
+from cpc.types import UserError
 
 
-def synthetic(seed: int, num_tokens: int = 200_000, num_words: int = 1000) -> Text:
-    """Return sentences of a Zipfian bigram language: word w is followed by few others often."""
+class Text(NamedTuple):
+    """A text as a run takes it: what is trained on and what is held out."""
+
+    train: Corpus
+    test: Corpus
+
+
+def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
+    """Return sentences of a Zipfian bigram language: a word is followed by a few others often."""
     rng = np.random.default_rng(seed)
     zipf = 1 / np.arange(1, num_words)
     zipf /= zipf.sum()
@@ -23,27 +34,39 @@ def synthetic(seed: int, num_tokens: int = 200_000, num_words: int = 1000) -> Te
         tokens[i] = last
     order = np.argsort(-np.bincount(tokens, minlength=num_words - 1), kind="stable")
     tokens = (np.argsort(order)[tokens] + 1).astype(np.int32)
-    starts = np.append(np.arange(0, num_tokens, 20), num_tokens).astype(np.int64)
     words = ("<unk>", *(f"w{i}" for i in range(1, num_words)))
+    starts = np.append(np.arange(0, num_tokens, 20), num_tokens).astype(np.int64)
     counts = np.bincount(tokens, minlength=num_words).astype(np.int64)
-    return divide(words, counts, tokens, starts, 0.02)
+    documents = np.array([0, len(starts) - 1], np.int64)
+    return Corpus(tokens, starts, documents, Vocabulary(words, counts), [])
 
 
-def divide(words, counts, tokens, starts, fraction) -> Text:
-    """Return a text whose last sentences, a fraction of the words, are held out."""
-    cut = int(np.searchsorted(starts, (1 - fraction) * len(tokens)))
-    cut = min(max(cut, 1), len(starts) - 1)
-    place = starts[cut]
-    return Text(
-        tuple(words),
-        np.asarray(counts),
-        tokens[:place],
-        np.asarray(starts[: cut + 1]),
-        np.asarray(tokens[place:]),
-        np.asarray(starts[cut:]) - place,
+def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
+    """Return the text that the data section of a config names.
+
+    Raises:
+        UserError: no path for source folder; a text that cannot be had or divided.
+    """
+    if data.source == "synthetic":
+        corpus = synthetic(seed)
+    elif data.source == "folder":
+        if not data.path:
+            raise UserError("data.source is folder: name it by data.path")
+        corpus = pack(Path(data.path), data, log)
+    else:
+        corpus = pack(prepare_texts(data.source, log=log) / "text", data, log)
+    if data.test_fraction == 0:
+        return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]))
+    train, _, test = split_sentences(corpus, valid=0.0, test=data.test_fraction, seed=seed)
+    return Text(train, test)
+
+
+def pack(folder: Path, data: Any, log: Callable[[str], object]) -> Corpus:
+    """Return a folder's text as tokens."""
+    return read_text_folder(
+        folder,
+        cache_dir() / "packs",
+        log,
+        min_count=data.min_count,
+        max_vocabulary=data.max_vocabulary,
     )
-
-
-def load_text(data: Config, seed: int, log: Callable[[str], object]) -> Text:
-    """Return the text that a config names."""
-    return synthetic(seed)
