@@ -12,10 +12,14 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
-InfoNCE over 131,072 candidates (1,048,576 off the CPU) is the one part that is measured only where
-it is asked for:
+InfoNCE over 131,072 candidates (1,048,576 off the CPU) is measured only where it is asked for:
 
     python -m experiments.bench --part large
+
+and so is skip-gram, against gensim where it is importable here or in the Python that
+$CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
+
+    CPC_GENSIM_PYTHON=gensimenv/bin/python python -m experiments.bench --part text
 
 The step is built as experiments.audio builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
@@ -36,7 +40,7 @@ from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments.audio.data import load_data
-from experiments.bench import criterion, draws, images, rows, scaling, table, versus
+from experiments.bench import criterion, draws, images, rows, scaling, table, versus, words
 from experiments.bench.process import ALLOCATOR
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
@@ -46,8 +50,8 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "large"),
-    "What to measure; by default all but large, which is ten minutes on two cores.",
+    (*PARTS, "large", "text"),
+    "What to measure; by default all but large and text, minutes each on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -80,6 +84,7 @@ def main(given: Config) -> None:
             mesh, effort.num_batches, num_rounds, effort.num_images
         ),
         "scaling": scaling.scaling_rows,
+        "text": lambda: words.word_rows(1 if QUICK.value else 5),
         "large": lambda: criterion.large_rows(device),
     }
     measured = []
