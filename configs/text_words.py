@@ -1,4 +1,4 @@
-"""Skip-gram with negative sampling on dictionaries: word2vec on its own ground (Mikolov et al. 2013).
+"""Skip-gram with negative sampling on dictionaries: word2vec (Mikolov et al. 2013).
 
     python -m experiments.text --config configs/text_words.py --workdir runs/words
 

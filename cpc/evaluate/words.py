@@ -165,8 +165,9 @@ def perplexity_scores(
         resampled = np.exp(sums[draws].sum(1) / counts[draws].sum(1))
         low, high = np.percentile(resampled, [2.5, 97.5])
         yield Score(
-            "perplexity", data, "word", features, method, "perplexity", float(np.exp(values.mean())),
-            float(low), float(high), higher_is_better=False, num_test=len(log_p),
+            "perplexity", data, "word", features, method, "perplexity",
+            float(np.exp(values.mean())), float(low), float(high),
+            higher_is_better=False, num_test=len(log_p),
         )  # fmt: skip
     for method, value in (("mean", log_z.mean()), ("standard deviation", log_z.std())):
         yield Score("log Z", data, "word", features, method, "nats", float(value),

@@ -2,11 +2,13 @@
 
 from cpc.losses.aligned import aligned_losses
 from cpc.losses.blocks import AnchorLoss
+from cpc.losses.candidate_sampling import candidate_sampling
 from cpc.losses.cpc_loss import MemoryBank, OffsetSums, cpc_loss, sum_anchors
 from cpc.losses.describe import Description, describe
 from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
+from cpc.losses.pairs import logistic_pairs, softmax_pairs
 from cpc.losses.pairwise import sigmoid, triplet
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
@@ -15,7 +17,6 @@ from cpc.losses.streaming import streaming_info_nce
 from cpc.losses.symmetric import streaming_symmetric_info_nce
 from cpc.losses.tiles import AnchorScores
 from cpc.losses.views import nt_xent, sup_con, view_scores
-from cpc.losses.pairs import logistic_pairs, softmax_pairs
 
 __all__ = [
     "AnchorLoss",
@@ -25,6 +26,7 @@ __all__ = [
     "OffsetSums",
     "aligned_losses",
     "alignment",
+    "candidate_sampling",
     "cpc_loss",
     "debiased",
     "decoupled",

@@ -3,11 +3,11 @@
 All read a slice of text, (t + 2 r) words with a margin of r on either side, and make of the rows of
 the input table one vector h (t, h) a place; the score of word v there is h . output_v + bias_v.
 
-    skip_gram  h is the row of the word itself; its neighbours are to be told  (Mikolov et al. 2013)
-    cbow       the mean of the neighbours' rows                                (Mikolov et al. 2013)
-    vlbl       sum_i a_i * row_(-i) over the words before            (Mnih & Kavukcuoglu 2013, eq. 4)
-    lbl        sum_i A_i row_(-i), A_i matrices                                  (Mnih & Hinton 2007)
-    nplm       tanh of a linear layer of the rows before, side by side            (Bengio et al. 2003)
+    skip_gram  h is the row of the word itself; its neighbours are to be told (Mikolov et al. 2013)
+    cbow       the mean of the neighbours' rows (Mikolov et al. 2013)
+    vlbl       sum_i a_i * row_(-i) over the words before (Mnih & Kavukcuoglu 2013, eq. 4)
+    lbl        sum_i row_(-i) A_i, A_i matrices (Mnih & Hinton 2007)
+    nplm       tanh of a linear layer of the rows before, side by side (Bengio et al. 2003)
 """
 
 from collections.abc import Callable

@@ -54,9 +54,7 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
             ids, tries = draw_unique(rng, table, num)
         else:
             ids, tries = draw(rng, table, (num,)), num
-        return Sampled(
-            ids, expect(known[labels], tries, unique), expect(known[ids], tries, unique)
-        )
+        return Sampled(ids, expect(known[labels], tries, unique), expect(known[ids], tries, unique))
 
     return sample
 
@@ -74,7 +72,7 @@ def log_uniform_sampler(num_classes: int, *, unique: bool = True) -> Sampler:
 def unigram_sampler(
     counts: Num[ArrayLike, "..."], alpha: float | int = 0.75, *, unique: bool = True
 ) -> Sampler:
-    """Return a sampler by frequency^alpha (TensorFlow's fixed_unigram, whose distortion is alpha)."""
+    """Return a sampler by frequency^alpha (fixed_unigram, which calls alpha distortion)."""
     return fixed_sampler(unigram(counts, alpha), unique=unique)
 
 
@@ -160,7 +158,9 @@ def bigrams(
     Array([[0.]], dtype=float32)
     """
     if not 0 < backoff <= 1:
-        raise UserError(f"the backoff of the bigram noise is {backoff}: it must be above 0, up to 1")
+        raise UserError(
+            f"the backoff of the bigram noise is {backoff}: it must be above 0, up to 1"
+        )
     num = len(weights)
     first, second = words[:-1].astype(np.int64), words[1:].astype(np.int64)
     if is_start is not None:
@@ -204,7 +204,9 @@ def bigram_log_q(
     count = jnp.where(inside, noise.upto[jnp.minimum(found, last)] - before, 0)
     total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)[:, None]
     share = jnp.where(total > 0, noise.backoff, 1.0)
-    return jnp.log((1 - share) * count / jnp.maximum(total, 1) + share * jnp.exp(noise.log_u[words]))
+    return jnp.log(
+        (1 - share) * count / jnp.maximum(total, 1) + share * jnp.exp(noise.log_u[words])
+    )
 
 
 def _segment(noise, context):

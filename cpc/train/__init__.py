@@ -31,10 +31,10 @@ from cpc.train.mesh import (
 )
 from cpc.train.metrics import JsonlWriter, ProgressWriter, TensorBoardWriter, Writer
 from cpc.train.optimizer import make_optimizer
+from cpc.train.rows import init_row_state, make_row_launch, make_row_step
 from cpc.train.signals import stop_on_signals
 from cpc.train.state import TrainState, init_state
 from cpc.train.step import jit_step, make_train_step
-from cpc.train.rows import init_squares, make_row_launch, make_row_step
 
 __all__ = [
     "BATCH_AXIS",
@@ -53,7 +53,7 @@ __all__ = [
     "enable_compilation_cache",
     "fit",
     "gather_rows",
-    "init_squares",
+    "init_row_state",
     "init_state",
     "is_first",
     "jit_step",

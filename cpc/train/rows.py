@@ -10,9 +10,10 @@ from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array
 
-from cpc.train.state import TrainState
+from cpc.train.state import TrainState, init_state
 from cpc.train.step import add_sums, own_sums, squared_norms
 from cpc.types import PyTree
 
@@ -20,8 +21,8 @@ from cpc.types import PyTree
 RowIds: TypeAlias = dict[str, Array | None]
 #: choose(params, extra, batch, rng) -> (sample, ids): what was drawn, and the rows to be read.
 Choose: TypeAlias = Callable[[PyTree, PyTree, Any, Array], tuple[Any, RowIds]]
-#: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as of `make_train_step`; `parts`
-#: is {"tables": the rows by table, "dense": all that is no table}.
+#: loss_fn(parts, extra, batch, sample) -> (loss, (extra, metrics)), as of `make_train_step`, with
+#: `parts` {"tables": the rows by table, "dense": all that is no table}.
 RowLoss: TypeAlias = Callable[[PyTree, PyTree, Any, Any], tuple[Array, tuple[PyTree, dict]]]
 
 
@@ -35,7 +36,7 @@ def make_row_step(
 
     A row that is read twice is updated by the sum, as a dense gradient would be: with "sgd" the
     step equals a dense one. "adagrad" (Duchi et al. 2011) adds the square of each reading, and so
-    equals dense Adagrad where no row is read twice; its state is `init_squares`.
+    equals dense Adagrad where no row is read twice; its state is that of `init_row_state`.
 
     As in `make_train_step`, the key is `fold_in(state.rng, state.step)`, and nothing is updated
     from the first number on that is not finite.
@@ -68,9 +69,7 @@ def make_row_step(
         new, kept = {}, {}
         for name, table in params["tables"].items():
             old = state.opt_state["tables"].get(name)
-            new[name], kept[name] = update(
-                rate, table, old, ids[name], gradients["tables"][name]
-            )
+            new[name], kept[name] = update(rate, table, old, ids[name], gradients["tables"][name])
         leaves, shape = jax.tree.flatten(params["dense"])
         old = jax.tree.leaves(state.opt_state["dense"]) or [None] * len(leaves)
         moved = [
@@ -100,11 +99,23 @@ def make_row_step(
     return step
 
 
-def init_squares(params: PyTree, rule: Literal["sgd", "adagrad"], start: float = 0.1) -> PyTree:
-    """Return the state of a rule before the first step: sums of squares, or nothing for "sgd"."""
-    if rule == "sgd":
-        return {"tables": {}, "dense": {}}
-    return jax.tree.map(lambda leaf: jnp.full(leaf.shape, start, jnp.float32), params)
+def init_row_state(
+    params: PyTree,
+    extra: PyTree,
+    rule: Literal["sgd", "adagrad"],
+    rng: Array,
+    metrics_zeros: dict[str, PyTree],
+    start: float = 0.1,
+) -> TrainState:
+    """Return the state before the first step by rows, as `init_state` does.
+
+    `opt_state` holds the sums of squares, which begin at `start`; nothing of "sgd".
+    """
+    state = init_state(params, extra, optax.identity(), rng, metrics_zeros)
+    squares: PyTree = {"tables": {}, "dense": {}}
+    if rule == "adagrad":
+        squares = jax.tree.map(lambda leaf: jnp.full(leaf.shape, start, jnp.float32), params)
+    return state._replace(opt_state=squares)
 
 
 def make_row_launch(

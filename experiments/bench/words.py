@@ -62,7 +62,9 @@ def word_rows(epochs: int, num_rounds: int = 1, source: str = "words") -> list[R
 def write_sentences(path: pathlib.Path, corpus: Any) -> None:
     """Write the known words of a text by number, a sentence a line."""
     with path.open("w") as file:
-        for start, stop in zip(corpus.sentence_starts[:-1], corpus.sentence_starts[1:], strict=True):
+        for start, stop in zip(
+            corpus.sentence_starts[:-1], corpus.sentence_starts[1:], strict=True
+        ):
             known = corpus.tokens[start:stop]
             file.write(" ".join(map(str, known[known > 0])) + "\n")
 

@@ -134,6 +134,4 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
     )
     some = vectors[1:301] - vectors[1:301].mean(0)
     _, _, axes = np.linalg.svd(some, full_matrices=False)
-    write_json(
-        folder / "map.json", {"words": words[1:301], "xy": (some @ axes[:2].T).round(4)}
-    )
+    write_json(folder / "map.json", {"words": words[1:301], "xy": (some @ axes[:2].T).round(4)})

@@ -77,7 +77,9 @@ def score_table(scores):
         }
         for score in scores
     ]  # fmt: skip
-    return Table("Scores", pd.DataFrame(rows), "95 % intervals.", {"value": ".4g"}) if rows else None
+    return (
+        Table("Scores", pd.DataFrame(rows), "95 % intervals.", {"value": ".4g"}) if rows else None
+    )
 
 
 def neighbour_table(workdir):

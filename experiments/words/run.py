@@ -1,4 +1,4 @@
-"""A run of words: text to slices, steps by rows, scores, the page; stops and resumes bit for bit."""
+"""A run of words: text to slices, steps by rows, scores, the page; resumes bit for bit."""
 
 import pathlib
 import time
@@ -21,8 +21,7 @@ from cpc.train import (
     ProgressWriter,
     TrainState,
     fit,
-    init_squares,
-    init_state,
+    init_row_state,
     is_first,
     jit_step,
     make_row_launch,
@@ -102,24 +101,15 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
         return config.optim.learning_rate * jnp.maximum(1 - step / num_steps, 1e-4)
 
     choose, loss_fn = steps.make(config, model, noise)
-    step = make_row_step(choose, loss_fn, learning_rate, config.optim.rule)
     zeros = dict.fromkeys(("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(()))
-    state = init_state(params, extra, _NoOptimizer, jax.random.fold_in(root, 1), zeros)
-    state = state._replace(opt_state=init_squares(state.params, config.optim.rule))
+    rule, rng = config.optim.rule, jax.random.fold_in(root, 1)
+    state = init_row_state(params, extra, rule, rng, zeros)
+    step = make_row_step(choose, loss_fn, learning_rate, rule)
     if mesh is not None:
         state = replicate(state, mesh)
     return Trained(
         config, text, model, noise, stream, state, jit_step(make_row_launch(step), state)
     )
-
-
-class _NoOptimizer:
-    """What `init_state` asks of an optimizer; rows have rules of their own."""
-
-    @staticmethod
-    def init(params: Any) -> Any:
-        """Return no state."""
-        return {}
 
 
 def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[TrainState, str]:

@@ -121,9 +121,7 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
         )
         known, log_q_labels = jnp.maximum(drawn, 0), log_q(jnp.maximum(labels, 0))
         read = jnp.concatenate([jnp.maximum(words, 0), known.ravel()])
-        places = Places(
-            sees, context, labels, drawn, log_q_labels, log_q(known), extra["noise"]
-        )
+        places = Places(sees, context, labels, drawn, log_q_labels, log_q(known), extra["noise"])
         return places, {**ids, "output": read, "bias": read}
 
     def loss_fn(parts, extra, batch, places):
