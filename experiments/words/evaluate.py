@@ -61,15 +61,11 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
     words[reach : reach + wants] = np.asarray(tokens[:wants])
     of = np.searchsorted(starts, np.arange(wants), side="right")
     sentences[reach : reach + wants] = of
-    objective = config.objective
-    corrected = objective.name != "negative_sampling" and (
-        objective.subtract_log_q or objective.name in ("nce", "ranking_nce")
-    )
     log_q = log_noise(trained)
 
     @jax.jit
     def part(params, words, sentence):
-        return tell_slice(model, params, words, sentence, objective.name, corrected, log_q)
+        return tell_slice(model, params, words, sentence, config.objective, log_q)
 
     found = []
     for i in range(num):
@@ -82,7 +78,7 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
 
 
 def tell_slice(
-    model: WordModel, params: Any, words: Any, sentence: Any, name: str, corrected: bool, log_q: Any
+    model: WordModel, params: Any, words: Any, sentence: Any, objective: Any, log_q: Any
 ) -> tuple[Any, Any, Any]:
     """Return log p (t, p), log Z (t, p) and which positives there are, of a slice of text."""
     reach, tables = model.reach, params["tables"]
@@ -93,7 +89,7 @@ def tell_slice(
     if "log_z" in tables:
         nearest_word = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
         scores = scores - tables["log_z"][nearest_word][:, None]
-    scores = log_p_scores(name, corrected, scores, log_q)
+    scores = log_p_scores(objective, scores, log_q)
     log_z = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     own = words[reach : reach + t]
     if model.predicts_neighbours:

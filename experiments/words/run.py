@@ -24,6 +24,7 @@ from cpc.train import (
     init_row_state,
     is_first,
     jit_step,
+    make_mesh,
     make_row_launch,
     make_row_step,
     replicate,
@@ -179,7 +180,8 @@ def seconds_recorded(workdir: pathlib.Path) -> float:
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Check the config, read the text, train, evaluate, write the page."""
     check(config)
-    mesh = cluster.start(device)
+    # One device: a step is too small for its rows to be worth sending about.
+    mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
     with open_run(workdir, config, KEYS, mesh) as folder:
         text = cluster.load_in_turn(lambda: load_text(config.data, config.seed, print))
         write_skipped(folder, text.train.skipped)

@@ -210,15 +210,21 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
     return choose, loss_fn
 
 
-def log_p_scores(name: str, corrected: bool, scores: Any, log_q: Any) -> Any:
+def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
     """Return log p up to a constant of the context, from what an objective makes scores of.
 
-    Scores of negative sampling, and of the others without their correction, are log p / q.
-    Sampled logistic makes log odds.
+    Scores of negative sampling, and of the others without their correction, are log p / q (of the
+    logistic ones less log k). Where accidental hits are left out, a logistic objective asks of each
+    word "this one or another?", and its scores are log odds.
     """
-    if name == "sampled_logistic" and corrected:
-        return jax.nn.log_sigmoid(scores)
-    learns_p = name in ("full_softmax", "nce", "ranking_nce") or (
-        corrected and name != "negative_sampling"
+    is_logistic = objective.name in LOGISTIC
+    learns_ratio = objective.name == "negative_sampling" or (
+        objective.name in ("sampled_softmax", "sampled_logistic", "info_nce")
+        and not objective.subtract_log_q
     )
-    return scores if learns_p else scores + log_q
+    if learns_ratio:
+        scores = scores + log_q
+    if is_logistic and objective.remove_hits:
+        constant = jnp.log(jnp.float32(objective.k)) if learns_ratio else 0.0
+        return jax.nn.log_sigmoid(scores + constant)
+    return scores
