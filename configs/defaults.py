@@ -50,8 +50,8 @@ NEGATIVES = {
     ),
     "choose": Key(
         "uniform",
-        "which of the rule's negatives are used: at random, or by their scores",
-        words=("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed"),
+        "which of the rule's negatives are used: at random, by their scores, or all and a 0 beside",
+        words=("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero"),
     ),
     "num_sampled": Key(
         0, "negatives an anchor, under uniform, hardest, mixed, proposed; 0: all", low=0, high=2**30

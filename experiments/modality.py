@@ -10,12 +10,14 @@ from experiments.command.modality import Modality
 from experiments.command.run_dir import read_config
 from experiments.image.modality import IMAGE
 from experiments.series.modality import SERIES
+from experiments.text.modality import TEXT
 
 #: A new kind is a folder beside these, and a line here.
 MODALITIES: dict[str, Modality] = {
     "audio": AUDIO,
     "image": IMAGE,
     "series": SERIES,
+    "text": TEXT,
 }
 
 

@@ -50,7 +50,7 @@ RENAMED = {
 }
 #: Losses with a floor or a margin that means something on cosines alone.
 COSINE = ("debiased", "hard_weighted", "triplet_hard", "triplet_semi_hard", "triplet_all")
-CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed")
+CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero")
 TEMPERATURES = ("fixed", "learned", "entropy")
 #: Anchors of each offset whose negatives' weights hold the temperature.
 ANCHORS_WATCHED = 32
@@ -215,7 +215,8 @@ def check_temperature(options: Config) -> None:
 
 def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
     """Rule, choice and memory, for records."""
-    number = {"semi_hard": "", "ring": ""}.get(options.choose, f"{options.num_sampled} ")
+    has_number = options.choose not in ("semi_hard", "ring", "with_zero")
+    number = f"{options.num_sampled} " if has_number else ""
     chosen = "" if choose is None else f", {number}{options.choose}"
     return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
 
@@ -289,6 +290,8 @@ def build_choice(options: Config) -> NegativeSampler | None:
         return negatives.semi_hard(options.margin)
     if options.choose == "ring":
         return negatives.percentile_ring(options.ring_low, options.ring_high)
+    if options.choose == "with_zero":
+        return negatives.with_zero()
     if not k:
         if options.choose == "uniform":
             return None

@@ -200,7 +200,7 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
         )
     if config.steps_per_launch < 1:
         raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
-    if parts > 1 and config.model.norm == "batch":
+    if parts > 1 and config.model.get("norm") == "batch":
         raise UserError(
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "
             "model: choose another model.norm, or 1"

@@ -8,6 +8,14 @@ from cpc.evaluate.accuracy import (
     utterance_correct,
 )
 from cpc.evaluate.convex import fit_lbfgs_probe, fit_ridge_probe
+from cpc.evaluate.cross_validation import (
+    CrossValidated,
+    bag_of_words,
+    cross_validate,
+    expand_vocabulary,
+    fit_dense,
+    fit_sparse,
+)
 from cpc.evaluate.embeddings import embed_utterances
 from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval
 from cpc.evaluate.images import embed_images, image_scores
@@ -20,19 +28,25 @@ from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
 
 __all__ = [
     "FRACTIONS",
+    "CrossValidated",
     "Probe",
     "Stacked",
     "Top",
     "adam_cosine",
     "answer_scores",
+    "bag_of_words",
     "bootstrap_interval",
+    "cross_validate",
     "embed_images",
     "embed_utterances",
+    "expand_vocabulary",
     "feature_spread",
     "few_label_score",
+    "fit_dense",
     "fit_lbfgs_probe",
     "fit_probe",
     "fit_ridge_probe",
+    "fit_sparse",
     "frame_correct",
     "image_scores",
     "in_best",

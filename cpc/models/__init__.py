@@ -22,6 +22,7 @@ from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
 from cpc.models.predictors import HiddenPredictor, LinearPredictor, TransformerPredictor
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
+from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.models.stream import stream_contexts, stream_latents
 
 #: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
@@ -40,6 +41,7 @@ DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer),
     *PREDICTORS.values(),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
+    *(QuickThoughts, SentenceEncoder),
 )
 
 __all__ = [
@@ -65,8 +67,10 @@ __all__ = [
     "MaskedRowConv",
     "Model",
     "Pretrained",
+    "QuickThoughts",
     "ResNet",
     "RowGRU",
+    "SentenceEncoder",
     "SeparableCritic",
     "SmallConvEncoder",
     "Stage",

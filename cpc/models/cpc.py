@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from cpc.models.layers import part_of, with_part
 from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree
@@ -15,8 +15,9 @@ from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree
 class CPC(nn.Module):
     """z = g_enc(x), c = g_ar(z), predictions = W_k c (van den Oord et al. 2018, Figure 1).
 
-    The input is a waveform (b, s), or a signal of several channels (b, s, channels). Where rows
-    have `num_samples` real samples each, what follows is taken for zeros, whatever it is.
+    The input is a waveform (b, s), a signal of several channels (b, s, channels), or the words of
+    sentences (b, t, w). Where rows of a signal have `num_samples` real samples each, what follows
+    is taken for zeros, whatever it is.
     """
 
     encoder: nn.Module
@@ -25,7 +26,7 @@ class CPC(nn.Module):
 
     def __call__(
         self,
-        x: Float[Array, "b s *channels"],
+        x: Num[Array, "b s *channels"],
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> CPCOutputs:
@@ -35,7 +36,7 @@ class CPC(nn.Module):
 
     def embed(
         self,
-        x: Float[Array, "b s *channels"],
+        x: Num[Array, "b s *channels"],
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
@@ -45,7 +46,7 @@ class CPC(nn.Module):
 
     def encode(
         self,
-        x: Float[Array, "b s *channels"],
+        x: Num[Array, "b s *channels"],
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b t d"]:

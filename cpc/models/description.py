@@ -40,6 +40,8 @@ def _describe_fields(fields):
     }
 
 
+#: Modules that are no part of another.
+WHOLE = ("CPC", "ImageCPC", "QuickThoughts")
 #: Of the computation of an exported model.
 DTYPES = ("float32", "bfloat16", "float16")
 #: Most of what no array has as a size: strides, windows of samples, rates.
@@ -70,7 +72,7 @@ def build(description: Any, arrays: Sequence[tuple[int, ...]] | None = None) -> 
     limits = _Limits(
         LARGEST if arrays is None else len(arrays), max([LARGEST, len(arrays or ()), *sizes])
     )
-    return _build(description, "model", limits, ("CPC", "ImageCPC") if arrays is not None else ())
+    return _build(description, "model", limits, WHOLE if arrays is not None else ())
 
 
 class _Limits(NamedTuple):
@@ -90,7 +92,7 @@ def _build(description, where, limits, only=()):
         )
     if only and name not in only:
         raise _wrong(where, name, f"one of {', '.join(only)}")
-    if where != "model" and name in ("CPC", "ImageCPC"):
+    if where != "model" and name in WHOLE:
         raise _wrong(where, name, "a part of a model")
     hints = typing.get_type_hints(known[name])
     given = {field: value for field, value in description.items() if field != "type"}

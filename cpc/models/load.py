@@ -151,6 +151,8 @@ INPUT: dict[str, Callable[[Any], bool]] = {
     "rate_hz": lambda value: value is None or _is_number(value),
     "standardize": lambda value: isinstance(value, bool),
     "step_label": lambda value: isinstance(value, str),
+    "words": lambda value: isinstance(value, str),
+    "lowercase": lambda value: isinstance(value, bool),
 }
 
 

@@ -59,13 +59,14 @@ from cpc.negatives.rules import (
     batch,
     excluding_sequence,
     one_per_sequence,
+    outside_anchor,
     outside_overlap,
     outside_window,
     own_sequence,
     same_group,
     within_shards,
 )
-from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset
+from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset, with_zero
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -127,6 +128,7 @@ __all__ = [
     "negative_weights",
     "observe",
     "one_per_sequence",
+    "outside_anchor",
     "outside_overlap",
     "outside_window",
     "own_sequence",
@@ -147,5 +149,6 @@ __all__ = [
     "uniform_subset",
     "unigram",
     "unigram_sampler",
+    "with_zero",
     "within_shards",
 ]

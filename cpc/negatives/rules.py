@@ -67,6 +67,20 @@ def outside_window(width: int) -> Rule:
     return Rule(f"outside_window({width})", allows)
 
 
+def outside_anchor() -> Rule:
+    """Leaves out the anchor's own latent, which is no answer to what its neighbours are.
+
+    A context that has seen its own latent gives it no score worth the name; an encoder of the
+    latent alone, as in Quick-Thoughts, could give it the highest.
+    """
+
+    def allows(anchor, candidate, offset):
+        is_own = _same_sequence(anchor, candidate, offset) & (candidate.time == anchor.time)
+        return ~(is_own & (candidate.lane == anchor.lane))
+
+    return Rule("outside_anchor", allows)
+
+
 def outside_overlap(window_samples: int, stride: int) -> Rule:
     """Leaves out the sound of the anchor's window where other windows of the recording hold it.
 

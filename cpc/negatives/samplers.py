@@ -54,6 +54,31 @@ def uniform_subset(num: int) -> NegativeSampler:
     return choose
 
 
+def with_zero() -> NegativeSampler:
+    """Return a sampler of all negatives and, beside them, a candidate whose score is always 0.
+
+    So the code of Quick-Thoughts (Logeswaran and Lee 2018) treats the own sentence, which it means
+    to leave out: it sets its score to 0 before the softmax, where only minus infinity leaves out.
+
+    >>> scores, where = with_zero()(
+    ...     jax.random.key(0), jnp.ones(1), jnp.ones((1, 2)), jnp.ones((1, 2), bool)
+    ... )
+    >>> scores.tolist(), where.tolist()
+    ([[1.0, 1.0, 0.0]], [[True, True, True]])
+    """
+
+    def choose(
+        rng: Array,
+        positive: Float[Array, " m"],
+        negatives: Float[Array, "m n"],
+        where: Bool[Array, "m n"],
+    ) -> tuple[Float[Array, "m n+1"], Bool[Array, "m n+1"]]:
+        pad = ((0, 0), (0, 1))
+        return jnp.pad(negatives, pad), jnp.pad(where, pad, constant_values=True)
+
+    return choose
+
+
 def uniform_draws(num: int) -> NegativeSampler:
     """Return a sampler of `num` negatives with replacement: independent draws, repeats included.
 

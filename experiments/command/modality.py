@@ -62,3 +62,5 @@ class Modality(NamedTuple):
     """show_use(config, folder) -> Python that makes features with an exported model."""
     embed_files: Callable[[Pretrained, Path, bool, list[tuple[str, str]]], Embedding]
     """embed_files(pretrained, folder, is_context, skipped) -> features of the files below."""
+    describe_run: Callable[[Path], dict[str, Any]] = lambda workdir: {}
+    """describe_run(workdir) -> what an exported model says of its input that the run found out."""

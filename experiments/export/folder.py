@@ -38,4 +38,4 @@ def take_model(workdir: pathlib.Path, step: str | None = None) -> models.Pretrai
             f"experiments.{modality.name} --workdir {workdir}"
         )
     variables, number = training.read_variables(workdir, step)
-    return describe(modality, config, modality.build_model(config), variables, number)
+    return describe(modality, workdir, config, modality.build_model(config), variables, number)

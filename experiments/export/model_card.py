@@ -32,11 +32,17 @@ def share(
 
 
 def describe(
-    modality: Modality, config: Config, model: models.Model, variables: Any, step: int
+    modality: Modality,
+    workdir: pathlib.Path,
+    config: Config,
+    model: models.Model,
+    variables: Any,
+    step: int,
 ) -> models.Pretrained:
-    """Return the model of a run's config, with what its input is."""
+    """Return the model of a run, with what its input is."""
     about = {"step": step, "config": shared_config(config, modality.keys)}
-    return models.Pretrained(model.module, variables, modality.describe_input(config), about)
+    given = {**modality.describe_input(config), **modality.describe_run(workdir)}
+    return models.Pretrained(model.module, variables, given, about)
 
 
 def shared_config(config: Config, keys: Keys) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def stream(monkeypatch, keep=None, grain=16, **more):
 
 
 def test_an_epoch_holds_every_word_once_and_margins_are_its_neighbours(monkeypatch):
-    tokens, starts, words = stream(monkeypatch)
+    tokens, _, words = stream(monkeypatch)
     seen = []
     for i in range(words.per_epoch):
         batch = words.launch(i)

@@ -229,8 +229,8 @@ def quick(**given):
         make_config(KEYS),
         {
             "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 8,
-            "data.subsample": 1e-3, "epochs": 1, "model.width": 8, "log_launches": 20,
-            "save_launches": 20, "evaluate.max_places": 500, "evaluate.similarity": False,
+            "data.subsample": 1e-3, "epochs": 1, "model.width": 8, "log_launches": 2,
+            "save_launches": 3, "evaluate.max_places": 500, "evaluate.similarity": False,
             **settings(**given),
         },
     )  # fmt: skip
@@ -238,13 +238,15 @@ def quick(**given):
 
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
+    corpus = synthetic(0, 10_000, 200)
+    monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
     run.run(quick(objective__noise="learned_unigram"), str(whole), "cpu")
     fit, calls = run.fit, []
 
     def stops(*args, stop, **more):
         calls.append(1)
         asked = iter(range(10_000))
-        wants = (lambda: "SIGTERM" if next(asked) > 20 else "") if len(calls) == 1 else stop
+        wants = (lambda: "SIGTERM" if next(asked) > 4 else "") if len(calls) == 1 else stop
         return fit(*args, stop=wants, **more)
 
     monkeypatch.setattr(run, "fit", stops)
@@ -278,11 +280,15 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch)
 def test_mistakes_are_one_sentence(given, sentence):
     corpus, _ = chain()
     config = with_settings(make_config(KEYS), {**EXACT, **given})
-    with pytest.raises(UserError, match=sentence):
+
+    def start():
         run.check(config)
         if config.data.source == "folder":
             run.load_text(config.data, 0, print)
         run.make(config, Text(corpus, corpus))
+
+    with pytest.raises(UserError, match=sentence):
+        start()
 
 
 def test_a_vocabulary_of_one_word_is_refused():

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from cpc.data.text.tokenizer import tokenize
 from cpc.types import UserError
 
 #: The word of all that is not in the vocabulary, id 0.
@@ -47,6 +48,36 @@ def index_of(vocabulary: Vocabulary) -> dict[str, int]:
 def encode(words: Sequence[str], index: Mapping[str, int]) -> Int[np.ndarray, " n"]:
     """Return the ids of words, 0 for those that the index lacks."""
     return np.fromiter((index.get(word, 0) for word in words), np.int32, len(words))
+
+
+def pad_sentences(
+    sentences: Sequence[Int[np.ndarray, " _"]], max_words: int
+) -> Int[np.ndarray, "sentences w"]:
+    """Return the first words of each sentence, filled up with -1.
+
+    >>> pad_sentences([np.array([4, 5]), np.array([6, 7, 8, 9])], 3)
+    array([[ 4,  5, -1],
+           [ 6,  7,  8]], dtype=int32)
+    """
+    padded = np.full((len(sentences), max_words), -1, np.int32)
+    for row, words in zip(padded, sentences, strict=True):
+        row[: len(words)] = words[:max_words]
+    return padded
+
+
+def encode_sentences(
+    texts: Sequence[str], words: Sequence[str], max_words: int, *, lowercase: bool = True
+) -> Int[np.ndarray, "sentences w"]:
+    """Return the ids of the words of prose, a sentence a text, filled up with -1.
+
+    >>> encode_sentences(["The cat.", "A cat sat"], ["<unk>", "the", "cat"], 2)
+    array([[1, 2],
+           [0, 2]], dtype=int32)
+    """
+    index = {word: number for number, word in enumerate(words)}
+    tokens = [tokenize(text, lowercase=lowercase) for text in texts]
+    found = [[word for word in one if word[0].isalnum()] for one in tokens]
+    return pad_sentences([encode(one, index) for one in found], max_words)
 
 
 def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:

@@ -1,0 +1,37 @@
+r"""The paper's sentences (section 3.3) on a text of one's own, such as the BookCorpus.
+
+python -m experiments.text --config configs/text_bookcorpus.py --workdir runs/books \
+    --config.data.path=/my/books
+
+Latents and contexts of 2,400, three sentences ahead, Adam at 2e-4, 8 x 64 sequences as on the
+paper's 8 GPUs, of which each sees its own negatives. The paper does not say how wide embeddings and
+convolution are, nor the vocabulary: 620 and 20,000 are those of skip-thought vectors (Kiros et al.
+2015), which it follows. The BookCorpus is passed on as lines, a sentence each, and so are files
+read here; a folder of prose needs --config.data.form=prose. For accelerators: never run to its end.
+"""
+
+from typing import Any
+
+from configs import text
+
+
+def get_config() -> Any:
+    """The paper's sizes, dot products, and negatives of each device by itself."""
+    c = text.get_config()
+    c.num_steps = 100_000  # the paper does not say
+    c.log_every = 100
+    c.eval_every = c.save_every = 5000
+    c.data.source = "files"
+    c.data.form = "lines"
+    c.data.min_count = 5
+    c.data.test_fraction = 0.01
+    c.data.batch_size = 512
+    c.data.run_sentences = 16
+    c.model.embedding_width = 620
+    c.model.kernel = 3
+    c.model.width = 2400
+    c.model.context_width = 2400
+    c.negatives.shards = 8
+    c.optim.learning_rate = 2e-4
+    c.probe.features = ("c", "z", "random z", "bag")
+    return c

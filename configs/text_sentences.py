@@ -1,0 +1,24 @@
+"""Sentences of books: CPC as in the paper's section 3.3, at the size of ten minutes on 2 cores.
+
+python -m experiments.text --config configs/text_sentences.py --workdir runs/sentences
+"""
+
+from typing import Any
+
+from configs import text
+
+
+def get_config() -> Any:
+    """2.75 M words of Austen, Melville and presidents, three sentences ahead."""
+    c = text.get_config()
+    c.num_steps = 1500
+    c.log_every = 50
+    c.eval_every = c.save_every = 500
+    c.data.source = "books"
+    c.data.batch_size = 32
+    c.data.run_sentences = 16
+    c.model.num_offsets = 3
+    c.loss.cosine = True  # the paper: dot products
+    c.negatives.temperature = 0.1
+    c.optim.learning_rate = 1e-3  # the paper: 2e-4
+    return c

@@ -1,0 +1,75 @@
+"""Sentences with ratings: movie reviews, product reviews, newspaper editorials.
+
+They come with vaderSentiment (C. J. Hutto and E. Gilbert, "VADER: A Parsimonious Rule-based Model
+for Sentiment Analysis of Social Media Text", ICWSM 2014): 10,605 snippets of movie reviews after
+Pang and Lee (2005), 3,708 sentences of product reviews after Hu and Liu (2004), 5,190 of New York
+Times editorials, each with a rating from -4 to 4, the mean of twenty raters. The texts are their
+authors'; they are fetched to be measured on, and nothing is passed on.
+"""
+
+import io
+from pathlib import Path
+
+from cpc.data.cache import cache_dir
+from cpc.data.log import Log, log_to_stderr
+from cpc.data.sources.archives import Registered, fetch, read_members
+from cpc.data.sources.debian import one_process
+from cpc.types import UserError
+
+PACKAGE = Registered(
+    "pypi",
+    "vaderSentiment",
+    "3.3.2",
+    "vaderSentiment-3.3.2.tar.gz",
+    "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632f9",
+    2.5,
+)
+INNER = "additional_resources/hutto_ICWSM_2014.tar.gz"
+FILES = {
+    "movies": "movieReviewSnippets_GroundTruth.txt",
+    "products": "amazonReviewSnippets_GroundTruth.txt",
+    "newspaper": "nytEditorialSnippets_GroundTruth.txt",
+}
+
+
+def read_snippets(
+    cache: Path | None = None, log: Log = log_to_stderr
+) -> dict[str, list[tuple[str, float]]]:
+    """Return sentences and ratings of "movies", "products" and "newspaper", fetched if need be.
+
+    Raises:
+        UserError: without pip or network, or of an archive that is not as it was.
+    """
+    cache = cache_dir() if cache is None else Path(cache)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with one_process(cache / "snippets.lock", log):
+            archive = fetch(PACKAGE, cache / "archives", log)
+    except OSError as error:
+        raise UserError(f"cannot keep the snippets in {cache}: {error}") from error
+    except UserError as error:
+        raise UserError(
+            f"cannot fetch the snippets that probes of sentences ask about: {error} (leave out "
+            "movies, products and genre from probe.tasks)"
+        ) from error
+    (inner,) = read_members(archive, lambda name: name.endswith(INNER))
+    wanted = tuple(FILES.values())
+    found = read_members(io.BytesIO(inner[1]), lambda name: name.endswith(wanted))
+    content = {Path(name).name: text for name, text in found}
+    return {name: parse_ratings(content[file], file) for name, file in FILES.items()}
+
+
+def parse_ratings(content: bytes, name: str) -> list[tuple[str, float]]:
+    """Return the sentences and ratings of lines id<TAB>rating<TAB>sentence.
+
+    Raises:
+        UserError: a line is of another form; it names the line.
+    """
+    found = []
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), start=1):
+        try:
+            _, rating, text = line.split("\t", 2)
+            found.append((text, float(rating)))
+        except ValueError as error:
+            raise UserError(f"line {number} of {name} is no id, rating and sentence") from error
+    return found

@@ -1,0 +1,179 @@
+"""Logistic regression by nested cross-validation, as sentence features are measured.
+
+Kiros et al. (2015, "Skip-Thought Vectors", section 3.4) and van den Oord et al. (2018, section 3.3)
+report the accuracy over ten folds, the weight of the L2 penalty chosen without the fold.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+import scipy.special
+from jaxtyping import Bool, Float, Int
+
+from cpc.evaluate.convex import check_grid, fit_path
+from cpc.evaluate.probe import predict
+from cpc.types import UserError
+
+#: answer(rows) -> log-probabilities (rows, classes).
+Answer: TypeAlias = Callable[[Any], np.ndarray]
+#: fit(rows, labels, number of classes, l2s) -> l2 and answer for each, the strongest first.
+FitPath: TypeAlias = Callable[
+    [Any, np.ndarray, int, Sequence[float]], Iterator[tuple[float, Answer]]
+]
+L2S = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
+
+
+class CrossValidated(NamedTuple):
+    """What a nested cross-validation answered."""
+
+    items: Int[np.ndarray, " n"]
+    """The rows that were in a fold."""
+    correct: Bool[np.ndarray, " n"]
+    """Whether each was answered right by the fold that had not seen it."""
+    l2s: tuple[float, ...]
+    """What each fold chose."""
+
+
+def cross_validate(
+    fit: FitPath,
+    x: Any,
+    labels: Int[np.ndarray, " n"],
+    *,
+    l2s: Sequence[float] = L2S,
+    num_folds: int = 10,
+    seed: int = 0,
+) -> CrossValidated:
+    """Return the answers of logistic regression to rows that its fit has not seen.
+
+    Each fold is answered by a fit on all others. Its l2 is chosen on the next fold, after fits on
+    what then remains, from the strongest down until the nats on that fold rise: the fold itself has
+    no part in the choice. Folds are equal and random; up to `num_folds` - 1 rows are in none.
+
+    Args:
+        fit: `fit_dense` or `fit_sparse`.
+        x: one row an item, an array or sparse matrix.
+        labels: 0 .. classes - 1.
+        l2s: of the penalty (l2 / 2) |W|^2 beside the mean nats.
+        num_folds: 3 or more.
+        seed: of the folds.
+
+    Raises:
+        UserError: fewer rows than folds, fewer than two classes or three folds, or no l2.
+    """
+    check_grid(l2s)
+    size, num_classes = len(labels) // num_folds, int(labels.max(initial=0)) + 1
+    if num_folds < 3 or size < 1 or len(np.unique(labels)) < 2:
+        raise UserError(
+            f"{len(labels)} rows of {len(np.unique(labels))} classes do not make {num_folds} "
+            "folds: it takes three folds, two classes, and a row in each fold"
+        )
+    order = np.random.default_rng(seed).permutation(len(labels))[: size * num_folds]
+    folds, right, chosen = order.reshape(num_folds, size), [], []
+    for number, fold in enumerate(folds):
+        held = folds[(number + 1) % num_folds]
+        rest = np.setdiff1d(order, fold, assume_unique=True)
+        kept = np.setdiff1d(rest, held, assume_unique=True)
+        best, fewest = max(l2s), np.inf
+        for l2, answer in fit(x[kept], labels[kept], num_classes, l2s):
+            nats = -answer(x[held])[np.arange(size), labels[held]].mean()
+            if nats >= fewest:
+                break
+            best, fewest = l2, nats
+        path = fit(x[rest], labels[rest], num_classes, [l2 for l2 in l2s if l2 >= best])
+        *_, (_, answer) = path
+        right.append(answer(x[fold]).argmax(axis=1) == labels[fold])
+        chosen.append(best)
+    return CrossValidated(order, np.concatenate(right), tuple(chosen))
+
+
+def fit_dense(
+    x: Float[np.ndarray, "n d"],
+    labels: Int[np.ndarray, " n"],
+    num_classes: int,
+    l2s: Sequence[float],
+) -> Iterator[tuple[float, Answer]]:
+    """Yield fits to standardised features, each from the one before (`cpc.evaluate.convex`)."""
+    for probe in fit_path(x, labels, num_classes, l2s):
+        yield probe.weight_decay, lambda rows, probe=probe: np.asarray(predict(probe, rows))
+
+
+def fit_sparse(
+    x: Any,
+    labels: Int[np.ndarray, " n"],
+    num_classes: int,
+    l2s: Sequence[float],
+) -> Iterator[tuple[float, Answer]]:
+    """Yield fits to counts of words by tf-idf, each from the one before, by L-BFGS.
+
+    A count n of a word becomes log(1 + n) log(rows / rows that have it), and a row has the length
+    1. What is rare is known of the rows that are fitted alone. x is a scipy.sparse.csr_array.
+    """
+    num_rows, num_words = x.shape
+    has = np.bincount(x.nonzero()[1], minlength=num_words)
+    weight_of_word = np.log((1 + num_rows) / (1 + has))
+
+    def scaled(rows: Any) -> Any:
+        made = rows.astype(np.float64).log1p().multiply(weight_of_word).tocsr()
+        lengths = np.sqrt(made.multiply(made).sum(axis=1))
+        return scipy.sparse.diags_array(1 / np.maximum(np.ravel(lengths), 1e-12)) @ made
+
+    rows, one_hot = scaled(x), np.eye(num_classes)[labels]
+    shape = num_words + 1, num_classes
+    solution = np.zeros(shape)
+
+    def loss(flat: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
+        weight, bias = flat.reshape(shape)[:-1], flat.reshape(shape)[-1]
+        log_p = scipy.special.log_softmax(rows @ weight + bias, axis=1)
+        wrong = (np.exp(log_p) - one_hot) / len(one_hot)
+        gradient = np.concatenate([rows.T @ wrong + l2 * weight, wrong.sum(axis=0)[None]])
+        value = -(one_hot * log_p).sum() / len(one_hot) + l2 / 2 * np.square(weight).sum()
+        return float(value), gradient.ravel()
+
+    for l2 in sorted(l2s, reverse=True):
+        found = scipy.optimize.minimize(
+            loss, solution.ravel(), (l2,), method="L-BFGS-B", jac=True, options={"maxiter": 200}
+        )
+        solution = found.x.reshape(shape)
+
+        def answer(rows: Any, solution: np.ndarray = solution) -> np.ndarray:
+            return scipy.special.log_softmax(scaled(rows) @ solution[:-1] + solution[-1], axis=1)
+
+        yield l2, answer
+
+
+def bag_of_words(
+    sentences: Sequence[Int[np.ndarray, " _"]], num_words: int
+) -> scipy.sparse.csr_array:
+    """Return how often each word is in each sentence, (sentences, num_words).
+
+    >>> bag_of_words([np.array([1, 2, 1]), np.array([], int)], 3).toarray()
+    array([[0., 2., 1.],
+           [0., 0., 0.]])
+    """
+    rows = np.repeat(np.arange(len(sentences)), [len(one) for one in sentences])
+    columns = np.concatenate([np.zeros(0, int), *sentences])
+    made = scipy.sparse.coo_array(
+        (np.ones(len(rows)), (rows, columns)), shape=(len(sentences), num_words)
+    )
+    return made.tocsr()
+
+
+def expand_vocabulary(
+    vectors: Float[np.ndarray, "n v"],
+    embeddings: Float[np.ndarray, "n e"],
+    others: Float[np.ndarray, "m v"],
+) -> Float[np.ndarray, "m e"]:
+    """Return embeddings of words that the model has not seen, by a linear map of word vectors.
+
+    With the shared words' vectors V and embeddings E, W minimises |V W - E|^2 (Kiros et al. 2015,
+    section 2.2, "Vocabulary expansion"); others W is returned.
+
+    >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    >>> expand_vocabulary(vectors, vectors @ [[2.0], [3.0]], np.array([[4.0, 1.0]])).round(6)
+    array([[11.]])
+    """
+    solution, *_ = np.linalg.lstsq(vectors, embeddings, rcond=None)
+    return others @ solution

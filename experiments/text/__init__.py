@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on text: `python -m experiments.text`."""

@@ -1,0 +1,146 @@
+"""From the data section of a text config to sentences, their split, and runs of them."""
+
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from cpc import data
+from cpc.data.sources.grammar import make_grammar
+from cpc.data.sources.snippets import read_snippets
+from cpc.data.sources.texts import prepare_texts
+from cpc.types import Batch, UserError
+from experiments.command.config import Config
+
+#: Of a document of the grammar.
+GRAMMAR_SENTENCES = 50
+#: Probes of sentences with labels: which snippets, and whether their sign is asked for.
+LABELLED = {"movies": ("movies",), "products": ("products",), "genre": ("movies", "newspaper")}
+
+
+class TextData(NamedTuple):
+    """What an experiment on text is run on."""
+
+    train: data.Corpus
+    test: data.Corpus
+    tasks: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
+    """Name of a probe -> sentences, and a label 0 or 1 of each."""
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> TextData:
+    """Read, pack and split the text of `config.data`, and read what the probes ask about."""
+    options = config.data
+    corpus = read_corpus(config, log)
+    train, _, test = data.split_sentences(
+        corpus,
+        valid=0,
+        test=options.test_fraction,
+        seed=config.seed,
+        block_sentences=options.block_sentences,
+    )
+    log(
+        f"data: {len(corpus.tokens):,} words in {len(corpus.sentence_starts) - 1:,} sentences of "
+        f"{len(corpus.document_starts) - 1:,} documents, {len(corpus.vocabulary.words) - 1:,} in "
+        f"the vocabulary; {len(train.sentence_starts) - 1:,} sentences to train, "
+        f"{len(test.sentence_starts) - 1:,} to test; {len(corpus.skipped):,} files skipped"
+    )
+    return TextData(train, test, read_tasks(config, log))
+
+
+def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:
+    """Return the text of a config, packed."""
+    options = config.data
+    if options.source == "grammar":
+        return make_grammar(
+            options.num_documents, GRAMMAR_SENTENCES, order=options.order, seed=config.seed
+        )
+    if options.source == "files":
+        if not options.path:
+            raise UserError("data.source is files: set data.path to a file or folder of text")
+        path = pathlib.Path(options.path)
+    else:
+        path = prepare_texts(options.source, log=log) / "text"
+    return data.read_text_folder(
+        path,
+        data.cache_dir() / "packs",
+        log,
+        form=options.form,
+        lowercase=options.lowercase,
+        min_count=options.min_count,
+        max_vocabulary=options.max_vocabulary,
+        max_skipped_fraction=options.max_skipped_fraction,
+    )
+
+
+def read_tasks(
+    config: Config, log: Callable[[str], object]
+) -> dict[str, tuple[tuple[str, ...], np.ndarray]]:
+    """Return sentences and labels of the probes that have them, some at random if these are many.
+
+    A sentence of movies or products has the sign of its rating; those without one are left out.
+    """
+    wanted = [name for name in config.probe.tasks if name in LABELLED]
+    snippets = read_snippets(log=log) if wanted else {}
+    tasks = {}
+    for name in wanted:
+        parts = [snippets[part] for part in LABELLED[name]]
+        if len(parts) == 1:
+            pairs = [(text, int(rating > 0)) for text, rating in parts[0] if rating]
+        else:
+            pairs = [(text, label) for label, part in enumerate(parts) for text, _ in part]
+        order = np.random.default_rng(config.seed).permutation(len(pairs))
+        chosen = [pairs[i] for i in order[: config.probe.max_sentences or None].tolist()]
+        tasks[name] = tuple(text for text, _ in chosen), np.array([label for _, label in chosen])
+    return tasks
+
+
+def make_runs(
+    corpus: data.Corpus, *, run_sentences: int, max_words: int, batch_size: int, seed: int
+) -> Callable[[int], Batch]:
+    """Return step -> batch of runs of sentences, every run equally likely: pure in the step.
+
+    A run is of one document, and a document that is shorter is a run by itself, if it has two
+    sentences. A batch, this process's rows of the global one: x int32 (b, run_sentences,
+    max_words), ids of words, filled up with -1; and (b,) sequence (row of the global batch),
+    utterance (its document) and sample (its first sentence).
+
+    Raises:
+        UserError: no document has two sentences.
+    """
+    lengths = np.diff(corpus.document_starts)
+    counts = np.where(lengths < 2, 0, np.maximum(1, lengths - run_sentences + 1))
+    if not counts.sum():
+        raise UserError("no document has two sentences in a row: give more text, or other files")
+    ends = np.cumsum(counts)
+    rows_each = batch_size // jax.process_count()
+    rows = np.arange(rows_each) + jax.process_index() * rows_each
+
+    def draw(step: int) -> Batch:
+        drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=batch_size)[rows]
+        document = np.searchsorted(ends, drawn, side="right")
+        start = corpus.document_starts[document] + drawn - (ends[document] - counts[document])
+        stop = np.minimum(start + run_sentences, corpus.document_starts[document + 1])
+        return {
+            "x": read_sentences(corpus, start, stop, run_sentences, max_words),
+            "sequence": rows.astype(np.int32),
+            "utterance": document.astype(np.int32),
+            "sample": start.astype(np.int32),
+        }
+
+    return draw
+
+
+def read_sentences(
+    corpus: data.Corpus, start: np.ndarray, stop: np.ndarray, num_sentences: int, max_words: int
+) -> np.ndarray:
+    """Return words of sentences from start to stop, (b, num_sentences, max_words), else -1."""
+    sentence = start[:, None] + np.arange(num_sentences)
+    exists = sentence < stop[:, None]
+    sentence = np.where(exists, sentence, start[:, None])
+    begin = corpus.sentence_starts[sentence][..., None]
+    end = corpus.sentence_starts[sentence + 1][..., None]
+    place = begin + np.arange(max_words)
+    is_word = exists[..., None] & (place < end)
+    return np.where(is_word, corpus.tokens[np.where(is_word, place, begin)], -1).astype(np.int32)

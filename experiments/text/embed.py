@@ -1,0 +1,86 @@
+"""Features of files of text, a frame a sentence."""
+
+import functools
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc import data, models
+from cpc.data.text.tokenizer import read_chunks
+from cpc.types import UserError
+from experiments.command.modality import Embedding
+from experiments.embed.files import embed_batch, list_files, skip
+
+#: Sentences of a file that the context has seen when it begins anew, so that any file fits.
+LONGEST = 1024
+
+
+def embed_files(
+    pretrained: models.Pretrained,
+    root: pathlib.Path,
+    is_context: bool,
+    skipped: list[tuple[str, str]],
+) -> Embedding:
+    """Return the features of every .txt file below a folder, a row a sentence of its prose."""
+    if "words" not in pretrained.input:
+        raise UserError("the model does not say its words: export it again from its run")
+    files = list_files(root, (".txt",), skipped)
+    total = sum(path.stat().st_size for path in files.values() if path.is_file()) / 1e6
+    return Embedding(
+        features=embed_texts(pretrained, files, is_context, skipped),
+        total=total,
+        unit="MB",
+        frame_seconds=None,
+    )
+
+
+def embed_texts(
+    pretrained: models.Pretrained,
+    files: dict[str, pathlib.Path],
+    is_context: bool,
+    skipped: list[tuple[str, str]],
+) -> Iterator[tuple[str, np.ndarray, float]]:
+    """Yield name, features (sentences, width) and size of each file."""
+    embed = jax.jit(
+        functools.partial(embed_batch, pretrained.module, is_context, pretrained.variables)
+    )
+    words, max_words = pretrained.input["words"].split(" "), pretrained.input["shape"][1]
+    index = {word: number for number, word in enumerate(words)}
+    for name, path in files.items():
+        with skip(name, skipped):
+            sentences = read_file(path, index, pretrained.input["lowercase"])
+            yield name, embed_document(embed, sentences, max_words), path.stat().st_size / 1e6
+
+
+def read_file(path: pathlib.Path, index: dict[str, int], lowercase: bool) -> list[np.ndarray]:
+    """Return the ids of the words of each sentence of a file.
+
+    Raises:
+        UserError: the file holds no text.
+    """
+    sentences: list[list[str]] = [[]]
+    for chunk in read_chunks(path):
+        for word in data.tokenize(chunk, lowercase=lowercase):
+            if word[0].isalnum():
+                sentences[-1].append(word)
+            elif sentences[-1]:
+                sentences.append([])
+    found = [data.encode(one, index) for one in sentences if one]
+    if not found:
+        raise UserError(f"{path} holds no words")
+    return found
+
+
+def embed_document(embed: Any, sentences: list[np.ndarray], max_words: int) -> np.ndarray:
+    """Return the features of sentences that follow each other, in pieces of a few lengths."""
+    parts = []
+    for first in range(0, len(sentences), LONGEST):
+        own = data.pad_sentences(sentences[first : first + LONGEST], max_words)
+        length = 2 ** (len(own) - 1).bit_length()  # few shapes to compile
+        x = np.pad(own, ((0, length - len(own)), (0, 0)), constant_values=-1)
+        parts.append(np.asarray(embed(jnp.asarray(x)[None]))[0, : len(own)])
+    return np.concatenate(parts)

