@@ -1,0 +1,1 @@
+"""Studies: theory measured, each with a page of its own."""
