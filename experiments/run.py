@@ -1,6 +1,7 @@
 """What the command of every modality does: check, audit, train, probe, export, report."""
 
 import pathlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -23,13 +24,26 @@ from experiments.objective import build_objective, check_loss
 from experiments.training import Probe, Problem
 
 
-def main(modality: Modality) -> None:
-    """Be the command of a modality."""
+def main(modality: Modality, others: Mapping[str, Callable[..., None]] | None = None) -> None:
+    """Be the command of a modality.
+
+    Args:
+        modality: what configs are of.
+        others: run(config, workdir, device) of other kinds of config that the command takes.
+    """
     config = cli.define_config()
     audit = flags.DEFINE_bool(
         "audit", False, "Only audit the negatives of the config: do not train."
     )
-    cli.run(lambda: run(modality, config.value, cli.WORKDIR.value, cli.DEVICE.value, audit.value))
+
+    def start() -> None:
+        other = (others or {}).get(config.value.get("kind")) if config.value else None
+        if other:
+            other(config.value, cli.WORKDIR.value, cli.DEVICE.value)
+        else:
+            run(modality, config.value, cli.WORKDIR.value, cli.DEVICE.value, audit.value)
+
+    cli.run(start)
 
 
 def run(

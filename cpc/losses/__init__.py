@@ -2,11 +2,13 @@
 
 from cpc.losses.aligned import aligned_losses
 from cpc.losses.blocks import AnchorLoss
+from cpc.losses.candidate_sampling import candidate_sampling
 from cpc.losses.cpc_loss import MemoryBank, OffsetSums, cpc_loss, sum_anchors
 from cpc.losses.describe import Description, describe
 from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
+from cpc.losses.pairs import logistic_pairs, softmax_pairs
 from cpc.losses.pairwise import sigmoid, triplet
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
@@ -24,6 +26,7 @@ __all__ = [
     "OffsetSums",
     "aligned_losses",
     "alignment",
+    "candidate_sampling",
     "cpc_loss",
     "debiased",
     "decoupled",
@@ -34,6 +37,7 @@ __all__ = [
     "hard_weighted",
     "info_nce",
     "largest_block",
+    "logistic_pairs",
     "loss_bytes",
     "nce",
     "negative_sampling",
@@ -42,6 +46,7 @@ __all__ = [
     "sampled_logistic",
     "sampled_softmax",
     "sigmoid",
+    "softmax_pairs",
     "streaming_info_nce",
     "streaming_symmetric_info_nce",
     "sum_anchors",

@@ -31,6 +31,7 @@ from cpc.train.mesh import (
 )
 from cpc.train.metrics import JsonlWriter, ProgressWriter, TensorBoardWriter, Writer
 from cpc.train.optimizer import make_optimizer
+from cpc.train.rows import init_row_state, make_row_launch, make_row_step
 from cpc.train.signals import stop_on_signals
 from cpc.train.state import TrainState, init_state
 from cpc.train.step import jit_step, make_train_step
@@ -52,6 +53,7 @@ __all__ = [
     "enable_compilation_cache",
     "fit",
     "gather_rows",
+    "init_row_state",
     "init_state",
     "is_first",
     "jit_step",
@@ -60,6 +62,8 @@ __all__ = [
     "leave_processes",
     "make_mesh",
     "make_optimizer",
+    "make_row_launch",
+    "make_row_step",
     "make_train_step",
     "means_per_step",
     "open_checkpoints",

@@ -37,7 +37,7 @@ def make_train_step(
         (loss, (extra, metrics)), gradients = jax.value_and_grad(loss_fn, has_aux=True)(
             state.params, state.extra, batch, rng
         )
-        squares = _squared_norms(gradients)
+        squares = squared_norms(gradients)
         bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))
         healthy = (state.failure[0] < 0) & ~jnp.any(bad)
 
@@ -46,7 +46,7 @@ def make_train_step(
         ema = state.ema
         if ema_decay:
             ema = jax.tree.map(lambda e, p: ema_decay * e + (1 - ema_decay) * p, ema, params)
-        sums = _sums(metrics, loss, jnp.sqrt(jnp.sum(squares)), jnp.any(bad))
+        sums = own_sums(metrics, loss, jnp.sqrt(jnp.sum(squares)), jnp.any(bad))
         first_failure = (state.failure[0] < 0) & jnp.any(bad)
         return TrainState(
             step=state.step + 1,
@@ -55,7 +55,7 @@ def make_train_step(
             extra=_select(healthy, extra, state.extra),
             ema=_select(healthy, ema, state.ema),
             rng=state.rng,
-            metrics=_add(state.metrics, sums, healthy),
+            metrics=add_sums(state.metrics, sums, healthy),
             failure=jnp.where(
                 first_failure,
                 jnp.stack([state.step, jnp.argmax(bad).astype(jnp.int32)]),
@@ -102,17 +102,19 @@ def describe_failure(failure: Any, params: PyTree) -> str | None:
     return f"step {step + 1} (batch {step}): {[*names, 'the loss'][leaf]}"
 
 
-def _squared_norms(gradients: PyTree) -> Float[Array, " n"]:
+def squared_norms(gradients: PyTree) -> Float[Array, " n"]:
+    """Return the sum of squares of each leaf, in float32."""
     leaves = jax.tree.leaves(gradients)
     return jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
 
 
-def _sums(
+def own_sums(
     metrics: dict[str, PyTree],
     loss: Float[Array, ""],
     gradient_norm: Float[Array, ""],
     nonfinite: Bool[Array, ""],
 ) -> dict[str, PyTree]:
+    """Return the sums of a step: those of the loss, and `OWN_METRICS`."""
     clash = sorted(set(OWN_METRICS) & set(metrics))
     if clash:
         raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
@@ -125,7 +127,7 @@ def _sums(
     }
 
 
-def _add(total: dict[str, PyTree], sums: dict[str, PyTree], healthy: Bool[Array, ""]) -> PyTree:
+def add_sums(total: dict[str, PyTree], sums: dict[str, PyTree], healthy: Bool[Array, ""]) -> PyTree:
     """Add the sums of a healthy step; of another, only that it was non-finite."""
     merged = jax.tree.map(
         lambda a, b: a + jnp.where(healthy, jnp.asarray(b).astype(jnp.float32), 0.0), total, sums

@@ -14,8 +14,14 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
 InfoNCE over 131,072 candidates (1,048,576 off the CPU), and the step with every choice of
 negatives, are measured only where they are asked for:
+InfoNCE over 131,072 candidates (1,048,576 off the CPU) is measured only where it is asked for:
 
     python -m experiments.bench --part large --part negatives
+
+and so is skip-gram, against gensim where it is importable here or in the Python that
+$CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
+
+    CPC_GENSIM_PYTHON=gensimenv/bin/python python -m experiments.bench --part text
 
 The step is built as experiments.audio builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
@@ -36,7 +42,17 @@ from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments.audio.data import load_data
-from experiments.bench import criterion, draws, images, negatives, rows, scaling, table, versus
+from experiments.bench import (
+    criterion,
+    draws,
+    images,
+    negatives,
+    rows,
+    scaling,
+    table,
+    versus,
+    words,
+)
 from experiments.bench.process import ALLOCATOR
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
@@ -46,8 +62,8 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "negatives", "large"),
-    "What to measure; by default all but negatives and large, ten minutes on two cores.",
+    (*PARTS, "negatives", "text", "large"),
+    "What to measure; by default all but negatives, text and large, ten minutes each on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -81,6 +97,7 @@ def main(given: Config) -> None:
         ),
         "scaling": scaling.scaling_rows,
         "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
+        "text": lambda: words.word_rows(1 if QUICK.value else 5),
         "large": lambda: criterion.large_rows(device),
     }
     measured = []

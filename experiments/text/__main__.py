@@ -11,10 +11,15 @@ resumes:
 
     python -m experiments.text --config configs/text_sentences.py --workdir runs/low \
         --config.optim.learning_rate=2e-4
+
+Or of words, by any objective from maximum likelihood to InfoNCE (keys: configs/words.py):
+
+    python -m experiments.text --config configs/text_words.py --workdir runs/words
 """
 
 from experiments.run import main
 from experiments.text.modality import TEXT
+from experiments.words import run as words
 
 if __name__ == "__main__":
-    main(TEXT)
+    main(TEXT, {"words": words.run})

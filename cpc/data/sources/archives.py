@@ -44,7 +44,7 @@ class Registered(NamedTuple):
     """An archive of a registry, of which one version is known."""
 
     registry: str
-    """"npm" or "pypi"."""
+    """"npm", "pypi" for a source archive, or "wheel"."""
     name: str
     version: str
     file: str
@@ -68,7 +68,8 @@ def fetch(package: Registered, folder: Path, log: Log) -> Path:
     log(f"fetching {package.name} ({package.megabytes:.1f} MB)")
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         here = Path(inside)
-        {"npm": _npm_pack, "pypi": _pip_download}[package.registry](package, here)
+        programs = {"npm": _npm_pack, "pypi": _pip_download, "wheel": _wheel_download}
+        programs[package.registry](package, here)
         got = here / package.file
         if not got.is_file() or file_sha256(got) != package.sha256:
             raise UserError(
@@ -98,6 +99,18 @@ def _pip_download(package: Registered, folder: Path) -> None:
     options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
     command = [sys.executable, "-m", "pip", "download", "-q", *options]
     _run(command, folder, {"PYTHONPATH": str(backend.parent)})
+
+
+def _wheel_download(package: Registered, folder: Path) -> None:
+    """Whatever Python and machine this is: the wheel is read, not installed."""
+    (folder / "wanted.txt").write_text(
+        f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n"
+    )
+    _, _, python, _, platforms = package.file.removesuffix(".whl").split("-")
+    options = ["--no-deps", "--only-binary", ":all:", "--python-version", python[2:]]
+    options += [word for name in platforms.split(".") for word in ("--platform", name)]
+    options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
+    _run([sys.executable, "-m", "pip", "download", "-q", *options], folder, {})
 
 
 def _run(command: list[str], cwd: Path, variables: dict[str, str]) -> None:

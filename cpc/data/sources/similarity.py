@@ -1,0 +1,101 @@
+"""Judgements of people on words: WordSim-353, SimLex-999 and analogies, out of gensim's wheel.
+
+The wheel is fetched by pip, compared with a known sha256 and read as a zip file. It is neither
+installed nor executed.
+"""
+
+import zipfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cpc.data.cache import cache_dir
+from cpc.data.log import Log, log_to_stderr
+from cpc.data.sources.archives import MOST_BYTES, Registered, fetch
+from cpc.types import UserError
+
+GENSIM = Registered(
+    "wheel",
+    "gensim",
+    "4.4.0",
+    "gensim-4.4.0-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+    "91a7fa5e814e7b1bad4b2dffa8d62c1e55410d5cbdf930714c1997ffb4404db8",
+    27.8,
+)
+FOLDER = "gensim/test/test_data/"
+#: Name of a set of pairs -> its file.
+PAIRS = {"wordsim353": "wordsim353.tsv", "simlex999": "simlex999.txt"}
+
+
+class Pairs(NamedTuple):
+    """Pairs of words, and how alike people found them."""
+
+    words: tuple[tuple[str, str], ...]
+    similarity: Float[np.ndarray, " n"]
+
+
+class Judgements(NamedTuple):
+    """All that vectors of words are asked."""
+
+    pairs: dict[str, Pairs]
+    analogies: dict[str, tuple[tuple[str, str, str, str], ...]]
+    """By section: a is to b as c is to d."""
+
+
+def read_judgements(cache: Path | None = None, log: Log = log_to_stderr) -> Judgements:
+    """Return the judgements, fetched on the first call (28 MB).
+
+    Raises:
+        UserError: no network, or a file that is not the known one.
+    """
+    cache = cache_dir() if cache is None else Path(cache)
+    wheel = fetch(GENSIM, cache / "archives", log)
+    texts = {name: read_text(wheel, FOLDER + file) for name, file in PAIRS.items()}
+    questions = read_text(wheel, FOLDER + "questions-words.txt")
+    pairs = {name: parse_pairs(text) for name, text in texts.items()}
+    return Judgements(pairs, parse_analogies(questions))
+
+
+def read_text(wheel: Path, name: str) -> str:
+    """Return a member of a wheel as text.
+
+    Raises:
+        UserError: it is not there, too large, or damaged.
+    """
+    try:
+        with zipfile.ZipFile(wheel) as members:
+            if members.getinfo(name).file_size > MOST_BYTES:
+                raise UserError(f"{name} in {wheel.name} is too large")
+            return members.read(name).decode("utf-8")
+    except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
+        raise UserError(f"cannot read {name} in {wheel.name}: {error}") from error
+
+
+def parse_pairs(text: str) -> Pairs:
+    r"""Return lines of two words and a number, in lower case; lines of # are comments.
+
+    >>> parse_pairs("# words\nTiger\tcat\t7.35\n").words
+    (('tiger', 'cat'),)
+    """
+    rows = [line.split("\t") for line in text.splitlines() if line and line[0] != "#"]
+    words = tuple((one.lower(), other.lower()) for one, other, _ in rows)
+    return Pairs(words, np.array([float(row[2]) for row in rows]))
+
+
+def parse_analogies(text: str) -> dict[str, tuple[tuple[str, str, str, str], ...]]:
+    r"""Return questions of four words by section, in lower case.
+
+    >>> parse_analogies(": family\nBoy Girl Man Woman\n")
+    {'family': (('boy', 'girl', 'man', 'woman'),)}
+    """
+    sections: dict[str, list] = {}
+    name = ""
+    for line in text.lower().splitlines():
+        if line.startswith(":"):
+            name = line[1:].strip()
+            sections[name] = []
+        elif len(four := line.split()) == 4:
+            sections.setdefault(name, []).append(tuple(four))
+    return {name: tuple(questions) for name, questions in sections.items()}

@@ -1,0 +1,174 @@
+"""What vectors of words know: similarity as people judge it, analogies, neighbours, perplexity."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.stats import rankdata
+
+from cpc.results import Score
+from cpc.types import UserError
+
+#: One fits vectors of words in a text of which these are words in lower case.
+Index = Mapping[str, int]
+
+
+def similarity_scores(
+    vectors: Float[np.ndarray, "v d"],
+    index: Index,
+    sets: Mapping[str, tuple[Sequence[tuple[str, str]], Float[np.ndarray, " _"]]],
+    *,
+    features: str,
+    num_resamples: int = 1000,
+    seed: int = 0,
+) -> Iterator[Score]:
+    """Yield Spearman's correlation of cosines with what people said, of each set of pairs.
+
+    Pairs with a word that has no vector are left out; `setting` says how many they are. The
+    interval is the percentile bootstrap over pairs.
+
+    Args:
+        vectors: of all words.
+        index: word -> row.
+        sets: name -> pairs of words, and their similarity; as `cpc.data.sources.similarity` has it.
+        features: name of the vectors, for the score.
+        num_resamples, seed: of the bootstrap.
+    """
+    unit = normalize(vectors)
+    for name, (pairs, said) in sets.items():
+        known = [i for i, (a, b) in enumerate(pairs) if a in index and b in index]
+        missing = f"{1 - len(known) / max(len(pairs), 1):.0%} of pairs unknown"
+        if len(known) < 3:
+            continue
+        left, right = (np.array([index[pairs[i][side]] for i in known]) for side in (0, 1))
+        cosine, said = (unit[left] * unit[right]).sum(1), said[known]
+        draws = np.random.default_rng(seed).integers(0, len(known), (num_resamples, len(known)))
+        resampled = [spearman(cosine[draw], said[draw]) for draw in draws]
+        value = spearman(cosine, said)
+        low, high = np.nanpercentile(resampled, [2.5, 97.5])
+        if np.isfinite(value):
+            yield Score(
+                "similarity", name, "pair", features, "cosine", "correlation", float(value),
+                float(low), float(high), 0.0, num_test=len(known), setting=missing,
+            )  # fmt: skip
+
+
+def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
+    """Return the correlation of ranks, ties sharing theirs; NaN where one is constant.
+
+    >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 9.0]))
+    0.5
+    """
+    a, b = (rankdata(x) - (len(x) + 1) / 2 for x in (a, b))
+    scale = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / scale) if scale > 0 else float("nan")
+
+
+def analogy_score(
+    vectors: Float[np.ndarray, "v d"],
+    index: Index,
+    questions: Sequence[tuple[str, str, str, str]],
+    *,
+    features: str,
+    num_words: int = 30_000,
+) -> Score | None:
+    """Return how many analogies a : b = c : d are answered by the cosine to b - a + c (3CosAdd).
+
+    The words of the question are no answers (Mikolov et al. 2013). None if none can be asked.
+
+    Args:
+        vectors: of all words, the most frequent first.
+        index: word -> row.
+        questions: (a, b, c, d) each.
+        features: name of the vectors, for the score.
+        num_words: questions and answers are of the most frequent words alone.
+    """
+    unit = normalize(vectors[:num_words])
+    rows = [[index.get(word, num_words) for word in four] for four in questions]
+    asked = np.array([row for row in rows if max(row) < len(unit)], int).reshape(-1, 4)
+    if not len(asked):
+        return None
+    right = np.zeros(len(asked), bool)
+    for i in range(0, len(asked), 512):
+        a, b, c, d = asked[i : i + 512].T
+        scores = normalize(unit[b] - unit[a] + unit[c]) @ unit.T
+        places = np.arange(len(a))
+        for word in (a, b, c):
+            scores[places, word] = -np.inf
+        right[i : i + 512] = scores.argmax(1) == d
+    value, n = right.mean(), len(right)
+    half = 1.96 * np.sqrt(max(value * (1 - value), 1 / n) / n)
+    return Score(
+        "analogies", "questions-words", "question", features, "3CosAdd", "accuracy", float(value),
+        float(max(value - half, 0)), float(min(value + half, 1)), 1 / len(unit), num_test=n,
+        setting=f"{1 - n / len(questions):.0%} of questions unknown",
+    )  # fmt: skip
+
+
+def nearest(
+    vectors: Float[np.ndarray, "v d"], rows: Int[np.ndarray, " q"], num: int
+) -> Int[np.ndarray, "q num"]:
+    """Return the rows of highest cosine to each of some rows, the nearest first, not itself.
+
+    >>> nearest(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), np.array([0]), 1)
+    array([[1]])
+    """
+    unit = normalize(vectors)
+    scores = unit[rows] @ unit.T
+    scores[np.arange(len(rows)), rows] = -np.inf
+    return np.argsort(-scores, axis=1)[:, :num]
+
+
+def normalize(vectors: Any) -> Any:
+    """Return rows of length 1; those of length 0 stay.
+
+    >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(length > 0, length, 1.0)
+
+
+def perplexity_scores(
+    log_p: Float[np.ndarray, " n"],
+    log_z: Float[np.ndarray, " n"],
+    sentence: Int[np.ndarray, " n"],
+    *,
+    features: str,
+    data: str,
+    seed: int = 0,
+) -> Iterator[Score]:
+    """Yield perplexity, that of the model taken as normalised, and mean and spread of log Z.
+
+    exp(-mean log p), and with u = p Z what the model gives by itself, exp(-mean log u): below 1 or
+    far from the first it says that log Z is not 0, and is no perplexity then. Intervals are
+    percentile bootstraps over sentences.
+
+    Args:
+        log_p: of each word of a text, normalised over all words.
+        log_z: of each context, the log of what normalises it.
+        sentence: of each word, its sentence's number.
+        features: name of the model; data: name of the text, for the score.
+        seed: of the bootstrap.
+
+    Raises:
+        UserError: no words.
+    """
+    if not len(log_p):
+        raise UserError("no word of the held-out text can be told: hold out more of it")
+    groups = np.unique(sentence, return_inverse=True)[1]
+    counts = np.bincount(groups)
+    draws = np.random.default_rng(seed).integers(0, len(counts), (500, len(counts)))
+    for method, values in (("normalised", -log_p), ("self-normalised", -log_p - log_z)):
+        sums = np.bincount(groups, values)
+        resampled = np.exp(sums[draws].sum(1) / counts[draws].sum(1))
+        low, high = np.percentile(resampled, [2.5, 97.5])
+        yield Score(
+            "perplexity", data, "word", features, method, "perplexity",
+            float(np.exp(values.mean())), float(low), float(high),
+            higher_is_better=False, num_test=len(log_p),
+        )  # fmt: skip
+    for method, value in (("mean", log_z.mean()), ("standard deviation", log_z.std())):
+        yield Score("log Z", data, "word", features, method, "nats", float(value),
+                    higher_is_better=False, num_test=len(log_z))  # fmt: skip

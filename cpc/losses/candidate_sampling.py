@@ -1,0 +1,80 @@
+"""Losses over many classes from a sample of them, in the shape that TensorFlow gave them."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from cpc.losses.sampled import sampled_softmax
+from cpc.types import UserError
+
+#: sample(rng, labels (m, p), num) -> ids (n,), expected count of the labels (m, p) and ids (n,).
+Sampler: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array, Array]]
+
+
+def candidate_sampling(
+    weights: Float[Array, "v d"],
+    biases: Float[Array, " v"],
+    labels: Int[Array, " m"] | Int[Array, "m p"],
+    inputs: Float[Array, "m d"],
+    num_sampled: int,
+    sampler: Sampler | None = None,
+    *,
+    rng: Array | None = None,
+    sampled_values: tuple[Array, Array, Array] | None = None,
+    loss: Callable[..., Float[Array, " m"]] = sampled_softmax,
+    remove_accidental_hits: bool = True,
+    subtract_log_q: bool = True,
+) -> Float[Array, " m"]:
+    """Return the loss of each input over v classes, from a sample that all inputs share, in nats.
+
+    A class scores w_v . x + b_v, less log Q if it is subtracted. With `sampled_softmax` these are
+    the numbers of tf.nn.sampled_softmax_loss, with `sampled_logistic` those of tf.nn.nce_loss
+    (whose default keeps accidental hits). To train and then evaluate, take the loss over all
+    classes for the second: `full_softmax` or `full_logistic` of inputs @ weights.T + biases.
+
+    Args:
+        weights, biases: of all classes.
+        labels: the true classes of each input; p of them are labelled 1 / p.
+        inputs: what is classified.
+        num_sampled: classes drawn.
+        sampler: draws them, such as `cpc.negatives.log_uniform_sampler(v)`.
+        rng: the key for it.
+        sampled_values: what another sampler drew, in place of both: ids, expected count of the
+            labels, expected count of the ids.
+        loss: `sampled_softmax`, `sampled_logistic`, or one that is called as they are.
+        remove_accidental_hits: whether drawn classes that are true of an input do not count.
+        subtract_log_q: whether log Q is taken off all scores.
+
+    Raises:
+        UserError: neither a sampler with its key nor a sample; shapes that do not match.
+
+    >>> w, b, x = jnp.zeros((4, 2)), jnp.zeros(4), jnp.ones((1, 2))
+    >>> drawn = jnp.array([1, 3]), jnp.ones((1, 1)), jnp.ones(2)
+    >>> candidate_sampling(w, b, jnp.array([0]), x, 2, sampled_values=drawn) - jnp.log(3.0)
+    Array([0.], dtype=float32)
+    """
+    m, d = inputs.shape
+    if weights.shape[1] != d or biases.shape != weights.shape[:1] or len(labels) != m:
+        raise UserError(
+            f"weights {weights.shape}, biases {biases.shape}, labels {labels.shape} and inputs "
+            f"{inputs.shape} do not fit: give (v, d), (v,), (m,) or (m, p), and (m, d)"
+        )
+    labels = labels.reshape(m, -1)
+    if sampled_values is None:
+        if sampler is None or rng is None:
+            raise UserError("give a sampler and its key rng, or sampled_values")
+        sampled_values = sampler(rng, labels, num_sampled)
+    ids, of_true, of_sampled = sampled_values
+    if len(ids) != num_sampled:
+        raise UserError(f"num_sampled is {num_sampled}, and the sample has {len(ids)} classes")
+    positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
+    negatives = inputs @ weights[ids].T + biases[ids]
+    where = None
+    if remove_accidental_hits:
+        where = (labels[:, :, None] != ids).all(1)
+    corrections: dict[str, Any] = {}
+    if subtract_log_q:
+        corrections = {"log_q_positive": jnp.log(of_true), "log_q_negatives": jnp.log(of_sampled)}
+    return loss(positive, negatives, where, **corrections)

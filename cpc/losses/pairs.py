@@ -1,0 +1,83 @@
+"""Losses of anchors with several positives, each a datum of its own, that share their negatives.
+
+Skip-gram has a positive for each word of the window. Pair by pair these are the losses of
+`cpc.losses` (`negative_sampling`, `nce`, `sampled_softmax`, ...), whose corrections are taken off
+the scores before; together the negatives are scored once an anchor and not once a pair.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.masking import Number, log_sum_exp
+
+
+def logistic_pairs(
+    positive: Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where_positive: Bool[Array, "m p"],
+    where: Bool[Array, "m p n"] | None = None,
+    *,
+    weight: Number = 1.0,
+) -> Float[Array, " m"]:
+    """Return the logistic losses of each anchor, in nats, summed over its positives.
+
+    L = sum_p [ -log sigma(s_p) - w sum_n log sigma(-s_n) ]
+
+    With w = k / n, the n negatives stand for k in every pair: the expectation is that of k own
+    draws, whatever n is, so that many anchors can share a large sample. Any other w sets the
+    ratio of negatives to positives.
+
+    Args:
+      positive: scores of the positives, corrected as the objective asks.
+      negatives: scores of the negatives, corrected.
+      where_positive: which positives are there; the others may hold NaN.
+      where: which negatives count for which positive; all by default.
+      weight: w.
+
+    >>> two = jnp.ones((1, 2), bool)
+    >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
+    Array([8.], dtype=float32)
+    """
+    positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
+    as_noise = jax.nn.softplus(negatives.astype(jnp.float32))
+    if where is None:
+        noise = as_noise.sum(-1) * where_positive.sum(-1)
+    else:
+        noise = jnp.where(where & where_positive[..., None], as_noise[:, None], 0.0).sum((1, 2))
+    data = jnp.where(where_positive, jax.nn.softplus(-positive), 0.0)
+    return data.sum(-1) + weight * noise
+
+
+def softmax_pairs(
+    positive: Float[Array, "m p"],
+    negatives: Float[Array, "m n"],
+    where_positive: Bool[Array, "m p"],
+    where: Bool[Array, "m p n"] | None = None,
+) -> Float[Array, " m"]:
+    """Return the softmax losses of each anchor, in nats, summed over its positives.
+
+    L = sum_p [ log(e^s_p + sum_n e^s_n) - s_p ]: no positive is another's negative.
+
+    Args:
+      positive: scores of the positives, corrected as the objective asks.
+      negatives: scores of the negatives, corrected.
+      where_positive: which positives are there; the others may hold NaN.
+      where: which negatives count for which positive; all by default.
+
+    >>> two = jnp.ones((1, 2), bool)
+    >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
+    Array([4.], dtype=float32)
+    """
+    positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
+    negatives = negatives.astype(jnp.float32)
+    if where is None:
+        rest = log_sum_exp(negatives, jnp.ones(negatives.shape, bool))[:, None]
+        loss = jnp.logaddexp(positive, rest) - positive
+    else:
+        m, p, n = where.shape
+        rows = jnp.broadcast_to(negatives[:, None], where.shape).reshape(m * p, n)
+        rest = log_sum_exp(rows, where.reshape(m * p, n)).reshape(m, p)
+        some = where.any(-1)
+        loss = jnp.where(some, jnp.logaddexp(positive, jnp.where(some, rest, 0.0)) - positive, 0.0)
+    return jnp.where(where_positive, loss, 0.0).sum(-1)

@@ -1,0 +1,184 @@
+"""Models of words: what the words about a place say of it, as pure functions of rows of tables.
+
+All read a slice of text, (t + 2 r) words with a margin of r on either side, and make of the rows of
+the input table one vector h (t, h) a place; the score of word v there is h . output_v + bias_v.
+
+    skip_gram  h is the row of the word itself; its neighbours are to be told (Mikolov et al. 2013)
+    cbow       the mean of the neighbours' rows (Mikolov et al. 2013)
+    vlbl       sum_i a_i * row_(-i) over the words before (Mnih & Kavukcuoglu 2013, eq. 4)
+    lbl        sum_i row_(-i) A_i, A_i matrices (Mnih & Hinton 2007)
+    nplm       tanh of a linear layer of the rows before, side by side (Bengio et al. 2003)
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from cpc.types import PyTree, UserError
+
+
+class WordModel(NamedTuple):
+    """A model of words; made by `word_model`."""
+
+    name: str
+    reach: int
+    """How far it looks: words on either side, or before."""
+    is_causal: bool
+    """Whether it sees only what stands before, and so is a language model."""
+    predicts_neighbours: bool
+    """Whether the neighbours are the labels, as of skip-gram, not the word itself."""
+    init: Callable[[Array, int], PyTree]
+    """init(rng, num_words) -> {"tables": {"input", "output", "bias"}, "dense": ...}."""
+    encode: Callable[[Array, Array, PyTree], Array]
+    """encode(rows (t + 2 r, d), sees (t, 2 r + 1), dense) -> h (t, h); `sees` says which of the
+    words from r before to r after count."""
+
+
+#: Names of the models.
+MODELS = ("skip_gram", "cbow", "vlbl", "lbl", "nplm")
+
+
+def word_model(name: str, width: int, reach: int, hidden: int = 0) -> WordModel:
+    """Return a model.
+
+    Args:
+        name: one of `MODELS`.
+        width: of the input rows.
+        reach: words on either side; of language models, words before.
+        hidden: width of NPLM's hidden layer, and so of its output rows; `width` by default.
+
+    Raises:
+        UserError: there is no such model; no width or reach.
+
+    >>> word_model("nplm", 16, 4, 32).is_causal
+    True
+    """
+    if name not in MODELS:
+        raise UserError(f"there is no model {name!r}: choose one of {', '.join(MODELS)}")
+    if min(width, reach) < 1:
+        raise UserError(f"width is {width} and reach {reach}: both must be 1 or more")
+    hidden = (hidden or width) if name == "nplm" else width
+    is_causal = name in ("vlbl", "lbl", "nplm")
+
+    def init(rng, num_words):
+        keys = jax.random.split(rng, 3)
+        small = jax.random.uniform(keys[0], (num_words, width), minval=-0.5, maxval=0.5)
+        scale = 1.0 if name == "nplm" else 1 / width
+        tables = {
+            "input": small * (scale if not is_causal else 0.2),
+            "output": jnp.zeros((num_words, hidden)),
+            "bias": jnp.zeros(num_words),
+        }
+        return {"tables": tables, "dense": init_dense(keys[1])}
+
+    def init_dense(rng):
+        if name == "vlbl":
+            return {"position": jnp.full((reach, width), 1 / reach)}
+        if name == "lbl":
+            return {"position": jnp.broadcast_to(jnp.eye(width) / reach, (reach, width, width))}
+        if name == "nplm":
+            matrix = jax.random.normal(rng, (reach * width, hidden)) / (reach * width) ** 0.5
+            return {"kernel": matrix, "bias": jnp.zeros(hidden)}
+        return {}
+
+    def encode(rows, sees, dense):
+        t = len(sees)
+        if name == "skip_gram":
+            return rows[reach : reach + t]
+        if name == "cbow":
+            total = banded_sum(rows, sees.at[:, reach].set(False))
+            return total / jnp.maximum(sees.sum(-1) - sees[:, reach], 1)[:, None]
+        before = jnp.stack([rows[reach - i : reach - i + t] for i in range(1, reach + 1)], 1)
+        there = sees[:, reach - 1 :: -1] if reach > 1 else sees[:, :1]
+        before = jnp.where(there[..., None], before, 0.0)
+        if name == "vlbl":
+            return jnp.einsum("tid,id->td", before, dense["position"])
+        if name == "lbl":
+            return jnp.einsum("tid,ide->te", before, dense["position"])
+        return jnp.tanh(before.reshape(t, -1) @ dense["kernel"] + dense["bias"])
+
+    return WordModel(name, reach, is_causal, name == "skip_gram", init, encode)
+
+
+def look(
+    words: Int[Array, " s"], sentence: Int[Array, " s"], reach: int, near: Any = None
+) -> Bool[Array, "t w"]:
+    """Return which words from r before to r after each place are there and of its sentence.
+
+    Args:
+        words: (t + 2 r) ids; -1 where there is no word.
+        sentence: its number, of each word.
+        reach: r.
+        near: (t,) how far each place looks, up to r; all of r by default.
+
+    >>> words = jnp.array([-1, 5, 6, 7, -1])
+    >>> look(words, jnp.array([-1, 0, 0, 1, -1]), 1)
+    Array([[False,  True,  True],
+           [ True,  True, False],
+           [False,  True, False]], dtype=bool)
+    """
+    t = len(words) - 2 * reach
+    here = sentence[reach : reach + t]
+    offsets = range(-reach, reach + 1)
+    sees = jnp.stack(
+        [
+            (sentence[reach + i : reach + i + t] == here) & (words[reach + i : reach + i + t] >= 0)
+            for i in offsets
+        ],
+        1,
+    )
+    sees &= (words[reach : reach + t] >= 0)[:, None]
+    if near is not None:
+        sees &= jnp.abs(jnp.arange(-reach, reach + 1)) <= near[:, None]
+    return sees
+
+
+def spans(x: Array, block: int, reach: int) -> Array:
+    """Return overlapping slices (t / block, block + 2 r, ...) of (t + 2 r, ...).
+
+    >>> spans(jnp.arange(6), 2, 1)
+    Array([[0, 1, 2, 3],
+           [2, 3, 4, 5]], dtype=int32)
+    """
+    t, wide = len(x) - 2 * reach, block + 2 * reach
+    if block >= 2 * reach:  # a reshape, and the beginning of the next
+        rest = jnp.zeros((block - 2 * reach, *x.shape[1:]), x.dtype)
+        blocks = jnp.concatenate([x, rest]).reshape(-1, block, *x.shape[1:])
+        return jnp.concatenate([blocks[:-1], blocks[1:, : 2 * reach]], 1)
+    return jnp.stack([x[i : i + wide] for i in range(0, t, block)])
+
+
+def band(sees: Bool[Array, "t w"], block: int) -> Bool[Array, "g block e"]:
+    """Return `sees` as a mask over the words of each block's span.
+
+    >>> band(jnp.ones((2, 3), bool), 2)[0].astype(int)
+    Array([[1, 1, 1, 0],
+           [0, 1, 1, 1]], dtype=int32)
+    """
+    t, w = sees.shape
+    rows = jnp.pad(sees.reshape(t // block, block, w), ((0, 0), (0, 0), (0, block)))
+    # Rows one longer than the span: laid end to end, each is moved by its own number.
+    flat = rows.reshape(t // block, -1)[:, : block * (w + block - 1)]
+    return flat.reshape(t // block, block, w + block - 1)
+
+
+def block_size(t: int, reach: int) -> int:
+    """Return how many places are scored against one span: a small divisor of t above 2 r.
+
+    >>> block_size(1024, 5), block_size(6, 5)
+    (16, 6)
+    """
+    fits = [size for size in range(1, t + 1) if t % size == 0 and size >= 2 * reach]
+    return fits[0] if fits else t
+
+
+def banded_sum(rows: Float[Array, "s d"], sees: Bool[Array, "t w"]) -> Float[Array, "t d"]:
+    """Return for each place the sum of the rows that it sees."""
+    t, reach = len(sees), sees.shape[1] // 2
+    block = block_size(t, reach)
+    weights = band(sees, block).astype(rows.dtype)
+    total = jnp.einsum("gce,ged->gcd", weights, spans(rows, block, reach))
+    return total.reshape(t, -1)

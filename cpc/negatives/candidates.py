@@ -1,0 +1,229 @@
+"""Candidate samplers as TensorFlow has them: ids, and how often each was to be expected.
+
+A sampler is `sample(rng, labels, num) -> Sampled`; `cpc.losses.candidate_sampling` takes one. What
+is expected is Q = K q of independent draws, and 1 - (1 - q)^tries where each class is drawn once.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Num
+
+from cpc.negatives.alias import AliasTable, alias_table, draw, draw_unique
+from cpc.negatives.noise import log_uniform, probabilities, uniform, unigram
+from cpc.negatives.samplers import draw_by_units
+from cpc.types import ArrayLike, UserError
+
+
+class Sampled(NamedTuple):
+    """A sample of classes that all anchors share, in the order of TensorFlow's sampled_values."""
+
+    ids: Int[Array, " n"]
+    true_expected_count: Float[Array, "m p"]
+    sampled_expected_count: Float[Array, " n"]
+
+
+#: sample(rng, labels (m, p), num) -> Sampled.
+Sampler: TypeAlias = Callable[[Array, Array, int], Sampled]
+
+
+def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sampler:
+    """Return a sampler of classes in proportion to their weights.
+
+    Args:
+        weights: of all classes, such as `unigram(counts, 0.75)`.
+        unique: whether each class is drawn once; TensorFlow's default.
+
+    Raises:
+        UserError: as `probabilities`; more distinct classes asked for than there are.
+
+    >>> sampled = fixed_sampler(np.ones(4))(jax.random.key(0), jnp.zeros((1, 1), int), 4)
+    >>> sorted(sampled.ids.tolist())
+    [0, 1, 2, 3]
+    """
+    q = probabilities(weights)
+    table = AliasTable(*map(jnp.asarray, alias_table(q)))
+    known = jnp.asarray(q, jnp.float32)
+
+    def sample(rng, labels, num):
+        if unique:
+            check_distinct(num, int((q > 0).sum()))
+            ids, tries = draw_unique(rng, table, num)
+        else:
+            ids, tries = draw(rng, table, (num,)), num
+        return Sampled(ids, expect(known[labels], tries, unique), expect(known[ids], tries, unique))
+
+    return sample
+
+
+def uniform_sampler(num_classes: int, *, unique: bool = True) -> Sampler:
+    """Return a sampler of all classes alike (TensorFlow's uniform_candidate_sampler)."""
+    return fixed_sampler(uniform(num_classes), unique=unique)
+
+
+def log_uniform_sampler(num_classes: int, *, unique: bool = True) -> Sampler:
+    """Return a Zipfian sampler of classes sorted by falling frequency (TensorFlow's default)."""
+    return fixed_sampler(log_uniform(num_classes), unique=unique)
+
+
+def unigram_sampler(
+    counts: Num[ArrayLike, "..."], alpha: float | int = 0.75, *, unique: bool = True
+) -> Sampler:
+    """Return a sampler by frequency^alpha (fixed_unigram, which calls alpha distortion)."""
+    return fixed_sampler(unigram(counts, alpha), unique=unique)
+
+
+def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
+    """Return a sampler by frequencies seen so far, with repeats (learned_unigram).
+
+    The counts are carried by whoever trains: one each to begin with, and `observe` at each step.
+    They must sum to less than 2^31.
+
+    >>> counts = observe(jnp.ones(3, int), jnp.array([[2], [2]]))
+    >>> learned_unigram_sampler(counts)(jax.random.key(0), jnp.array([[2]]), 5).true_expected_count
+    Array([[3.]], dtype=float32)
+    """
+    q = counts / counts.sum()
+
+    def sample(rng, labels, num):
+        ids, _ = draw_by_units(rng, counts[None].astype(jnp.int32), num)
+        return Sampled(ids[0], num * q[labels], num * q[ids[0]])
+
+    return sample
+
+
+def observe(counts: Int[Array, " v"], labels: Int[Array, "..."]) -> Int[Array, " v"]:
+    """Return the counts of a learned unigram after more labels; those of -1 are passed over."""
+    labels = labels.ravel()
+    return counts.at[labels].add((labels >= 0).astype(counts.dtype), mode="drop")
+
+
+def expect(q: Array, tries: Array | int, unique: bool) -> Array:
+    """Return Q, the expected count, from the chance of one draw."""
+    tries = jnp.asarray(tries, jnp.float32)
+    return -jnp.expm1(tries * jnp.log1p(-q)) if unique else tries * q
+
+
+def check_distinct(num: int, possible: int) -> None:
+    """Refuse more distinct draws than there are classes.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    if num > possible:
+        raise UserError(
+            f"{num} distinct classes are to be drawn, but only {possible} can be: draw fewer, or "
+            "with repeats"
+        )
+
+
+class Bigrams(NamedTuple):
+    """Noise that follows the word before: q(w|c) = (1 - b) n(c, w) / n(c) + b u(w)."""
+
+    starts: Int[ArrayLike, " v1"]
+    """Where the followers of each word begin, and their end."""
+    followers: Int[ArrayLike, " f"]
+    """Of each word, rising."""
+    upto: Int[ArrayLike, " f"]
+    """Running counts of the followers of each word."""
+    table: AliasTable
+    """Of u."""
+    log_u: Float[ArrayLike, " v"]
+    backoff: float
+    """b; contexts without followers are left to u alone."""
+
+
+def bigrams(
+    words: Int[np.ndarray, " n"],
+    weights: Float[np.ndarray, " v"],
+    backoff: float = 0.2,
+    is_start: np.ndarray | None = None,
+) -> Bigrams:
+    """Return the bigram noise of a text.
+
+    Args:
+        words: ids, in order.
+        weights: u, of all words.
+        backoff: b, above 0 so that every word can be drawn everywhere.
+        is_start: which words begin a sentence, and so follow nothing.
+
+    Raises:
+        UserError: a backoff outside (0, 1].
+
+    >>> noise = bigrams(np.array([0, 1, 0, 1, 0, 2]), np.ones(3) / 3, 0.5)
+    >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)
+    Array([[0.]], dtype=float32)
+    """
+    if not 0 < backoff <= 1:
+        raise UserError(
+            f"the backoff of the bigram noise is {backoff}: it must be above 0, up to 1"
+        )
+    num = len(weights)
+    first, second = words[:-1].astype(np.int64), words[1:].astype(np.int64)
+    if is_start is not None:
+        first, second = first[~is_start[1:]], second[~is_start[1:]]
+    pairs, counts = np.unique(first * num + second, return_counts=True)
+    starts = np.searchsorted(pairs, np.arange(num + 1) * num).astype(np.int32)
+    total = np.concatenate([[0], np.cumsum(counts)])
+    upto = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
+    return Bigrams(
+        *(jnp.asarray(x, jnp.int32) for x in (starts, pairs % num, upto)),
+        table=AliasTable(*map(jnp.asarray, alias_table(weights))),
+        log_u=jnp.log(jnp.asarray(weights, jnp.float32)),
+        backoff=backoff,
+    )
+
+
+def draw_bigrams(
+    rng: Array, noise: Bigrams, context: Int[Array, " m"], num: int
+) -> Int[Array, "m n"]:
+    """Return draws for each context word; -1 is no word, whose noise is u."""
+    which, where, of = jax.random.split(rng, 3)
+    start, end = _segment(noise, context)
+    total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
+    shape = len(context), num
+    place = jax.random.randint(where, shape, 0, jnp.maximum(total, 1)[:, None])
+    found = _search(noise.upto, start[:, None], end[:, None], place + 1)
+    follows = noise.followers[jnp.minimum(found, len(noise.followers) - 1)]
+    falls_back = (jax.random.uniform(which, shape) < noise.backoff) | (total == 0)[:, None]
+    return jnp.where(falls_back, draw(of, noise.table, shape), follows)
+
+
+def bigram_log_q(
+    noise: Bigrams, context: Int[Array, " m"], words: Int[Array, "m n"]
+) -> Float[Array, "m n"]:
+    """Return log q(w|c) of words, each row by its context."""
+    start, end = _segment(noise, context)
+    last = len(noise.followers) - 1
+    found = _search(noise.followers, start[:, None], end[:, None], words)
+    inside = (found < end[:, None]) & (noise.followers[jnp.minimum(found, last)] == words)
+    before = jnp.where(found > start[:, None], noise.upto[jnp.clip(found - 1, 0, last)], 0)
+    count = jnp.where(inside, noise.upto[jnp.minimum(found, last)] - before, 0)
+    total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)[:, None]
+    share = jnp.where(total > 0, noise.backoff, 1.0)
+    return jnp.log(
+        (1 - share) * count / jnp.maximum(total, 1) + share * jnp.exp(noise.log_u[words])
+    )
+
+
+def _segment(noise, context):
+    safe = jnp.maximum(context, 0)
+    start = noise.starts[safe]
+    return start, jnp.where(context >= 0, noise.starts[safe + 1], start)
+
+
+def _search(values, start, end, wanted):
+    """Return the first place of start..end whose value is not below what is wanted, else end."""
+    low = jnp.broadcast_to(start, wanted.shape)
+    high = jnp.broadcast_to(end, wanted.shape)
+    for _ in range(max(len(values), 1).bit_length()):
+        middle = (low + high) // 2
+        below = values[jnp.minimum(middle, len(values) - 1)] < wanted
+        low, high = (
+            jnp.where((low < high) & below, middle + 1, low),
+            jnp.where((low < high) & ~below, middle, high),
+        )
+    return low

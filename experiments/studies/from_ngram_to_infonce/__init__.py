@@ -1,0 +1,1 @@
+"""The way from n-grams over noise-contrastive estimation to InfoNCE, figure by figure."""

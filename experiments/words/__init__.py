@@ -1,0 +1,1 @@
+"""Words: one experiment, all objectives, from maximum likelihood to InfoNCE."""

@@ -1,0 +1,91 @@
+"""The page of a run of words: the loss, the scores, neighbours, a map of the vectors."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from cpc.files import read_object
+from cpc.report.draw import BLUE, INK, label, make_figure
+from cpc.report.engine import Figure, Section, Table, write_page
+from cpc.report.run_page import command_sentences, provenance
+from cpc.results import read_run, read_scores
+
+
+def write_words_report(workdir: str | Path) -> Path:
+    """Write report.html and figures/*.png of a run of words."""
+    workdir = Path(workdir)
+    run = read_run(workdir)
+    objective, model = run.config.get("objective", {}), run.config.get("model", {})
+    scores = read_scores(workdir / "probes")
+    figures = [] if run.train.empty else [Figure("loss", loss_figure(run.train), "Loss", LOSS)]
+    if drawn := map_figure(workdir):
+        figures.append(Figure("map", drawn, "The 300 most frequent words", MAP))
+    tables = [table for table in (score_table(scores), neighbour_table(workdir)) if table]
+    lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
+    return write_page(
+        workdir,
+        "report",
+        "Words",
+        f"{lead}: {workdir.resolve()}",
+        sections=[
+            Section("", run.problems),
+            Section("What it knows", tables=tables),
+            Section("Figures", figures=figures),
+            Section(
+                "How it was made",
+                command_sentences(run.environment),
+                details=provenance(run.environment, run.config),
+            ),
+        ],
+    )
+
+
+LOSS = "Nats of a pair, as the objective has them; losses of different objectives do not compare."
+MAP = "The two axes of greatest variance of the input vectors."
+
+
+def loss_figure(train):
+    """Draw the loss over the words gone through."""
+    figure, (axes,) = make_figure(1, row_height=3.2)
+    axes.plot(train.words / 1e6, train.loss, color=BLUE, linewidth=1.4)
+    label(axes, "millions of words", "nats a pair", "")
+    return figure
+
+
+def map_figure(workdir):
+    """Draw the words where their vectors are; None if the run did not get so far."""
+    found = read_object(workdir / "map.json", [])
+    if not found:
+        return None
+    figure, (axes,) = make_figure(1, row_height=6.5)
+    for (x, y), word in list(zip(found["xy"], found["words"], strict=True))[::2]:
+        axes.text(x, y, word, fontsize=7, color=INK, ha="center", va="center")
+    xs, ys = zip(*found["xy"], strict=True)
+    axes.set_xlim(min(xs), max(xs))
+    axes.set_ylim(min(ys), max(ys))
+    label(axes, "first axis", "second axis", "")
+    return figure
+
+
+def score_table(scores):
+    """Return the scores, a row each."""
+    rows = [
+        {
+            "of": score.task, "on": score.data, "by": score.method, "value": score.value,
+            "interval": "" if score.low is None else f"[{score.low:.3g}, {score.high:.3g}]",
+            "metric": score.metric, "n": score.num_test, "note": score.setting,
+        }
+        for score in scores
+    ]  # fmt: skip
+    return (
+        Table("Scores", pd.DataFrame(rows), "95 % intervals.", {"value": ".4g"}) if rows else None
+    )
+
+
+def neighbour_table(workdir):
+    """Return the nearest words of a few."""
+    found = read_object(workdir / "neighbours.json", [])
+    if not found:
+        return None
+    rows = [{"word": word, "nearest": ", ".join(near)} for word, near in found.items()]
+    return Table("Nearest words by cosine", pd.DataFrame(rows))

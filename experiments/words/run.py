@@ -1,0 +1,208 @@
+"""A run of words: text to slices, steps by rows, scores, the page; resumes bit for bit."""
+
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.words import KEYS
+from cpc.data import prefetch
+from cpc.data.text import keep_probabilities
+from cpc.data.words import WordStream, word_stream
+from cpc.files import plain
+from cpc.models.words import WordModel, word_model
+from cpc.results import print_scores, write_scores
+from cpc.results.scores import read_records
+from cpc.train import (
+    ProgressWriter,
+    TrainState,
+    fit,
+    init_row_state,
+    is_first,
+    jit_step,
+    make_mesh,
+    make_row_launch,
+    make_row_step,
+    replicate,
+)
+from cpc.types import UserError
+from experiments.command import cli, cluster
+from experiments.command.config import Config, check_config
+from experiments.command.run_dir import open_run, write_skipped
+from experiments.training import open_training
+from experiments.words import step as steps
+from experiments.words.noise import Noise, make_noise
+from experiments.words.text import Text, load_text
+
+
+class Trained(NamedTuple):
+    """What a run makes of a text."""
+
+    config: Config
+    text: Text
+    model: WordModel
+    noise: Noise
+    stream: WordStream
+    state: TrainState
+    launch: Callable[[TrainState, Any], TrainState]
+
+
+def check(config: Config) -> None:
+    """Check all of a config that needs no data."""
+    check_config(config, KEYS)
+    make_model(config)
+    steps.check(config)
+
+
+def make_model(config: Config) -> WordModel:
+    """Return the model of a config."""
+    model = config.model
+    return word_model(model.name, model.width, model.reach, model.hidden)
+
+
+def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> Trained:
+    """Return all that a run needs before its first step.
+
+    Raises:
+        UserError: a vocabulary of one word, a noise that the vocabulary cannot feed.
+    """
+    corpus, counts = text.train, text.train.vocabulary.counts
+    if (counts > 0).sum() < 2:
+        raise UserError(
+            "the vocabulary has one word: lower data.min_count, or give a text of more words"
+        )
+    model, threshold = make_model(config), config.data.subsample
+    keep = keep_probabilities(counts, threshold) if threshold else np.ones(len(counts))
+    if not model.is_causal:  # to a language model the unknown word is one like others
+        keep[0], counts = 0.0, np.where(np.arange(len(counts)) == 0, 0, counts)
+    stream = word_stream(
+        corpus.tokens,
+        corpus.sentence_starts,
+        keep,
+        seed=config.seed,
+        steps=config.steps_per_launch,
+        positions=config.data.positions,
+        margin=model.reach,
+    )
+    is_start = np.zeros(len(corpus.tokens) + 1, bool)
+    is_start[corpus.sentence_starts] = True
+    # Words of the batch come as they are thinned out.
+    frequency = counts * keep if config.objective.noise == "batch" else counts
+    noise = make_noise(config.objective, frequency, corpus.tokens, is_start[:-1])
+    root = jax.random.key(config.seed)
+    log_unigram = np.log(np.maximum(counts, 0.5) / counts.sum())
+    params, extra = steps.init(config, model, noise, log_unigram, jax.random.fold_in(root, 0))
+    num_steps = config.epochs * stream.per_epoch * config.steps_per_launch
+
+    def learning_rate(step):
+        return config.optim.learning_rate * jnp.maximum(1 - step / num_steps, 1e-4)
+
+    choose, loss_fn = steps.make(config, model, noise)
+    zeros = dict.fromkeys(("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(()))
+    rule, rng = config.optim.rule, jax.random.fold_in(root, 1)
+    state = init_row_state(params, extra, rule, rng, zeros)
+    step = make_row_step(choose, loss_fn, learning_rate, rule)
+    if mesh is not None:
+        state = replicate(state, mesh)
+    return Trained(
+        config, text, model, noise, stream, state, jit_step(make_row_launch(step), state)
+    )
+
+
+def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[TrainState, str]:
+    """Train to the end or to a signal; returns the state, and the signal's name."""
+    config, stream = run.config, run.stream
+    per_launch = config.steps_per_launch
+    num_launches = config.epochs * stream.per_epoch
+    words_per_step = stream.words_per_launch / per_launch
+
+    def batches(first):
+        return prefetch(
+            lambda launch: replicate(stream.launch(launch), mesh),
+            first // per_launch,
+            num_launches,
+            num_threads=config.data.num_threads,
+        )
+
+    console = ProgressWriter(
+        num_launches * per_launch, ("loss", "pairs"), (words_per_step / 1000, "k words")
+    )
+    seconds = seconds_recorded(folder) if is_first() else 0.0
+    with open_training(folder, run.state, console) as (state, checkpoint, writers, stop):
+        state, reason = fit(
+            state,
+            run.launch,
+            batches,
+            num_steps=num_launches * per_launch,
+            summarize=make_summary(words_per_step, seconds),
+            log_every=config.log_launches * per_launch,
+            checkpoint=checkpoint,
+            save_every=config.save_launches * per_launch,
+            writers=writers,
+            stop=stop,
+            steps_in_flight=2,
+            steps_per_launch=per_launch,
+            metadata={"config": plain(config)},
+        )
+    return state, reason
+
+
+def make_summary(
+    words_per_step: float, seconds_before: float
+) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
+    """Turn the sums of a window of steps into its record."""
+    begin = time.time() - seconds_before
+
+    def summarize(sums, step):
+        num = max(float(sums["steps"]), 1.0)
+        return {
+            "loss": float(sums["loss_of_pairs"]) / max(float(sums["pairs"]), 1.0),
+            "pairs": float(sums["pairs"]) / num,
+            "gradient_norm": float(sums["gradient_norm"]) / num,
+            "proposal_loss": float(sums["proposal_loss"]) / max(float(sums["pairs"]), 1.0),
+            "words": step * words_per_step,
+            "seconds": time.time() - begin,
+        }
+
+    return summarize
+
+
+def seconds_recorded(workdir: pathlib.Path) -> float:
+    """Return how long the run has trained so far, before this start."""
+    records = read_records(workdir, [])
+    return max((record.get("seconds") or 0.0 for record in records), default=0.0)
+
+
+def run(config: Config, workdir: str | None, device: str = "auto") -> None:
+    """Check the config, read the text, train, evaluate, write the page."""
+    check(config)
+    # One device: a step is too small for its rows to be worth sending about.
+    mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
+    with open_run(workdir, config, KEYS, mesh) as folder:
+        text = cluster.load_in_turn(lambda: load_text(config.data, config.seed, print))
+        write_skipped(folder, text.train.skipped)
+        trained = make(config, text, mesh)
+        state, reason = train(trained, folder, mesh)
+        if reason:
+            print(f"stopped by {reason}; to resume: {cli.command_line()}")
+            return
+        if is_first():
+            finish(trained._replace(state=state), folder)
+
+
+def finish(trained: Trained, folder: pathlib.Path) -> None:
+    """Write scores, vectors and the page."""
+    from experiments.words.evaluate import evaluate, write_vectors
+    from experiments.words.page import write_words_report
+
+    try:
+        scores, shown = evaluate(trained, print)
+        write_scores(folder / "probes", scores)
+        write_vectors(folder, trained, shown)
+        print_scores(scores)
+    finally:
+        print(f"report: {write_words_report(folder)}")

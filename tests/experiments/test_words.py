@@ -1,0 +1,304 @@
+"""Words from end to end: each objective at its optimum, each switch, resume, mistakes."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs.keys import make_config
+from configs.words import KEYS
+from cpc.data.text import Corpus, Vocabulary
+from cpc.negatives import unigram
+from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.words import evaluate, run
+from experiments.words.text import Text, synthetic
+
+V = 6
+#: Of a language model that can be exact: a score of its own for each pair of words.
+EXACT = {
+    "epochs": 10,
+    "steps_per_launch": 40,
+    "data.subsample": 0.0,
+    "data.positions": 256,
+    "model.name": "vlbl",
+    "model.width": 8,
+    "model.reach": 1,
+    "model.bias": "unigram",
+    "model.reduce": False,
+    "objective.share": 0,
+    "objective.draws": 64,
+    "objective.alpha": 1.0,
+    "optim.rule": "adagrad",
+    "optim.learning_rate": 0.3,
+}
+
+
+@functools.cache
+def chain():
+    """A Markov chain's 10,000 words, the most frequent first; and how often each pair is there."""
+    rng = np.random.default_rng(0)
+    follows = rng.dirichlet(np.full(V - 1, 0.7), size=V - 1)
+    tokens = [0]
+    for _ in range(10_000):
+        tokens.append(rng.choice(V - 1, p=follows[tokens[-1]]))
+    tokens = np.array(tokens)
+    order = np.argsort(-np.bincount(tokens, minlength=V - 1))
+    tokens = (np.argsort(order)[tokens] + 1).astype(np.int32)
+    counts = np.bincount(tokens, minlength=V)
+    words = tuple(f"w{i}" for i in range(V))
+    corpus = Corpus(
+        tokens, np.array([0, len(tokens)]), np.array([0, 1]), Vocabulary(words, counts), []
+    )
+    pairs = np.zeros((V, V))
+    np.add.at(pairs, (tokens[:-1], tokens[1:]), 1)
+    return corpus, pairs
+
+
+def settings(**given):
+    return {name.replace("__", "."): value for name, value in given.items()}
+
+
+@functools.cache
+def fitted(given=(), seed=0):
+    corpus, _ = chain()
+    config = with_settings(make_config(KEYS), {**EXACT, **dict(given), "seed": seed})
+    run.check(config)
+    made = run.make(config, Text(corpus, corpus))
+    state = made.state
+    for i in range(config.epochs * made.stream.per_epoch):
+        state = made.launch(state, made.stream.launch(i))
+    return made._replace(state=state)
+
+
+def told(trained):
+    corpus, _ = chain()
+    log_p, log_z, _ = evaluate.tell(trained, corpus.tokens, corpus.sentence_starts)
+    return float(np.exp(-log_p.mean())), log_z
+
+
+def best_perplexity():
+    _, pairs = chain()
+    p = pairs / np.maximum(pairs.sum(1, keepdims=True), 1)
+    return np.exp(-(pairs[pairs > 0] * np.log(p[pairs > 0])).sum() / pairs.sum())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": "full_softmax"},
+        {"name": "nce", "noise": "uniform"},
+        {"name": "ranking_nce", "draws": 4, "share": 1},
+        {"name": "info_nce", "noise": "batch", "share": 32},
+        {"name": "sampled_softmax", "subtract_log_q": False},
+        {"name": "negative_sampling"},
+        {"name": "sampled_logistic", "remove_hits": True},
+        {"name": "ranking_nce", "noise": "bigram", "share": 1, "draws": 8},
+        {"name": "nce", "noise": "proposal", "share": 1, "draws": 8, "k": 8},
+        {"name": "nce", "noise": "learned_unigram", "log_z": "learned"},
+    ],
+    ids=lambda given: "-".join(map(str, given.values())),
+)
+def test_each_objective_ends_at_the_optimum_of_likelihood(given):
+    """log p is read off as `log_p_scores` says; nothing is better than the pairs' frequencies."""
+    trained = fitted(tuple({f"objective.{k}": v for k, v in given.items()}.items()))
+    perplexity, log_z = told(trained)
+    best = best_perplexity()
+    assert best - 1e-3 <= perplexity <= 1.01 * best
+    if given["name"] == "nce":  # the partition is 1 without being asked
+        assert abs(log_z.mean()) < 0.05
+        assert log_z.std() < 0.1
+
+
+def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probability():
+    trained = fitted((("objective.name", "info_nce"), ("objective.noise", "batch"),
+                      ("objective.share", 32), ("objective.subtract_log_q", False)))  # fmt: skip
+    assert told(trained)[0] <= 1.01 * best_perplexity()  # read off as a ratio
+    wrong = trained.config.copy_and_resolve_references()
+    wrong.objective.subtract_log_q = True
+    assert told(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
+
+
+def test_skip_gram_with_negative_sampling_reaches_pmi_less_log_k():
+    """Levy & Goldberg 2014, section 3, with the window's own marginals."""
+    trained = fitted((("model.name", "skip_gram"), ("model.bias", "none"), ("epochs", 15)))
+    tables = jax.device_get(trained.state.params["tables"])
+    scores = (tables["input"] @ tables["output"].T)[1:, 1:]
+    corpus, pairs = chain()
+    both = (pairs + pairs.T)[1:, 1:]
+    both /= both.sum()
+    q = unigram(np.bincount(corpus.tokens, minlength=V), 1.0)[1:]
+    want = np.log(both / both.sum(1, keepdims=True) / q) - np.log(5)
+    weight = both > 0.005
+    np.testing.assert_allclose(scores[weight], want[weight], atol=0.12)
+
+
+def made_with(**given):
+    corpus, _ = chain()
+    config = with_settings(make_config(KEYS), {**EXACT, **settings(**given)})
+    run.check(config)
+    return run.make(config, Text(corpus, corpus))
+
+
+def loss_of(made, rng=0):
+    """Loss and gradient of the first step, at parameters that are not all zero."""
+    from experiments.words import step
+
+    choose, loss_fn = step.make(made.config, made.model, made.noise)
+    key = jax.random.key(rng)
+    params = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(key, x.shape), made.state.params)
+    batch = jax.tree.map(lambda x: jnp.asarray(x[0]), made.stream.launch(0))
+    places, ids = choose(params, made.state.extra, batch, key)
+
+    def loss(params):
+        rows = {n: t if ids[n] is None else t[ids[n]] for n, t in params["tables"].items()}
+        parts = {"tables": rows, "dense": params["dense"]}
+        return loss_fn(parts, made.state.extra, batch, places)[0]
+
+    return jax.value_and_grad(loss)(params), places, params, batch
+
+
+@pytest.mark.parametrize("name", ["negative_sampling", "nce", "sampled_softmax", "ranking_nce"])
+@pytest.mark.parametrize("remove", [False, True])
+def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
+    made = made_with(model__name="skip_gram", model__reach=2, model__bias="unigram",
+                     objective__name=name, objective__remove_hits=remove, objective__k=3,
+                     objective__share=8, objective__draws=4, data__positions=16)  # fmt: skip
+    (got, _), places, params, batch = loss_of(made)
+    tables = jax.tree.map(lambda x: np.asarray(x, np.float64), params["tables"])
+    corpus, _ = chain()
+    log_q = np.log(np.maximum(unigram(np.bincount(corpus.tokens, minlength=V), 1.0), 1e-30))
+    words = np.asarray(batch["tokens"])
+    total = 0.0
+    for i in range(16):
+        center = words[2 + i]
+        drawn = np.asarray(places.drawn)[i // 8]
+        for j in (-2, -1, 1, 2):
+            label = words[2 + i + j]
+            if center < 0 or label < 0:
+                continue
+            corrected = name != "negative_sampling"
+            constant = np.log(3.0) if name == "nce" else 0.0
+
+            def score(word, center=center, corrected=corrected, constant=constant):
+                own = tables["input"][center] @ tables["output"][word] + tables["bias"][word]
+                return own - corrected * (log_q[word] + constant)
+
+            noise = np.array([score(w) for w in drawn if not (remove and w == label)])
+            if name in ("negative_sampling", "nce"):
+                total += np.logaddexp(0, -score(label)) + 3 / 4 * np.logaddexp(0, noise).sum()
+            elif len(noise):
+                every = np.append(noise, score(label))
+                total += np.logaddexp.reduce(every) - score(label)
+    assert float(got) == pytest.approx(total, rel=1e-4)
+
+
+def test_shared_draws_stand_for_as_many_of_their_own():
+    """The mean over draws of the gradient does not depend on how many places share them."""
+    slopes = []
+    for given in ({"objective__share": 1, "objective__draws": 0},
+                  {"objective__share": 0, "objective__draws": 40}):  # fmt: skip
+        made = made_with(objective__name="nce", objective__k=5, **given, data__positions=64)
+        many = jax.jit(jax.vmap(lambda seed, made=made: grad_of(made, seed)))(jnp.arange(300))
+        slopes.append(np.asarray(many.mean(0)))
+    np.testing.assert_allclose(slopes[0], slopes[1], atol=0.05 * np.abs(slopes[0]).max())
+
+
+def grad_of(made, seed):
+    from experiments.words import step
+
+    choose, loss_fn = step.make(made.config, made.model, made.noise)
+    params = jax.tree.map(lambda x: x + 0.1, made.state.params)
+    batch = jax.tree.map(lambda x: jnp.asarray(x[0]), made.stream.launch(0))
+    places, ids = choose(params, made.state.extra, batch, jax.random.key(seed))
+
+    def loss(output):
+        tables = {**params["tables"], "output": output}
+        rows = {n: t[ids[n]] for n, t in tables.items()}
+        parts = {"tables": rows, "dense": params["dense"]}
+        return loss_fn(parts, made.state.extra, batch, places)[0]
+
+    return jax.grad(loss)(params["tables"]["output"])
+
+
+def quick(**given):
+    return with_settings(
+        make_config(KEYS),
+        {
+            "data.source": "synthetic", "data.positions": 128, "steps_per_launch": 8,
+            "data.subsample": 1e-3, "epochs": 1, "model.width": 8, "log_launches": 2,
+            "save_launches": 3, "evaluate.max_places": 500, "evaluate.similarity": False,
+            **settings(**given),
+        },
+    )  # fmt: skip
+
+
+def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    corpus = synthetic(0, 10_000, 200)
+    monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
+    run.run(quick(objective__noise="learned_unigram"), str(whole), "cpu")
+    fit, calls = run.fit, []
+
+    def stops(*args, stop, **more):
+        calls.append(1)
+        asked = iter(range(10_000))
+        wants = (lambda: "SIGTERM" if next(asked) > 4 else "") if len(calls) == 1 else stop
+        return fit(*args, stop=wants, **more)
+
+    monkeypatch.setattr(run, "fit", stops)
+    for _ in range(2):
+        run.run(quick(objective__noise="learned_unigram"), str(parts), "cpu")
+    assert len(calls) == 2
+    vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
+    np.testing.assert_array_equal(*vectors)
+    losses = [
+        [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        for folder in (whole, parts)
+    ]
+    assert losses[0] == losses[1]
+    assert (parts / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"objective.unique": True, "objective.draws": 9}, "9 distinct classes .* only 5 can be"),
+        ({"objective.noise": "minority", "objective.minority_mass": 0.9}, "out of reach"),
+        ({"objective.noise": "bigram"}, "follows the context"),
+        ({"objective.share": 7}, "must divide data.positions"),
+        ({"objective.noise": "batch"}, "need objective.share above 1 and a softmax"),
+        ({"objective.log_z": "learned"}, "has no log Z"),
+        ({"objective.noise": "proposal", "objective.share": 1, "objective.unique": True},
+         "which the noise proposal cannot"),
+        ({"data.source": "folder"}, "name it by data.path"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_sentence(given, sentence):
+    corpus, _ = chain()
+    config = with_settings(make_config(KEYS), {**EXACT, **given})
+
+    def start():
+        run.check(config)
+        if config.data.source == "folder":
+            run.load_text(config.data, 0, print)
+        run.make(config, Text(corpus, corpus))
+
+    with pytest.raises(UserError, match=sentence):
+        start()
+
+
+def test_a_vocabulary_of_one_word_is_refused():
+    words = Vocabulary(("<unk>", "the"), np.array([0, 50]))
+    corpus = Corpus(np.ones(50, np.int32), np.array([0, 50]), np.array([0, 1]), words, [])
+    with pytest.raises(UserError, match="vocabulary has one word"):
+        run.make(quick(), Text(corpus, corpus))
+
+
+def test_the_synthetic_text_is_a_language():
+    corpus = synthetic(0, 5000, 50)
+    assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
+    assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
