@@ -102,7 +102,9 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
         return config.optim.learning_rate * jnp.maximum(1 - step / num_steps, 1e-4)
 
     choose, loss_fn = steps.make(config, model, noise)
-    zeros = dict.fromkeys(("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(()))
+    zeros: dict[str, Any] = dict.fromkeys(
+        ("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(())
+    )
     rule, rng = config.optim.rule, jax.random.fold_in(root, 1)
     state = init_row_state(params, extra, rule, rng, zeros)
     step = make_row_step(choose, loss_fn, learning_rate, rule)

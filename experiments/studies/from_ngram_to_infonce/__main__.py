@@ -18,8 +18,9 @@ from cpc.files import read_object, seal, write_json
 from experiments.command import cli, cluster, run_dir
 from experiments.nce.__main__ import format_table, is_whole, verdict
 from experiments.nce.findings import Finding
-from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity
+from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity, switches
 from experiments.studies.from_ngram_to_infonce.page import RECORD
+from experiments.words.text import Text
 
 KEYS = {
     "protocol": Key("from_ngram_to_infonce", "what is measured"),
@@ -54,11 +55,21 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
             size((1, 8, 64), (8,)), size(20_000, 8000), size(20, 10)
         ),
         "runaway": lambda: limits.runaway(200),
-        **({} if quick else {"noise_choice": lambda: limits.noise_choice(10_000, 3, range(3))}),
+        "popularity": lambda: switches.popularity(text(), size(4, 2)),
+        **({} if quick else slow_figures(text)),
         "draw_cost": lambda: cost.draw_cost(
             size((100, 10_000, 1_000_000), (100, 100_000)), size(10**6, 10**5), 3
         ),
     }  # fmt: skip
+
+
+def slow_figures(text: Callable[[], Text]) -> dict[str, Callable[[], Finding]]:
+    """Return those that have no small form, as differences need some training to show."""
+    return {
+        "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
+        "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
+        "noise_choice": lambda: limits.noise_choice(10_000, 3, range(3)),
+    }
 
 
 def run(workdir: str | None, quick: bool = False, device: str = "auto") -> None:

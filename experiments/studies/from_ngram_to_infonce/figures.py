@@ -66,7 +66,7 @@ def bars_figure(curves: Curves) -> Figure:
         axes.plot(values.mean(), i, color=INK, marker="|", markersize=14)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    label(axes, "perplexity", "", "")
+    label(axes, curves.get("unit", "perplexity"), "", "")
     return figure
 
 
@@ -103,6 +103,9 @@ FIGURES: dict[str, Callable[[Curves], Figure]] = {
     "infonce_is_likelihood": bars_figure,
     "runaway": runaway_figure,
     "noise_choice": bars_figure,
+    "popularity": bars_figure,
+    "rare_words": bars_figure,
+    "hits_and_ratio": bars_figure,
     "step_cost": cost_figure("milliseconds"),
     "draw_cost": cost_figure("draws a second"),
 }

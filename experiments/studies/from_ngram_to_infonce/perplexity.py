@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,7 @@ def perplexity(text: Text, ks: Sequence[int], epochs: int, orders: Sequence[int]
         log_p = ngram_log_p(model, np.asarray(text.test.tokens), text.test.sentence_starts)
         name = f"Kneser-Ney, {order} words"
         rows[name] = {"perplexity": float(np.exp(-log_p.mean())), "seconds": seconds}
-    jobs = {"likelihood": {"objective.name": "full_softmax"}}
+    jobs: dict[str, dict[str, Any]] = {"likelihood": {"objective.name": "full_softmax"}}
     for noise in ("unigram", "uniform"):
         for k in ks:
             jobs[f"NCE, {noise}, k {k}"] = {
