@@ -65,9 +65,9 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("movies", "products", "genre", "next"),
-            "sign of movie and of product sentences, movie or newspaper, and which of two follows",
-            words=("movies", "products", "genre", "next"),
+            ("products", "genre", "next", "movies"),
+            "sign of product and of movie sentences, movie or newspaper, and which of two follows",
+            words=("products", "genre", "next", "movies"),
         ),
         "features": Key(
             ("c", "z", "random c", "random z", "mean", "bag"),

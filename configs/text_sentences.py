@@ -11,7 +11,7 @@ from configs import text
 def get_config() -> Any:
     """2.75 M words of Austen, Melville and presidents, three sentences ahead."""
     c = text.get_config()
-    c.num_steps = 1500
+    c.num_steps = 1000
     c.log_every = 50
     c.eval_every = c.save_every = 500
     c.data.source = "books"

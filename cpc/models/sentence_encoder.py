@@ -45,9 +45,9 @@ class SentenceEncoder(nn.Module):
         table = self.param(
             "embedding", nn.initializers.normal(0.1), (self.vocabulary, self.embedding_width)
         )
-        embedded = jnp.where(is_word, table[jnp.maximum(ids, 0)], 0).astype(self.dtype)
+        embedded = jnp.where(is_word, jnp.asarray(table)[jnp.maximum(ids, 0)], 0)
         conv = Conv(self.width, (self.kernel,), padding="SAME", dtype=self.dtype, name="conv")
-        z = jnp.where(is_word, nn.relu(conv(embedded)).astype(jnp.float32), 0)
+        z = jnp.where(is_word, nn.relu(conv(embedded.astype(self.dtype))).astype(jnp.float32), 0)
         z = z.sum(axis=1) / jnp.maximum(is_word.sum(axis=1), 1)
         return z.reshape(b, t, self.width).astype(self.dtype)
 

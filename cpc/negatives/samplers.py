@@ -73,8 +73,9 @@ def with_zero() -> NegativeSampler:
         negatives: Float[Array, "m n"],
         where: Bool[Array, "m n"],
     ) -> tuple[Float[Array, "m n+1"], Bool[Array, "m n+1"]]:
-        pad = ((0, 0), (0, 1))
-        return jnp.pad(negatives, pad), jnp.pad(where, pad, constant_values=True)
+        counts = where.any(axis=-1, keepdims=True)  # an anchor without negatives is none
+        zero = jnp.zeros_like(negatives[:, :1])
+        return jnp.concatenate([negatives, zero], -1), jnp.concatenate([where, counts], -1)
 
     return choose
 

@@ -18,7 +18,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from configs import audio, image, series
+from configs import audio, image, series, text
 from cpc.data import make_synthetic, phone_chain
 from cpc.files import flatten
 from cpc.train import make_mesh
@@ -36,6 +36,9 @@ from experiments.series import modality as series_modality
 from experiments.series import probes as series_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
+from experiments.text import data as text_data
+from experiments.text import modality as text_modality
+from experiments.text import probes as text_probes
 from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
 
 CHANGES = object()
@@ -250,7 +253,7 @@ def test_every_kind_trains_the_objective_of_its_config(kind, monkeypatch):
         raise Stop
 
     monkeypatch.setattr(f"experiments.{kind}.modality.build_objective", record)
-    config = {"audio": audio, "image": image, "series": series}[kind].get_config()
+    config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
     config.evaluate = {name: 0 for name in config.evaluate}
     with pytest.raises(Stop):
         MODALITIES[kind].make_problem(
@@ -279,10 +282,10 @@ def test_every_card_can_be_meant(card):
 
 @pytest.mark.parametrize("kind", MODALITIES)
 def test_the_kind_is_checked(kind):
-    config = {"audio": audio, "image": image, "series": series}[kind].get_config()
+    config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
     check_run(MODALITIES[kind], config)
-    config.kind = "text"
-    with pytest.raises(UserError, match="kind is 'text'"):
+    config.kind = "smell"
+    with pytest.raises(UserError, match="kind is 'smell'"):
         check_run(MODALITIES[kind], config)
 
 
@@ -457,6 +460,165 @@ def problem_data(config):
 @pytest.mark.parametrize("key", TABLES["series"])
 def test_a_key_of_series_changes_what_it_names(key, files):
     check(TABLES["series"][key], small_series(), key)
+
+
+# Text
+
+
+def small_text():
+    config = text.get_config()
+    config.data.source, config.data.num_documents, config.data.max_vocabulary = "grammar", 20, 60
+    config.data.run_sentences, config.data.max_words, config.data.batch_size = 6, 10, 4
+    config.data.block_sentences = 10
+    config.model.width = config.model.context_width = config.model.embedding_width = 4
+    config.model.num_offsets, config.probe.features = 2, ("z",)
+    config.num_steps, config.optim.warmup_steps, config.eval_every = 100, 10, 10
+    return config
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Two texts, a damaged one, and word vectors; packs of them go to a folder of their own."""
+    root = tmp_path_factory.mktemp("texts")
+    (root / "in").mkdir()
+    (root / "in" / "one.txt").write_text("The cat. The dog\nsat. " * 40)
+    (root / "in" / "bad.txt").write_bytes(b"\xff")
+    (root / "two.txt").write_text("One two. Two one. " * 40)
+    (root / "vectors.txt").write_text("commona 1 0\ncommonb 0 1\nnew 1 1\n")
+    global TEXTS
+    TEXTS = root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CPC_DATA", str(root / "cache"))
+        yield root
+
+
+TEXTS: Any = None
+OF_TEXTS = {"data.source": "files", "data.path": "in", "data.max_skipped_fraction": 0.5}
+
+
+def of_texts(get):
+    """Something of the text that files hold; paths are below the fixture's folder."""
+
+    def effect(config):
+        config = with_settings(config, {"data.path": str(TEXTS / config.data.path)})
+        try:
+            return get(text_data.read_corpus(config, str))
+        except UserError:
+            return "refused"
+
+    return effect
+
+
+def text_drawn(config):
+    problem = text_modality.make_problem(config, text_data.load_data(config, str))
+    batch = problem.draw(0)
+    return batch["x"].shape, batch["x"]
+
+
+def parts_of_text(config):
+    made = text_data.load_data(config, str)
+    return [len(part.sentence_starts) - 1 for part in (made.train, made.test)]
+
+
+def text_shapes(config):
+    model = text_modality.build_model(config)
+    x = jax.ShapeDtypeStruct((2, 6, 10), jnp.int32)
+    variables = jax.eval_shape(model.init, jax.random.key(0), {"x": x})
+    found, _ = jax.eval_shape(lambda v, x: model.apply(v, {"x": x}, False), variables, x)
+    return jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), (variables, found))
+
+
+def asked(get):
+    """Something of how the probes of a text are fitted; get(config, data, model, variables)."""
+
+    def effect(config):
+        made, model = text_data.load_data(config, str), text_modality.build_model(config)
+        variables = model.init(jax.random.key(0), {"x": jnp.zeros((1, 6, 10), jnp.int32)})
+        return get(config, made, model, variables)
+
+    return effect
+
+
+def tasks_asked(config):
+    found = []
+
+    def ask(*args):
+        found.append(args[-1])
+        return []
+
+    recorders = dict.fromkeys(("sentence_scores", "next_scores"), ask)
+    rest = {"write_scores": None, "print_scores": None}
+    with calls(text_probes, **recorders, **rest):
+        text_probes.run_tasks(config, TEXTS, None, None, None, 0)
+    return found
+
+
+def folds(config, made, model, variables):
+    made = made._replace(tasks={"movies": (("a b", "b c") * 20, np.arange(40) % 2)})
+    answer = types.SimpleNamespace(items=np.arange(2), correct=np.ones(2), l2s=(1.0,))
+    with calls(text_probes, cross_validate=answer) as found:
+        list(text_probes.sentence_scores(config, made, model, variables, "movies"))
+    return found["cross_validate"][1]["num_folds"]
+
+
+def num_snippets(config):
+    rows = {name: [("x", 1.0)] * 9 for name in ("movies", "products", "newspaper")}
+    with calls(text_data, read_snippets=rows):
+        return len(text_data.read_tasks(config, str)["movies"][0])
+
+
+def vectors_found(config, made, model, variables):
+    if config.probe.word_vectors:
+        config = with_settings(config, {"probe.word_vectors": str(TEXTS / "vectors.txt")})
+    return len(text_probes.widen(config, made, model, variables)[0])
+
+
+def words_of(corpus):
+    return corpus.vocabulary.words
+
+
+NEXT = {"probe.tasks": ("next",)}
+TABLES["text"] = {
+    "seed": Case(1, text_drawn, beside=NEXT),
+    "data.source": Case("files", lambda c: words_of(text_data.read_corpus(
+        with_settings(c, {"data.path": str(TEXTS / "two.txt")}), str)), ("<unk>", "one", "two")),
+    "data.path": Case("two.txt", of_texts(words_of), ("<unk>", "one", "two"), OF_TEXTS),
+    "data.form": Case("lines", of_texts(lambda c: len(c.sentence_starts)), 42, OF_TEXTS),
+    "data.lowercase": Case(False, of_texts(words_of), beside=OF_TEXTS),
+    "data.min_count": Case(60, of_texts(words_of), "refused", OF_TEXTS),
+    "data.max_vocabulary": Case(2, of_texts(lambda c: len(words_of(c))), 3, OF_TEXTS),
+    "data.max_skipped_fraction": Case(0.1, of_texts(words_of), "refused", OF_TEXTS),
+    "data.run_sentences": Case(5, lambda c: text_drawn(c)[0], (4, 5, 10), NEXT),
+    "data.max_words": Case(5, lambda c: text_drawn(c)[0], (4, 6, 5), NEXT),
+    "data.batch_size": Case(6, lambda c: text_drawn(c)[0], (6, 6, 10), NEXT),
+    "data.test_fraction": Case(0.5, parts_of_text, beside=NEXT),
+    "data.block_sentences": Case(25, parts_of_text, beside=NEXT),
+    "data.num_documents": Case(30, lambda c: sum(parts_of_text(c)), 1500, NEXT),
+    "data.order": Case(0.1, text_drawn, beside=NEXT),
+    "model.name": Case("quick_thoughts", text_shapes),
+    "model.embedding_width": Case(3, text_shapes),
+    "model.kernel": Case(2, text_shapes),
+    "model.width": Case(8, text_shapes),
+    "model.context": Case("lstm", text_shapes),
+    "model.context_width": Case(8, text_shapes),
+    "model.context_layers": Case(2, text_shapes),
+    "model.num_offsets": Case(1, text_shapes),
+    "model.dtype": Case("bfloat16", text_shapes),
+    "evaluate.num_runs": Case(9, lambda c: text_modality.make_problem(
+        c, text_data.load_data(c, str)).num_tests, 3, NEXT),
+    "probe.tasks": Case(("genre", "next"), tasks_asked, ["genre", "next"]),
+    "probe.features": Case(("mean",), asked(lambda *args: [
+        one.features for one in text_probes.next_scores(*args, "next")]), ["mean"], NEXT),
+    "probe.word_vectors": Case("vectors.txt", asked(vectors_found), 42, NEXT),
+    "probe.num_folds": Case(4, asked(folds), 4, NEXT),
+    "probe.max_sentences": Case(5, num_snippets, 5),
+    "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", TABLES["text"])
+def test_a_key_of_text_changes_what_it_names(key, texts):
+    check(TABLES["text"][key], small_text(), key)
 
 
 # Audio

@@ -117,8 +117,8 @@ def select_sentences(corpus: Corpus, mask: Bool[np.ndarray, " sentences"]) -> Co
 def split_sentences(
     corpus: Corpus,
     *,
-    valid: float = 0.05,
-    test: float = 0.05,
+    valid: float | int = 0.05,
+    test: float | int = 0.05,
     seed: int = 0,
     block_sentences: int = 100,
 ) -> tuple[Corpus, Corpus, Corpus]:
@@ -162,7 +162,7 @@ def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray
 
 
 def keep_probabilities(
-    counts: Int[np.ndarray, " v"], threshold: float = 1e-4
+    counts: Int[np.ndarray, " v"], threshold: float | int = 1e-4
 ) -> Float[np.ndarray, " v"]:
     """Return how probably a word survives subsampling: min(1, (sqrt(f / t) + 1) t / f).
 

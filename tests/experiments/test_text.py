@@ -1,0 +1,422 @@
+"""Sentences: batches, masks, directions, probes, and that every command takes a run of them."""
+
+import dataclasses
+import json
+import shutil
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import text_quick_thoughts, text_sentences
+from cpc import data, models
+from cpc.data import Corpus, Vocabulary
+from cpc.data.sources.grammar import make_grammar
+from cpc.results import read_scores
+from cpc.types import UserError
+from experiments import training
+from experiments.command.config import with_settings
+from experiments.modality import MODALITIES
+from experiments.run import check_run
+from experiments.text import embed as text_embed
+from experiments.text import modality as text
+from experiments.text import probes, sections, vectors
+from experiments.text.data import load_data, make_runs
+from tests.commands import run
+
+TINY = (
+    "--config.num_steps=4", "--config.log_every=2", "--config.eval_every=2",
+    "--config.save_every=2", "--config.optim.warmup_steps=1", "--config.data.source=grammar",
+    "--config.data.num_documents=30", "--config.data.batch_size=4",
+    "--config.data.run_sentences=6", "--config.data.max_words=8",
+    "--config.data.max_vocabulary=60", "--config.data.block_sentences=10",
+    "--config.model.width=8", "--config.model.embedding_width=4",
+    "--config.model.context_width=8", "--config.model.num_offsets=2",
+    "--config.evaluate.num_runs=8", "--config.probe.tasks=('next',)",
+    "--config.probe.features=('c','z','random c','bag','mean')",
+)  # fmt: skip
+CONFIG = ("--config", "configs/text_sentences.py")
+
+
+def tiny(get_config=text_sentences.get_config, **settings):
+    config = get_config()
+    config.data.source, config.data.num_documents, config.data.max_vocabulary = "grammar", 40, 60
+    config.data.run_sentences, config.data.max_words, config.data.batch_size = 6, 10, 4
+    config.data.block_sentences = 10
+    config.model.width = config.model.context_width = 8
+    config.model.embedding_width, config.probe.tasks = 4, ("next",)
+    config.num_steps, config.optim.warmup_steps, config.evaluate.num_runs = 10, 0, 8
+    return with_settings(config, settings)
+
+
+def corpus_of(documents, words=9, seed=0):
+    """Documents of so many sentences of 1 to 5 words; tokens count up, so that each is known."""
+    lengths = np.random.default_rng(seed).integers(1, 6, sum(documents))
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    tokens = np.arange(starts[-1], dtype=np.int32)
+    bounds = np.concatenate([[0], np.cumsum(documents)])
+    vocabulary = Vocabulary(tuple(map(str, range(starts[-1]))), np.ones(starts[-1], np.int64))
+    return Corpus(tokens, starts, bounds, vocabulary, [])
+
+
+def test_runs_hold_consecutive_sentences_of_one_document():
+    corpus = corpus_of([40, 3, 1, 12])
+    draw = make_runs(corpus, run_sentences=8, max_words=4, batch_size=300, seed=2)
+    batch, again = draw(7), draw(7)
+    np.testing.assert_array_equal(batch["x"], again["x"])
+    assert not np.array_equal(batch["x"], draw(8)["x"])
+    for x, document, first in zip(batch["x"], batch["utterance"], batch["sample"], strict=True):
+        stop = min(first + 8, corpus.document_starts[document + 1])
+        assert corpus.document_starts[document] <= first < stop
+        for place in range(8):
+            wanted = []
+            if first + place < stop:
+                begin, end = corpus.sentence_starts[first + place : first + place + 2]
+                wanted = corpus.tokens[begin:end][:4].tolist()
+            assert x[place].tolist() == wanted + [-1] * (4 - len(wanted))
+    count = np.bincount(batch["utterance"], minlength=4)
+    assert count[2] == 0, "one sentence predicts nothing"
+    assert 0.72 < count[0] / 300 < 0.96, "33 of 39 runs"
+    assert count[1] > 0, "a document that is shorter is a run by itself"
+
+
+def test_processes_share_a_batch(monkeypatch):
+    options = {"run_sentences": 5, "max_words": 4, "batch_size": 6, "seed": 0}
+    corpus = corpus_of([40, 20])
+    whole = make_runs(corpus, **options)(2)
+    monkeypatch.setattr("experiments.text.data.jax.process_count", lambda: 2)
+    for process in (0, 1):
+        monkeypatch.setattr("experiments.text.data.jax.process_index", lambda p=process: p)
+        for name, value in make_runs(corpus, **options)(2).items():
+            np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
+
+
+def test_text_without_neighbours_is_refused():
+    with pytest.raises(UserError, match="no document has two sentences"):
+        make_runs(corpus_of([1, 1]), run_sentences=4, max_words=3, batch_size=2, seed=0)
+
+
+def problem_of(config):
+    return text.make_problem(config, load_data(config, str))
+
+
+def loss_of(problem, batch, variables):
+    outputs, _ = problem.model.apply(variables, batch, False)
+    directions = problem.split_directions(outputs, batch)
+    rng = jax.random.key(0)
+    return problem.objective.loss(*problem.objective.init(directions), directions, rng, False)[:2]
+
+
+@pytest.mark.parametrize("get_config", [text_sentences.get_config, text_quick_thoughts.get_config])
+def test_sentences_that_do_not_exist_count_for_nothing(get_config):
+    """A batch of short runs has the loss of the same runs without the empty places."""
+    problem = problem_of(tiny(get_config))
+    batch = problem.draw(0)
+    variables = problem.model.init(jax.random.key(0), batch)
+    batch = {**batch, "x": jnp.asarray(np.where(np.arange(6)[:, None] < 4, batch["x"], -1))}
+    short = {**batch, "x": batch["x"][:, :4]}
+    loss, sums = loss_of(problem, batch, variables)
+    wanted, others = loss_of(problem, short, variables)
+    np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    for one, other in zip(sums, others, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_both_directions_find_their_neighbour():
+    """With sentences that name their place, f of place t finds g of t + 1 and of t - 1."""
+    problem = problem_of(tiny(text_quick_thoughts.get_config))
+    batch = problem.draw(0)
+    place = np.arange(6)[None, :, None, None]
+    shape = (4, 6, 1, 1)
+    outputs = training.CPCOutputs(*(jnp.broadcast_to(place * s, shape) for s in (1.0, 10.0, 100.0)))
+    outputs = outputs._replace(z=outputs.z[..., 0], c=outputs.c[..., 0])
+    forward, backward = problem.split_directions(outputs, batch)
+    assert forward.outputs.z[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert backward.outputs.z[0, :, 0].tolist() == [5, 4, 3, 2, 1, 0]
+    assert backward.outputs.predictions[0, :, 0, 0].tolist() == [500, 400, 300, 200, 100, 0]
+    begins = np.asarray(backward.positions.sample - backward.positions.time)
+    assert (begins == begins[:, :1]).all()
+    apart = np.abs(np.subtract.outer(begins[:, 0], begins[:, 0]))
+    first = np.asarray(batch["sample"], int)
+    np.testing.assert_array_equal(apart, np.abs(np.subtract.outer(first, first)))
+
+
+def test_the_own_sentence_is_no_candidate_of_quick_thoughts_and_zero_is_a_switch():
+    plain = problem_of(tiny(text_quick_thoughts.get_config))
+    batch = jax.tree.map(jnp.asarray, plain.draw(0))
+    variables = plain.model.init(jax.random.key(0), batch)
+    outputs = plain.model.apply(variables, batch, False)[0]
+    directions = plain.split_directions(outputs, batch)
+    zero = problem_of(tiny(text_quick_thoughts.get_config, **{"negatives.choose": "with_zero"}))
+    z, f = np.asarray(outputs.z, np.float64), np.asarray(outputs.c, np.float64)
+    exists = (np.asarray(batch["x"]) >= 0).any(-1)
+    for problem, extra in ((plain, 0.0), (zero, 1.0)):
+        _, sums = loss_of(problem, batch, variables)
+        total, count = 0.0, 0
+        for b in range(4):
+            for t in range(5):
+                if not (exists[b, t] and exists[b, t + 1]):
+                    continue
+                scores = z.reshape(-1, 8) @ f[b, t]
+                keep = allowed(problem, directions[0], b, t) & exists.ravel()
+                keep[b * 6 + t + 1] = True
+                assert not keep[b * 6 + t], "its own"
+                partition = np.exp(scores[keep]).sum() + extra
+                total += np.log(partition) - scores[b * 6 + t + 1]
+                count += 1
+        np.testing.assert_allclose(sums.loss[0] / sums.anchors[0], total / count, rtol=1e-4)
+
+
+def allowed(problem, direction, b, t):
+    """Which latents the rule allows an anchor, row by row."""
+    flat = jax.tree.map(lambda p: np.broadcast_to(p, (4, 6)).ravel(), direction.positions)
+    anchor = jax.tree.map(lambda p: p[b * 6 + t], flat)
+    return np.array(problem.objective.rule(anchor, flat, 1))
+
+
+def test_the_same_sentence_in_another_run_is_no_negative():
+    problem = problem_of(tiny(**{"data.num_documents": 2, "data.block_sentences": 40}))
+    batch = {
+        "x": np.zeros((2, 6, 10), np.int32),
+        "sequence": np.array([0, 1]),
+        "utterance": np.zeros(2, np.int32),
+        "sample": np.array([10, 13]),
+    }
+    outputs = training.CPCOutputs(*(jnp.zeros((2, 6, 1)) for _ in range(3)))
+    positions = problem.split_directions(outputs, batch)[0].positions
+    flat = jax.tree.map(lambda p: np.broadcast_to(p, (2, 6)).ravel(), positions)
+    anchor = jax.tree.map(lambda p: p[0], flat)
+    found = np.array(problem.objective.rule(anchor, flat, 1)).reshape(2, 6)
+    assert found.tolist() == [[True, False, True, True, True, True], [False] * 3 + [True] * 3]
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"data.run_sentences": 3}, "a run of 3 sentences has none that lies 3 ahead"),
+    ({"probe.features": ()}, "probe.features is empty"),
+    ({"probe.features": ("vectors",)}, "set probe.word_vectors"),
+    ({"data.source": "wav"}, "data.source is 'wav'"),
+    ({"negatives.rule": "excluding_sequence", "data.batch_size": 1}, "no negatives at offset 1"),
+])  # fmt: skip
+def test_values_that_cannot_be(settings, words):
+    with pytest.raises(UserError, match=words):
+        check_run(MODALITIES["text"], tiny(**settings))
+
+
+def test_files_need_a_path_and_two_words(tmp_path):
+    with pytest.raises(UserError, match=r"set data\.path"):
+        load_data(tiny(**{"data.source": "files"}), str)
+    (tmp_path / "a.txt").write_text("one. one. one.")
+    settings = {"data.source": "files", "data.path": str(tmp_path)}
+    with pytest.raises(UserError, match="a vocabulary of 1 words"):
+        load_data(tiny(**settings), str)
+
+
+def test_other_words_than_those_a_run_began_with_are_refused(tmp_path):
+    config = tiny()
+    made = load_data(config, str)
+    text.record(config, tmp_path, made)
+    text.record(config, tmp_path, made)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert truth["mutual_information"] == sorted(truth["mutual_information"], reverse=True)
+    words = made.train.vocabulary
+    other = words._replace(words=(*words.words[:-2], words.words[-1], words.words[-2]))
+    changed = made._replace(train=made.train._replace(vocabulary=other))
+    with pytest.raises(UserError, match="not those that"):
+        text.record(config, tmp_path, changed)
+
+
+# Probes.
+
+
+def labelled(n=80):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, n)
+    sentences = tuple(
+        " ".join([("topic0a", "topic1a")[label], *rng.choice(["common" + c for c in "abcd"], 3)])
+        for label in labels
+    )
+    return sentences, labels
+
+
+def run_probes(tmp_path, config, **tasks):
+    made = load_data(config, str)._replace(tasks=tasks)
+    model = text.build_model(config)
+    batch = {"x": np.zeros((1, 6, 10), np.int32)}
+    variables = model.init(jax.random.key(0), batch)
+    probes.check_data(config, made)
+    return {
+        (score.task, score.features): score
+        for score in probes.run_tasks(config, tmp_path, made, model, variables, 3)
+    }
+
+
+@pytest.mark.slow
+def test_probes_see_what_is_there(tmp_path):
+    settings = {"probe.tasks": ("movies", "next"), "probe.num_folds": 3}
+    scores = run_probes(tmp_path, tiny(**settings), movies=labelled())
+    for features in ("z", "mean", "bag"):
+        assert scores["movies", features].value > 0.9, features
+    for score in scores.values():
+        assert score.low <= score.value <= score.high
+        assert score.step == 3
+    assert scores["movies", "z"].outcomes.items == scores["movies", "bag"].outcomes.items
+    assert scores["next", "z"].chance == 0.5
+    frame = types.SimpleNamespace(scores=read_frame(tmp_path))
+    (table,) = sections.paper_section(frame).tables
+    assert "here: bag of words" in set(table.frame.method)
+    assert "paper: CPC" in set(table.frame.method)
+
+
+def read_frame(workdir):
+    from cpc.results.scores import score_frame
+
+    return score_frame(read_scores(workdir))
+
+
+def test_a_context_that_knows_the_next_topic_finds_the_next_sentence():
+    """Predictions that are the next sentence's own latent win always; the untrained ones do not."""
+    config = tiny(**{"model.num_offsets": 1, "data.order": 1.0})
+    x = load_data(config, str).test.tokens
+    assert len(x)
+    corpus = make_grammar(20, 6, order=1.0)
+    draw = make_runs(corpus, run_sentences=6, max_words=10, batch_size=64, seed=0)
+    x = draw(0)["x"]
+    other = np.roll(x, 1, axis=0)[:, 1:]
+
+    def apply(variables, batch, train):
+        first = jax.nn.one_hot((batch["x"][..., 0]), 41)
+        ahead = jnp.concatenate([first[:, 1:], first[:, :1]], axis=1)
+        return training.CPCOutputs(first, first, ahead[:, :, None]), {}
+
+    model = types.SimpleNamespace(apply=apply)
+    right = probes.predicted_right(config, model, {}, "c", x, other)
+    differ = x[:, 1:, 0] != other[..., 0]
+    assert right[differ].all()
+    assert not right[~differ].any(), "a tie is lost"
+
+
+def test_word_vectors_widen_the_vocabulary(tmp_path):
+    path = tmp_path / "vectors.txt"
+    config = tiny(**{"probe.word_vectors": str(path), "probe.features": ("z", "vectors")})
+    made = load_data(config, str)
+    words, model = made.train.vocabulary.words, text.build_model(config)
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 6, 10), np.int32)})
+    table = np.asarray(variables["params"]["encoder"]["embedding"])
+    rotation = np.random.default_rng(0).normal(size=(4, 4))
+    lines = [f"{len(words)} 4"]
+    for word, row in zip(words[1:], table[1:], strict=False):
+        lines.append(" ".join([word, *map(str, np.linalg.solve(rotation.T, row))]))
+    lines.append(" ".join(["fresh", *map(str, np.linalg.solve(rotation.T, table[3] + table[5]))]))
+    path.write_text("\n".join(lines) + "\n")
+    wide, wider, new = probes.widen(config, made, model, variables)
+    assert wide == (*words, "fresh")
+    embedding = np.asarray(new["params"]["encoder"]["embedding"])
+    np.testing.assert_allclose(embedding[-1], table[3] + table[5], rtol=1e-3, atol=1e-4)
+    x = np.full((1, 1, 10), -1, np.int32)
+    x[0, 0, 0] = len(words)
+    assert np.isfinite(wider.embed(new, jnp.asarray(x))[0]).all()
+    vectors_of = probes.make_features(config, made, model, variables, "vectors")
+    assert vectors_of(x[0]).shape == (1, 4)
+    path.write_text("one 1 2\ntwo 1 x\n")
+    with pytest.raises(UserError, match="line 2 of the word vectors"):
+        probes.check_data(config, made)
+    path.write_text("one 1 2\n")
+    with pytest.raises(UserError, match="too few"):
+        vectors.read_vectors(path, made.train.vocabulary)
+
+
+# Commands.
+
+
+def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_embed, "LONGEST", 8)
+    config = tiny()
+    model, words = text.build_model(config), load_data(config, str).train.vocabulary.words
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 6, 10), np.int32)})
+    given = {**text.describe_input(config), "words": " ".join(words)}
+    pretrained = models.Pretrained(model.module, variables, given)
+    texts = ["Topic0a common. Topic1b!", "topic3c commona zebra. " * 11]
+    for number, content in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(content)
+    (tmp_path / "bad.txt").write_bytes(b"topic\xff")
+    (tmp_path / "none.txt").write_text("...")
+    for which in (False, True):
+        skipped = []
+        found = {
+            name: features
+            for name, features, _ in text.embed_files(pretrained, tmp_path, which, skipped).features
+        }
+        assert {name for name, _ in skipped} == {"bad", "none"}
+        assert [len(found[name]) for name in "01"] == [2, 11]
+        x = data.encode_sentences(["topic0a common", "topic1b"], words, 10)
+        wanted = model.embed(variables, jnp.asarray(x)[None])[int(which)][0]
+        np.testing.assert_allclose(found["0"], wanted, rtol=1e-4, atol=1e-6)
+    bare = pretrained._replace(input=text.describe_input(config))
+    with pytest.raises(UserError, match="does not say its words"):
+        text.embed_files(bare, tmp_path, True, [])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A tiny run of the grammar."""
+    workdir = tmp_path_factory.mktemp("text") / "run"
+    done = run("experiments.text", *CONFIG, *TINY, "--workdir", workdir)
+    assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
+    return workdir
+
+
+@pytest.mark.slow
+def test_a_run_has_everything(trained):
+    for name in ("metrics.jsonl", "audit.json", "truth.json", "scores.json", "report.html",
+                 "exported/model.safetensors", "exported/README.md", "vocabulary.tsv"):  # fmt: skip
+        assert (trained / name).exists(), name
+    found = {score.features for score in read_scores(trained)}
+    assert found == {"c", "z", "random c", "bag", "mean"}
+    pretrained = models.load_pretrained(trained)
+    words = pretrained.input["words"].split(" ")
+    assert words[0] == "<unk>"
+    card = (trained / "exported/README.md").read_text()
+    code = card.split("```python\n")[1].split("```")[0]
+    space = {}
+    exec(code.replace('"exported"', f'"{trained / "exported"}"'), space)
+    assert space["z"].shape == space["c"].shape == (1, 2, 8)
+
+
+@pytest.mark.slow
+def test_every_command_takes_it(trained, tmp_path):
+    again = run("experiments.text", *CONFIG, *TINY, "--workdir", trained)
+    assert "resuming from step 4" in again.stdout
+    run("experiments.probe", "--workdir", trained, "--task", "next", "--step", "2")
+    assert {score.step for score in read_scores(trained)} == {2, 4}
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("topic0a commona. topic1b commonc!\n\ntopic2c\n")
+    output = tmp_path / "features.npz"
+    run("experiments.embed", "--workdir", trained, "--input", tmp_path / "in", "--output", output)
+    assert np.load(output)["a"].shape == (3, 8)
+
+
+@pytest.mark.slow
+def test_stopped_and_resumed_is_never_stopped_bit_for_bit(trained, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    shutil.copytree(trained, whole)
+    shutil.copytree(trained, parts)
+    shutil.rmtree(parts / "checkpoints" / "4")
+    done = run("experiments.text", *CONFIG, *TINY, "--workdir", parts)
+    assert "resuming from step 2" in done.stdout
+    one, two = (training.read_variables(folder)[0] for folder in (whole, parts))
+    jax.tree.map(np.testing.assert_array_equal, one, two)
+
+
+@pytest.mark.slow
+def test_quick_thoughts_trains_and_loads(tmp_path):
+    args = ("--config", "configs/text_quick_thoughts.py", *TINY[:-1])
+    done = run("experiments.text", *args, "--workdir", tmp_path / "run")
+    assert "1 previous" in done.stdout or (tmp_path / "run" / "report.html").exists()
+    pretrained = models.load_pretrained(tmp_path / "run")
+    assert type(pretrained.module).__name__ == "QuickThoughts"
+    assert dataclasses.is_dataclass(pretrained.module)
+    x = np.zeros((1, 6, 8), np.int32)
+    z, c = models.load(tmp_path / "run")(x)
+    assert z.shape == c.shape == (1, 6, 8)
