@@ -181,6 +181,8 @@ def seconds_recorded(workdir: pathlib.Path) -> float:
 
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Check the config, read the text, train, evaluate, write the page."""
+    if config is None:
+        raise UserError("no --config is given: name one, such as configs/text_words.py")
     check(config)
     # One device: a step is too small for its rows to be worth sending about.
     mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
