@@ -23,11 +23,13 @@ from experiments.mutual_information import __main__ as information
 from experiments.run import check_run
 from experiments.sweep.cells import Cell
 from experiments.sweep.launchers import Job, Launch
+from experiments.words import run as words
 
 #: Kind of a config, which is also the module of its command -> what checks it.
 CHECKS: dict[str, Callable[[Config], object]] = {
     **{name: functools.partial(check_run, modality) for name, modality in MODALITIES.items()},
     "mutual_information": information.check,
+    "words": words.check,
 }
 
 
@@ -35,6 +37,8 @@ def keys_of(config: Config) -> Keys:
     """Return every key that a config of this kind has."""
     if config.kind in MODALITIES:
         return MODALITIES[config.kind].keys
+    if config.kind == "words":
+        return words.KEYS
     return information.KEYS[config.protocol]
 
 

@@ -15,7 +15,7 @@ from cpc.evaluate.words import (
     perplexity_scores,
     similarity_scores,
 )
-from cpc.files import write_arrays
+from cpc.files import write_arrays, write_json, write_text
 from cpc.models.words import WordModel, look
 from cpc.results import Score
 from cpc.types import UserError
@@ -115,14 +115,15 @@ def log_noise(trained: Any) -> Any:
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
     """Write vectors, neighbours and a picture of the most frequent words, for the page and users.
 
-    `vectors.npz` has the input rows, `vocabulary.txt` their words, a line each.
+    `vectors.txt` has them in word2vec's form, as `probe.word_vectors` of sentences takes them.
     """
-    from cpc.files import write_json, write_text
-
     vectors = np.asarray(trained.state.params["tables"]["input"])
     words = trained.text.train.vocabulary.words
     write_arrays(folder / "vectors.npz", vectors=vectors)
-    write_text(folder / "vocabulary.txt", "".join(f"{word}\n" for word in words))
+    lines = (f"{word} {' '.join(map('{:.6g}'.format, row))}" for word, row in
+             zip(words, vectors.tolist(), strict=True))  # fmt: skip
+    head = f"{len(words)} {vectors.shape[1]}"
+    write_text(folder / "vectors.txt", "".join(f"{line}\n" for line in (head, *lines)))
     near = nearest(vectors, np.array(shown), 6)
     write_json(
         folder / "neighbours.json",

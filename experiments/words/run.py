@@ -102,7 +102,9 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
         return config.optim.learning_rate * jnp.maximum(1 - step / num_steps, 1e-4)
 
     choose, loss_fn = steps.make(config, model, noise)
-    zeros = dict.fromkeys(("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(()))
+    zeros: dict[str, Any] = dict.fromkeys(
+        ("pairs", "loss_of_pairs", "proposal_loss"), jnp.zeros(())
+    )
     rule, rng = config.optim.rule, jax.random.fold_in(root, 1)
     state = init_row_state(params, extra, rule, rng, zeros)
     step = make_row_step(choose, loss_fn, learning_rate, rule)
@@ -179,6 +181,8 @@ def seconds_recorded(workdir: pathlib.Path) -> float:
 
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Check the config, read the text, train, evaluate, write the page."""
+    if config is None:
+        raise UserError("no --config is given: name one, such as configs/text_words.py")
     check(config)
     # One device: a step is too small for its rows to be worth sending about.
     mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])

@@ -1,0 +1,69 @@
+"""The study of words: figures of small sizes agree with theory, and make a page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from cpc.files import seal, write_json
+from experiments.studies.from_ngram_to_infonce import __main__ as study
+from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity
+from experiments.studies.from_ngram_to_infonce.page import RECORD
+
+
+def agrees(finding):
+    assert finding["agrees"], [one for one in finding["rows"] if not one["agrees"]]
+
+
+def test_log_z_runs_away_from_likelihood_and_not_from_nce():
+    agrees(limits.runaway(200))
+
+
+def test_skip_gram_is_pmi_less_log_k():
+    agrees(limits.pointwise((5,), 8000, 12))
+
+
+def test_the_gradient_of_nce_comes_to_that_of_likelihood():
+    agrees(perplexity.gradient(fit.made_up(6000, 60), (1, 100, 10_000, 100_000), 1))
+
+
+def test_alias_tables_draw_faster():
+    agrees(cost.draw_cost((100, 100_000), 100_000, 3))
+
+
+def test_parts_of_a_text_are_renumbered_by_frequency():
+    text = fit.made_up(5000, 50)
+    counts = text.train.vocabulary.counts
+    assert (np.diff(counts[1:]) <= 0).all()
+    both = np.concatenate([text.train.tokens, text.test.tokens])
+    np.testing.assert_array_equal(np.bincount(both, minlength=len(counts)), counts)
+
+
+def test_a_run_resumes_and_writes_its_page(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def measure(name, one):
+        def counted():
+            calls.append(name)
+            return one()
+
+        return counted
+
+    few = {
+        "runaway": measure("runaway", lambda: limits.runaway(50, 0.4)),
+        "draw_cost": measure("draw_cost", lambda: cost.draw_cost((100, 1000), 1000, 1)),
+    }
+    monkeypatch.setattr(study, "figures", lambda quick: few)
+    write_json(tmp_path / RECORD, {"runaway": seal(few["runaway"]())})
+    calls.clear()
+    study.run(str(tmp_path), True, "cpu")
+    assert calls == ["draw_cost"]
+    assert set(json.loads((tmp_path / RECORD).read_text())) == set(few)
+    assert "From n-grams to InfoNCE" in (tmp_path / "report.html").read_text()
+    assert "report:" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_quick_form(tmp_path):
+    study.run(str(tmp_path), True, "cpu")
+    assert set(json.loads((tmp_path / RECORD).read_text())) == set(study.figures(True))
