@@ -236,7 +236,7 @@ def quick(**given):
     )  # fmt: skip
 
 
-def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch):
+def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     corpus = synthetic(0, 10_000, 200)
     monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
@@ -246,13 +246,14 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch)
     def stops(*args, stop, **more):
         calls.append(1)
         asked = iter(range(10_000))
-        wants = (lambda: "SIGTERM" if next(asked) > 4 else "") if len(calls) == 1 else stop
+        wants = (lambda: "SIGTERM" if next(asked) > 1 else "") if len(calls) == 1 else stop
         return fit(*args, stop=wants, **more)
 
     monkeypatch.setattr(run, "fit", stops)
     for _ in range(2):
         run.run(quick(objective__noise="learned_unigram"), str(parts), "cpu")
     assert len(calls) == 2
+    assert "resuming from step" in capsys.readouterr().out
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
     np.testing.assert_array_equal(*vectors)
     losses = [
