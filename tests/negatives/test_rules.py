@@ -20,7 +20,6 @@ ALL = [
     negatives.one_per_sequence,
     negatives.outside_window(0),
     negatives.outside_window(2),
-    negatives.outside_anchor(),
     negatives.within_shards(2, 4),
     negatives.same_group & negatives.excluding_sequence,
     negatives.batch & negatives.outside_window(1) & negatives.within_shards(4, 4),
