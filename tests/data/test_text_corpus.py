@@ -167,10 +167,13 @@ def test_no_folder_and_no_text(tmp_path):
         read_text_folder(tmp_path, tmp_path / "packs", quiet)
 
 
-def test_a_bad_file_among_many_leaves_no_trace(tmp_path):
+@pytest.mark.parametrize("name", ["f05x", "z"])
+def test_a_bad_file_among_many_leaves_no_trace(tmp_path, monkeypatch, name):
+    read = tokenizer.read_chunks  # some of the bad file is written before the damage is met
+    monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, 12))
     texts = {f"f{i:02}": f"word{i} and more. And more" for i in range(12)}
     good = read_text_folder(write(tmp_path / "good", **texts), tmp_path / "packs", quiet)
-    bad = write(tmp_path / "bad", **texts, f05x=b"and odd. words\xff")
+    bad = write(tmp_path / "bad", **texts, **{name: b"and odd. words\nhere\n\xff"})
     found = read_text_folder(bad, tmp_path / "packs", quiet)
     assert sentences(found) == sentences(good)
     assert found.vocabulary.words == good.vocabulary.words

@@ -141,3 +141,15 @@ def test_the_same_sound_is_no_negative_from_another_window(wraps):
     assert not (negatives.batch & rule).is_bound
     with pytest.raises(UserError, match="1 or more"):
         negatives.outside_overlap(0, 10)
+
+
+def test_the_anchor_itself_is_left_out_and_nothing_else():
+    place = np.arange(4)
+    zero = np.zeros(4, int)
+    candidates = Position(np.array([0, 0, 0, 1]), np.array([0, 1, 2, 0]), zero, zero)
+    anchor = Position(*(column[:1] for column in candidates))
+    rule = negatives.outside_anchor()
+    assert rule.allows(anchor, candidates, 1).tolist() == [False, True, True, True]
+    assert rule(anchor, candidates, 1).tolist() == [False, False, True, True], "nor the positive"
+    other_lane = candidates._replace(lane=zero + 1)
+    assert rule.allows(anchor, other_lane, 1)[place == 0].tolist() == [True]
