@@ -4,7 +4,7 @@ import json
 import time
 
 import numpy as np
-from gensim.models import Word2Vec
+from gensim.models import Word2Vec  # pyright: ignore[reportMissingImports]
 
 from experiments.bench.process import read_sizes
 
