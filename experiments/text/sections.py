@@ -7,7 +7,7 @@ from experiments.paper import TABLE_5
 
 WORDS = Words(
     examples="text",
-    sequence="run of sentences",
+    sequence="run",
     target="future sentence",
     near="the next sentence",
     ahead="sentences ahead",

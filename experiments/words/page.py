@@ -16,7 +16,7 @@ def write_words_report(workdir: str | Path) -> Path:
     workdir = Path(workdir)
     run = read_run(workdir)
     objective, model = run.config.get("objective", {}), run.config.get("model", {})
-    scores = read_scores(workdir / "probes")
+    scores = read_scores(workdir)
     figures = [] if run.train.empty else [Figure("loss", loss_figure(run.train), "Loss", LOSS)]
     if drawn := map_figure(workdir):
         figures.append(Figure("map", drawn, "The 300 most frequent words", MAP))
@@ -71,15 +71,23 @@ def score_table(scores):
     """Return the scores, a row each."""
     rows = [
         {
-            "of": score.task, "on": score.data, "by": score.method, "value": score.value,
-            "interval": "" if score.low is None else f"[{score.low:.3g}, {score.high:.3g}]",
-            "metric": score.metric, "n": score.num_test, "note": score.setting,
+            "of": score.task, "on": score.data, "by": score.method, "value": digits(score.value),
+            "95 % interval": "" if score.low is None or score.high is None
+            else f"{digits(score.low)} to {digits(score.high)}",
+            "of so many": score.num_test, "note": score.setting,
         }
         for score in scores
     ]  # fmt: skip
-    return (
-        Table("Scores", pd.DataFrame(rows), "95 % intervals.", {"value": ".4g"}) if rows else None
-    )
+    return Table("Scores", pd.DataFrame(rows)) if rows else None
+
+
+def digits(value: float) -> str:
+    """Return three digits, or all before the point.
+
+    >>> digits(0.58349), digits(11920.4)
+    ('0.583', '11,920')
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def neighbour_table(workdir):

@@ -205,7 +205,7 @@ def finish(trained: Trained, folder: pathlib.Path) -> None:
 
     try:
         scores, shown = evaluate(trained, print)
-        write_scores(folder / "probes", scores)
+        write_scores(folder, scores)
         write_vectors(folder, trained, shown)
         print_scores(scores)
     finally:
