@@ -296,9 +296,9 @@ def steps_text(cell: Cell) -> str:
     """Return the steps made, and of how many where a run is not at its end."""
     texts = []
     for _, run in cell.runs:
-        wanted = run.config.get("num_steps")
+        wanted = run.num_steps
         done = f"{run.step:,}"
-        short = isinstance(wanted, int) and run.step < wanted
+        short = wanted is not None and run.step < wanted
         texts.append(f"{done} of {wanted:,}" if short else done)
     return ", ".join(dict.fromkeys(texts))
 
@@ -511,7 +511,7 @@ def record(
                     "name": name,
                     "seed": run.config.get("seed"),
                     "step": run.step,
-                    "num_steps": run.config.get("num_steps"),
+                    "num_steps": run.num_steps,
                     "seconds": last_known(run.train, "seconds"),
                     "workdir": str(run.workdir),
                     "problem": problems.get(name, ""),

@@ -112,14 +112,13 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
         state = "running" if process is None and is_fresh(run, now) else "dead"
     if run is None:
         return Status(name, state, problem=problem)
-    num_steps = run.config.get("num_steps")
     rates = run.train.get("steps_per_second", [])
     rate = [one for one in rates if isinstance(one, float) and math.isfinite(one)][-1:]
     return Status(
         name,
         state,
         run.step if len(run.train) else None,
-        num_steps if isinstance(num_steps, int) else None,
+        run.num_steps,
         rate[0] if rate else None,
         information(run),
         first_score(run),
@@ -149,7 +148,7 @@ def is_complete(run: Run) -> bool:
         return False
     if "protocol" in run.config:  # estimates of mutual information
         return (run.workdir / "table.json").exists()
-    num_steps, probe = run.config.get("num_steps"), run.config.get("probe")
+    num_steps, probe = run.num_steps, run.config.get("probe")
     tasks = probe.get("tasks") if isinstance(probe, dict) else None
     probed = not tasks or read(run.workdir / "probes" / "done.json").get("step") == num_steps
     return len(run.train) > 0 and run.step == num_steps and probed

@@ -53,6 +53,13 @@ class Run(NamedTuple):
         return int(self.train.step.max()) if len(self.train) else 0
 
     @property
+    def num_steps(self) -> int | None:
+        """The step to end at: the config's, or what the run recorded that counts epochs."""
+        known = self.train.get("num_steps", [])
+        wanted = self.config.get("num_steps", *list(known)[-1:])
+        return int(wanted) if isinstance(wanted, int | float) and wanted == wanted else None
+
+    @property
     def train(self) -> Frame:
         """The metrics of training."""
         return self.metrics[self.metrics.split == "train"]

@@ -140,7 +140,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
             run.launch,
             batches,
             num_steps=num_launches * per_launch,
-            summarize=make_summary(words_per_step, seconds),
+            summarize=make_summary(words_per_step, num_launches * per_launch, seconds),
             log_every=config.log_launches * per_launch,
             checkpoint=checkpoint,
             save_every=config.save_launches * per_launch,
@@ -154,7 +154,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
 
 
 def make_summary(
-    words_per_step: float, seconds_before: float
+    words_per_step: float, num_steps: int, seconds_before: float
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turn the sums of a window of steps into its record."""
     begin = time.time() - seconds_before
@@ -167,6 +167,7 @@ def make_summary(
             "gradient_norm": float(sums["gradient_norm"]) / num,
             "proposal_loss": float(sums["proposal_loss"]) / max(float(sums["pairs"]), 1.0),
             "words": step * words_per_step,
+            "num_steps": num_steps,
             "seconds": time.time() - begin,
         }
 
