@@ -61,7 +61,7 @@ def grammar_information(offset: int, *, num_topics: int = 8, order: float = 0.9)
     where the topic is the expected one with the chance q = p^k + (1 - p^k) / s, else any other.
 
     >>> round(grammar_information(1), 3), round(grammar_information(3), 3)
-    (1.449, 0.867)
+    (1.612, 1.07)
     """
     q = order**offset + (1 - order**offset) / num_topics
     rest = (1 - q) / (num_topics - 1)
