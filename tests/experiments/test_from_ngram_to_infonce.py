@@ -7,7 +7,7 @@ import pytest
 
 from cpc.files import seal, write_json
 from experiments.studies.from_ngram_to_infonce import __main__ as study
-from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity
+from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity, retrieval
 from experiments.studies.from_ngram_to_infonce.page import RECORD
 
 
@@ -29,6 +29,19 @@ def test_the_gradient_of_nce_comes_to_that_of_likelihood():
 
 def test_alias_tables_draw_faster():
     agrees(cost.draw_cost((100, 100_000), 100_000, 3))
+
+
+def test_the_correction_for_popularity_finds_more_of_what_goes_with_a_query():
+    agrees(retrieval.two_towers(retrieval.made_up(10_000, 300), 4, "made"))
+
+
+def test_no_group_is_on_both_sides_and_every_item_is_trained_on():
+    rng = np.random.default_rng(0)
+    words, item = rng.integers(0, 9, (200, 3)), rng.integers(0, 40, 200)
+    train, test = retrieval.divide(retrieval.Pairs(words, item, rng.integers(0, 90, 200)))
+    assert len(test.item)
+    assert set(test.item) <= set(train.item)
+    assert not set(train.group) & set(test.group)
 
 
 def test_parts_of_a_text_are_renumbered_by_frequency():

@@ -18,7 +18,14 @@ from cpc.files import read_object, seal, write_json
 from experiments.command import cli, cluster, run_dir
 from experiments.nce.__main__ import format_table, is_whole, verdict
 from experiments.nce.findings import Finding
-from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity, switches
+from experiments.studies.from_ngram_to_infonce import (
+    cost,
+    fit,
+    limits,
+    perplexity,
+    retrieval,
+    switches,
+)
 from experiments.studies.from_ngram_to_infonce.page import RECORD
 from experiments.words.text import Text
 
@@ -56,6 +63,10 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
         ),
         "runaway": lambda: limits.runaway(200),
         "popularity": lambda: switches.popularity(text(), size(4, 2)),
+        "two_towers": lambda: (
+            retrieval.two_towers(retrieval.made_up(10_000, 300), 4, "pairs that are made up")
+            if quick else retrieval.two_towers(retrieval.glosses(), 5, "words and their glosses")
+        ),
         **({} if quick else slow_figures(text)),
         "draw_cost": lambda: cost.draw_cost(
             size((100, 10_000, 1_000_000), (100, 100_000)), size(10**6, 10**5), 3

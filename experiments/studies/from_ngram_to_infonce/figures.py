@@ -57,7 +57,7 @@ def pointwise_figure(curves: Curves) -> Figure:
 
 
 def bars_figure(curves: Curves) -> Figure:
-    """Draw a bar for each row, its mean and its seeds if there are several."""
+    """Draw a bar for each row, its mean, and its seeds or its interval if there are any."""
     figure, (axes,) = make_figure(1, row_height=3.0)
     names = list(curves["rows"])
     for i, name in enumerate(names):
@@ -65,6 +65,8 @@ def bars_figure(curves: Curves) -> Figure:
         axes.plot(values, np.full(len(values), i), color=BLUE, **POINTS)
         axes.plot(values.mean(), i, color=INK, marker="|", markersize=14)
     axes.set_yticks(range(len(names)), names)
+    for i, ends in enumerate(curves.get("intervals", {}).values()):
+        axes.plot(ends, (i, i), color=BLUE, linewidth=1.2)
     axes.invert_yaxis()
     label(axes, curves.get("unit", "perplexity"), "", "")
     return figure
@@ -104,6 +106,7 @@ FIGURES: dict[str, Callable[[Curves], Figure]] = {
     "runaway": runaway_figure,
     "noise_choice": bars_figure,
     "popularity": bars_figure,
+    "two_towers": bars_figure,
     "rare_words": bars_figure,
     "hits_and_ratio": bars_figure,
     "step_cost": cost_figure("milliseconds"),
