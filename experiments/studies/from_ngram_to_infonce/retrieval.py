@@ -121,7 +121,7 @@ def hits(params: Any, pairs: Pairs, bias: Any, num: int = 10) -> np.ndarray:
         best(pairs.words[i : i + CHUNK]) == pairs.item[i : i + CHUNK, None]
         for i in range(0, len(pairs.item), CHUNK)
     ]
-    return np.concatenate(parts).any(1)
+    return np.asarray(np.concatenate(parts).any(1))
 
 
 def two_towers(pairs: Pairs, epochs: int, what: str, batch: int = 256, width: int = 64) -> Finding:
