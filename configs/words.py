@@ -21,6 +21,8 @@ KEYS = {
         "source": Key("words", "of the text: dictionaries, novels and speeches, a folder, made",
                       words=("words", "books", "folder", "synthetic")),
         "path": Key("", "folder of text files, of source folder", is_path=True),
+        "form": Key("prose", "of a folder: prose, or lines that are sentences, such as Mikolov's",
+                    words=("prose", "lines")),
         "min_count": Key(5, "words that are rarer are unknown", low=1),
         "max_vocabulary": Key(0, "most words; 0: all", low=0),
         "subsample": Key(1e-4, "frequency above which words are thinned out; 0: none", low=0),

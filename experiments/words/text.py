@@ -52,7 +52,7 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
     elif data.source == "folder":
         if not data.path:
             raise UserError("data.source is folder: name it by data.path")
-        corpus = pack(Path(data.path), data, log)
+        corpus = pack(Path(data.path), data, log, data.form)
     else:
         corpus = pack(prepare_texts(data.source, log=log) / "text", data, log)
     if data.test_fraction == 0:
@@ -61,12 +61,13 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
     return Text(train, test)
 
 
-def pack(folder: Path, data: Any, log: Callable[[str], object]) -> Corpus:
+def pack(folder: Path, data: Any, log: Callable[[str], object], form: str = "prose") -> Corpus:
     """Return a folder's text as tokens."""
     return read_text_folder(
         folder,
         cache_dir() / "packs",
         log,
+        form=form,
         min_count=data.min_count,
         max_vocabulary=data.max_vocabulary,
     )

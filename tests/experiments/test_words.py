@@ -15,7 +15,7 @@ from cpc.negatives import unigram
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.words import evaluate, run
-from experiments.words.text import Text, synthetic
+from experiments.words.text import Text, load_text, synthetic
 
 V = 6
 #: Of a language model that can be exact: a score of its own for each pair of words.
@@ -297,6 +297,23 @@ def test_a_vocabulary_of_one_word_is_refused():
     corpus = Corpus(np.ones(50, np.int32), np.array([0, 50]), np.array([0, 1]), words, [])
     with pytest.raises(UserError, match="vocabulary has one word"):
         run.make(quick(), Text(corpus, corpus))
+
+
+def test_lines_are_sentences_and_their_unknown_word_is_ours(tmp_path, monkeypatch):
+    """As in Mikolov's files of the Penn Treebank: a full stop is no end, <unk> is id 0."""
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "ptb.train.txt").write_text(" mr. <unk> is n \n is mr. <unk> \n" * 3)
+    config = make_config(KEYS)
+    config.data.source, config.data.path = "folder", str(tmp_path / "text")
+    config.data.min_count, config.data.test_fraction = 1, 0.0
+    config.data.form = "lines"
+    corpus = load_text(config.data, 0, lambda line: None).train
+    assert set(corpus.vocabulary.words) == {"<unk>", "mr.", "is", "n"}
+    assert np.diff(corpus.sentence_starts).tolist() == [4, 3] * 3
+    assert (corpus.tokens[:4] == 0).tolist() == [False, True, False, False]
+    config.data.form = "prose"
+    assert "mr." not in load_text(config.data, 0, lambda line: None).train.vocabulary.words
 
 
 def test_the_synthetic_text_is_a_language():
