@@ -16,7 +16,6 @@ from cpc.data.words import WordStream, word_stream
 from cpc.files import plain
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
-from cpc.results.scores import read_records
 from cpc.train import (
     ProgressWriter,
     TrainState,
@@ -33,7 +32,7 @@ from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
 from experiments.command.run_dir import open_run, write_skipped
-from experiments.training import open_training
+from experiments.training import open_training, seconds_recorded
 from experiments.words import step as steps
 from experiments.words.noise import Noise, make_noise
 from experiments.words.text import Text, load_text
@@ -172,12 +171,6 @@ def make_summary(
         }
 
     return summarize
-
-
-def seconds_recorded(workdir: pathlib.Path) -> float:
-    """Return how long the run has trained so far, before this start."""
-    records = read_records(workdir, [])
-    return max((record.get("seconds") or 0.0 for record in records), default=0.0)
 
 
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:

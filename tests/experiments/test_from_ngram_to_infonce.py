@@ -27,10 +27,6 @@ def test_the_gradient_of_nce_comes_to_that_of_likelihood():
     agrees(perplexity.gradient(fit.made_up(6000, 60), (1, 100, 10_000, 100_000), 1))
 
 
-def test_alias_tables_draw_faster():
-    agrees(cost.draw_cost((100, 100_000), 100_000, 3))
-
-
 def test_the_correction_for_popularity_finds_more_of_what_goes_with_a_query():
     agrees(retrieval.two_towers(retrieval.made_up(10_000, 300), 4, "made"))
 
