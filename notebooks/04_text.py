@@ -21,11 +21,13 @@
 # seconds.
 
 # %%
+import sys
 import tempfile
 
 import matplotlib.pyplot as plt
 import numpy as np
 
+sys.path.insert(0, "..")  # where configs and experiments are
 from configs import text_sentences, text_words
 from cpc import data
 from cpc.data.sources.grammar import grammar_information
