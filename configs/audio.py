@@ -8,6 +8,7 @@ from configs.defaults import (
     LOSS,
     MOST_LAYERS,
     MOST_OFFSETS,
+    MOST_STEPS,
     NEGATIVES,
     OPTIM,
     PRECISION,
@@ -84,13 +85,16 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("phones", "speakers"), "what is read off the features", words=("phones", "speakers")
+            ("phones", "speakers"),
+            "what is read off the features; ctc: phones in their order, without times",
+            words=("phones", "speakers", "ctc"),
         ),
         "features": Key(
             ("c", "mfcc", "random c"),
             "of the run, of an untrained network (random), and baselines; mfcc context: each frame "
-            "of MFCC beside its 8 neighbours on either side, 170 ms",
-            words=("c", "z", "mfcc", "mfcc context", "random c", "random z", "supervised"),
+            "of MFCC beside its 8 neighbours on either side, 170 ms; and the network trained whole "
+            "on the labels, from a new start (supervised) or from the run's weights (tuned)",
+            words=("c", "z", "mfcc", "mfcc context", "random c", "random z", "supervised", "tuned"),
         ),
         "delay": Key(
             0,
@@ -109,9 +113,23 @@ KEYS = {
         "minutes_per_speaker": Key(
             4.0, "of the speaker probe, to train and to test; 0: all", low=0
         ),
+        "layer_decay": Key(
+            1.0, "tuned: of the learning rate from a layer to the one below", above=0, high=1
+        ),
+        "ctc_head": Key("linear", "of ctc, over 8 frames every 4", words=("linear", "lstm")),
+        "ctc_minutes": Key(
+            (10.0, 30.0, 60.0), "of labelled sound, each by itself, for ctc; 0: all", low=0
+        ),
+        "ctc_steps": Key(
+            1500, "of ctc at most: it stops by held-out utterances", low=1, high=MOST_STEPS
+        ),
+        "ctc_beam": Key(
+            8, "prefixes kept, for a second error rate; 1: the likeliest path alone", low=1,
+            high=10**4,
+        ),
         "every": EVERY,
     },
-}
+}  # fmt: skip
 
 
 def get_config() -> Any:

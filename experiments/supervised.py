@@ -35,6 +35,8 @@ from cpc.types import Array, Batch, UserError
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
 #: answer(x) -> log-probabilities (..., classes)
 Answer: TypeAlias = Callable[[Any], Array]
+#: loss(scores (..., classes), batch) -> what is minimised
+Loss: TypeAlias = Callable[[Array, Batch], Array]
 
 #: So many of the labels that may be trained on are held out, for the training to stop by.
 HELD_OUT_FRACTION = 0.1
@@ -64,6 +66,7 @@ def train_on_labels(
     num_classes: int,
     num_steps: int,
     rng: Array,
+    loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"]),
     accuracy: Callable[[Answer], float] | None = None,
     log_every: int = 0,
     writers: Sequence[Writer] = (),
@@ -74,15 +77,18 @@ def train_on_labels(
 ) -> tuple[Answer, str]:
     """Train a network and a softmax on its features together, by the loop of every training.
 
-    Minimises `cross_entropy` of features W + b, W and b from zero, on one device. With `accuracy`,
-    until that does not rise any more, and then the parameters count with which it was highest.
+    Minimises a loss of the scores features W + b, W and b from zero, on one device. With
+    `accuracy`, until that does not rise any more, and then the parameters count with which it was
+    highest.
 
     Args:
         features: of a batch under "x", one row of features for each label.
         variables: where the network starts: "params", and what else it keeps.
-        draw: index of a step -> its batch: "x" and "label", below 0 where there is no label.
+        draw: index of a step -> its batch: "x" and what the loss asks for.
         num_steps: of the training; with `accuracy` at most.
         rng: the root of the training's random keys.
+        loss: of the scores and their batch; by default `cross_entropy` of its "label", below 0
+            where there is none.
         accuracy: of an answer, on labels that are held out of the training and of the test.
         writers: get a record of the loss every `log_every` steps (0: at the last), and of the
             accuracy.
@@ -112,7 +118,7 @@ def train_on_labels(
 
     def loss_fn(params, extra, batch, rng):
         scores, own = score(params, extra["own"], batch, rng, True)
-        return cross_entropy(scores, batch["label"]), ({**extra, "own": own}, {})
+        return loss(scores, batch), ({**extra, "own": own}, {})
 
     @jax.jit
     def answer(params, extra, x):

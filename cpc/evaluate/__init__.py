@@ -16,6 +16,14 @@ from cpc.evaluate.cross_validation import (
     fit_dense,
     fit_sparse,
 )
+from cpc.evaluate.ctc import (
+    Edits,
+    beam_decode,
+    collapse,
+    count_edits,
+    ctc_nats,
+    greedy_decode,
+)
 from cpc.evaluate.embeddings import embed_utterances
 from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval
 from cpc.evaluate.images import embed_images, image_scores
@@ -29,14 +37,19 @@ from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
 __all__ = [
     "FRACTIONS",
     "CrossValidated",
+    "Edits",
     "Probe",
     "Stacked",
     "Top",
     "adam_cosine",
     "answer_scores",
     "bag_of_words",
+    "beam_decode",
     "bootstrap_interval",
+    "collapse",
+    "count_edits",
     "cross_validate",
+    "ctc_nats",
     "embed_images",
     "embed_utterances",
     "expand_vocabulary",
@@ -48,6 +61,7 @@ __all__ = [
     "fit_ridge_probe",
     "fit_sparse",
     "frame_correct",
+    "greedy_decode",
     "image_scores",
     "in_best",
     "knn_predict",

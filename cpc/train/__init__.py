@@ -30,7 +30,7 @@ from cpc.train.mesh import (
     replicated,
 )
 from cpc.train.metrics import JsonlWriter, ProgressWriter, TensorBoardWriter, Writer
-from cpc.train.optimizer import make_optimizer
+from cpc.train.optimizer import make_optimizer, scale_by_layer
 from cpc.train.rows import init_row_state, make_row_launch, make_row_step
 from cpc.train.signals import stop_on_signals
 from cpc.train.state import TrainState, init_state
@@ -73,6 +73,7 @@ __all__ = [
     "replicated",
     "restore_params",
     "run_on_first",
+    "scale_by_layer",
     "stop_on_signals",
     "wait_for_all",
 ]

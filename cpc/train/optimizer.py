@@ -1,6 +1,7 @@
 """Adam, Lion or Muon with warm-up, a constant or cosine schedule, clipping and weight decay."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -91,3 +92,51 @@ def make_schedule(
         return learning_rate * warm * 0.5 * (1 + jnp.cos(jnp.pi * progress))
 
     return rate
+
+
+def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransformation:
+    """Return an update that is smaller by `decay` for each layer further below the head.
+
+    Layer-wise rates of fine-tuning (Clark et al. 2020, ELECTRA; Bao et al. 2021, BEiT): what lies
+    lowest is most general, and learns least. Chain it after an optimizer.
+
+    Args:
+        decay: of the learning rate from a layer to the one below it; 1: all learn alike.
+        parts: names of submodules from the head down. A layer of a part is what the numbers in its
+            variables' names say; variables without a number belong to the part's highest layer.
+            All variables outside of the parts learn at the whole rate.
+
+    >>> params = {"encoder": {"conv0": 1.0, "conv1": 1.0}, "context": {"w": 1.0}, "head": 1.0}
+    >>> update, _ = scale_by_layer(0.5, ("context", "encoder")).update(params, optax.EmptyState())
+    >>> {part: jax.tree.map(float, own) for part, own in update.items()}
+    {'context': {'w': 0.5}, 'encoder': {'conv0': 0.125, 'conv1': 0.25}, 'head': 1.0}
+    """
+
+    def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
+        """The part of a variable, and its layer's numbers, none without."""
+        names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
+        part = next((name for name in names if name in parts), None)
+        if part is None:
+            return None
+        numbers = (re.findall(r"\d+", name) for name in names[names.index(part) + 1 :])
+        return part, tuple(map(int, next(filter(None, numbers), ())))
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        places = [place(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
+        depth, depths = 0, {}
+        for part in parts:
+            layers = sorted(
+                {found[1] for found in places if found and found[0] == part}, reverse=True
+            )
+            numbered = [layer for layer in layers if layer]
+            depths |= {(part, layer): depth + i for i, layer in enumerate(numbered, start=1)}
+            depths[part, ()] = depth + 1
+            depth += max(len(numbered), bool(layers))
+        leaves, tree = jax.tree.flatten(updates)
+        scaled = [
+            leaf if found is None else leaf * decay ** depths[found]
+            for leaf, found in zip(leaves, places, strict=True)
+        ]
+        return tree.unflatten(scaled), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)

@@ -156,6 +156,21 @@ def label_frames(
     return labels
 
 
+def first_minutes(
+    recordings: data.Recordings, minutes: float, by_speaker: bool = True
+) -> data.Recordings:
+    """Utterances, drawn at random, up to so many minutes of each speaker, or of all; 0: all."""
+    if not minutes:
+        return recordings
+    kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
+    for i in np.random.default_rng(0).permutation(len(recordings)):
+        speaker = recordings.speakers[i] if by_speaker else ""
+        if used[speaker] < minutes:
+            kept.append(int(i))
+            used[speaker] += float(recordings.lengths[i]) / data.SAMPLE_RATE_HZ / 60
+    return data.select(recordings, sorted(kept))
+
+
 def _describe(train, test, window_samples, log):
     counts = data.count_windows(train, window_samples)
     log(

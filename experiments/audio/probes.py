@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from cpc.data import (
     SAMPLE_RATE_HZ,
@@ -31,9 +32,10 @@ from cpc.evaluate import (
 )
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
-from cpc.train import ProgressWriter, make_optimizer
+from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
 from cpc.types import UserError
-from experiments.audio.data import LABEL_SAMPLES, AudioData, labels_at
+from experiments.audio import recognition
+from experiments.audio.data import LABEL_SAMPLES, AudioData, first_minutes, labels_at
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.supervised import MOST_RUNS, hold_out, train_on_labels
@@ -41,18 +43,21 @@ from experiments.supervised import MOST_RUNS, hold_out, train_on_labels
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
 MAX_POINTS = 1500
+#: Features that are networks trained on the labels, which answer by themselves.
+TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
 #: Frames on either side of one of "mfcc context": 170 ms.
 NEIGHBOURS = 8
 
 
 class Question(NamedTuple):
-    """What a probe is asked: utterances to train and to test on, and a label each 10 ms of them."""
+    """What a probe is asked: utterances to train and to test on, and their labels."""
 
     task: str
     data: str
     num_classes: int
     parts: tuple[Recordings, Recordings]
-    labels: list[list[np.ndarray]]
+    labels: Any
+    """Of each part and utterance: a label each 10 ms or, for ctc, the phones in their order."""
     units: tuple[str, ...] = ("frame",)
 
 
@@ -67,6 +72,8 @@ def check_options(config: Config) -> None:
             "trained anew, with the same result: set probe.every to 0, or take supervised out of "
             "probe.features"
         )
+    if "ctc" in options.tasks and not options.ctc_minutes:
+        raise UserError("probe.ctc_minutes is empty: name minutes of labels, or 0 for all")
     if options.tasks and config.model.padding == "valid":
         raise UserError(
             "model.padding is valid, which gives fewer latents than there are labels: probe with "
@@ -79,12 +86,13 @@ def check_data(config: Config, data: AudioData) -> None:
     if "speakers" in config.probe.tasks:
         _speaker_names(data)
         _check_supervised(config, _of_speakers(config, data.train), config.data.source)
-    if "phones" not in config.probe.tasks:
+    asking = [task for task in ("phones", "ctc") if task in config.probe.tasks]
+    if not asking:
         return
     if not data.phones:
         raise UserError(
-            "there are no phone labels for a probe of phones: set data.phones to an alignment "
-            "file, or take phones out of probe.tasks"
+            f"there are no phone labels for a probe of {asking[0]}: set data.phones to an "
+            f"alignment file, or take {asking[0]} out of probe.tasks"
         )
     for name, phones in data.phones.items():
         for which, recordings in (("training", data.train), ("test", data.test)):
@@ -96,7 +104,12 @@ def check_data(config: Config, data: AudioData) -> None:
                 )
             for utterance, length in zip(part.names, part.lengths, strict=True):
                 align(phones.labels[utterance], num_labels(length), utterance)
-        _check_supervised(config, _of_phones(config, data.train, phones), name)
+        if "phones" in asking:
+            _check_supervised(config, _of_phones(config, data.train, phones), name)
+    if "ctc" in asking:
+        for question in recognition_questions(config, data):
+            subsets = subsets_of(question.parts[0], config.probe.ctc_minutes)
+            recognition.check_phones(question.labels, subsets, question.data)
 
 
 def run_tasks(
@@ -113,7 +126,11 @@ def run_tasks(
     can fill the memory.
     """
     begin = time.perf_counter()
-    ask = {"phones": phone_questions, "speakers": speaker_questions}
+    ask = {
+        "phones": phone_questions,
+        "speakers": speaker_questions,
+        "ctc": recognition_questions,
+    }
     questions = [question for task in config.probe.tasks for question in ask[task](config, data)]
     embed = make_embed(config, model, variables)
     parts = [part for question in questions for part in question.parts]
@@ -121,7 +138,7 @@ def run_tasks(
     scores: list[Score] = []
     for names in passes((*(["c"] if to_map else []), *config.probe.features)):
         own = to_map if "c" in names else []
-        made = {} if names == ("supervised",) else embed(names, [*parts, *own])
+        made = {} if names[0] in TRAINED else embed(names, [*parts, *own])
         for part in own:
             points, speaker, speakers = map_speakers(part, made["c"])
             path = workdir / "probes" / "speaker_map.npz"
@@ -132,7 +149,7 @@ def run_tasks(
             for name in names
             if name in config.probe.features
             for score in scores_of(
-                config, workdir / "probes", model, question, name, made.get(name, {})
+                config, workdir / "probes", model, variables, question, name, made.get(name, {})
             )
         ]
         del made
@@ -171,7 +188,7 @@ def make_embed(
     """Return embed(names, parts): features of one of the `passes`, by name and utterance.
 
     Each utterance of the parts is embedded once; its features are (frames, width), one frame each
-    `frame_samples`. The supervised network, which answers by itself, has none.
+    `frame_samples`. Networks trained on labels, which answer by themselves, have none.
     """
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
@@ -258,26 +275,62 @@ def speaker_questions(config: Config, data: AudioData) -> list[Question]:
     return [Question("speakers", source, len(names), (train, test), labels, units)]
 
 
+def recognition_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return the question of phones in their order, for every labelled set."""
+    questions, minutes = [], config.probe.ctc_minutes
+    for name, phones in data.phones.items():
+        train = _labelled(data.train, phones.labels)
+        train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
+        parts = train, _labelled(data.test, phones.labels)
+        labels = [
+            [recognition.phones_in_order(phones.labels[own], phones.names) for own in part.names]
+            for part in parts
+        ]
+        questions.append(Question("ctc", name, len(phones.names), parts, labels, ("phone",)))
+    return questions
+
+
 def scores_of(
     config: Config,
     folder: pathlib.Path,
     model: Model,
+    variables: Any,
     question: Question,
     feature: str,
     features: Mapping[str, Any],
 ) -> list[Score]:
     """Return what one feature, given by utterance, answers to a question."""
     task, data, num_classes, parts, labels_each_10_ms, units = question
+    start = variables if feature == "tuned" else None
+    if task == "ctc":
+        if feature in TRAINED:
+            window = np.zeros((1, config.data.window_samples), np.float32)
+            rng = jax.random.key(config.seed + 2)
+            begin = model.init(rng, {"x": window}) if start is None else start
+            decay = 1.0 if start is None else config.probe.layer_decay
+            network = functools.partial(recognition.trained, model, begin, decay)
+            inputs = [[read_all(part, i) for i in range(len(part))] for part in parts]
+        else:
+            network = recognition.frozen
+            inputs = [[np.asarray(features[name]) for name in part.names] for part in parts]
+        train, test = map(recognition.Labelled, inputs, question.labels)
+        own = folder / f"ctc-{feature}-{data}"
+        subsets = subsets_of(parts[0], config.probe.ctc_minutes)
+        return list(
+            recognition.recognise(
+                config, own, network, train, test, num_classes, subsets, data=data, features=feature
+            )
+        )
     labels = [
         labels_of_frames(part, own, frame_samples(feature, model))
         for part, own in zip(parts, labels_each_10_ms, strict=True)
     ]
     words = {"task": task, "data": data, "units": units}
-    if feature == "supervised":
-        print(f"the network trained on {task} of {data}:")
-        own = folder / f"supervised-{task}-{data}"
+    if feature in TRAINED:
+        print(f"the network {TRAINED[feature]} {task} of {data}:")
+        own = folder / f"{feature}-{task}-{data}"
         answer, setting = train_supervised(
-            config, own, model, parts[0], labels_each_10_ms[0], num_classes
+            config, own, model, parts[0], labels_each_10_ms[0], num_classes, start
         )
         answers = answer(parts[1])
         return list(answer_scores(answers, *labels, features=feature, setting=setting, **words))
@@ -293,6 +346,13 @@ def scores_of(
             **words,
         )
     )
+
+
+def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> list[list[int]]:
+    """Return the numbers of utterances drawn up to each of so many minutes, each set once."""
+    numbers = {name: i for i, name in enumerate(recordings.names)}
+    found = (first_minutes(recordings, most, by_speaker=False).names for most in minutes)
+    return [[numbers[name] for name in names] for names in dict.fromkeys(found)]
 
 
 def labels_of_frames(
@@ -312,12 +372,14 @@ def train_supervised(
     recordings: Recordings,
     labels: Sequence[np.ndarray],
     num_classes: int,
+    start: Any = None,
 ) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
     """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
 
-    From a new start, on windows of the run's length, with its optimizer; until it stops improving
-    on held-out utterances of `recordings`, for `MOST_RUNS` times its steps at most. The learning
-    rate is constant after its warm-up, whatever `optim.schedule`, as the end is not known.
+    From the variables `start`, or a new start if None, on windows of the run's length, with its
+    optimizer and `probe.layer_decay`; until it stops improving on held-out utterances of
+    `recordings`, for `MOST_RUNS` times its steps at most. The learning rate is constant after its
+    warm-up, whatever `optim.schedule`, as the end is not known.
 
     `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
     from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
@@ -367,11 +429,13 @@ def train_supervised(
     own = ("learning_rate", "warmup_steps", "clip_norm", "weight_decay")
     num_steps = MOST_RUNS * config.num_steps
     tx, _ = make_optimizer(num_steps=num_steps, **{name: config.optim[name] for name in own})
+    decay = 1.0 if start is None else config.probe.layer_decay
+    tx = optax.chain(tx, scale_by_layer(decay, ("context", "encoder")))
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
     console = ProgressWriter(num_steps, rate=(hours, "h audio"))
     answer, words = train_on_labels(
         contexts,
-        model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
+        start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
         draw_labelled,
         tx,
         num_classes=num_classes,
@@ -417,24 +481,12 @@ def _of_phones(config, recordings, phones):
 
 def _check_supervised(config, part, name):
     """The supervised network stops by utterances that it is not trained on."""
-    if "supervised" in config.probe.features and len(part) < 2:
-        raise UserError(
-            f"{name} has one labelled training utterance, but the supervised network needs another "
-            "to stop by: take supervised out of probe.features, or label more"
-        )
-
-
-def first_minutes(recordings: Recordings, minutes: float, by_speaker: bool = True) -> Recordings:
-    """Utterances, drawn at random, up to so many minutes of each speaker, or of all; 0: all."""
-    if not minutes:
-        return recordings
-    kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
-    for i in np.random.default_rng(0).permutation(len(recordings)):
-        speaker = recordings.speakers[i] if by_speaker else ""
-        if used[speaker] < minutes:
-            kept.append(int(i))
-            used[speaker] += float(recordings.lengths[i]) / SAMPLE_RATE_HZ / 60
-    return select(recordings, sorted(kept))
+    for feature in TRAINED:
+        if feature in config.probe.features and len(part) < 2:
+            raise UserError(
+                f"{name} has one labelled training utterance, but the {feature} network needs "
+                f"another to stop by: take {feature} out of probe.features, or label more"
+            )
 
 
 def map_speakers(

@@ -26,6 +26,7 @@ from cpc.types import CPCOutputs, Position, UserError
 from experiments import objective, training
 from experiments.audio import data as audio_data
 from experiments.audio import probes as audio_probes
+from experiments.audio import recognition as audio_recognition
 from experiments.command.config import with_settings
 from experiments.image import data as image_data
 from experiments.image import probes as image_probes
@@ -699,6 +700,26 @@ def audio_fits(get):
     return lambda config: fits(audio_probes, config, data, get)
 
 
+def recognised(get):
+    """Something of each CTC head that is trained on MFCC, or of the network trained whole."""
+
+    def effect(config):
+        config.probe.tasks, found = ("ctc",), []
+
+        def train(features, start, draw, tx, **options):
+            made = get(start, draw(0), options)
+            found.append(made)
+            answers = options["num_classes"]
+            return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, answers), np.float32), ""
+
+        stubs = {"train_on_labels": train, "digest": lambda *args: ""}
+        with calls(audio_recognition, **stubs):
+            scores = audio_fits(None)(config)
+        return found or scores
+
+    return effect
+
+
 def of_task(task):
     return lambda args, options: len(args[2]) if options["task"] == task else None
 
@@ -706,6 +727,30 @@ def of_task(task):
 def contexts_of(args, options):
     """The first contexts of the first utterance that a probe of c is trained on."""
     return [frames[0][:5, 0].tolist() for name, frames in args[0].items() if name == "c"]
+
+
+BY_CTC = {"probe.features": ("mfcc",), "probe.ctc_minutes": (0.0,)}
+TUNED = {"probe.features": ("tuned",), "probe.tasks": ("ctc",), "probe.ctc_minutes": (0.0,)}
+
+
+def rates_by_layer(config):
+    answer = lambda xs: [np.zeros((len(x) // 640, 5)) for x in xs]  # noqa: E731
+    with calls(audio_recognition, fit_head=(answer, ""), digest="") as found:
+        audio_fits(None)(config)
+    return found["fit_head"][0][1].layer_decay
+
+
+def decoders_of(config):
+    config.probe.tasks = ("ctc",)
+    answer = lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32)  # noqa: E731
+    with calls(audio_recognition, train_on_labels=(answer, "")):
+        made = made_up()
+        phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
+        data = audio_data.AudioData(made.recordings, made.recordings, phones)
+        (question,) = audio_probes.recognition_questions(config, data)
+        features = {name: np.zeros((300, 2)) for name in made.recordings.names}
+        scores = audio_probes.scores_of(config, FOLDER, None, {}, question, "mfcc", features)
+    return {score.metric for score in scores}
 
 
 ONE_SPEAKER = problem_of_clips(
@@ -737,6 +782,13 @@ TABLES["audio"] = {
     "probe.num_epochs": Case(7, audio_fits(option("num_epochs")), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
+    "probe.layer_decay": Case(0.5, rates_by_layer, 0.5, TUNED),
+    "probe.ctc_head": Case("lstm", recognised(lambda start, *_: list(start["params"])),
+                           [["network", "lstm"]], BY_CTC),
+    "probe.ctc_minutes": Case((0.1, 0.2), recognised(lambda _, batch, options: len(batch["x"])),
+                              [8, 8], BY_CTC),
+    "probe.ctc_steps": Case(7, recognised(lambda *args: args[2]["num_steps"]), [7], BY_CTC),
+    "probe.ctc_beam": Case(3, decoders_of, {"phone error rate", "beam 3 phone error rate"}, BY_CTC),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 

@@ -106,3 +106,29 @@ def test_every_optimizer_decays_matrices_alone(name):
 def test_numbers_that_cannot_be_meant(wrong, message):
     with pytest.raises(UserError, match=message):
         train.make_optimizer(**{"learning_rate": 0.1, "num_steps": 10, **wrong})
+
+
+def test_layers_learn_less_the_further_they_lie_below_the_head():
+    """Blocks of a ResNet by both numbers, the context's own variables as its highest layer."""
+    params = {
+        "model": {
+            "encoder": {"stage1_block0": {"w": 1.0}, "stage0_block1": 1.0, "stage0_block0": 1.0},
+            "context": {"norm": 1.0, "conv1": {"kernel2": 1.0}, "conv0": 1.0},
+        },
+        "head": (1.0, 1.0),
+    }
+    scale = train.scale_by_layer(0.5, ("context", "encoder"))
+    found, _ = scale.update(params, scale.init(params))
+    assert found == {
+        "model": {
+            "encoder": {
+                "stage1_block0": {"w": 2**-3},
+                "stage0_block1": 2**-4,
+                "stage0_block0": 2**-5,
+            },
+            "context": {"norm": 0.5, "conv1": {"kernel2": 0.5}, "conv0": 0.25},
+        },
+        "head": (1.0, 1.0),
+    }
+    same, _ = train.scale_by_layer(1.0, ("context", "encoder")).update(params, optax.EmptyState())
+    assert same == params

@@ -1,0 +1,153 @@
+"""Phones of an utterance without their times: the CTC loss, decoding, and the error rate.
+
+Connectionist temporal classification (Graves et al. 2006): each frame says a label or the blank,
+the last class, and a labelling is what is left without repeats and blanks.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from cpc.types import UserError
+
+
+class Edits(NamedTuple):
+    """What turns a labelling into another one: their sum is the Levenshtein distance."""
+
+    substitutions: int
+    deletions: int
+    insertions: int
+
+
+def ctc_nats(
+    scores: Float[Array, "b t classes"], num_frames: Int[Array, " b"], labels: Int[Array, "b n"]
+) -> tuple[Float[Array, ""], Int[Array, ""]]:
+    """Return the sum of -log p(labels | scores) in nats, and how many labels it is of.
+
+    An utterance whose labels do not fit into its frames (one each, and a blank between two that are
+    equal) has no path, and counts for neither.
+
+    Args:
+        scores: unnormalised; the last class is the blank.
+        num_frames: that exist.
+        labels: filled up with -1.
+
+    Two frames that know nothing say one given label of two, or nothing, on 3 of 9 paths:
+
+    >>> nats, count = ctc_nats(jnp.zeros((1, 2, 3)), jnp.array([2]), jnp.array([[1, -1]]))
+    >>> f"{nats:.4f} {np.log(9 / 3):.4f} {count}"
+    '1.0986 1.0986 1'
+    """
+    is_label = labels >= 0
+    counts = is_label.sum(axis=1)
+    repeats = (is_label[:, 1:] & (labels[:, 1:] == labels[:, :-1])).sum(axis=1)
+    fits = (counts + repeats <= num_frames) & (counts > 0)
+    beyond = jnp.arange(scores.shape[1]) >= num_frames[:, None]
+    nats = optax.ctc_loss(
+        jnp.where(beyond[..., None], 0.0, scores.astype(jnp.float32)),
+        beyond.astype(jnp.float32),
+        jnp.maximum(labels, 0),
+        1 - is_label.astype(jnp.float32),
+        blank_id=scores.shape[-1] - 1,
+    )
+    return jnp.where(fits, nats, 0.0).sum(), jnp.where(fits, counts, 0).sum()
+
+
+def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
+    """Return the labelling of a path: repeats become one, then blanks go.
+
+    >>> collapse([9, 1, 1, 9, 1, 2, 2], blank=9)
+    [1, 1, 2]
+    """
+    path = np.asarray(path, int)
+    first = np.append(True, path[1:] != path[:-1])[: len(path)]
+    return path[first & (path != blank)].tolist()
+
+
+def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
+    """Return the labelling of the likeliest path.
+
+    >>> greedy_decode(np.log([[0.6, 0.1, 0.3], [0.5, 0.1, 0.4], [0.1, 0.2, 0.7]]))
+    [0]
+    """
+    return collapse(log_p.argmax(axis=1), log_p.shape[1] - 1)
+
+
+def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
+    """Return the likeliest labelling that a beam of prefixes finds, its paths summed.
+
+    Prefix search (Graves et al. 2006, section 3.2) with `width` prefixes kept after each frame
+    (Hannun et al. 2014, Algorithm 1, without a language model).
+
+    Raises:
+        UserError: a width below 1.
+
+    Nothing is the likeliest path (0.36), and the label the likelier labelling (0.64):
+
+    >>> log_p = np.log([[0.4, 0.6], [0.4, 0.6]])
+    >>> greedy_decode(log_p), beam_decode(log_p, width=2)
+    ([], [0])
+    """
+    if width < 1:
+        raise UserError(f"a beam of {width} prefixes finds nothing: keep 1 or more")
+    blank = log_p.shape[1] - 1
+    prefixes: list[tuple[int, ...]] = [()]
+    # Log-probabilities of the paths of each prefix that end in a blank, and in its last label.
+    in_blank, in_label = np.zeros(1), np.full(1, -np.inf)
+    for frame in np.asarray(log_p, np.float64):
+        both = np.logaddexp(in_blank, in_label)
+        place = {prefix: i for i, prefix in enumerate(prefixes)}
+        longer = both[:, None] + frame[:blank]
+        stays = np.full(len(prefixes), -np.inf)
+        for i, prefix in enumerate(prefixes):
+            if prefix:  # a label after itself stays, but for a blank between them
+                longer[i, prefix[-1]] = in_blank[i] + frame[prefix[-1]]
+                stays[i] = in_label[i] + frame[prefix[-1]]
+        for i, prefix in enumerate(prefixes):
+            before = place.get(prefix[:-1]) if prefix else None
+            if before is not None:  # two ways to one prefix
+                stays[i] = np.logaddexp(stays[i], longer[before, prefix[-1]])
+                longer[before, prefix[-1]] = -np.inf
+        waits = both + frame[blank]
+        totals = np.concatenate([np.logaddexp(waits, stays), longer.ravel()])
+        kept = np.argsort(-totals, kind="stable")[:width]
+        kept = kept[totals[kept] > -np.inf]
+        is_longer = kept >= len(prefixes)
+        row, label = np.divmod(kept - len(prefixes), max(blank, 1))
+        old = np.where(is_longer, 0, kept)
+        in_blank = np.where(is_longer, -np.inf, waits[old])
+        in_label = np.where(is_longer, totals[kept], stays[old])
+        prefixes = [
+            (*prefixes[r], int(one)) if new else prefixes[o]
+            for new, o, r, one in zip(is_longer, old, row, label, strict=True)
+        ]
+    best = np.logaddexp(in_blank, in_label).argmax()
+    return list(prefixes[int(best)])
+
+
+def count_edits(wanted: Sequence[int], given: Sequence[int]) -> Edits:
+    """Return the fewest edits by which what is given misses what is wanted.
+
+    Of ways with as few, the one with the most substitutions.
+
+    >>> count_edits([1, 2, 3, 4, 5, 6], [9, 2, 4, 5, 6, 7])
+    Edits(substitutions=1, deletions=1, insertions=1)
+    """
+    # Each cell: edits, then (the fewer the better) deletions and insertions.
+    row = [(j, 0, j) for j in range(len(given) + 1)]
+    for i, want in enumerate(wanted, start=1):
+        new = [(i, i, 0)]
+        for j, give in enumerate(given, start=1):
+            total, deleted, inserted = row[j - 1]
+            other = min(
+                (row[j][0] + 1, row[j][1] + 1, row[j][2]),
+                (new[j - 1][0] + 1, new[j - 1][1], new[j - 1][2] + 1),
+            )
+            new.append(min((total + (want != give), deleted, inserted), other))
+        row = new
+    total, deleted, inserted = row[-1]
+    return Edits(total - deleted - inserted, deleted, inserted)

@@ -1,0 +1,177 @@
+"""Phone recognition by CTC: its head, what it learns, from where, and on which utterances."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import audio_synthetic
+from cpc.types import UserError
+from experiments.audio import modality as audio
+from experiments.audio import probes, recognition
+from experiments.audio.data import load_data
+from experiments.audio.recognition import Labelled, check_phones, fit_head, frozen, windows_of
+
+
+@pytest.fixture
+def config():
+    c = audio_synthetic.get_config()
+    c.data.window_samples, c.data.num_threads = 20480, 0
+    c.model.width = c.model.context_width = 8
+    c.model.num_offsets = 2
+    c.probe.ctc_minutes, c.probe.ctc_steps, c.log_every = (0.0,), 120, 0
+    return c
+
+
+def test_the_head_is_a_convolution_over_8_frames_every_4():
+    x = np.random.default_rng(0).normal(size=(2, 22, 3)).astype(np.float32)
+    kernel = np.random.default_rng(1).normal(size=(8, 3, 5)).astype(np.float32)
+    want = jax.lax.conv_general_dilated(
+        x, kernel, (4,), ((2, 2),), dimension_numbers=("NWC", "WIO", "NWC")
+    )
+    found = windows_of(jnp.asarray(x)) @ kernel.reshape(24, 5)
+    assert found.shape == (2, 5, 5)
+    np.testing.assert_allclose(found, want[:, :5], rtol=1e-4, atol=1e-5)
+
+
+def spoken(seed, num=24, late=0):
+    """Utterances of 3 phones of 8 frames each, and noise; shown `late` frames after."""
+    rng = np.random.default_rng(seed)
+    phones = [np.repeat(rng.permutation(3), 1).tolist() for _ in range(num)]
+    inputs = []
+    for own in phones:
+        frames = np.eye(3)[np.repeat(own, 8)] + 0.1 * rng.normal(size=(24, 3))
+        inputs.append(np.roll(frames, late, axis=0).astype(np.float32))
+    return Labelled(inputs, phones)
+
+
+def error_rate(answer, test):
+    edits = [
+        sum(recognition.count_edits(own, recognition.greedy_decode(one)))
+        for own, one in zip(test.phones, answer(test.inputs), strict=True)
+    ]
+    return sum(edits) / sum(map(len, test.phones))
+
+
+@pytest.mark.parametrize("head", ["linear", "lstm"])
+def test_a_head_learns_phones_in_their_order(config, tmp_path, head):
+    config.probe.ctc_head = head
+    train, test = spoken(0), spoken(1)
+    answer, words = fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
+    assert re.fullmatch(r"best at step \d+ of \d+(, the most)?", words)
+    assert error_rate(answer, test) < 0.05
+    log_p = answer(test.inputs)[0]
+    assert log_p.shape == (6, 4)
+    np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("head", "remembers"), [("linear", False), ("lstm", True)])
+def test_an_lstm_remembers_beyond_the_8_frames(config, tmp_path, head, remembers):
+    config.probe.ctc_head, config.probe.ctc_steps = head, 8
+    train = spoken(0)
+    answer, _ = fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
+    other = train.inputs[0].copy()
+    other[0] += 1
+    changed = np.abs(answer([other])[0] - answer(train.inputs[:1])[0]).max(-1) > 1e-6
+    assert changed.tolist() == [True] + [remembers] * 5
+
+
+def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_answers_are_empty(
+    config, tmp_path, monkeypatch
+):
+    train, found = spoken(0), {}
+    monkeypatch.setattr(
+        recognition,
+        "train_on_labels",
+        lambda *args, **options: found.update(options, draw=args[2]) or (None, ""),
+    )
+    fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
+    drawn = {x.tobytes() for step in range(40) for x in found["draw"](step)["x"]}
+    held = recognition.hold_out(range(24), config.seed)
+    assert drawn == {x.tobytes() for i, x in enumerate(train.inputs) if i not in held}
+
+    def answer(of_blank):
+        scores = np.full((1, 6, 4), 1.0)
+        scores[..., 3] = of_blank
+        return lambda x: np.repeat(np.asarray(jax.nn.log_softmax(scores)), len(x), axis=0)
+
+    surely_empty, empty = (found["accuracy"](answer(score)) for score in (9.0, 2.0))
+    assert 0 < surely_empty < empty < 1e-3
+
+
+def test_features_are_standardised_by_the_training_utterances():
+    train = [np.array([[1.0, 10.0], [3.0, 30.0]]), np.array([[2.0, 20.0]])]
+    network = frozen(train)
+    found, _ = network.features({}, {}, {"x": np.concatenate(train)[None]}, None, True)
+    np.testing.assert_allclose(found[0].mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(found[0].std(0), 1, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("feature", "decay"), [("tuned", 0.5), ("supervised", 1.0)])
+def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
+    config, tmp_path, monkeypatch, feature, decay
+):
+    config.probe.tasks, config.probe.features = ("phones", "ctc"), (feature,)
+    config.probe.layer_decay = 0.5
+    data, model = load_data(config, str), audio.build_model(config)
+    window = np.zeros((1, config.data.window_samples), np.float32)
+    variables = model.init(jax.random.key(7), {"x": window})
+    starts, decays = [], []
+
+    def end(features, start, draw, tx, *, num_classes, **options):
+        params = start["params"]
+        starts.append(params.get("network", params))
+        return (
+            lambda x: np.zeros((len(x), max(1, x.shape[1] // 160), num_classes), np.float32)
+        ), "ended"
+
+    def record(decay, parts):
+        decays.append(decay)
+        return recognition.optax.identity()
+
+    for module in (probes, recognition):
+        monkeypatch.setattr(module, "train_on_labels", end)
+        monkeypatch.setattr(module, "scale_by_layer", record)
+    probes.run_tasks(config, tmp_path, data, model, variables, 3)
+    assert len(starts) == 2
+    for start in starts:
+        same = jax.tree.map(np.array_equal, start, variables["params"])
+        assert all(jax.tree.leaves(same)) == (feature == "tuned")
+    assert decays == [decay] * 2
+
+
+def test_scores_of_a_run(config, tmp_path, capsys):
+    """As many minutes as there are, each once; PER by both decoders on the same utterances."""
+    config.probe.tasks, config.probe.features = ("ctc",), ("mfcc",)
+    config.probe.ctc_minutes, config.probe.ctc_steps, config.probe.ctc_beam = (0.3, 0.6, 0.6), 40, 3
+    data, model = load_data(config, str), audio.build_model(config)
+    names = [name for name in data.test.names][:12]
+    data = data._replace(test=probes.select(data.test, range(len(names))))
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
+    scores = probes.run_tasks(config, tmp_path, data, model, variables, 5)
+    assert [score.metric for score in scores] == ["phone error rate", "beam 3 phone error rate"] * 2
+    truth = [
+        recognition.phones_in_order(data.phones["synthetic"].labels[name], ()) for name in names
+    ]
+    for score in scores:
+        assert (score.task, score.data, score.unit) == ("ctc", "synthetic", "phone")
+        assert not score.higher_is_better
+        assert score.num_test == sum(map(len, truth))
+        assert score.low <= score.value <= score.high
+        assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == score.value
+        kinds = [float(one) for one in re.findall(r"([\d.]+)% \w+ions", score.setting)]
+        assert len(kinds) == 3
+        assert abs(sum(kinds) - 100 * score.value) < 0.2
+    assert scores[0].num_train < scores[2].num_train
+    assert "ctc by phone  synthetic  mfcc  linear" in capsys.readouterr().out
+    assert json.loads((tmp_path / "scores.json").read_text())
+
+
+def test_what_cannot_be_recognised_is_one_sentence():
+    with pytest.raises(UserError, match="the test utterances of x have no phones but silence"):
+        check_phones(([[1], [2]], [[], []]), [[0, 1]], "x")
+    with pytest.raises(UserError, match="hold 1 labelled training utterance of x, but"):
+        check_phones(([[1], [2]], [[1]]), [[0], [0, 1]], "x")
