@@ -27,7 +27,7 @@ def get_config() -> Any:
     c.model.context_width = 512  # the paper: 256
     c.model.num_offsets = 12
     c.loss.cosine = True  # the paper: dot products
-    c.negatives.temperature = 0.1
+    c.negatives.temperature = 0.05
     c.negatives.shards = 4  # negatives of two windows: half the time of a step
     c.optim.learning_rate = 1e-3  # the paper: 2e-4, for 300,000 steps
     c.evaluate.num_windows = 128

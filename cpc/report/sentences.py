@@ -303,7 +303,9 @@ def curve_sentences(run: Run, words: Words) -> list[str]:
         for ours in (score for score in fewest if score.features == words.features[0]):
             sentence = (
                 f"With {ours.num_train:,} labels{f' ({ours.setting})' if ours.setting else ''}, "
-                f"{ours.features} {ours.method} reaches {with_unit(ours.value, ours.metric)} "
+                f"{ours.features} {ours.method} reaches "
+                f"{'' if ours.higher_is_better else f'a {ours.metric} of '}"
+                f"{with_unit(ours.value, ours.metric)} "
                 f"({interval_phrase(ours)})"
             )
             for other in alone:

@@ -348,11 +348,15 @@ def scores_of(
     )
 
 
-def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> list[list[int]]:
-    """Return the numbers of utterances drawn up to each of so many minutes, each set once."""
+def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
+    """Return the numbers of utterances drawn up to each of so many minutes, by their length."""
     numbers = {name: i for i, name in enumerate(recordings.names)}
-    found = (first_minutes(recordings, most, by_speaker=False).names for most in minutes)
-    return [[numbers[name] for name in names] for names in dict.fromkeys(found)]
+    found = {}
+    for most in minutes:
+        part = first_minutes(recordings, most, by_speaker=False)
+        length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
+        found[f"{length:.{int(length < 10)}f} min"] = [numbers[name] for name in part.names]
+    return found
 
 
 def labels_of_frames(

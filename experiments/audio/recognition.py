@@ -7,7 +7,7 @@ second), by itself or above an LSTM layer; the loss needs phones in their order,
 import functools
 import json
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -105,39 +105,39 @@ def recognise(
     train: Labelled,
     test: Labelled,
     num_phones: int,
-    subsets: Sequence[Sequence[int]],
+    subsets: Mapping[str, Sequence[int]],
     *,
     data: str,
     features: str,
 ) -> Iterator[Score]:
-    """Yield phone error rates on test utterances after training on subsets of the training ones.
+    """Yield phone error rates on test utterances after training on each of the subsets.
 
     (substitutions + deletions + insertions) / phones, by the likeliest path and by a beam of
     prefixes, with an interval over utterances.
     """
     counts = np.array([len(phones) for phones in test.phones])
     items = digest("ctc", np.concatenate(test.phones), counts)
-    decoders = {"phone error rate": greedy_decode}
-    if config.probe.ctc_beam > 1:
-        name = f"beam {config.probe.ctc_beam} phone error rate"
-        decoders[name] = functools.partial(beam_decode, width=config.probe.ctc_beam)
-    for subset in subsets:
+    head, width = config.probe.ctc_head, config.probe.ctc_beam
+    decoders = {head: greedy_decode}
+    if width > 1:
+        decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
+    for length, subset in subsets.items():
         part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
-        print(f"CTC on {features} of {data}, {len(subset)} utterances:")
+        print(f"CTC on {features} of {data}, {length} in {len(subset)} utterances:")
         answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
         given = answer(test.inputs)
-        for metric, decode in decoders.items():
+        for method, decode in decoders.items():
             edits = np.array(
                 [count_edits(own, decode(one)) for own, one in zip(test.phones, given, strict=True)]
             )
             kinds = zip(Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
+            print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
             low, high = bootstrap_interval(edits.sum(axis=1).astype(float), counts)
             yield Score(
-                "ctc", data, "phone", features, config.probe.ctc_head, metric,
+                "ctc", data, "phone", features, method, "phone error rate",
                 float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
                 num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
-                setting=f"{words}; " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds),
-                outcomes=Outcomes(edits.sum(axis=1), counts, items),
+                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
             )  # fmt: skip
 
 
@@ -271,15 +271,14 @@ def windows_of(frames: Array) -> Array:
 
 
 def check_phones(
-    parts: Sequence[Sequence[Sequence[int]]], subsets: Sequence[Sequence[int]], name: str
+    parts: Sequence[Sequence[Sequence[int]]], subsets: Mapping[str, Sequence[int]], name: str
 ) -> None:
     """Check that there is something to recognise, and to learn it from."""
     for which, phones in zip(("training", "test"), parts, strict=True):
         if not sum(len(own) for own in phones):
             raise UserError(f"the {which} utterances of {name} have no phones but silence")
-    if min(map(len, subsets)) < 2:
+    if min(map(len, subsets.values())) < 2:
         raise UserError(
-            f"the fewest of probe.ctc_minutes hold {min(map(len, subsets))} labelled training "
-            f"utterance of {name}, but a CTC head needs another to stop by: give more minutes, or "
-            "label more"
+            f"the fewest of probe.ctc_minutes hold one labelled training utterance of {name}, but "
+            "a CTC head needs another to stop by: give more minutes, or label more"
         )

@@ -152,26 +152,33 @@ def test_scores_of_a_run(config, tmp_path, capsys):
     data = data._replace(test=probes.select(data.test, range(len(names))))
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
     scores = probes.run_tasks(config, tmp_path, data, model, variables, 5)
-    assert [score.metric for score in scores] == ["phone error rate", "beam 3 phone error rate"] * 2
+    assert [score.method for score in scores] == ["linear", "linear, beam 3"] * 2
+    assert [score.setting for score in scores[::2]] == ["0.3 min", "0.6 min"]
+    said = capsys.readouterr().out
+    kinds = [
+        [float(one) for one in re.findall(r"([\d.]+)% \w+ions", line)]
+        for line in said.splitlines()
+        if "% sub" in line
+    ]
     truth = [
         recognition.phones_in_order(data.phones["synthetic"].labels[name], ()) for name in names
     ]
-    for score in scores:
+    for score, own in zip(scores, kinds, strict=True):
         assert (score.task, score.data, score.unit) == ("ctc", "synthetic", "phone")
         assert not score.higher_is_better
         assert score.num_test == sum(map(len, truth))
         assert score.low <= score.value <= score.high
         assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == score.value
-        kinds = [float(one) for one in re.findall(r"([\d.]+)% \w+ions", score.setting)]
-        assert len(kinds) == 3
-        assert abs(sum(kinds) - 100 * score.value) < 0.2
+        assert score.metric == "phone error rate"
+        assert len(own) == 3
+        assert abs(sum(own) - 100 * score.value) < 0.2
     assert scores[0].num_train < scores[2].num_train
-    assert "ctc by phone  synthetic  mfcc  linear" in capsys.readouterr().out
+    assert "ctc by phone  synthetic  mfcc  linear" in said
     assert json.loads((tmp_path / "scores.json").read_text())
 
 
 def test_what_cannot_be_recognised_is_one_sentence():
     with pytest.raises(UserError, match="the test utterances of x have no phones but silence"):
-        check_phones(([[1], [2]], [[], []]), [[0, 1]], "x")
-    with pytest.raises(UserError, match="hold 1 labelled training utterance of x, but"):
-        check_phones(([[1], [2]], [[1]]), [[0], [0, 1]], "x")
+        check_phones(([[1], [2]], [[], []]), {"": [0, 1]}, "x")
+    with pytest.raises(UserError, match="hold one labelled training utterance of x, but"):
+        check_phones(([[1], [2]], [[1]]), {"": [0], " ": [0, 1]}, "x")
