@@ -3,9 +3,13 @@
     python -m experiments.probe --workdir runs/voices --task phones
     python -m experiments.probe --workdir runs/fashion --task few_labels --step 1000
     python -m experiments.probe --workdir runs/fashion --step best
+    python -m experiments.probe --workdir runs/voices --data.source=folder --data.path=~/recordings
+    python -m experiments.probe --workdir runs/voices --task ctc --probe.ctc_minutes="(10.0,)"
 
-Without --task those of the run's config are fitted. Scores are kept by step, beside those that are
-there, and the report is written again.
+Without --task those of the run's config are fitted. --data.key=value and --probe.key=value set keys
+of these sections for this once: so a run is judged on data that it was not trained on, with their
+own labels. Scores are kept by step, beside those that are there and are of data of other names (a
+folder's, a file of labels'), and the report is written again.
 """
 
 import pathlib
@@ -15,6 +19,7 @@ from absl import flags
 from cpc.types import UserError
 from experiments import training
 from experiments.command import cli, cluster
+from experiments.command.config import check_config, judged_on
 from experiments.modality import read_modality
 from experiments.run import write_page
 
@@ -22,6 +27,7 @@ TASK = flags.DEFINE_string(
     "task", "all", "What to probe for: a task of the run's modality, or all."
 )
 STEP = cli.define_step()
+SETTINGS = cli.take_settings("data", "probe")
 
 
 def main() -> None:
@@ -38,6 +44,9 @@ def main() -> None:
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
+    config = judged_on(config, modality.keys, SETTINGS)
+    check_config(config, modality.keys)
+    modality.check(config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
     data = modality.load_data(config, print)

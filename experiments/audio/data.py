@@ -171,6 +171,13 @@ def first_minutes(
     return data.select(recordings, sorted(kept))
 
 
+def name_of(config: Config) -> str:
+    """Return what scores call the recordings: a folder's own name, or else the source's."""
+    if config.data.source == "folder":
+        return pathlib.Path(config.data.path).expanduser().resolve().name
+    return config.data.source
+
+
 def _describe(train, test, window_samples, log):
     counts = data.count_windows(train, window_samples)
     log(

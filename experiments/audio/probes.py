@@ -35,7 +35,13 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
 from cpc.types import UserError
 from experiments.audio import recognition
-from experiments.audio.data import LABEL_SAMPLES, AudioData, first_minutes, labels_at
+from experiments.audio.data import (
+    LABEL_SAMPLES,
+    AudioData,
+    first_minutes,
+    labels_at,
+    name_of,
+)
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.supervised import MOST_RUNS, hold_out, train_on_labels
@@ -85,7 +91,7 @@ def check_data(config: Config, data: AudioData) -> None:
     """Check, before the training, that these data can feed the probes."""
     if "speakers" in config.probe.tasks:
         _speaker_names(data)
-        _check_supervised(config, _of_speakers(config, data.train), config.data.source)
+        _check_supervised(config, _of_speakers(config, data.train), name_of(config))
     asking = [task for task in ("phones", "ctc") if task in config.probe.tasks]
     if not asking:
         return
@@ -271,7 +277,7 @@ def speaker_questions(config: Config, data: AudioData) -> list[Question]:
         for part in (train, test)
     ]
     units = "frame", "utterance"
-    source = config.data.source
+    source = name_of(config)
     return [Question("speakers", source, len(names), (train, test), labels, units)]
 
 

@@ -5,6 +5,7 @@ import functools
 import io
 import os
 import pathlib
+import re
 import shlex
 import signal
 import sys
@@ -39,6 +40,14 @@ def define_config() -> flags.FlagHolder:
         "Config file, such as configs/audio_voices.py. --config.optim.learning_rate=1e-4 after it "
         "sets a key.",
     )
+
+
+def take_settings(*sections: str) -> list[str]:
+    """Take --section.key=value from the command line, as flags of a config: --config.section..."""
+    setting = re.compile(rf"--(?:config\.)?((?:{'|'.join(sections)})\..*)", re.DOTALL)
+    found = [setting.fullmatch(word) for word in sys.argv]
+    sys.argv[:] = [word for word, match in zip(sys.argv, found, strict=True) if not match]
+    return [f"--config.{match[1]}" for match in found if match]
 
 
 def define_step() -> flags.FlagHolder[str | None]:

@@ -145,6 +145,22 @@ def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     return changed
 
 
+def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
+    """Return a run's config with the keys that flags set, for a look at it and no training.
+
+    With another source or path of the data all other places of data are forgotten: the run's own
+    lists and labels say nothing of other files.
+
+    Raises:
+        UserError: there is no such key, or a value is of another type.
+    """
+    settings = parse_settings(config, arguments)
+    if {"data.source", "data.path"} & settings.keys():
+        places = {f"data.{name}": key.default for name, key in keys["data"].items() if key.is_path}
+        settings = {**places, **settings}
+    return with_settings(config, settings)
+
+
 def upgrade(recorded: Mapping[str, Any], keys: Keys) -> Config:
     """Return a recorded config as one of today: keys that it lacks get their defaults.
 

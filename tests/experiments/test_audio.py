@@ -202,6 +202,26 @@ def test_librispeech_config_runs_on_its_layout(tmp_path):
     last = records(tmp_path / "run")[-3]
     assert last["n"] == [8 * 16] * 4, "eight groups of eight windows of 16 latents"
 
+    # Judged on other recordings, by their own labels: the run's lists say nothing of them.
+    other = make_synthetic(
+        num_speakers=2, utterances_per_speaker=8, seconds=1.2, chain=phone_chain(3), seed=2
+    )
+    write_librispeech(tmp_path / "other", other)
+    (tmp_path / "other/phones.txt").rename(tmp_path / "other/others.txt")
+    done = run(
+        "--workdir", tmp_path / "run", f"--data.path={tmp_path / 'other'}",
+        "--data.speaker_level=2", f"--data.phones={tmp_path / 'other/others.txt'}",
+        "--probe.features=('c','mfcc')", module="probe",
+    )  # fmt: skip
+    assert "2 speakers" in done.stdout
+    both = read_scores(tmp_path / "run")
+    new = [s for s in both if s.data in ("other", "others")]
+    assert len(both) == len(scores) + len(new)
+    assert {(s.task, s.data) for s in new} == {("speakers", "other"), ("phones", "others")}
+    assert {s.features for s in new} == {"c", "mfcc"}
+    wrong = run("--workdir", tmp_path / "run", "--probe.delya=1", module="probe", status=2)
+    assert "the config has no key probe.delya; did you mean probe.delay?" in wrong.stderr
+
 
 @pytest.mark.network
 def test_voices_train_and_probe(tmp_path):
