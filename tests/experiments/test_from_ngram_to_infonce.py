@@ -4,10 +4,19 @@ import json
 
 import numpy as np
 import pytest
+import scipy.sparse
 
+from cpc.data.words import WordStream
 from cpc.files import seal, write_json
 from experiments.studies.from_ngram_to_infonce import __main__ as study
-from experiments.studies.from_ngram_to_infonce import cost, fit, limits, perplexity, retrieval
+from experiments.studies.from_ngram_to_infonce import (
+    cost,
+    fit,
+    limits,
+    perplexity,
+    retrieval,
+    vectors,
+)
 from experiments.studies.from_ngram_to_infonce.page import RECORD
 
 
@@ -38,6 +47,40 @@ def test_no_group_is_on_both_sides_and_every_item_is_trained_on():
     assert len(test.item)
     assert set(test.item) <= set(train.item)
     assert not set(train.group) & set(test.group)
+
+
+def test_pairs_are_counted_as_skip_gram_draws_them():
+    words = np.array([[0, 1, 2, 3, 4], [2, 3, 4, 1, -1]]) - 1  # slices with a margin of one
+    stream = WordStream(
+        lambda launch: {"tokens": words, "sentence": np.where(words < 0, -1, words // 3)}, 1, 0.0
+    )
+    counts = vectors.count_pairs(stream, 2, 1, 4).toarray()
+    assert counts[0, 1] == counts[1, 0] == 2  # an epoch each
+    assert counts[1, 2] == 2
+    assert counts[2, 3] == 0  # of two sentences
+    np.testing.assert_array_equal(counts, counts.T)
+
+
+def test_pmi_of_independent_words_is_nothing():
+    p = np.array([0.5, 0.3, 0.2])
+    pairs = scipy.sparse.coo_array(1000 * np.outer(p, p))
+    np.testing.assert_allclose(vectors.pmi_of(pairs, p), 0, atol=1e-12)
+
+
+def test_a_claim_is_held_refuted_or_open():
+    low, high = vectors.interval(np.array([1.0, 2.0, 3.0]))[1:]
+    assert (low, high) == pytest.approx((2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-3)
+    verdicts = [vectors.say("It", x, "{}") for x in ((1, 0.5, 2), (-1, -2, -0.5), (0, -1, 1))]
+    for verdict, word in zip(verdicts, ("held", "refuted", "open"), strict=True):
+        assert word in verdict
+
+
+@pytest.mark.slow
+def test_folk_claims_are_asked_over_seeds():
+    judged = vectors.made_up(20_000, 100)
+    found = vectors.folk_claims(judged, 1, range(2), {**vectors.SMALL, "model.width": 8})
+    assert len(found["curves"]["rates"]["CBOW"]) == 2
+    assert '"CBOW trains faster"' in found["claim"]
 
 
 def test_parts_of_a_text_are_renumbered_by_frequency():

@@ -25,6 +25,7 @@ from experiments.studies.from_ngram_to_infonce import (
     perplexity,
     retrieval,
     switches,
+    vectors,
 )
 from experiments.studies.from_ngram_to_infonce.page import RECORD
 from experiments.words.text import Text
@@ -67,6 +68,10 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
             retrieval.two_towers(retrieval.made_up(10_000, 300), 4, "pairs that are made up")
             if quick else retrieval.two_towers(retrieval.glosses(), 5, "words and their glosses")
         ),
+        "factorised": lambda: (
+            vectors.factorised(vectors.made_up(40_000, 300), 2, 20, vectors.SMALL)
+            if quick else vectors.factorised(vectors.glosses(), 5, 100)
+        ),
         **({} if quick else slow_figures(text)),
         "draw_cost": lambda: cost.draw_cost(
             size((100, 10_000, 1_000_000), (100, 100_000)), size(10**6, 10**5), 3
@@ -80,6 +85,7 @@ def slow_figures(text: Callable[[], Text]) -> dict[str, Callable[[], Finding]]:
         "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
         "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
         "noise_choice": lambda: limits.noise_choice(10_000, 3, range(3)),
+        "folk_claims": lambda: vectors.folk_claims(vectors.glosses(), 3, range(3)),
     }
 
 

@@ -56,6 +56,26 @@ def pointwise_figure(curves: Curves) -> Figure:
     return figure
 
 
+def factorised_figure(curves: Curves) -> Figure:
+    """Draw scores over what they are to be, and likeness by both kinds of vectors."""
+    figure, (left, right) = make_figure(2, num_columns=2, width=9.6, row_height=3.5)
+    points = curves["points"]
+    left.plot(points["pmi"], points["score"], ".", color=BLUE, markersize=2)
+    ends = np.array([min(points["pmi"]), max(points["pmi"])])
+    left.plot(ends, ends, color=INK, linewidth=1.1)
+    label(left, "PMI - log k, nats", "score, nats", "")
+    names = []
+    for set_name, row in curves["rows"].items():
+        for kind, (value, low, high) in row["values"].items():
+            right.plot((low, high), (len(names), len(names)), color=BLUE, linewidth=1.2)
+            right.plot(value, len(names), color=BLUE, **POINTS)
+            names.append(f"{kind}, {set_name}")
+    right.set_yticks(range(len(names)), names)
+    right.invert_yaxis()
+    label(right, "Spearman's correlation with people", "", "")
+    return figure
+
+
 def bars_figure(curves: Curves) -> Figure:
     """Draw a bar for each row, its mean, and its seeds or its interval if there are any."""
     figure, (axes,) = make_figure(1, row_height=3.0)
@@ -107,6 +127,8 @@ FIGURES: dict[str, Callable[[Curves], Figure]] = {
     "noise_choice": bars_figure,
     "popularity": bars_figure,
     "two_towers": bars_figure,
+    "factorised": factorised_figure,
+    "folk_claims": bars_figure,
     "rare_words": bars_figure,
     "hits_and_ratio": bars_figure,
     "step_cost": cost_figure("milliseconds"),
