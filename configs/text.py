@@ -22,8 +22,8 @@ KEYS = {
     "data": {
         "source": Key(
             "books",
-            "packaged texts, a file or folder at data.path, or a made-up grammar",
-            words=("books", "words", "files", "grammar"),
+            "packaged texts, all of them, a file or folder at data.path, or a made-up grammar",
+            words=("books", "words", "words+books", "files", "grammar"),
         ),
         "path": Key("", "files: a file, or a folder of .txt files at any depth", is_path=True),
         "form": Key(

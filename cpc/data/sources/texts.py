@@ -3,7 +3,7 @@ r"""`words` and `books`: texts from packages, as folders of .txt files.
 `words` has a broad vocabulary: the glosses of WordNet and the dictionary GCIDE, 5.7 M words.
 `books` is connected prose: Jane Austen's six novels and, where there is npm, Moby Dick and 233
 addresses on the State of the Union, 2.75 M words. The package of these holds Moby Dick by chapter
-and whole: the chapters are read, once.
+and whole: the chapters are read, once. `words+books` is both, with one vocabulary.
 """
 
 import gzip
@@ -80,29 +80,54 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
     """Fetch, verify and lay out `words` or `books`; returns the folder, at once when it is there.
 
     It holds `text/*.txt`, `CREDITS.txt`, `licenses/` and, of `words`, `glosses.tsv` (a word of
-    WordNet, a tab, its gloss).
+    WordNet, a tab, its gloss). That of `words+books` has links to the folders of both.
 
     Args:
-        name: one of `TEXTS`.
+        name: one of `TEXTS`, or several, joined by +.
         cache: where archives and folder go, `cache_dir()` if None.
         log: called with each line of progress.
 
     Raises:
         UserError: no such texts, or without apt, network or disk space.
     """
-    if name not in TEXTS:
-        raise UserError(f"there are no texts {name!r}: there are {', '.join(TEXTS)}")
+    parts = list(dict.fromkeys(name.split("+")))
+    if not set(parts) <= set(TEXTS):
+        raise UserError(
+            f"there are no texts {name!r}: there are {', '.join(TEXTS)}, and {'+'.join(TEXTS)}"
+        )
     cache = cache_dir() if cache is None else Path(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / f"{name}.lock", log):
-            return _prepare(name, cache, log)
+        for part in parts:
+            with one_process(cache / f"{part}.lock", log):
+                folder = _prepare(part, cache, log)
+        return folder if len(parts) == 1 else _join(parts, cache)
     except OSError as error:
         raise UserError(f"cannot prepare {name} in {cache}: {error}") from error
 
 
+def prepared_folder(name: str, cache: Path) -> Path:
+    """Return where `prepare_texts` lays out texts."""
+    return cache / f"{name}-{LAYOUT_VERSION}"
+
+
+def _join(names: list[str], cache: Path) -> Path:
+    """Return a folder with links to the texts, credits and licenses of others beside it."""
+    folder = prepared_folder("+".join(names), cache)
+    parts = [prepared_folder(name, cache) for name in names]
+    for kind in ("text", "licenses"):
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for name, part in zip(names, parts, strict=True):
+            link = folder / kind / name
+            if not link.is_symlink():
+                link.symlink_to(Path("..", "..", part.name, kind))
+    credits = ((part / "CREDITS.txt").read_text("utf-8") for part in parts)
+    write_text(folder / "CREDITS.txt", "\n".join(credits))
+    return folder
+
+
 def _prepare(name: str, cache: Path, log: Log) -> Path:
-    texts, folder = TEXTS[name], cache / f"{name}-{LAYOUT_VERSION}"
+    texts, folder = TEXTS[name], prepared_folder(name, cache)
     stamp = _stamp(folder)
     is_usable = {package.name for package in texts.packages} <= set(stamp)
     extra = {}

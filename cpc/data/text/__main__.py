@@ -2,6 +2,7 @@
 
     python -m cpc.data.text words
     python -m cpc.data.text books
+    python -m cpc.data.text words+books
 
 The texts and where they come from: `cpc.data.sources.texts`.
 """
@@ -19,7 +20,7 @@ from cpc.types import UserError
 
 def main(names: list[str]) -> int:
     """Prepare the named texts and print them; returns the exit status."""
-    if not names or not set(names) <= set(TEXTS):
+    if not names or not set("+".join(names).split("+")) <= set(TEXTS):
         log_to_stderr(f"give one or more of {', '.join(TEXTS)}: python -m cpc.data.text books")
         return 2
     try:

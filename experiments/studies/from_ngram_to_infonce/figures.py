@@ -79,16 +79,29 @@ def factorised_figure(curves: Curves) -> Figure:
 def bars_figure(curves: Curves) -> Figure:
     """Draw a bar for each row, its mean, and its seeds or its interval if there are any."""
     figure, (axes,) = make_figure(1, row_height=3.0)
-    names = list(curves["rows"])
-    for i, name in enumerate(names):
-        values = np.atleast_1d(curves["rows"][name])
-        axes.plot(values, np.full(len(values), i), color=BLUE, **POINTS)
-        axes.plot(values.mean(), i, color=INK, marker="|", markersize=14)
-    axes.set_yticks(range(len(names)), names)
+    draw_bars(axes, curves["rows"], curves.get("unit", "perplexity"))
     for i, ends in enumerate(curves.get("intervals", {}).values()):
         axes.plot(ends, (i, i), color=BLUE, linewidth=1.2)
-    axes.invert_yaxis()
-    label(axes, curves.get("unit", "perplexity"), "", "")
+    return figure
+
+
+def draw_bars(axes: Any, rows: Curves, unit: str) -> None:
+    """Draw a line for each row: its values, and their mean."""
+    for i, given in enumerate(rows.values()):
+        values = np.atleast_1d(given)
+        axes.plot(values, np.full(len(values), i), color=BLUE, **POINTS)
+        axes.plot(values.mean(), i, color=INK, marker="|", markersize=14)
+    axes.set_yticks(range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    label(axes, unit, "", "")
+
+
+def panels_figure(curves: Curves) -> Figure:
+    """Draw bars for each measure, side by side."""
+    panels = curves["panels"]
+    figure, axes = make_figure(len(panels), num_columns=len(panels), width=12.0, row_height=3.0)
+    for one, (unit, rows) in zip(axes, panels.items(), strict=True):
+        draw_bars(one, rows, unit)
     return figure
 
 
@@ -128,7 +141,8 @@ FIGURES: dict[str, Callable[[Curves], Figure]] = {
     "popularity": bars_figure,
     "two_towers": bars_figure,
     "factorised": factorised_figure,
-    "folk_claims": bars_figure,
+    "skip_gram_or_cbow": panels_figure,
+    "sampled_softmax_or_nce": panels_figure,
     "rare_words": bars_figure,
     "hits_and_ratio": bars_figure,
     "step_cost": cost_figure("milliseconds"),

@@ -42,6 +42,8 @@ class Fitted(NamedTuple):
     log_z_mean: float
     log_z_std: float
     seconds: float
+    cpu_seconds: float
+    """Of all threads, which other jobs on the machine move less."""
 
 
 def fit(text: Text, settings: dict[str, Any], epochs: int, seed: int = 0) -> Fitted:
@@ -52,15 +54,22 @@ def fit(text: Text, settings: dict[str, Any], epochs: int, seed: int = 0) -> Fit
     jax.block_until_ready(
         made.launch(jax.tree.map(lambda x: x.copy(), made.state), made.stream.launch(0))
     )
-    begin, state = time.perf_counter(), made.state
+    begin, busy, state = time.perf_counter(), time.process_time(), made.state
     for i in range(epochs * made.stream.per_epoch):
         state = made.launch(state, made.stream.launch(i))
     jax.block_until_ready(state)
-    seconds = time.perf_counter() - begin
+    seconds, busy = time.perf_counter() - begin, time.process_time() - busy
     made = made._replace(state=state)
     log_p, log_z, _ = evaluate.tell(made, text.test.tokens, text.test.sentence_starts)
     perplexity, own = (float(np.exp(-x.mean())) for x in (log_p, log_p + log_z))
-    return Fitted(made, perplexity, own, float(log_z.mean()), float(log_z.std()), seconds)
+    z = float(log_z.mean()), float(log_z.std())
+    return Fitted(made, perplexity, own, *z, seconds, busy)
+
+
+def tables_of(one: Fitted) -> dict[str, np.ndarray]:
+    """Return the tables of a trained model."""
+    tables = jax.device_get(one.trained.state.params["tables"])
+    return {name: np.asarray(table) for name, table in tables.items()}
 
 
 def books(num_tokens: int, num_words: int) -> Text:
