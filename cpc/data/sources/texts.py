@@ -98,10 +98,11 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
     cache = cache_dir() if cache is None else Path(cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
+        folders = []
         for part in parts:
             with one_process(cache / f"{part}.lock", log):
-                folder = _prepare(part, cache, log)
-        return folder if len(parts) == 1 else _join(parts, cache)
+                folders.append(_prepare(part, cache, log))
+        return folders[0] if len(parts) == 1 else _join(parts, cache)
     except OSError as error:
         raise UserError(f"cannot prepare {name} in {cache}: {error}") from error
 

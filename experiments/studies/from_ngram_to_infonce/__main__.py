@@ -71,7 +71,7 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
             if quick else retrieval.two_towers(retrieval.glosses(), 5, "words and their glosses")
         ),
         "factorised": lambda: (
-            factorised.factorised(vectors.made_up(40_000, 300), 4, 20, vectors.SMALL)
+            factorised.factorised(vectors.made_up(40_000, 300), 2, 20, vectors.SMALL)
             if quick else factorised.factorised(vectors.dictionaries("", 8000), 5)
         ),
         **({} if quick else slow_figures(text)),
@@ -87,9 +87,9 @@ def slow_figures(text: Callable[[], Text]) -> dict[str, Callable[[], Finding]]:
         "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
         "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
         "noise_choice": lambda: limits.noise_choice(10_000, 3, range(3)),
-        "skip_gram_or_cbow": lambda: folk.models(vectors.dictionaries("wordnet.txt"), 3, range(3)),
+        "skip_gram_or_cbow": lambda: folk.models(vectors.dictionaries("wordnet.txt"), 2, range(3)),
         "sampled_softmax_or_nce": lambda: folk.objectives(
-            vectors.dictionaries("wordnet.txt"), 2, range(3), folk.RATES
+            vectors.dictionaries("wordnet.txt"), 1, range(3)
         ),
     }
 

@@ -21,8 +21,6 @@ from experiments.words.text import Text
 
 #: word2vec's settings (Mikolov et al. 2013), as configs/text_words.py has them.
 SKIP_GRAM = {"evaluate.max_places": 4096}
-#: The rate that word2vec gives CBOW, twice that of skip-gram.
-CBOW = {**SKIP_GRAM, "model.name": "cbow", "optim.learning_rate": 0.05}
 #: For texts of some ten thousand words.
 SMALL = {"data.positions": 256, "data.subsample": 0.0, "steps_per_launch": 16, "model.width": 20}
 
@@ -51,7 +49,7 @@ def dictionaries(file: str = "", num_words: int = 0, threshold: float = 1e-4) ->
     return Judged(divide(corpus, keep), read_judgements().pairs)
 
 
-def made_up(num_tokens: int, num_words: int, sharpness: float = 1.5, seed: int = 0) -> Judged:
+def made_up(num_tokens: int, num_words: int, sharpness: float = 1.2, seed: int = 0) -> Judged:
     """Return sentences of ten Zipfian words that lie in a direction, and cosines of these.
 
     A word of direction a is exp(sharpness cos(a - b)) times as frequent in sentences of b.
@@ -69,7 +67,7 @@ def made_up(num_tokens: int, num_words: int, sharpness: float = 1.5, seed: int =
     counts = np.bincount(tokens, minlength=num_words)
     starts = np.arange(0, len(tokens) + 1, 10)
     corpus = Corpus(tokens, starts, np.array([0, len(topics)]), Vocabulary(words, counts), [])
-    left, right = rng.integers(0, num_words - 1, (2, 2000))
+    left, right = rng.integers(0, num_words - 1, (2, 600))
     pairs = [(words[a + 1], words[b + 1]) for a, b in zip(left, right, strict=True)]
     keep = np.append(0.0, np.ones(num_words - 1))
     return Judged(divide(corpus, keep), {"made": (pairs, np.cos(of_word[left] - of_word[right]))})
