@@ -26,6 +26,7 @@ from experiments.text import embed as text_embed
 from experiments.text import modality as text
 from experiments.text import probes, sections, vectors
 from experiments.text.data import load_data, make_runs, read_corpus
+from experiments.words import run as words_run
 from experiments.words.text import load_text as load_words
 from tests.commands import run
 
@@ -226,9 +227,11 @@ def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkey
         described = texts.TEXTS[name]._replace(packages=(), extra=())  # nothing to fetch
         monkeypatch.setitem(texts.TEXTS, name, described)
     settings = {"data.source": "words+books", "data.min_count": 2}
-    sentences = read_corpus(tiny(**settings), str)
-    config = with_settings(make_config(words.KEYS), {**settings, "data.test_fraction": 0.0})
-    for corpus in (sentences, load_words(config.data, 0, str).train):
+    config = tiny(**settings)
+    check_run(MODALITIES["text"], config)
+    of_words = with_settings(make_config(words.KEYS), {**settings, "data.test_fraction": 0.0})
+    words_run.check(of_words)
+    for corpus in (read_corpus(config, str), load_words(of_words.data, 0, str).train):
         assert corpus.vocabulary.words == ("<unk>", "a", "dog", "cat")
         assert corpus.vocabulary.counts.tolist() == [2, 5, 3, 2]
         assert np.diff(corpus.document_starts).tolist() == [3, 2]

@@ -3,9 +3,10 @@ r"""From n-grams over noise-contrastive estimation to InfoNCE: each step measure
     python -m experiments.studies.from_ngram_to_infonce --workdir runs/ngram-to-infonce
     python -m experiments.studies.from_ngram_to_infonce --workdir runs/quick --quick
 
-The first trains on the packaged books (fetched once); --quick on a language that is made up. The
-run directory gets a page that says under each figure what was expected, what was measured, and
-whether they agree. The same command again resumes after the last figure that is whole.
+The first trains on the packaged books and dictionaries (fetched once); --quick on languages that
+are made up. The run directory gets a page that says under each figure what was expected, what was
+measured, and whether they agree. The same command again resumes after the last figure that is
+whole.
 """
 
 import time
@@ -55,9 +56,6 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
             text(), size((1, 10, 100, 10**3, 10**4, 10**5, 10**6), (1, 100, 10**4, 10**5)),
             size(4, 1),
         ),
-        "step_cost": lambda: cost.step_cost(
-            size((10_000, 50_000, 200_000, 1_000_000), (500, 8000)), 64, size(100, 16), 3
-        ),
         "pointwise": lambda: limits.pointwise(
             size((1, 5, 15), (5,)), size(20_000, 8000), size(30, 12)
         ),
@@ -75,6 +73,9 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
             if quick else factorised.factorised(vectors.dictionaries("", 8000), 5)
         ),
         **({} if quick else slow_figures(text)),
+        "step_cost": lambda: cost.step_cost(
+            size((10_000, 50_000, 200_000, 1_000_000), (500, 8000)), 64, size(100, 16), 3
+        ),
         "draw_cost": lambda: cost.draw_cost(
             size((100, 10_000, 1_000_000), (100, 100_000)), size(10**6, 10**5), 3
         ),
@@ -84,13 +85,13 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
 def slow_figures(text: Callable[[], Text]) -> dict[str, Callable[[], Finding]]:
     """Return those that have no small form, as differences need some training to show."""
     return {
-        "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
-        "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
-        "noise_choice": lambda: limits.noise_choice(10_000, 3, range(3)),
         "skip_gram_or_cbow": lambda: folk.models(vectors.dictionaries("wordnet.txt"), 2, range(3)),
         "sampled_softmax_or_nce": lambda: folk.objectives(
             vectors.dictionaries("wordnet.txt"), 1, range(3)
         ),
+        "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
+        "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
+        "noise_choice": lambda: limits.noise_choice(10_000, 3, range(3)),
     }
 
 
