@@ -24,11 +24,15 @@ def perplexity_figure(curves: Curves) -> Figure:
     add_legend(left)
     for name, row in curves["rows"].items():
         color = BLUE if "unigram" in name else ORANGE if "uniform" in name else INK
-        right.plot(row["seconds"], row["perplexity"], color=color, **POINTS)
-        right.annotate(name, (row["seconds"], row["perplexity"]), fontsize=7, color=INK,
-                       xytext=(4, 2), textcoords="offset points")  # fmt: skip
+        at = row.get("cpu_seconds", row["seconds"]), row["perplexity"]
+        right.plot(*at, color=color, **POINTS)
+        name = name.rpartition("NCE, ")[2].replace("unigram, ", "").replace("uniform, ", "")
+        on_left = color != ORANGE and "Kneser" not in name
+        place = (-4 if on_left else 4), (3 if color != INK else -10)
+        right.annotate(name, at, place, textcoords="offset points", fontsize=7, color=color,
+                       ha="right" if on_left else "left")  # fmt: skip
     right.set_xscale("log")
-    label(right, "seconds of training", "perplexity", "")
+    label(right, "seconds of processor time", "perplexity", "")
     return figure
 
 

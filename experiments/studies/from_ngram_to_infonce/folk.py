@@ -131,7 +131,7 @@ def models(
     return finding(
         "What is said of skip-gram and CBOW",
         "skip-gram beats CBOW on rare words, and CBOW trains faster (word2vec's own notes)",
-        f"{claims} Likeness {sg['likeness'].mean():.3f} against {cbow['likeness'].mean():.3f} over "
+        f"likeness {sg['likeness'].mean():.3f} against {cbow['likeness'].mean():.3f} over "
         f"{len(said)} pairs, the third whose rarer word is rarest. Of {is_rare.sum():,} rare words "
         f"their own context goes before another's by the words beside in {sg['beside'].mean():.3f} "
         f"against {cbow['beside'].mean():.3f}, by the window {sg['window'].mean():.3f} against "
@@ -194,7 +194,7 @@ def objectives(
         "Sampled softmax or NCE, for CBOW and skip-gram",
         "sampled softmax suits CBOW, whose one word excludes others, and NCE skip-gram, which has "
         "many (TensorFlow's notes on candidate sampling)",
-        f"{claims} Perplexity, likeness: "
+        "perplexity, likeness: "
         + "; ".join(
             f"{name} {perplexity[name].mean():.0f}, {one['likeness'].mean():.3f}"
             for name, one in found.items()
