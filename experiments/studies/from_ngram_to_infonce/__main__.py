@@ -85,9 +85,9 @@ def figures(quick: bool) -> dict[str, Callable[[], Finding]]:
 def slow_figures(text: Callable[[], Text]) -> dict[str, Callable[[], Finding]]:
     """Return those that have no small form, as differences need some training to show."""
     return {
-        "skip_gram_or_cbow": lambda: folk.models(vectors.dictionaries("wordnet.txt"), 2, range(3)),
+        "skip_gram_or_cbow": lambda: folk.models(vectors.dictionaries("wordnet.txt"), 2, range(6)),
         "sampled_softmax_or_nce": lambda: folk.objectives(
-            vectors.dictionaries("wordnet.txt"), 1, range(3)
+            vectors.dictionaries("wordnet.txt"), 1, range(6)
         ),
         "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
         "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
