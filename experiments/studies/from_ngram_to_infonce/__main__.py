@@ -87,7 +87,7 @@ def slow_figures(text: Callable[[], Text]) -> dict[str, Callable[[], Finding]]:
     return {
         "skip_gram_or_cbow": lambda: folk.models(vectors.dictionaries("wordnet.txt"), 2, range(6)),
         "sampled_softmax_or_nce": lambda: folk.objectives(
-            vectors.dictionaries("wordnet.txt"), 1, range(6)
+            vectors.dictionaries("wordnet.txt"), 1, range(3)
         ),
         "hits_and_ratio": lambda: switches.hits_and_ratio(text(), 4),
         "rare_words": lambda: switches.rare_words(text(), (0, 0.5, 0.75, 1), 10, 4),
