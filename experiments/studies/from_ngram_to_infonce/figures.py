@@ -106,6 +106,7 @@ def panels_figure(curves: Curves) -> Figure:
     figure, axes = make_figure(len(panels), num_columns=len(panels), width=12.0, row_height=3.0)
     for one, (unit, rows) in zip(axes, panels.items(), strict=True):
         draw_bars(one, rows, unit)
+        one.locator_params(axis="x", nbins=5)
     return figure
 
 
