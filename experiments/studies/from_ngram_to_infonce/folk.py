@@ -21,8 +21,9 @@ ROWS = {"optim.rule": "adagrad", "evaluate.max_places": 4096}
 MODELS = {"skip-gram": ROWS, "CBOW": {**ROWS, "model.name": "cbow"}}
 #: As many draws for both as TensorFlow's functions take them, and a bias, so that NCE can be right.
 DRAWN = {"objective.k": 64, "objective.draws": 64, "model.bias": "unigram"}
-#: Learning rates by model and objective: the best of 0.08 to 0.8, steps of about 2, for one pass
-#: and another seed; by likeness of negative sampling, by perplexity of the others.
+#: Learning rates of Adagrad by model and objective: the best for one pass and another seed, by
+#: likeness of negative sampling, by perplexity of the others. Tried were 0.08, 0.15, 0.3 and 0.6
+#: (skip-gram), 0.2, 0.4 and 0.8 (CBOW), and 0.05, 0.15 and 0.4 (both by NCE and sampled softmax).
 RATES = {
     ("skip-gram", "negative_sampling"): 0.3,
     ("CBOW", "negative_sampling"): 0.4,
