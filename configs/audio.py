@@ -84,7 +84,9 @@ KEYS = {
     },
     "probe": {
         "tasks": Key(
-            ("phones", "speakers"), "what is read off the features", words=("phones", "speakers")
+            ("phones", "speakers"),
+            "what is read off the features; abx: whether distances alone tell phones apart",
+            words=("phones", "speakers", "abx"),
         ),
         "features": Key(
             ("c", "mfcc", "random c"),

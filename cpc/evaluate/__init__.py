@@ -1,5 +1,13 @@
 """What is in frozen features: embeddings, probes, neighbours, baselines, collapse."""
 
+from cpc.evaluate.abx import (
+    Cell,
+    abx_score,
+    cell_errors,
+    cut_tokens,
+    make_cells,
+    pair_errors,
+)
 from cpc.evaluate.accuracy import (
     bootstrap_interval,
     frame_correct,
@@ -16,6 +24,7 @@ from cpc.evaluate.cross_validation import (
     fit_dense,
     fit_sparse,
 )
+from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances
 from cpc.evaluate.embeddings import embed_utterances
 from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval
 from cpc.evaluate.images import embed_images, image_scores
@@ -28,15 +37,21 @@ from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
 
 __all__ = [
     "FRACTIONS",
+    "Cell",
     "CrossValidated",
     "Probe",
     "Stacked",
     "Top",
+    "abx_score",
     "adam_cosine",
     "answer_scores",
     "bag_of_words",
     "bootstrap_interval",
+    "cell_errors",
     "cross_validate",
+    "cut_tokens",
+    "dtw",
+    "dtw_distances",
     "embed_images",
     "embed_utterances",
     "expand_vocabulary",
@@ -48,14 +63,17 @@ __all__ = [
     "fit_ridge_probe",
     "fit_sparse",
     "frame_correct",
+    "frame_distances",
     "image_scores",
     "in_best",
     "knn_predict",
     "label_subset",
     "majority_accuracy",
+    "make_cells",
     "mfcc",
     "most_exciting",
     "nearest",
+    "pair_errors",
     "paper_sgd",
     "predict",
     "probe_scores",

@@ -33,7 +33,8 @@ from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
 from cpc.train import ProgressWriter, make_optimizer
 from cpc.types import UserError
-from experiments.audio.data import LABEL_SAMPLES, AudioData, labels_at
+from experiments.audio.abx import AbxQuestion, abx_question, abx_scores, record_items
+from experiments.audio.data import AudioData, frame_samples, labels_at, num_labels
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
 from experiments.supervised import MOST_RUNS, hold_out, train_on_labels
@@ -79,13 +80,12 @@ def check_data(config: Config, data: AudioData) -> None:
     if "speakers" in config.probe.tasks:
         _speaker_names(data)
         _check_supervised(config, _of_speakers(config, data.train), config.data.source)
+    if "abx" in config.probe.tasks:
+        _check_labels(data, "abx")
+        abx_questions(config, data)
     if "phones" not in config.probe.tasks:
         return
-    if not data.phones:
-        raise UserError(
-            "there are no phone labels for a probe of phones: set data.phones to an alignment "
-            "file, or take phones out of probe.tasks"
-        )
+    _check_labels(data, "phones")
     for name, phones in data.phones.items():
         for which, recordings in (("training", data.train), ("test", data.test)):
             part = _labelled(recordings, phones.labels)
@@ -97,6 +97,14 @@ def check_data(config: Config, data: AudioData) -> None:
             for utterance, length in zip(part.names, part.lengths, strict=True):
                 align(phones.labels[utterance], num_labels(length), utterance)
         _check_supervised(config, _of_phones(config, data.train, phones), name)
+
+
+def _check_labels(data, task):
+    if not data.phones:
+        raise UserError(
+            f"there are no phone labels for a probe of {task}: set data.phones to an alignment "
+            f"file, or take {task} out of probe.tasks"
+        )
 
 
 def run_tasks(
@@ -113,8 +121,11 @@ def run_tasks(
     can fill the memory.
     """
     begin = time.perf_counter()
-    ask = {"phones": phone_questions, "speakers": speaker_questions}
+    ask = {"phones": phone_questions, "speakers": speaker_questions, "abx": abx_questions}
     questions = [question for task in config.probe.tasks for question in ask[task](config, data)]
+    for question in questions:
+        if isinstance(question, AbxQuestion):
+            record_items(workdir / "probes", question)
     embed = make_embed(config, model, variables)
     parts = [part for question in questions for part in question.parts]
     to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
@@ -220,11 +231,6 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
     return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
-def frame_samples(feature: str, model: Model) -> int:
-    """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
-    return SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
-
-
 def phone_questions(config: Config, data: AudioData) -> list[Question]:
     """Return the question of frame-wise phones, for every labelled set."""
     questions = []
@@ -258,15 +264,25 @@ def speaker_questions(config: Config, data: AudioData) -> list[Question]:
     return [Question("speakers", source, len(names), (train, test), labels, units)]
 
 
+def abx_questions(config: Config, data: AudioData) -> list[AbxQuestion]:
+    """Return what is asked of the test utterances of every labelled set."""
+    return [
+        abx_question(name, _labelled(data.test, phones.labels), phones)
+        for name, phones in data.phones.items()
+    ]
+
+
 def scores_of(
     config: Config,
     folder: pathlib.Path,
     model: Model,
-    question: Question,
+    question: Question | AbxQuestion,
     feature: str,
     features: Mapping[str, Any],
 ) -> list[Score]:
     """Return what one feature, given by utterance, answers to a question."""
+    if isinstance(question, AbxQuestion):
+        return abx_scores(question, feature, features, frame_samples(feature, model))
     task, data, num_classes, parts, labels_each_10_ms, units = question
     labels = [
         labels_of_frames(part, own, frame_samples(feature, model))
@@ -388,11 +404,6 @@ def train_supervised(
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
     return functools.partial(answer_with, answer), f"l2 {config.optim.weight_decay:g}, {words}"
-
-
-def num_labels(num_samples: int) -> int:
-    """Return the number of labels, each of 10 ms, of so many samples."""
-    return max(1, int(num_samples) // LABEL_SAMPLES)
 
 
 def _speaker_names(data: AudioData) -> list[str]:
