@@ -43,7 +43,7 @@ def dtw_distances(
     for length in np.unique(size):
         members = np.flatnonzero(size == length)
         row[members] = np.arange(len(members))
-        stacks[length] = fill([tokens[i] for i in members], length)
+        stacks[length] = fill([tokens[i] for i in members], int(length))
     # The longer token comes first: half the shapes.
     swapped = size[pairs[:, 0]] < size[pairs[:, 1]]
     ordered = np.where(swapped[:, None], pairs[:, ::-1], pairs)
