@@ -29,8 +29,13 @@ def abx_question(name: str, test: Recordings, phones: Phones) -> AbxQuestion:
     """Return what is asked of one labelled set, whose test utterances are given.
 
     Raises:
-        UserError: labels and recordings differ in length, or no token can be compared.
+        UserError: no labels are of these recordings or their length, or nothing can be compared.
     """
+    if not len(test):
+        raise UserError(
+            f"no test utterance has labels in {name}: do its utterance ids belong to these "
+            "recordings?"
+        )
     labels = {
         utterance: align(phones.labels[utterance], num_labels(length), utterance)
         for utterance, length in zip(test.names, test.lengths, strict=True)
