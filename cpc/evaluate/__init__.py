@@ -4,9 +4,9 @@ from cpc.evaluate.abx import (
     Cell,
     abx_score,
     cell_errors,
+    cell_weights,
     cut_tokens,
     make_cells,
-    pair_errors,
 )
 from cpc.evaluate.accuracy import (
     bootstrap_interval,
@@ -48,6 +48,7 @@ __all__ = [
     "bag_of_words",
     "bootstrap_interval",
     "cell_errors",
+    "cell_weights",
     "cross_validate",
     "cut_tokens",
     "dtw",
@@ -73,7 +74,6 @@ __all__ = [
     "mfcc",
     "most_exciting",
     "nearest",
-    "pair_errors",
     "paper_sgd",
     "predict",
     "probe_scores",

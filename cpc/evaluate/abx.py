@@ -8,6 +8,7 @@ zerospeech-libriabx2 0.9.8, whose numbers this gives.
 import itertools
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cpc.evaluate.accuracy import bootstrap_interval
-from cpc.evaluate.dtw import FrameDistance, dtw_distances
+from cpc.evaluate.dtw import dtw_distances
 from cpc.results import Outcomes, Score, digest
 from cpc.types import Item, UserError
 
@@ -147,9 +148,9 @@ def make_cells(
 def cell_errors(
     tokens: Sequence[Float[np.ndarray, "_ d"]],
     cells: Sequence[Cell],
-    distance: FrameDistance = "angular",
-) -> Float[np.ndarray, " cells"]:
-    """Return of each cell how many of its triples have X nearer to B than to A; ties count half.
+    distance: str = "angular",
+) -> list[Float[np.ndarray, " x"]]:
+    """Return, of each X of each cell, the share of A and B by which it errs; ties count half.
 
     Each pair of tokens is compared once, however many cells ask.
     """
@@ -160,9 +161,7 @@ def cell_errors(
     unique, index = np.unique(number, return_inverse=True)
     both = dtw_distances(tokens, np.stack(np.divmod(unique, len(tokens)), axis=1), distance)
     found = both[index, (pairs[:, 0] > pairs[:, 1]).astype(int)]
-    return np.array(
-        [_error(cell, own) for cell, own in zip(cells, np.split(found, ends[:-1]), strict=True)]
-    )
+    return [_errors(cell, own) for cell, own in zip(cells, np.split(found, ends[:-1]), strict=True)]
 
 
 def _pairs(cell):
@@ -175,62 +174,65 @@ def _pairs(cell):
     return np.concatenate([to_b, to_a])
 
 
-def _error(cell, distances):
+def _errors(cell, distances):
     num_x, num_a, num_b = len(cell.x), len(cell.a), len(cell.b)
     to_b, to_a = np.split(distances, [num_x * num_b])
+    to_b, num_others = to_b.reshape(num_x, 1, num_b), num_a * num_b
     if cell.x is cell.a:
         square = np.full((num_a, num_a), np.inf, np.float32)  # itself: never the nearer one
         square[np.triu_indices(num_a, 1)] = to_a
-        to_a, num_triples = np.minimum(square, square.T), num_a * (num_a - 1) * num_b
-    else:
-        to_a, num_triples = to_a.reshape(num_x, num_a), num_x * num_a * num_b
-    to_a, to_b = to_a[:, :, None], to_b.reshape(num_x, 1, num_b)
-    return 1 - ((to_a < to_b).sum() + 0.5 * (to_a == to_b).sum()) / num_triples
+        to_a, num_others = np.minimum(square, square.T), (num_a - 1) * num_b
+    to_a = to_a.reshape(num_x, num_a, 1)
+    right = (to_a < to_b).sum((1, 2)) + 0.5 * (to_a == to_b).sum((1, 2))
+    return 1 - right / num_others
 
 
-def pair_errors(
-    cells: Sequence[Cell], errors: Float[np.ndarray, " cells"]
-) -> dict[tuple[str, str], float]:
-    """Return the error of each ordered pair of phones.
+def cell_weights(cells: Sequence[Cell]) -> Float[np.ndarray, " cells"]:
+    """Return what each cell's error counts in the ABX error; they sum to 1.
 
-    Averaged over the contexts and the speakers of X together, then over the speakers of A and B;
-    their unweighted mean is the ABX error.
+    It is averaged over the contexts and the speakers of X together, then over the speakers of A and
+    B, then over ordered pairs of phones, each time unweighted.
     """
-    by_speaker: dict[tuple, list[float]] = {}
-    for cell, error in zip(cells, errors, strict=True):
-        by_speaker.setdefault((cell.pair, cell.speaker), []).append(float(error))
-    by_pair: dict[tuple[str, str], list[float]] = {}
-    for (pair, _), own in by_speaker.items():
-        by_pair.setdefault(pair, []).append(float(np.mean(own)))
-    return {pair: float(np.mean(own)) for pair, own in by_pair.items()}
+    cells_of = Counter((cell.pair, cell.speaker) for cell in cells)
+    speakers_of = Counter(pair for pair, _ in cells_of)
+    return np.array(
+        [
+            1 / (len(speakers_of) * speakers_of[cell.pair] * cells_of[cell.pair, cell.speaker])
+            for cell in cells
+        ]
+    )
 
 
 def abx_score(
+    items: Sequence[Item],
     tokens: Sequence[Float[np.ndarray, "_ d"]],
     cells: Sequence[Cell],
     *,
     data: str,
     features: str,
     method: str,
-    distance: FrameDistance = "angular",
+    distance: str = "angular",
 ) -> Score:
-    """Return the ABX error with an interval by resampling phones (of A and X), its outcomes' items.
+    """Return the ABX error, what each utterance of an X gives to it, and so an interval.
 
     Args:
-        tokens: as `cut_tokens` has them; cells: as `make_cells` has them, at least one.
+        items, tokens: of features, as `cut_tokens` has them.
+        cells: as `make_cells` has them, at least one.
         data, features, method: for the score.
         distance: between frames.
     """
-    found = pair_errors(cells, cell_errors(tokens, cells, distance))
-    phones = sorted({first for first, _ in found})
-    sums, counts = (
-        np.array([sum(power(e) for (a, _), e in found.items() if a == phone) for phone in phones])
-        for power in (float, lambda _: 1)
+    errors, weights = cell_errors(tokens, cells, distance), cell_weights(cells)
+    each = np.concatenate(
+        [np.full(len(cell.x), w / len(cell.x)) for cell, w in zip(cells, weights, strict=True)]
     )
+    names, number = np.unique(
+        [items[x].file for cell in cells for x in cell.x], return_inverse=True
+    )
+    sums, counts = (np.bincount(number, each * by) for by in (np.concatenate(errors), 1.0))
     low, high = bootstrap_interval(sums, counts)
     return Score(
-        "abx", data, "phone pair", features, method, "ABX error",
-        float(np.mean(list(found.values()))), low, high, 0.5,
-        higher_is_better=False, num_test=len(found), setting=f"{distance}, {len(cells):,} cells",
-        outcomes=Outcomes(sums, counts, digest(method, list(map("+".join, found)))),
+        "ABX", data, "phone pair", features, method, "ABX error", float(sums.sum()), low, high, 0.5,
+        higher_is_better=False, num_test=len({cell.pair for cell in cells}),
+        setting=f"{distance}, {len(cells):,} cells",
+        outcomes=Outcomes(sums, counts, digest(method, names, [len(cells)])),
     )  # fmt: skip

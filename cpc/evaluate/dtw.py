@@ -5,7 +5,6 @@ The recursion, its ties and its normalisation are those of Libri-light (Kahn et 
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +13,6 @@ from jaxtyping import Array, Float, Int
 
 from cpc.types import ArrayLike
 
-FrameDistance = Literal["angular", "euclidean"]
 #: Tokens are filled up to these lengths, and to doubles of the last, so that few programs are made.
 LENGTHS = (8, 16, 24, 32, 48, 64)
 #: Distances between frames that are computed at a time: what caches hold.
@@ -24,7 +22,7 @@ BLOCK_ENTRIES = 2**17
 def dtw_distances(
     tokens: Sequence[Float[np.ndarray, "_ d"]],
     pairs: Int[np.ndarray, "p 2"],
-    distance: FrameDistance = "angular",
+    distance: str = "angular",
 ) -> Float[np.ndarray, "p 2"]:
     """Return the warped distances of pairs of tokens: of first to second, and of second to first.
 
@@ -39,11 +37,11 @@ def dtw_distances(
     lengths = np.array([len(token) for token in tokens])
     size = filled_length(lengths)
     row = np.zeros(len(tokens), np.int64)
-    stacks = {}
-    for length in np.unique(size):
-        members = np.flatnonzero(size == length)
+    stacks: dict[int, np.ndarray] = {}
+    for length in np.unique(size).tolist():
+        members = np.flatnonzero(size == length).tolist()
         row[members] = np.arange(len(members))
-        stacks[length] = fill([tokens[i] for i in members], int(length))
+        stacks[length] = fill([tokens[i] for i in members], length)
     # The longer token comes first: half the shapes.
     swapped = size[pairs[:, 0]] < size[pairs[:, 1]]
     ordered = np.where(swapped[:, None], pairs[:, ::-1], pairs)
@@ -51,9 +49,9 @@ def dtw_distances(
     shapes = size[ordered]
     # On a CPU NumPy multiplies small matrices, and finds arc cosines, many times as fast as XLA.
     xp = np if jax.default_backend() == "cpu" else jnp
-    for shape in np.unique(shapes, axis=0):
+    for shape in np.unique(shapes, axis=0).tolist():
         members = np.flatnonzero((shapes == shape).all(axis=1))
-        block = max(1, BLOCK_ENTRIES // int(shape[0] * shape[1]))
+        block = max(1, BLOCK_ENTRIES // (shape[0] * shape[1]))
         parts = []
         for start in range(0, len(members), block):
             chosen = ordered[np.resize(members[start : start + block], block)]
@@ -102,7 +100,7 @@ def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:
 
 
 def frame_distances(
-    x: Float[ArrayLike, "p n d"], y: Float[ArrayLike, "p m d"], distance: FrameDistance = "angular"
+    x: Float[ArrayLike, "p n d"], y: Float[ArrayLike, "p m d"], distance: str = "angular"
 ) -> Float[ArrayLike, "p n m"]:
     """Return the distance of each frame of x to each of y, both made by `unit_frames`.
 
@@ -113,6 +111,8 @@ def frame_distances(
     cosine = xp.vecdot(x[:, :, None], y[:, None])  # no threads of BLAS, which small products stall
     if distance == "angular":
         return xp.arccos(xp.clip(cosine, -1, 1)) / np.float32(np.pi)
+    if distance != "euclidean":
+        raise ValueError(f"the distance of frames is {distance!r}: choose angular or euclidean")
     square = (x**2).sum(2)[:, :, None] + (y**2).sum(2)[:, None, :] - 2 * cosine
     return xp.sqrt(xp.maximum(square, 0))
 

@@ -77,6 +77,7 @@ def abx_scores(
     exists = [len(token) > 0 for token in tokens]
     return [
         abx_score(
+            question.items,
             tokens,
             list(make_cells(question.items, exists, across=across)),
             data=question.data,

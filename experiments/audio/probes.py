@@ -154,7 +154,7 @@ def run_tasks(
         print(f"probe of {task} at step {step:,}")
         print_scores(
             sorted(
-                (score for score in scores if score.task == task),
+                (score for score in scores if score.task.lower() == task),
                 key=lambda score: (score.data, order.index(score.features)),
             )
         )

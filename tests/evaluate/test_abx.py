@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cpc.data import make_items, read_items, write_items
-from cpc.evaluate.abx import abx_score, cell_errors, cut_tokens, make_cells, pair_errors
+from cpc.evaluate.abx import abx_score, cell_errors, cell_weights, cut_tokens, make_cells
 from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances, unit_frames
 from cpc.types import Item, UserError
 from tests.goldens.goldens import load_golden
@@ -77,6 +77,10 @@ def read_case(tmp_path, which):
     return read_items(path), {name: x for name, x in inputs.items() if name != "items"}
 
 
+def average(cells, errors):
+    return cell_weights(cells) @ [error.mean() for error in errors]
+
+
 @pytest.mark.parametrize(
     ("which", "how"), [(which, how) for which, case in CASES.items() for how in case[0]]
 )
@@ -103,8 +107,7 @@ def test_errors_are_those_of_zerospeech(tmp_path, which, how):
         )
     )
     errors = cell_errors(tokens, cells, "angular" if distance == "cosine" else "euclidean")
-    found = np.mean(list(pair_errors(cells, errors).values()))
-    assert found == pytest.approx(CASES[which][0][how], abs=1e-5)
+    assert average(cells, errors) == pytest.approx(CASES[which][0][how], abs=1e-5)
 
 
 def test_the_last_frame_is_a_switch(tmp_path):
@@ -131,12 +134,12 @@ def test_identical_tokens_have_no_error_and_tokens_of_no_phone_half():
             for n, item in enumerate(items)]  # fmt: skip
     for across in (False, True):
         cells = list(make_cells(items, [True] * len(items), across=across))
-        assert cell_errors(same, cells).max() == 0
+        assert average(cells, cell_errors(same, cells)) == 0
         # All tokens alike: every triple is a tie.
-        assert (cell_errors([same[0]] * len(items), cells) == 0.5).all()
+        assert average(cells, cell_errors([same[0]] * len(items), cells)) == 0.5
     items, tokens = toy(50)
     cells = list(make_cells(items, [True] * len(items), max_tokens=50))
-    assert abs(cell_errors(tokens, cells).mean() - 0.5) < 0.05
+    assert abs(average(cells, cell_errors(tokens, cells)) - 0.5) < 0.05
 
 
 def test_averages_are_of_contexts_then_speakers_then_phones():
@@ -149,9 +152,8 @@ def test_averages_are_of_contexts_then_speakers_then_phones():
     assert [(c.pair, c.speaker) for c in cells] == [
         (("a", "b"), "s"), (("a", "b"), "t"), (("a", "b"), "s"), (("a", "c"), "s")
     ]  # fmt: skip
-    # Speaker s: 0.2 and 0.4 in two contexts; t: 0.7.
-    found = pair_errors(cells, np.array([0.2, 0.7, 0.4, 0.9]))
-    assert found == {("a", "b"): pytest.approx(0.5), ("a", "c"): pytest.approx(0.9)}
+    # Of a and b half by each speaker, whose share two contexts halve; a and c are as much in all.
+    np.testing.assert_allclose(cell_weights(cells), [1 / 8, 1 / 4, 1 / 8, 1 / 2])
 
 
 def test_across_needs_two_speakers_and_within_needs_two_tokens():
@@ -167,12 +169,16 @@ def test_across_needs_two_speakers_and_within_needs_two_tokens():
     assert not list(make_cells(items, [True, True, False, False], across=True))
 
 
-def test_a_score_holds_what_each_phone_gave():
+def test_a_score_holds_what_each_utterance_gave():
     items, tokens = toy(20)
+    items = [item._replace(file=f"u{n % 3}") for n, item in enumerate(items)]
     cells = list(make_cells(items, [True] * len(items)))
-    score = abx_score(tokens, cells, data="toy", features="c", method="within speaker")
+    score = abx_score(items, tokens, cells, data="toy", features="c", method="within speaker")
     assert score.outcomes is not None
     assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == pytest.approx(score.value)
+    assert len(score.outcomes.sums) == 3
+    errors = average(cells, cell_errors(tokens, cells))
+    assert score.value == pytest.approx(errors)
     assert score.low <= score.value <= score.high
     assert not score.higher_is_better
     assert (score.chance, score.num_test) == (0.5, 2)
