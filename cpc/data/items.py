@@ -92,8 +92,8 @@ def make_items(
     for utterance, own in labels.items():
         changes = np.flatnonzero(np.diff(own)) + 1
         bounds = np.concatenate([[0], changes, [len(own)]])
-        runs = own[bounds[:-1]].tolist() if len(own) else []
-        phones = ["" if label < 0 else names[label] for label in runs]
+        runs = own[bounds[:-1]] if len(own) else own
+        phones = ["" if label < 0 else names[int(label)] for label in runs]
         for i in range(1, len(phones) - 1):
             three = phones[i - 1 : i + 2]
             if "" in three or not SILENCES.isdisjoint(three):
