@@ -86,8 +86,9 @@ KEYS = {
     "probe": {
         "tasks": Key(
             ("phones", "speakers"),
-            "what is read off the features; ctc: phones in their order, without times",
-            words=("phones", "speakers", "ctc"),
+            "what is read off the features; ctc: phones in their order, without times; abx: "
+            "whether distances alone tell phones apart",
+            words=("phones", "speakers", "ctc", "abx"),
         ),
         "features": Key(
             ("c", "mfcc", "random c"),

@@ -31,7 +31,7 @@ def get_config() -> Any:
     c.negatives.shards = 4  # negatives of two windows: half the time of a step
     c.optim.learning_rate = 1e-3  # the paper: 2e-4, for 300,000 steps
     c.evaluate.num_windows = 128
-    c.probe.tasks = ("phones", "speakers")
+    c.probe.tasks = ("phones", "speakers", "abx")
     c.probe.features = ("c", "mfcc", "mfcc context", "random c")
     c.probe.hidden_width = 64
     c.probe.num_epochs = 3

@@ -143,6 +143,22 @@ class CPCOutputs(NamedTuple):
     """W_k c (b, t, k, d): entry i predicts the latent offsets[i] steps ahead (audio: i + 1)."""
 
 
+class Item(NamedTuple):
+    """A token of a phone in a recording: a line of an item file of ZeroSpeech."""
+
+    file: str
+    """Name of the recording, without ending."""
+    onset: float
+    """Where the token begins, in seconds; it often spans the phones beside it, too."""
+    offset: float
+    """Where it ends."""
+    phone: str
+    before: str
+    """The phone before it: with the one after it, the context."""
+    after: str
+    speaker: str
+
+
 class UserError(Exception):
     """A mistake in a config, a path or a file: one sentence that says what is wrong and what to do.
 

@@ -12,6 +12,7 @@ from cpc.data.images import (
     make_image_batches,
     select_images,
 )
+from cpc.data.items import make_items, read_items, write_items
 from cpc.data.pack import pack, pack_folder
 from cpc.data.phones import UNLABELLED, align, read_alignments
 from cpc.data.pipeline import prefetch
@@ -78,6 +79,7 @@ __all__ = [
     "keep_probabilities",
     "make_batches",
     "make_image_batches",
+    "make_items",
     "make_packed_batches",
     "make_synthetic",
     "pack",
@@ -90,6 +92,7 @@ __all__ = [
     "read_folder",
     "read_image_folder",
     "read_images_tfds",
+    "read_items",
     "read_librispeech_tfds",
     "read_list",
     "read_text_folder",
@@ -104,5 +107,6 @@ __all__ = [
     "synthetic_information",
     "tokenize",
     "unpack",
+    "write_items",
     "write_vocabulary",
 ]

@@ -1,5 +1,13 @@
 """What is in frozen features: embeddings, probes, neighbours, baselines, collapse."""
 
+from cpc.evaluate.abx import (
+    Cell,
+    abx_score,
+    cell_errors,
+    cell_weights,
+    cut_tokens,
+    make_cells,
+)
 from cpc.evaluate.accuracy import (
     bootstrap_interval,
     frame_correct,
@@ -24,6 +32,7 @@ from cpc.evaluate.ctc import (
     ctc_nats,
     greedy_decode,
 )
+from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances
 from cpc.evaluate.embeddings import embed_utterances
 from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval
 from cpc.evaluate.images import embed_images, image_scores
@@ -36,20 +45,27 @@ from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
 
 __all__ = [
     "FRACTIONS",
+    "Cell",
     "CrossValidated",
     "Edits",
     "Probe",
     "Stacked",
     "Top",
+    "abx_score",
     "adam_cosine",
     "answer_scores",
     "bag_of_words",
     "beam_decode",
     "bootstrap_interval",
+    "cell_errors",
+    "cell_weights",
     "collapse",
     "count_edits",
     "cross_validate",
     "ctc_nats",
+    "cut_tokens",
+    "dtw",
+    "dtw_distances",
     "embed_images",
     "embed_utterances",
     "expand_vocabulary",
@@ -61,12 +77,14 @@ __all__ = [
     "fit_ridge_probe",
     "fit_sparse",
     "frame_correct",
+    "frame_distances",
     "greedy_decode",
     "image_scores",
     "in_best",
     "knn_predict",
     "label_subset",
     "majority_accuracy",
+    "make_cells",
     "mfcc",
     "most_exciting",
     "nearest",

@@ -75,7 +75,7 @@ def majority_accuracy(
 
 def bootstrap_interval(
     correct: Float[np.ndarray, " u"] | Bool[np.ndarray, " u"],
-    count: Int[np.ndarray, " u"],
+    count: Int[np.ndarray, " u"] | Float[np.ndarray, " u"],
     *,
     num_resamples: int = 2000,
     level: float = 0.95,

@@ -14,6 +14,7 @@ from cpc.report.scores import (
     is_curve,
     row_title,
     score_groups,
+    task_title,
 )
 from cpc.report.sentences import duration, headline_score, last_known, lead_phrase, summary
 from cpc.report.words import Words
@@ -246,7 +247,7 @@ def scores_section(run: Run, words: Words) -> Section:
         Figure(
             f"curve_{task}",
             figure,
-            f"{task.replace('_', ' ').capitalize()}: scores against labels",
+            f"{task_title(task)}: scores against labels",
             "Of a probe of frozen features, or of the whole network, that sees only so many of the "
             "labels. Lines: 95 % intervals. Features are worth their training where their curve "
             "gets as good with fewer labels as that of the supervised network.",
@@ -334,7 +335,7 @@ def over_untrained(score: Score, scores: Sequence[Score]) -> Difference | None:
 
 def table_title(task: str, data: str, unit: str) -> str:
     """Return the title of a task's table."""
-    return f"{task.replace('_', ' ').capitalize()} by {unit}, {data}"
+    return f"{task_title(task)} by {unit}, {data}"
 
 
 def score_note(first: Score, rows: Frame, words: Words) -> str:

@@ -62,6 +62,15 @@ def row_title(features: str, method: str, words: Words) -> str:
     return title if features == "supervised" else title + how
 
 
+def task_title(task: str) -> str:
+    """Return the name of a task at the beginning of a sentence.
+
+    >>> task_title("few_labels"), task_title("ABX")
+    ('Few labels', 'ABX')
+    """
+    return task[:1].upper() + task[1:].replace("_", " ")
+
+
 def group_title(task: str, data: str, unit: str) -> str:
     """Return task, unit and data of a panel."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"

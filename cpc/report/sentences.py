@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from cpc.report.engine import show
-from cpc.report.scores import feature_title, is_curve, score_groups
+from cpc.report.scores import feature_title, is_curve, score_groups, task_title
 from cpc.report.words import Words
 from cpc.results import (
     Difference,
@@ -226,7 +226,7 @@ def score_sentences(run: Run, words: Words) -> list[str]:
             against_phrase(ours, other, words) for others in baselines for other in others
         )
         sentences.append(
-            f"{task.replace('_', ' ').capitalize()} of {data} by {unit}, {ours.method} on "
+            f"{task_title(task)} of {data} by {unit}, {ours.method} on "
             f"{ours.features}: {ours.metric} {with_unit(ours.value, ours.metric)}"
             + (f" ({inside})" if inside else "")
             + (f"; {against}." if against else ".")

@@ -9,6 +9,7 @@ import numpy as np
 
 from cpc import data
 from cpc.data.sources.voices import prepare_voices
+from cpc.models import Model
 from cpc.types import UserError
 from experiments.command.config import Config
 
@@ -135,6 +136,16 @@ def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> n
     middles = start + stride * np.arange(num_frames) + stride // 2
     index = np.minimum(middles // LABEL_SAMPLES, len(labels))
     return np.append(labels, data.UNLABELLED)[index]
+
+
+def num_labels(num_samples: int) -> int:
+    """Return the number of labels, each of 10 ms, of so many samples."""
+    return max(1, int(num_samples) // LABEL_SAMPLES)
+
+
+def frame_samples(feature: str, model: Model) -> int:
+    """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
+    return data.SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
 
 
 def label_frames(

@@ -35,12 +35,14 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
 from cpc.types import UserError
 from experiments.audio import recognition
+from experiments.audio.abx import AbxQuestion, abx_question, abx_scores, record_items
 from experiments.audio.data import (
-    LABEL_SAMPLES,
     AudioData,
     first_minutes,
+    frame_samples,
     labels_at,
     name_of,
+    num_labels,
 )
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
@@ -92,14 +94,13 @@ def check_data(config: Config, data: AudioData) -> None:
     if "speakers" in config.probe.tasks:
         _speaker_names(data)
         _check_supervised(config, _of_speakers(config, data.train), name_of(config))
-    asking = [task for task in ("phones", "ctc") if task in config.probe.tasks]
-    if not asking:
+    asking = [task for task in ("phones", "ctc", "abx") if task in config.probe.tasks]
+    if asking:
+        _check_labels(data, asking[0])
+    if "abx" in asking:
+        abx_questions(config, data)
+    if not {"phones", "ctc"} & {*asking}:
         return
-    if not data.phones:
-        raise UserError(
-            f"there are no phone labels for a probe of {asking[0]}: set data.phones to an "
-            f"alignment file, or take {asking[0]} out of probe.tasks"
-        )
     for name, phones in data.phones.items():
         for which, recordings in (("training", data.train), ("test", data.test)):
             part = _labelled(recordings, phones.labels)
@@ -116,6 +117,14 @@ def check_data(config: Config, data: AudioData) -> None:
         for question in recognition_questions(config, data):
             subsets = subsets_of(question.parts[0], config.probe.ctc_minutes)
             recognition.check_phones(question.labels, subsets, question.data)
+
+
+def _check_labels(data, task):
+    if not data.phones:
+        raise UserError(
+            f"there are no phone labels for a probe of {task}: set data.phones to an alignment "
+            f"file, or take {task} out of probe.tasks"
+        )
 
 
 def run_tasks(
@@ -136,8 +145,12 @@ def run_tasks(
         "phones": phone_questions,
         "speakers": speaker_questions,
         "ctc": recognition_questions,
+        "abx": abx_questions,
     }
     questions = [question for task in config.probe.tasks for question in ask[task](config, data)]
+    for question in questions:
+        if isinstance(question, AbxQuestion):
+            record_items(workdir / "probes", question)
     embed = make_embed(config, model, variables)
     parts = [part for question in questions for part in question.parts]
     to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
@@ -166,7 +179,7 @@ def run_tasks(
         print(f"probe of {task} at step {step:,}")
         print_scores(
             sorted(
-                (score for score in scores if score.task == task),
+                (score for score in scores if score.task.lower() == task),
                 key=lambda score: (score.data, order.index(score.features)),
             )
         )
@@ -243,11 +256,6 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
     return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
-def frame_samples(feature: str, model: Model) -> int:
-    """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
-    return SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
-
-
 def phone_questions(config: Config, data: AudioData) -> list[Question]:
     """Return the question of frame-wise phones, for every labelled set."""
     questions = []
@@ -296,16 +304,26 @@ def recognition_questions(config: Config, data: AudioData) -> list[Question]:
     return questions
 
 
+def abx_questions(config: Config, data: AudioData) -> list[AbxQuestion]:
+    """Return what is asked of the test utterances of every labelled set."""
+    return [
+        abx_question(name, _labelled(data.test, phones.labels), phones)
+        for name, phones in data.phones.items()
+    ]
+
+
 def scores_of(
     config: Config,
     folder: pathlib.Path,
     model: Model,
     variables: Any,
-    question: Question,
+    question: Question | AbxQuestion,
     feature: str,
     features: Mapping[str, Any],
 ) -> list[Score]:
     """Return what one feature, given by utterance, answers to a question."""
+    if isinstance(question, AbxQuestion):
+        return abx_scores(question, feature, features, frame_samples(feature, model))
     task, data, num_classes, parts, labels_each_10_ms, units = question
     start = variables if feature == "tuned" else None
     if task == "ctc":
@@ -462,11 +480,6 @@ def train_supervised(
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
     return functools.partial(answer_with, answer), f"l2 {config.optim.weight_decay:g}, {words}"
-
-
-def num_labels(num_samples: int) -> int:
-    """Return the number of labels, each of 10 ms, of so many samples."""
-    return max(1, int(num_samples) // LABEL_SAMPLES)
 
 
 def _speaker_names(data: AudioData) -> list[str]:

@@ -134,7 +134,7 @@ def recognise(
             print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
             low, high = bootstrap_interval(edits.sum(axis=1).astype(float), counts)
             yield Score(
-                "ctc", data, "phone", features, method, "phone error rate",
+                "CTC", data, "phone", features, method, "phone error rate",
                 float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
                 num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
                 setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),

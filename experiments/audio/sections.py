@@ -18,7 +18,7 @@ WORDS = Words(
     ahead="frames ahead",
     tested="utterances",
     baselines=("mfcc", "mfcc context"),
-    titles={"mfcc": "MFCC", "mfcc context": "MFCC with context"},
+    titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
 MAX_POINTS = 1500
 

@@ -43,6 +43,7 @@ from cpc.train import check_batch_size
 from cpc.types import UserError
 from experiments.audio.data import load_data
 from experiments.bench import (
+    abx,
     criterion,
     draws,
     images,
@@ -58,7 +59,7 @@ from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
-PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "scaling")
+PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "scaling", "abx")
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
@@ -96,6 +97,7 @@ def main(given: Config) -> None:
             mesh, effort.num_batches, num_rounds, effort.num_images
         ),
         "scaling": scaling.scaling_rows,
+        "abx": lambda: [abx.abx_row(1 if QUICK.value else 3)],
         "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
         "text": lambda: words.word_rows(1 if QUICK.value else 5),
         "large": lambda: criterion.large_rows(device),

@@ -164,7 +164,7 @@ def test_scores_of_a_run(config, tmp_path, capsys):
         recognition.phones_in_order(data.phones["synthetic"].labels[name], ()) for name in names
     ]
     for score, own in zip(scores, kinds, strict=True):
-        assert (score.task, score.data, score.unit) == ("ctc", "synthetic", "phone")
+        assert (score.task, score.data, score.unit) == ("CTC", "synthetic", "phone")
         assert not score.higher_is_better
         assert score.num_test == sum(map(len, truth))
         assert score.low <= score.value <= score.high
@@ -173,7 +173,7 @@ def test_scores_of_a_run(config, tmp_path, capsys):
         assert len(own) == 3
         assert abs(sum(own) - 100 * score.value) < 0.2
     assert scores[0].num_train < scores[2].num_train
-    assert "ctc by phone  synthetic  mfcc  linear" in said
+    assert "CTC by phone  synthetic  mfcc  linear" in said
     assert json.loads((tmp_path / "scores.json").read_text())
 
 

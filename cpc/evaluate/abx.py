@@ -1,0 +1,238 @@
+"""ABX: of tokens of two phones, is X, of the first, nearer to A than to B, which is of the second?
+
+The machine ABX of Libri-light and ZeroSpeech (Schatz et al. 2013; Kahn et al. 2020). Which
+triples are asked, which of many are drawn, and in what order errors are averaged are those of
+zerospeech-libriabx2 0.9.8, whose numbers this gives.
+"""
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cpc.evaluate.accuracy import bootstrap_interval
+from cpc.evaluate.dtw import dtw_distances
+from cpc.results import Outcomes, Score, digest
+from cpc.types import Item, UserError
+
+#: Frames by which a token may end after its recording's features: padding gives some less.
+MAX_MISSING = 10
+
+
+class Cell(NamedTuple):
+    """Tokens of one phone against those of another: a question that has one error."""
+
+    pair: tuple[str, str]
+    """Phone of A and X, phone of B."""
+    speaker: str
+    """Of A and B."""
+    a: tuple[int, ...]
+    """Numbers of tokens."""
+    b: tuple[int, ...]
+    x: tuple[int, ...]
+    """The same as `a` within a speaker, where no token is compared with itself."""
+
+
+def cut_tokens(
+    items: Sequence[Item],
+    features: Mapping[str, Float[np.ndarray, "_ _"]],
+    frame_seconds: float,
+    *,
+    lose_last_frame: bool = False,
+    source: str = "items",
+) -> list[Float[np.ndarray, "_ _"]]:
+    """Return the frames of each item whose middles lie in it; some may have none.
+
+    Frame i has its middle at (i + 1/2) `frame_seconds`.
+
+    Args:
+        items: tokens; features: of each recording, by name.
+        frame_seconds: from frame to frame.
+        lose_last_frame: whether each token lacks its last frame, as in the code of Libri-light and
+            zerospeech-libriabx2, and so in published errors.
+        source: of the items, for the sentence of an error.
+
+    Raises:
+        UserError: names the item that is of no known file, or lies outside of its features.
+    """
+    tokens = []
+    for number, item in enumerate(items):
+        where = f"{source}, line {number + 2}: {item.file} from {item.onset:g} s"
+        frames = features.get(item.file)
+        if frames is None:
+            raise UserError(f"{where} has no features: embed that recording, or leave the item out")
+        start = max(0, math.ceil(item.onset / frame_seconds - 0.5))
+        stop = math.floor(item.offset / frame_seconds - 0.5) + (not lose_last_frame)
+        if start >= len(frames) or stop > len(frames) + MAX_MISSING:
+            raise UserError(
+                f"{where} to {item.offset:g} s lies outside of its {len(frames)} features of "
+                f"{1000 * frame_seconds:g} ms: are they of this recording, and at this rate?"
+            )
+        tokens.append(frames[start : max(start, stop)])
+    return tokens
+
+
+def make_cells(
+    items: Sequence[Item],
+    exists: Sequence[bool],
+    *,
+    across: bool = False,
+    in_context: bool = True,
+    max_tokens: int = 10,
+    max_speakers: int = 5,
+    seed: int = 3459,
+) -> Iterator[Cell]:
+    """Yield the questions that items allow, in the order and with the draws of the reference.
+
+    Within a speaker X is another token of A's set, so that A needs two; across, X is of another
+    speaker than A and B.
+
+    Args:
+        items: tokens; exists: whether each of them has frames.
+        across: whether X is of another speaker.
+        in_context: whether A, B and X have the same phones before and after them.
+        max_tokens: of a phone in a cell; from more so many are drawn, anew for each cell.
+        max_speakers: of X for each A.
+        seed: of the draws.
+    """
+    rng = random.Random(seed)
+    contexts = [(item.before, item.after) if in_context else () for item in items]
+    keys = list(zip(contexts, items, strict=True))
+    # By first appearance: the order of the reference, on which its draws depend.
+    order = [
+        {name: i for i, name in enumerate(dict.fromkeys(names))}
+        for names in (
+            contexts,
+            (item.speaker for item in items),
+            (item.phone for item in items),
+        )
+    ]
+    names = [(context, item.speaker, item.phone) for context, item in keys]
+    places = [tuple(own[name] for own, name in zip(order, three, strict=True)) for three in names]
+    kept = sorted((i for i, has in enumerate(exists) if has), key=places.__getitem__)
+    sets = {three: list(own) for three, own in itertools.groupby(kept, key=names.__getitem__)}
+    others: dict[tuple, list[str]] = {}
+    for context, speaker, phone in sets:
+        others.setdefault((context, phone), []).append(speaker)
+
+    def take(*three):
+        tokens = sets[three]
+        return tuple(rng.sample(tokens, max_tokens) if len(tokens) > max_tokens else tokens)
+
+    for (context, speaker), group in itertools.groupby(sets, key=lambda three: three[:2]):
+        phones = [phone for _, _, phone in group]
+        for first in phones if len(phones) > 1 else ():
+            if across:
+                speakers = [s for s in others[context, first] if s != speaker]
+                if len(speakers) > max_speakers:
+                    speakers = rng.sample(speakers, max_speakers)
+            else:
+                speakers = [speaker] if len(sets[context, speaker, first]) > 1 else []
+            for other, second in itertools.product(speakers, phones):
+                if second == first:
+                    continue
+                if across:
+                    a, b = take(context, speaker, first), take(context, speaker, second)
+                    x = take(context, other, first)
+                else:  # the reference draws in this order
+                    b = take(context, speaker, second)
+                    a = x = take(context, speaker, first)
+                yield Cell((first, second), speaker, a, b, x)
+
+
+def cell_errors(
+    tokens: Sequence[Float[np.ndarray, "_ d"]],
+    cells: Sequence[Cell],
+    distance: str = "angular",
+) -> list[Float[np.ndarray, " x"]]:
+    """Return, of each X of each cell, the share of A and B by which it errs; ties count half.
+
+    Each pair of tokens is compared once, however many cells ask.
+    """
+    asked = [_pairs(cell) for cell in cells]
+    ends = np.cumsum([len(pairs) for pairs in asked])
+    pairs = np.concatenate(asked)
+    number = np.sort(pairs, axis=1) @ [len(tokens), 1]
+    unique, index = np.unique(number, return_inverse=True)
+    both = dtw_distances(tokens, np.stack(np.divmod(unique, len(tokens)), axis=1), distance)
+    found = both[index, (pairs[:, 0] > pairs[:, 1]).astype(int)]
+    return [_errors(cell, own) for cell, own in zip(cells, np.split(found, ends[:-1]), strict=True)]
+
+
+def _pairs(cell):
+    """X with each of B, then with each of A; of two of A, which are X as well, the first first."""
+    to_b = np.stack(np.meshgrid(cell.x, cell.b, indexing="ij"), axis=-1).reshape(-1, 2)
+    if cell.x is cell.a:
+        to_a = np.array(list(itertools.combinations(cell.a, 2)), np.int64)
+    else:
+        to_a = np.stack(np.meshgrid(cell.x, cell.a, indexing="ij"), axis=-1).reshape(-1, 2)
+    return np.concatenate([to_b, to_a])
+
+
+def _errors(cell, distances):
+    num_x, num_a, num_b = len(cell.x), len(cell.a), len(cell.b)
+    to_b, to_a = np.split(distances, [num_x * num_b])
+    to_b, num_others = to_b.reshape(num_x, 1, num_b), num_a * num_b
+    if cell.x is cell.a:
+        square = np.full((num_a, num_a), np.inf, np.float32)  # itself: never the nearer one
+        square[np.triu_indices(num_a, 1)] = to_a
+        to_a, num_others = np.minimum(square, square.T), (num_a - 1) * num_b
+    to_a = to_a.reshape(num_x, num_a, 1)
+    right = (to_a < to_b).sum((1, 2)) + 0.5 * (to_a == to_b).sum((1, 2))
+    return 1 - right / num_others
+
+
+def cell_weights(cells: Sequence[Cell]) -> Float[np.ndarray, " cells"]:
+    """Return what each cell's error counts in the ABX error; they sum to 1.
+
+    It is averaged over the contexts and the speakers of X together, then over the speakers of A and
+    B, then over ordered pairs of phones, each time unweighted.
+    """
+    cells_of = Counter((cell.pair, cell.speaker) for cell in cells)
+    speakers_of = Counter(pair for pair, _ in cells_of)
+    return np.array(
+        [
+            1 / (len(speakers_of) * speakers_of[cell.pair] * cells_of[cell.pair, cell.speaker])
+            for cell in cells
+        ]
+    )
+
+
+def abx_score(
+    items: Sequence[Item],
+    tokens: Sequence[Float[np.ndarray, "_ d"]],
+    cells: Sequence[Cell],
+    *,
+    data: str,
+    features: str,
+    method: str,
+    distance: str = "angular",
+) -> Score:
+    """Return the ABX error, what each utterance of an X gives to it, and so an interval.
+
+    Args:
+        items, tokens: of features, as `cut_tokens` has them.
+        cells: as `make_cells` has them, at least one.
+        data, features, method: for the score.
+        distance: between frames.
+    """
+    errors, weights = cell_errors(tokens, cells, distance), cell_weights(cells)
+    each = np.concatenate(
+        [np.full(len(cell.x), w / len(cell.x)) for cell, w in zip(cells, weights, strict=True)]
+    )
+    names, number = np.unique(
+        [items[x].file for cell in cells for x in cell.x], return_inverse=True
+    )
+    sums, counts = (np.bincount(number, each * by) for by in (np.concatenate(errors), 1.0))
+    low, high = bootstrap_interval(sums, counts)
+    return Score(
+        "ABX", data, "phone pair", features, method, "ABX error", float(sums.sum()), low, high, 0.5,
+        higher_is_better=False, num_test=len({cell.pair for cell in cells}),
+        setting=f"{distance}, {len(cells):,} cells",
+        outcomes=Outcomes(sums, counts, digest(method, names, [len(cells)])),
+    )  # fmt: skip

@@ -1,0 +1,89 @@
+"""The task "abx": do features tell phones apart by distance alone, without any fit?"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cpc.data import SAMPLE_RATE_HZ, Recordings, align, make_items, write_items
+from cpc.evaluate import abx_score, cut_tokens, make_cells, read_rows
+from cpc.results import Score
+from cpc.types import Item, UserError
+from experiments.audio.data import Phones, num_labels
+
+
+class AbxQuestion(NamedTuple):
+    """Tokens of the phones of test utterances, in their contexts."""
+
+    task: str
+    data: str
+    parts: tuple[Recordings]
+    items: list[Item]
+    is_across: tuple[bool, ...]
+    """Within a speaker, and across where there are two."""
+
+
+METHODS = {False: "within speaker", True: "across speakers"}
+
+
+def abx_question(name: str, test: Recordings, phones: Phones) -> AbxQuestion:
+    """Return what is asked of one labelled set, whose test utterances are given.
+
+    Raises:
+        UserError: no labels are of these recordings or their length, or nothing can be compared.
+    """
+    if not len(test):
+        raise UserError(
+            f"no test utterance has labels in {name}: do its utterance ids belong to these "
+            "recordings?"
+        )
+    labels = {
+        utterance: align(phones.labels[utterance], num_labels(length), utterance)
+        for utterance, length in zip(test.names, test.lengths, strict=True)
+    }
+    speakers = dict(zip(test.names, test.speakers, strict=True))
+    items = list(make_items(labels, phones.names, speakers))
+    if not any(True for _ in make_cells(items, [True] * len(items))):
+        raise UserError(
+            f"no speaker of {name} has two phones between the same two others, one of them twice, "
+            "in the test utterances: label more of them, or take abx out of probe.tasks"
+        )
+    some = any(True for _ in make_cells(items, [True] * len(items), across=True))
+    return AbxQuestion("abx", name, (test,), items, (False, True) if some else (False,))
+
+
+def record_items(folder: pathlib.Path, question: AbxQuestion) -> None:
+    """Write the item file, for ZeroSpeech's own tools, and say what cannot be asked."""
+    write_items(folder / f"{question.data}.item", question.items)
+    if len(question.is_across) < 2:
+        speakers = sorted({item.speaker for item in question.items})
+        print(
+            f"{question.data} has no ABX across speakers: no phone in its context is of two of its "
+            f"labelled test speakers ({', '.join(speakers)})"
+        )
+
+
+def abx_scores(
+    question: AbxQuestion, feature: str, features: Mapping[str, Any], stride: int
+) -> list[Score]:
+    """Return the ABX errors of one feature, given by utterance.
+
+    None of networks that were trained on labels, which have no features. `stride` is in samples,
+    from frame to frame.
+    """
+    if not features:
+        return []
+    frames = {name: read_rows(features[name]) for name in question.parts[0].names}
+    seconds = stride / SAMPLE_RATE_HZ
+    tokens = cut_tokens(question.items, frames, seconds, source=f"{question.data}.item")
+    exists = [len(token) > 0 for token in tokens]
+    return [
+        abx_score(
+            question.items,
+            tokens,
+            list(make_cells(question.items, exists, across=across)),
+            data=question.data,
+            features=feature,
+            method=METHODS[across],
+        )
+        for across in question.is_across
+    ]

@@ -1,0 +1,242 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from cpc.data import make_items, read_items, write_items
+from cpc.evaluate.abx import abx_score, cell_errors, cell_weights, cut_tokens, make_cells
+from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances, unit_frames
+from cpc.types import Item, UserError
+from tests.goldens.goldens import load_golden
+
+GOLDEN, CASES = load_golden("abx.npz")
+
+
+def naive_dtw(d):
+    """Libri-light's recursion in plain Python: traced back over the diagonal, else the left."""
+    n, m = d.shape
+    cost = np.full((n, m), np.inf, np.float32)
+    for i in range(n):
+        for j in range(m):
+            before = [
+                cost[i - 1, j - 1] if i and j else np.inf,
+                cost[i, j - 1] if j else np.inf,
+                cost[i - 1, j] if i else np.inf,
+            ]
+            cost[i, j] = d[i, j] + (min(before) if i or j else 0)
+    i, j, length = n - 1, m - 1, 1
+    while i or j:
+        if i and j and cost[i - 1, j - 1] <= min(cost[i, j - 1], cost[i - 1, j]):
+            i, j = i - 1, j - 1
+        elif j and (not i or cost[i, j - 1] <= cost[i - 1, j]):
+            j -= 1
+        else:
+            i -= 1
+        length += 1
+    return cost[-1, -1] / np.float32(length)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_warping_is_the_naive_one(tied):
+    rng = np.random.default_rng(0)
+    d = rng.uniform(size=(300, 9, 7)).astype(np.float32)
+    d = np.round(2 * d) / 2 if tied else d
+    lengths = np.stack([rng.integers(1, 10, 300), rng.integers(1, 8, 300)], axis=1)
+    found = np.asarray(dtw(d, lengths))
+    cut = [x[:n, :m] for x, (n, m) in zip(d, lengths, strict=True)]
+    np.testing.assert_allclose(found[:, 0], [naive_dtw(x) for x in cut], rtol=1e-6)
+    np.testing.assert_allclose(found[:, 1], [naive_dtw(x.T) for x in cut], rtol=1e-6)
+    # Where paths of different length tie, the two directions differ.
+    assert (found[:, 0] != found[:, 1]).any() == tied
+
+
+def test_pairs_of_any_lengths_are_each_compared():
+    rng = np.random.default_rng(0)
+    tokens = [rng.normal(size=(n, 5)).astype(np.float32) for n in (1, 2, 7, 9, 17, 40, 70)]
+    pairs = np.array(list(itertools.product(range(7), repeat=2)))
+    found = dtw_distances(tokens, pairs)
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in tokens]
+    for (i, j), own in zip(pairs, found, strict=True):
+        d = np.arccos(np.clip(unit[i] @ unit[j].T, -1, 1)) / np.pi
+        np.testing.assert_allclose(own, naive_dtw(d), atol=1e-4 if i == j else 1e-6)
+    assert dtw_distances(tokens, np.zeros((0, 2), int)).shape == (0, 2)
+
+
+def test_distances_between_frames():
+    x = unit_frames(np.array([[2.0, 0], [0, 3], [-1, 0], [0, 0]]))[None]
+    angular = [[0, 0.5, 1, 1], [0.5, 0, 0.5, 1], [1, 0.5, 0, 1], [1, 1, 1, 0]]
+    np.testing.assert_allclose(frame_distances(x, x)[0], angular, atol=1e-6)
+    euclidean = np.sqrt([[0, 2, 4], [2, 0, 2], [4, 2, 0]])
+    np.testing.assert_allclose(frame_distances(x, x, "euclidean")[0, :3, :3], euclidean, atol=1e-6)
+
+
+def read_case(tmp_path, which):
+    inputs = CASES[which][1]
+    path = tmp_path / "x.item"
+    path.write_text(str(inputs["items"]))
+    return read_items(path), {name: x for name, x in inputs.items() if name != "items"}
+
+
+def average(cells, errors):
+    return cell_weights(cells) @ [error.mean() for error in errors]
+
+
+@pytest.mark.parametrize(
+    ("which", "how"), [(which, how) for which, case in CASES.items() for how in case[0]]
+)
+def test_errors_are_those_of_zerospeech(tmp_path, which, how):
+    """Equal to zerospeech-libriabx2 0.9.8, with all of its draws.
+
+    Made by `zrc_abx2.eval_ABX.EvalABX().eval_abx(EvalArgs(path_data=..., path_item_file=...,
+    distance_mode=..., max_size_group=..., max_x_across=...))` on the .npy files that are the
+    golden's inputs, which lists files as `os.walk` does, the order of the item file here; with an
+    empty module in the place of torchaudio. "zeros" has frames of zeros, "ties" frames along
+    two axes, whose distances tie exactly.
+    """
+    distance, speakers, contexts, max_tokens, max_speakers = how.split()
+    items, features = read_case(tmp_path, which)
+    tokens = cut_tokens(items, features, 0.01, lose_last_frame=True)
+    cells = list(
+        make_cells(
+            items,
+            [len(token) > 0 for token in tokens],
+            across=speakers == "across",
+            in_context=contexts == "within",
+            max_tokens=int(max_tokens),
+            max_speakers=int(max_speakers),
+        )
+    )
+    errors = cell_errors(tokens, cells, "angular" if distance == "cosine" else "euclidean")
+    assert average(cells, errors) == pytest.approx(CASES[which][0][how], abs=1e-5)
+
+
+def test_the_last_frame_is_a_switch(tmp_path):
+    items, features = read_case(tmp_path, "real")
+    whole = cut_tokens(items, features, 0.01)
+    lost = cut_tokens(items, features, 0.01, lose_last_frame=True)
+    for token, less in zip(whole, lost, strict=True):
+        assert len(token) >= 2
+        np.testing.assert_array_equal(token[:-1], less)
+    # Middles at 5, 15 and 25 ms.
+    (token,) = cut_tokens([Item("u", 0.004, 0.016, *"abcd")], {"u": np.eye(3)}, 0.01)
+    np.testing.assert_array_equal(token, np.eye(3)[:2])
+
+
+def toy(count=6, speakers=("s", "t")):
+    rng = np.random.default_rng(0)
+    items = [Item("u", 0.0, 0.1, phone, "x", "y", s) for s in speakers for phone in "ab" * count]
+    return items, [rng.normal(size=(8, 4)).astype(np.float32) for _ in items]
+
+
+def test_identical_tokens_have_no_error_and_tokens_of_no_phone_half():
+    items, tokens = toy()
+    same = [np.full((n % 5 + 1, 4), 1 + np.arange(4) * (item.phone == "a"), np.float32)
+            for n, item in enumerate(items)]  # fmt: skip
+    for across in (False, True):
+        cells = list(make_cells(items, [True] * len(items), across=across))
+        assert average(cells, cell_errors(same, cells)) == 0
+        # All tokens alike: every triple is a tie.
+        assert average(cells, cell_errors([same[0]] * len(items), cells)) == 0.5
+    items, tokens = toy(50)
+    cells = list(make_cells(items, [True] * len(items), max_tokens=50))
+    assert abs(average(cells, cell_errors(tokens, cells)) - 0.5) < 0.05
+
+
+def test_averages_are_of_contexts_then_speakers_then_phones():
+    def item(phone, context, speaker):
+        return Item("u", 0.0, 0.1, phone, context, context, speaker)
+
+    names = ["sa1", "sa1", "sb1", "sa2", "sa2", "sb2", "ta1", "ta1", "tb1", "sa3", "sa3", "sc3"]
+    items = [item(phone, context, speaker) for speaker, phone, context in names]
+    cells = list(make_cells(items, [True] * len(items)))
+    assert [(c.pair, c.speaker) for c in cells] == [
+        (("a", "b"), "s"), (("a", "b"), "t"), (("a", "b"), "s"), (("a", "c"), "s")
+    ]  # fmt: skip
+    # Of a and b half by each speaker, whose share two contexts halve; a and c are as much in all.
+    np.testing.assert_allclose(cell_weights(cells), [1 / 8, 1 / 4, 1 / 8, 1 / 2])
+
+
+def test_across_needs_two_speakers_and_within_needs_two_tokens():
+    items, _ = toy(1, speakers=("s",))
+    assert not list(make_cells(items, [True] * 2))
+    assert not list(make_cells(items, [True] * 2, across=True))
+    items, _ = toy(1)
+    cells = list(make_cells(items, [True] * 4, across=True))
+    assert [(cell.speaker, cell.pair, cell.a, cell.b, cell.x) for cell in cells] == [
+        ("s", ("a", "b"), (0,), (1,), (2,)), ("s", ("b", "a"), (1,), (0,), (3,)),
+        ("t", ("a", "b"), (2,), (3,), (0,)), ("t", ("b", "a"), (3,), (2,), (1,)),
+    ]  # fmt: skip
+    assert not list(make_cells(items, [True, True, False, False], across=True))
+
+
+def test_a_score_holds_what_each_utterance_gave():
+    items, tokens = toy(20)
+    items = [item._replace(file=f"u{n % 3}") for n, item in enumerate(items)]
+    cells = list(make_cells(items, [True] * len(items)))
+    score = abx_score(items, tokens, cells, data="toy", features="c", method="within speaker")
+    assert score.outcomes is not None
+    assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == pytest.approx(score.value)
+    assert len(score.outcomes.sums) == 3
+    errors = average(cells, cell_errors(tokens, cells))
+    assert score.value == pytest.approx(errors)
+    assert score.low <= score.value <= score.high
+    assert not score.higher_is_better
+    assert (score.chance, score.num_test) == (0.5, 2)
+
+
+def test_items_are_read_as_they_are_written(tmp_path):
+    labels = {"u": np.array([0, 0, 1, 2, 2, 3, 1, -1, 1, 2, 0])}
+    names = ["a", "b", "c", "sil"]
+    items = list(make_items(labels, names, {"u": "s"}))
+    assert [(i.onset, i.offset, i.before + i.phone + i.after) for i in items] == [
+        (0.0, 0.05, "abc"), (0.08, 0.11, "bca")
+    ]  # fmt: skip
+    alone = list(make_items(labels, names, {"u": "s"}, triphones=False))
+    assert [(i.onset, i.offset) for i in alone] == [(0.02, 0.03), (0.09, 0.1)]
+    write_items(tmp_path / "u.item", items)
+    assert read_items(tmp_path / "u.item") == items
+    first, second = (tmp_path / "u.item").read_text().splitlines()[:2]
+    assert first == "#file onset offset #phone prev-phone next-phone speaker"
+    assert second == "u 0.0000 0.0500 b a c s"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("u 0.1 0.2 a b c", "line 2: 6 fields"),
+        ("u 0.1 x a b c s", "line 2: 0.1 and x are to be an onset and an offset"),
+        ("u 0.2 0.2 a b c s", "line 2: from 0.2 s to 0.2 s is no stretch"),
+        ("u -1 0.2 a b c s", "line 2: from -1 s"),
+        ("u nan 0.2 a b c s", "line 2: from nan s"),
+        ("u 0.1 inf a b c s", "line 2: from 0.1 s to inf s"),
+        ("", "line 2: 0 fields"),
+    ],
+)
+def test_a_line_that_is_no_item_is_named(tmp_path, line, message):
+    path = tmp_path / "x.item"
+    path.write_text(f"#file onset offset #phone prev-phone next-phone speaker\n{line}\n")
+    with pytest.raises(UserError, match=rf"x\.item, {message}"):
+        read_items(path)
+
+
+def test_an_item_file_without_items(tmp_path):
+    path = tmp_path / "x.item"
+    path.write_text("#file onset offset #phone prev-phone next-phone speaker\n")
+    with pytest.raises(UserError, match="lists no items"):
+        read_items(path)
+    with pytest.raises(UserError, match="cannot read the item file"):
+        read_items(tmp_path / "none.item")
+
+
+def test_an_item_of_another_recording_is_named():
+    items = [Item("u", 0.0, 0.1, *"abcs"), Item("v", 0.5, 0.6, *"abcs")]
+    features = {"u": np.zeros((10, 2))}
+    with pytest.raises(UserError, match=r"x\.item, line 3: v from 0\.5 s has no features"):
+        cut_tokens(items, features, 0.01, source="x.item")
+    features["v"] = np.zeros((50, 2))
+    with pytest.raises(UserError, match=r"line 3: v from 0\.5 s to 0\.6 s lies outside of its 50"):
+        cut_tokens(items, features, 0.01)
+    features["v"] = np.zeros((49, 2))
+    with pytest.raises(UserError, match="lies outside"):
+        cut_tokens([Item("v", 0.2, 0.7, *"abcs")], features, 0.01)
+    assert len(cut_tokens([Item("v", 0.2, 0.55, *"abcs")], features, 0.01)[0]) == 29
