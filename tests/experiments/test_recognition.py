@@ -101,6 +101,14 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     surely_empty, empty = (found["accuracy"](answer(score)) for score in (9.0, 2.0))
     assert 0 < surely_empty < empty < 1e-3
 
+    # What says one phone is right one time in thirty, and worth no more than its likelihood.
+    long = Labelled(
+        [np.repeat(x, 12, axis=0) for x in train.inputs], [p * 10 for p in train.phones]
+    )
+    fit_head(config, frozen(long.inputs), long, 3, tmp_path / "head")
+    same = found["accuracy"](lambda x: np.full((len(x), x.shape[1] // 4, 4), -np.log(4.0)))
+    assert 0 < same < 1e-3
+
 
 def test_features_are_standardised_by_the_training_utterances():
     train = [np.array([[1.0, 10.0], [3.0, 30.0]]), np.array([[2.0, 20.0]])]
