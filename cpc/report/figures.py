@@ -299,8 +299,8 @@ def metric_title(metric: str) -> str:
     return f"{metric}, percent" if in_percent(metric) else metric
 
 
-def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, Figure]]:
-    """Yield, by task, scores against the number of labels, a line for each way to use them."""
+def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, str, Figure]]:
+    """Yield, by task and data, scores against the number of labels, a line for each method."""
     for (task, data, unit), rows in score_groups(scores, words).items():
         if not is_curve(rows):
             continue
@@ -321,7 +321,7 @@ def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, Figure]]:
             group_title(task, data, unit),
         )
         add_shared_legend(figure, [axes])
-        yield task, figure
+        yield task, data, figure
 
 
 def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words) -> None:

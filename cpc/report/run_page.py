@@ -245,14 +245,14 @@ def scores_section(run: Run, words: Words) -> Section:
     )
     curves = [
         Figure(
-            f"curve_{task}",
+            f"curve_{task}_{data}",
             figure,
-            f"{task_title(task)}: scores against labels",
+            f"{task_title(task)} of {data}: scores against labels",
             "Of a probe of frozen features, or of the whole network, that sees only so many of the "
             "labels. Lines: 95 % intervals. Features are worth their training where their curve "
             "gets as good with fewer labels as that of the supervised network.",
         )
-        for task, figure in figures.curve_figures(last, words)
+        for task, data, figure in figures.curve_figures(last, words)
     ]
     tables = [
         (curve_table if is_curve(rows) else score_table)(group, rows, words)

@@ -302,7 +302,8 @@ def curve_sentences(run: Run, words: Words) -> list[str]:
         alone = [score for score in fewest if score.features == "supervised"]
         for ours in (score for score in fewest if score.features == words.features[0]):
             sentence = (
-                f"With {ours.num_train:,} labels{f' ({ours.setting})' if ours.setting else ''}, "
+                f"With {ours.num_train:,} labels of {ours.data}"
+                f"{f' ({ours.setting})' if ours.setting else ''}, "
                 f"{ours.features} {ours.method} reaches "
                 f"{'' if ours.higher_is_better else f'a {ours.metric} of '}"
                 f"{with_unit(ours.value, ours.metric)} "

@@ -25,7 +25,15 @@ from cpc.report.figures import (
 from cpc.report.run_page import curve_table, headline, score_table
 from cpc.report.scores import score_groups
 from cpc.report.sentences import against_phrase, state_sentences, summary
-from cpc.results import Outcomes, Score, last_scores, read_run, score_frame, write_scores
+from cpc.results import (
+    Outcomes,
+    Score,
+    last_scores,
+    read_run,
+    read_scores,
+    score_frame,
+    write_scores,
+)
 from tests.fake_image_run import DIRECTIONS, write_fake_image_run
 from tests.fake_image_run import OFFSETS as ROWS_AHEAD
 from tests.fake_run import OFFSETS, add_records, fake_record, write_fake_run
@@ -152,9 +160,9 @@ def test_learning_curves(images):
     group = ("few_labels", "shapes", "image")
     rows = {row[0]: row[1:] for row in cells(curve_table(group, groups[group], IMAGES))}
     assert rows["CPC, z, frozen"][0] == "72.0 ± 2.6"
-    ((name, figure),) = curve_figures(last_scores(run.scores), IMAGES)
+    ((*names, figure),) = curve_figures(last_scores(run.scores), IMAGES)
     (axes,) = figure.axes
-    assert name == "few_labels"
+    assert names == ["few_labels", "shapes"]
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
         "random initialization, z, frozen",
@@ -167,6 +175,17 @@ def test_learning_curves(images):
     assert [float(line.get_xdata()[at]) for at in (0, -1)] == [600, 60_000]
     assert [float(line.get_ydata()[at]) for at in (0, -1)] == pytest.approx([72, 85])
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
+
+
+def test_each_data_set_has_a_learning_curve_of_its_own(images):
+    few = [score for score in read_scores(images) if score.task == "few_labels"]
+    write_scores(images, [score._replace(data="others", outcomes=None) for score in few])
+    page = write_report(images, IMAGES, ()).read_text(encoding="utf-8")
+    drawn = [images / "figures" / f"curve_few_labels_{data}.png" for data in ("shapes", "others")]
+    assert drawn[0].read_bytes() != drawn[1].read_bytes()
+    for data in ("shapes", "others"):
+        assert f"Few labels of {data}: scores against labels" in page
+        assert f"labels of {data} (1 % of the labels), " in page
 
 
 def test_scores_figure_has_a_panel_for_each_task_and_unit(finished):
