@@ -327,24 +327,7 @@ def scores_of(
     task, data, num_classes, parts, labels_each_10_ms, units = question
     start = variables if feature == "tuned" else None
     if task == "ctc":
-        if feature in TRAINED:
-            window = np.zeros((1, config.data.window_samples), np.float32)
-            rng = jax.random.key(config.seed + 2)
-            begin = model.init(rng, {"x": window}) if start is None else start
-            decay = 1.0 if start is None else config.probe.layer_decay
-            network = functools.partial(recognition.trained, model, begin, decay)
-            inputs = [[read_all(part, i) for i in range(len(part))] for part in parts]
-        else:
-            network = recognition.frozen
-            inputs = [[np.asarray(features[name]) for name in part.names] for part in parts]
-        train, test = map(recognition.Labelled, inputs, question.labels)
-        own = folder / f"ctc-{feature}-{data}"
-        subsets = subsets_of(parts[0], config.probe.ctc_minutes)
-        return list(
-            recognition.recognise(
-                config, own, network, train, test, num_classes, subsets, data=data, features=feature
-            )
-        )
+        return recognition_scores(config, folder, model, start, question, feature, features)
     labels = [
         labels_of_frames(part, own, frame_samples(feature, model))
         for part, own in zip(parts, labels_each_10_ms, strict=True)
@@ -368,6 +351,36 @@ def scores_of(
             num_classes=num_classes,
             num_epochs=config.probe.num_epochs,
             **words,
+        )
+    )
+
+
+def recognition_scores(
+    config: Config,
+    folder: pathlib.Path,
+    model: Model,
+    start: Any,
+    question: Question,
+    feature: str,
+    features: Mapping[str, Any],
+) -> list[Score]:
+    """Return phone error rates of one feature, or of the network trained whole from `start`."""
+    _, data, num_classes, parts, phones, _ = question
+    if feature in TRAINED:
+        window = np.zeros((1, config.data.window_samples), np.float32)
+        rng = jax.random.key(config.seed + 2)
+        begin = model.init(rng, {"x": window}) if start is None else start
+        decay = 1.0 if start is None else config.probe.layer_decay
+        network = functools.partial(recognition.trained, model, begin, decay)
+        inputs = [[read_all(part, i) for i in range(len(part))] for part in parts]
+    else:
+        network = recognition.frozen
+        inputs = [[np.asarray(features[name]) for name in part.names] for part in parts]
+    train, test = map(recognition.Labelled, inputs, phones)
+    own, subsets = folder / f"ctc-{feature}-{data}", subsets_of(parts[0], config.probe.ctc_minutes)
+    return list(
+        recognition.recognise(
+            config, own, network, train, test, num_classes, subsets, data=data, features=feature
         )
     )
 
@@ -435,13 +448,6 @@ def train_supervised(
         real = {name: batch[name] for name in ("num_samples",) if name in batch}
         return {"x": batch["x"], "label": np.stack(windows), **real}
 
-    def contexts(params, extra, batch, rng, train):
-        variables = {"params": params, **extra}
-        if not train:
-            return model.embed(variables, batch["x"])[1], extra
-        outputs, extra = model.apply(variables, batch, True, rng)
-        return outputs.c, extra
-
     def answer_with(answer, part):
         waveforms = [read_all(part, i) for i in range(len(part))]
         return embed_utterances(answer, waveforms, encoder.stride)
@@ -462,7 +468,7 @@ def train_supervised(
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
     console = ProgressWriter(num_steps, rate=(hours, "h audio"))
     answer, words = train_on_labels(
-        contexts,
+        recognition.contexts_of(model),
         start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
         draw_labelled,
         tx,

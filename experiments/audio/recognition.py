@@ -85,10 +85,8 @@ def frozen(inputs: Sequence[np.ndarray]) -> Network:
     )
 
 
-def trained(
-    model: Model, variables: Any, layer_decay: float, inputs: Sequence[np.ndarray]
-) -> Network:
-    """Return encoder and context, whose c is read, and which are trained on with the head."""
+def contexts_of(model: Model) -> Features:
+    """Return the contexts of a batch, as a network that is trained whole has them."""
 
     def contexts(params, extra, batch, rng, train):
         variables = {"params": params, **extra}
@@ -97,7 +95,14 @@ def trained(
         outputs, extra = model.apply(variables, batch, True, rng)
         return outputs.c, extra
 
-    return Network(contexts, variables, model.module.encoder.stride, layer_decay)
+    return contexts
+
+
+def trained(
+    model: Model, variables: Any, layer_decay: float, inputs: Sequence[np.ndarray]
+) -> Network:
+    """Return encoder and context, whose c is read, and which are trained on with the head."""
+    return Network(contexts_of(model), variables, model.module.encoder.stride, layer_decay)
 
 
 def recognise(

@@ -230,7 +230,9 @@ def test_scores_of_audio(config, sound, tmp_path, capsys):
     scores = [
         score
         for question in (*phones(config, sound), *speakers(config, sound))
-        for score in audio_probes.scores_of(config, tmp_path, model, question, "supervised", {})
+        for score in audio_probes.scores_of(
+            config, tmp_path, model, None, question, "supervised", {}
+        )
     ]
     assert [(score.task, score.data, score.unit) for score in scores] == [
         ("phones", "toy", "frame"),
@@ -311,7 +313,9 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
     scores = [
         score
         for name in ("c", "mfcc", "mfcc context")
-        for score in audio_probes.scores_of(config, tmp_path, model, question, name, features[name])
+        for score in audio_probes.scores_of(
+            config, tmp_path, model, None, question, name, features[name]
+        )
     ]
     samples = int(sound.test.lengths.sum())
     for score, stride in zip(scores, (encoder.stride, 160, 160), strict=True):
