@@ -12,7 +12,7 @@ from cpc.data.images import (
     make_image_batches,
     select_images,
 )
-from cpc.data.items import make_items, read_items, write_items
+from cpc.data.items import SILENCES, make_items, read_items, write_items
 from cpc.data.pack import pack, pack_folder
 from cpc.data.phones import UNLABELLED, align, read_alignments
 from cpc.data.pipeline import prefetch
@@ -59,6 +59,7 @@ from cpc.data.windows import (
 
 __all__ = [
     "SAMPLE_RATE_HZ",
+    "SILENCES",
     "TARGET_RMS",
     "UNLABELLED",
     "Corpus",

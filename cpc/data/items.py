@@ -10,7 +10,7 @@ from cpc.files import write_text
 from cpc.types import Item, UserError
 
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
-#: What aligners call silence: no phone, and no context of one.
+#: What aligners call silence: no phone, no context of one, and nothing to recognise.
 SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from cpc.data import SILENCES
 from cpc.evaluate import (
     Edits,
     beam_decode,
@@ -38,8 +39,6 @@ BATCH, LSTM_WIDTH = 8, 256
 LEARNING_RATE = 1e-3
 #: A head that has learned nothing says the same phone always, and is right so often.
 LUCK = 0.05
-#: What alignments call the absence of speech: it is nobody's error to leave it out.
-SILENCES = frozenset(("pau", "sil", "sp", "spn", "h#", "#h", "epi", "q", "_", "<sil>", "<eps>"))
 
 
 class Labelled(NamedTuple):
@@ -68,7 +67,7 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
     >>> phones_in_order(np.array([2, 2, 0, 0, 1, -1, 1, 2, 2]), ["a", "b", "pau"])
     [0, 1, 1]
     """
-    silent = [i for i, name in enumerate(names) if name.lower() in SILENCES]
+    silent = [i for i, name in enumerate(names) if name in SILENCES]
     changes = np.append(True, labels[1:] != labels[:-1])[: len(labels)]
     kept = labels[changes]
     return kept[(kept >= 0) & ~np.isin(kept, silent)].tolist()

@@ -7,6 +7,7 @@ from configs import audio_synthetic
 from cpc.data import make_synthetic, phone_chain, read_items, select
 from cpc.results import read_scores
 from cpc.types import UserError
+from experiments import abx
 from experiments.audio import probes
 from experiments.audio.abx import abx_question, abx_scores, record_items
 from experiments.audio.data import AudioData, Phones
@@ -83,3 +84,46 @@ def test_the_task_joins_the_scores_of_a_run(data, tmp_path):
     }
     assert {s.value for s in read_scores(tmp_path)} == {s.value for s in found}
     assert read_items(tmp_path / "probes" / "synthetic.item")
+
+
+def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):
+    """Two speakers who say a and b alike, but for one token of the second one, which is a b."""
+    told = {"a": [1.0, 0.0], "b": [0.0, 1.0]}
+    said = [("one", "s1", "aabb"), ("two", "s2", "aabb")]
+    lines = ["#file onset offset #phone prev-phone next-phone speaker"]
+    for file, speaker, phones in said:
+        frames = [np.array(told[phone]) for phone in phones for _ in range(10)]
+        for i, phone in enumerate(phones):
+            lines.append(f"{file} {i / 10} {i / 10 + 0.1} {phone} x y {speaker}")
+        frames = np.array(frames, np.float32)
+        if file == "two":
+            frames[:10] = told["b"]
+        np.save(tmp_path / f"{file}.npy", frames)
+    (tmp_path / "toy.item").write_text("\n".join(lines) + "\n")
+    scores = abx.run(str(tmp_path), str(tmp_path / "toy.item"))
+    found = {score.method: score.value for score in scores}
+    assert found["within, in context"] == found["within, any context"]
+    # The mean over speakers, of whom the first is never wrong.
+    by_hand = np.mean([wrong_by_hand("a"), wrong_by_hand("b")]) / 2
+    assert found["within, in context"] == pytest.approx(by_hand, abs=1e-6)
+    assert found["across, in context"] == pytest.approx(0.25, abs=1e-6)
+    assert "within, in context: " in capsys.readouterr().out
+    (tmp_path / "times.json").write_text(json.dumps({"frame_seconds": 0.005}))
+    with pytest.raises(UserError, match="outside"):
+        abx.run(str(tmp_path), str(tmp_path / "toy.item"))
+    with pytest.raises(UserError, match="give --features of a folder"):
+        abx.run(None, None)
+
+
+def wrong_by_hand(phone):
+    """Speaker two's errors: tokens a0 (sounds as b), a1, b0, b1; ties are half wrong."""
+    sounds = {"a0": "b", "a1": "a", "b0": "b", "b1": "b"}
+    other = "b" if phone == "a" else "a"
+    wrong = []
+    for a in (f"{phone}0", f"{phone}1"):
+        for x in (f"{phone}0", f"{phone}1"):
+            for b in (f"{other}0", f"{other}1"):
+                if a != x:
+                    near, far = sounds[a] != sounds[x], sounds[b] != sounds[x]
+                    wrong.append(0.5 if near == far else float(near > far))
+    return np.mean(wrong)
