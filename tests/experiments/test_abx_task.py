@@ -108,6 +108,13 @@ def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):
     assert found["within, in context"] == pytest.approx(by_hand, abs=1e-6)
     assert found["across, in context"] == pytest.approx(0.25, abs=1e-6)
     assert "within, in context: " in capsys.readouterr().out
+    (tmp_path / "alone.item").write_text("\n".join(lines[:5]) + "\n")
+    alone = abx.run(str(tmp_path), str(tmp_path / "alone.item"))
+    assert {score.method: score.value for score in alone} == {
+        "within, in context": 0,
+        "within, any context": 0,
+    }
+    assert "no triple of tokens is across, in context" in capsys.readouterr().out
     (tmp_path / "times.json").write_text(json.dumps({"frame_seconds": 0.005}))
     with pytest.raises(UserError, match="outside"):
         abx.run(str(tmp_path), str(tmp_path / "toy.item"))
