@@ -7,30 +7,30 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from configs.audio import KEYS
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches, unpack
 from cpc.files import write_sealed
-from cpc.models import (
-    AUDIO_ENCODERS,
-    CPC,
-    PREDICTORS,
-    Model,
-    make_model,
-)
-from cpc.negatives import outside_overlap
-from cpc.types import Batch, Rule, SoundPosition, UserError
+from cpc.models import Model
+from cpc.types import Batch, UserError
 from experiments import training
 from experiments.audio import probes
 from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
 from experiments.audio.embed import embed_files
+from experiments.audio.model import (
+    build_apart,
+    build_encoder,
+    build_model,
+    loss_sizes,
+    num_latents,
+    split_directions,
+)
 from experiments.audio.sections import SECTIONS, WORDS
 from experiments.command.config import Config
 from experiments.command.modality import Modality
-from experiments.objective import Direction, build_objective
-from experiments.sequences import CONTEXTS, check_negatives, positions
+from experiments.objective import build_objective
+from experiments.sequences import check_negatives
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
 MOST_SYNTHETIC = 2**20
@@ -61,24 +61,6 @@ def make_problem(
     )
 
 
-def split_directions(encoder: Any, outputs: Any, batch: Batch) -> list[Direction]:
-    """Return the one direction: outputs, where their latents come from, and which of them exist."""
-    length = outputs.z.shape[1]
-    located = positions(batch, batch["speaker"], length)
-    sample = batch["sample"][:, None] + encoder.stride * located.time
-    exists = None
-    if "num_samples" in batch:
-        exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
-    return [Direction(outputs, SoundPosition(*located, sample=sample), exists)]
-
-
-def build_apart(config: Config) -> Rule | None:
-    """Return the rule by which overlapping windows are no negatives of each other; None without."""
-    if config.negatives.overlap:
-        return None
-    return outside_overlap(config.data.window_samples, build_encoder(config).stride)
-
-
 def check_clips(config: Config, recordings: Recordings) -> None:
     """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
     longest, num_offsets = int(recordings.lengths.max(initial=0)), config.model.num_offsets
@@ -89,42 +71,6 @@ def check_clips(config: Config, recordings: Recordings) -> None:
             f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
             f"{num_offsets} ahead, so lower model.num_offsets, or give longer recordings"
         )
-
-
-def build_model(config: Config) -> Model:
-    """Return encoder, context and predictor by the config's words."""
-    options, encoder = config.model, build_encoder(config)
-    return make_model(
-        CPC(
-            encoder,
-            CONTEXTS[options.context](
-                options.context_width, options.context_layers, dtype=encoder.dtype
-            ),
-            PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=encoder.dtype),
-        )
-    )
-
-
-def build_encoder(config: Config) -> Any:
-    """Return the encoder by the config's words, with its geometry."""
-    options = config.model
-    return AUDIO_ENCODERS[options.encoder](
-        options.width,
-        norm=options.norm,
-        padding=options.padding,
-        dtype=jnp.dtype(options.dtype),
-        remat=options.remat,
-    )
-
-
-def num_latents(config: Config) -> int:
-    """Return the number of latents of a training window."""
-    return build_encoder(config).num_latents(config.data.window_samples)
-
-
-def loss_sizes(config: Config) -> tuple[int, int, int]:
-    """Return the latents of a window, their width, and the number of offsets."""
-    return num_latents(config), config.model.width, config.model.num_offsets
 
 
 def check(config: Config) -> None:

@@ -13,7 +13,8 @@ from cpc.files import flatten, read_arrays, read_json
 from cpc.report.engine import Figure, Section, Table, show, write_page
 from cpc.results import Difference, Frame, Run, last_evaluation, last_scores
 from cpc.types import UserError
-from experiments.audio.modality import AUDIO, build_encoder
+from experiments.audio.modality import AUDIO
+from experiments.audio.model import build_encoder
 from experiments.audio.sections import flat_points, read_speaker_map
 from experiments.command.config import RENAMED, upgrade
 from experiments.image.figures import units_figure

@@ -1,0 +1,66 @@
+"""The network that an audio config asks for, and where its latents come from."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from cpc.models import AUDIO_ENCODERS, CPC, PREDICTORS, Model, make_model
+from cpc.negatives import outside_overlap
+from cpc.types import Batch, Rule, SoundPosition
+from experiments.command.config import Config
+from experiments.objective import Direction
+from experiments.sequences import CONTEXTS, positions
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, context and predictor by the config's words."""
+    options, encoder = config.model, build_encoder(config)
+    return make_model(
+        CPC(
+            encoder,
+            CONTEXTS[options.context](
+                options.context_width, options.context_layers, dtype=encoder.dtype
+            ),
+            PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=encoder.dtype),
+        )
+    )
+
+
+def build_encoder(config: Config) -> Any:
+    """Return the encoder by the config's words, with its geometry."""
+    options = config.model
+    return AUDIO_ENCODERS[options.encoder](
+        options.width,
+        norm=options.norm,
+        padding=options.padding,
+        dtype=jnp.dtype(options.dtype),
+        remat=options.remat,
+    )
+
+
+def num_latents(config: Config) -> int:
+    """Return the number of latents of a training window."""
+    return build_encoder(config).num_latents(config.data.window_samples)
+
+
+def loss_sizes(config: Config) -> tuple[int, int, int]:
+    """Return the latents of a window, their width, and the number of offsets."""
+    return num_latents(config), config.model.width, config.model.num_offsets
+
+
+def split_directions(encoder: Any, outputs: Any, batch: Batch) -> list[Direction]:
+    """Return the one direction: outputs, where their latents come from, and which of them exist."""
+    length = outputs.z.shape[1]
+    located = positions(batch, batch["speaker"], length)
+    sample = batch["sample"][:, None] + encoder.stride * located.time
+    exists = None
+    if "num_samples" in batch:
+        exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
+    return [Direction(outputs, SoundPosition(*located, sample=sample), exists)]
+
+
+def build_apart(config: Config) -> Rule | None:
+    """Return the rule by which overlapping windows are no negatives of each other; None without."""
+    if config.negatives.overlap:
+        return None
+    return outside_overlap(config.data.window_samples, build_encoder(config).stride)
