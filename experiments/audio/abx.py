@@ -1,41 +1,39 @@
 """The task "abx": do features tell phones apart by distance alone, without any fit?"""
 
+import functools
 import pathlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from cpc.data import SAMPLE_RATE_HZ, Recordings, align, make_items, write_items
 from cpc.evaluate import abx_score, cut_tokens, make_cells, read_rows
 from cpc.results import Score
 from cpc.types import Item, UserError
-from experiments.audio.data import Phones, num_labels
-
-
-class AbxQuestion(NamedTuple):
-    """Tokens of the phones of test utterances, in their contexts."""
-
-    task: str
-    data: str
-    parts: tuple[Recordings]
-    items: list[Item]
-    is_across: tuple[bool, ...]
-    """Within a speaker, and across where there are two."""
-
+from experiments.audio.data import AudioData, Phones, num_labels
+from experiments.audio.question import (
+    Asked,
+    Feature,
+    Question,
+    labelled_parts,
+    labelled_sets,
+)
+from experiments.command.config import Config
 
 METHODS = {False: "within speaker", True: "across speakers"}
 
 
-def abx_question(name: str, test: Recordings, phones: Phones) -> AbxQuestion:
+def abx_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return what is asked of the test utterances of every labelled set."""
+    return [
+        abx_question(name, labelled_parts(data, name, ("test",))[0], phones)
+        for name, phones in labelled_sets(data, "abx")
+    ]
+
+
+def abx_question(name: str, test: Recordings, phones: Phones) -> Question:
     """Return what is asked of one labelled set, whose test utterances are given.
 
     Raises:
-        UserError: no labels are of these recordings or their length, or nothing can be compared.
+        UserError: labels are not of these recordings' length, or nothing can be compared.
     """
-    if not len(test):
-        raise UserError(
-            f"no test utterance has labels in {name}: do its utterance ids belong to these "
-            "recordings?"
-        )
     labels = {
         utterance: align(phones.labels[utterance], num_labels(length), utterance)
         for utterance, length in zip(test.names, test.lengths, strict=True)
@@ -48,42 +46,45 @@ def abx_question(name: str, test: Recordings, phones: Phones) -> AbxQuestion:
             "in the test utterances: label more of them, or take abx out of probe.tasks"
         )
     some = any(True for _ in make_cells(items, [True] * len(items), across=True))
-    return AbxQuestion("abx", name, (test,), items, (False, True) if some else (False,))
+
+    def answer(asked: Asked, feature: Feature) -> list[Score]:
+        return abx_scores(name, items, feature, (False, True) if some else (False,))
+
+    record = functools.partial(record_items, name, items, some)
+    return Question("abx", name, (test,), answer, record)
 
 
-def record_items(folder: pathlib.Path, question: AbxQuestion) -> None:
+def record_items(name: str, items: list[Item], some_across: bool, folder: pathlib.Path) -> None:
     """Write the item file, for ZeroSpeech's own tools, and say what cannot be asked."""
-    write_items(folder / f"{question.data}.item", question.items)
-    if len(question.is_across) < 2:
-        speakers = sorted({item.speaker for item in question.items})
+    write_items(folder / f"{name}.item", items)
+    if not some_across:
+        speakers = sorted({item.speaker for item in items})
         print(
-            f"{question.data} has no ABX across speakers: no phone in its context is of two of its "
+            f"{name} has no ABX across speakers: no phone in its context is of two of its "
             f"labelled test speakers ({', '.join(speakers)})"
         )
 
 
 def abx_scores(
-    question: AbxQuestion, feature: str, features: Mapping[str, Any], stride: int
+    name: str, items: list[Item], feature: Feature, is_across: tuple[bool, ...]
 ) -> list[Score]:
-    """Return the ABX errors of one feature, given by utterance.
+    """Return the ABX errors of one feature, within and across speakers.
 
-    None of networks that were trained on labels, which have no features. `stride` is in samples,
-    from frame to frame.
+    None of networks that were trained on labels, which have no features.
     """
-    if not features:
+    if not feature.frames:
         return []
-    frames = {name: read_rows(features[name]) for name in question.parts[0].names}
-    seconds = stride / SAMPLE_RATE_HZ
-    tokens = cut_tokens(question.items, frames, seconds, source=f"{question.data}.item")
+    frames = {item.file: read_rows(feature.frames[item.file]) for item in items}
+    tokens = cut_tokens(items, frames, feature.stride / SAMPLE_RATE_HZ, source=f"{name}.item")
     exists = [len(token) > 0 for token in tokens]
     return [
         abx_score(
-            question.items,
+            items,
             tokens,
-            list(make_cells(question.items, exists, across=across)),
-            data=question.data,
-            features=feature,
+            list(make_cells(items, exists, across=across)),
+            data=name,
+            features=feature.name,
             method=METHODS[across],
         )
-        for across in question.is_across
+        for across in is_across
     ]

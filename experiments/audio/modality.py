@@ -118,7 +118,7 @@ def make_probe(
     config: Config, workdir: pathlib.Path, data: AudioData, model: Model
 ) -> training.Probe:
     """Return probe(variables, step), if the data can feed it."""
-    probes.check_data(config, data)
+    probes.ask_all(config, data)
     return functools.partial(probes.run_tasks, config, workdir, data, model)
 
 

@@ -1,62 +1,124 @@
-"""Phone recognition by CTC: a head on features of whole utterances, and its error rate.
-
-The head is that of CPC_audio and Libri-light, a convolution over 8 frames every 4 (25 times a
-second), by itself or above an LSTM layer; the loss needs phones in their order, and no times.
-"""
+"""The task "ctc": phones of whole utterances in their order, by a head trained without times."""
 
 import functools
-import json
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
-from cpc.data import SILENCES
-from cpc.evaluate import (
-    Edits,
-    beam_decode,
-    bootstrap_interval,
-    count_edits,
-    ctc_nats,
-    embed_utterances,
-    greedy_decode,
-)
-from cpc.models import LSTM, Model
+from cpc.data import SAMPLE_RATE_HZ, SILENCES, Recordings, align, read_all
+from cpc.evaluate import Edits, beam_decode, bootstrap_interval, count_edits, greedy_decode
 from cpc.results import Outcomes, Score, digest
-from cpc.train import ProgressWriter, scale_by_layer
-from cpc.types import Array, UserError
+from cpc.types import UserError
+from experiments.audio.ctc_head import Labelled, Network, fit_head, frozen, trained
+from experiments.audio.data import AudioData, Phones, first_minutes, num_labels
+from experiments.audio.question import (
+    TRAINED,
+    Asked,
+    Feature,
+    Question,
+    labelled_parts,
+    labelled_sets,
+)
 from experiments.command.config import Config
-from experiments.supervised import Features, hold_out, train_on_labels
-
-#: Frames that the head sees, and from one of its answers to the next.
-KERNEL, STRIDE = 8, 4
-#: Utterances of a batch, and units of the LSTM.
-BATCH, LSTM_WIDTH = 8, 256
-LEARNING_RATE = 1e-3
-#: A head that has learned nothing says the same phone always, and is right so often.
-LUCK = 0.05
 
 
-class Labelled(NamedTuple):
-    """Inputs of utterances, (frames, features) or samples, and the phones of each in order."""
+def recognition_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return the question of phones in their order, for every labelled set.
 
-    inputs: list[np.ndarray]
-    phones: list[list[int]]
+    Raises:
+        UserError: there are no labels, no phones but silence, or too few utterances to learn from.
+    """
+    return [
+        recognition_question(config, name, phones, *labelled_parts(data, name))
+        for name, phones in labelled_sets(data, "ctc")
+    ]
 
 
-class Network(NamedTuple):
-    """What lies under the head."""
+def recognition_question(
+    config: Config, name: str, phones: Phones, train: Recordings, test: Recordings
+) -> Question:
+    """Return the question of one labelled set, of as much of it as the most minutes take."""
+    minutes = config.probe.ctc_minutes
+    for part in (train, test):
+        for utterance, length in zip(part.names, part.lengths, strict=True):
+            align(phones.labels[utterance], num_labels(length), utterance)
+    train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
+    parts, subsets = (train, test), subsets_of(train, minutes)
+    in_order = [
+        [phones_in_order(phones.labels[own], phones.names) for own in part.names] for part in parts
+    ]
+    check_phones(in_order, subsets, name)
 
-    features: Features
-    variables: Any
-    stride: int
-    """Entries of an input from frame to frame."""
-    layer_decay: float = 1.0
-    """Of the learning rate, from a layer to the one below."""
+    def answer(asked: Asked, feature: Feature) -> list[Score]:
+        first, last = (
+            Labelled(inputs_of(part, feature), own)
+            for part, own in zip(parts, in_order, strict=True)
+        )
+        return list(recognise(asked, feature.name, name, first, last, len(phones.names), subsets))
+
+    return Question("ctc", name, parts, answer)
+
+
+def inputs_of(part: Recordings, feature: Feature) -> list[np.ndarray]:
+    """Return the frames of utterances, or their samples for networks that take these."""
+    if feature.name in TRAINED:
+        return [read_all(part, i) for i in range(len(part))]
+    return [np.asarray(feature.frames[name]) for name in part.names]
+
+
+def recognise(
+    asked: Asked,
+    feature: str,
+    data: str,
+    train: Labelled,
+    test: Labelled,
+    num_phones: int,
+    subsets: Mapping[str, Sequence[int]],
+) -> Iterator[Score]:
+    """Yield phone error rates on test utterances after training on each of the subsets.
+
+    (substitutions + deletions + insertions) / phones, by the likeliest path and by a beam of
+    prefixes, with an interval over utterances.
+    """
+    config, make_network = asked.config, network_of(asked, feature)
+    counts = np.array([len(phones) for phones in test.phones])
+    items = digest("ctc", np.concatenate(test.phones), counts)
+    head, width = config.probe.ctc_head, config.probe.ctc_beam
+    decoders = {head: greedy_decode}
+    if width > 1:
+        decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
+    folder = asked.folder / f"ctc-{feature}-{data}"
+    for length, subset in subsets.items():
+        part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
+        print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
+        answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
+        given = answer(test.inputs)
+        for method, decode in decoders.items():
+            edits = np.array(
+                [count_edits(own, decode(one)) for own, one in zip(test.phones, given, strict=True)]
+            )
+            kinds = zip(Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
+            print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
+            low, high = bootstrap_interval(edits.sum(axis=1).astype(float), counts)
+            yield Score(
+                "CTC", data, "phone", feature, method, "phone error rate",
+                float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
+                num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
+                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
+            )  # fmt: skip
+
+
+def network_of(asked: Asked, feature: str) -> Callable[[Sequence[np.ndarray]], Network]:
+    """Return what lies under the head: nothing but a scale, or the network that is trained on."""
+    config, _, model, variables = asked
+    if feature not in TRAINED:
+        return frozen
+    if feature == "tuned":
+        return functools.partial(trained, model, variables, config.probe.layer_decay)
+    window = np.zeros((1, config.data.window_samples), np.float32)
+    new = model.init(jax.random.key(config.seed + 2), {"x": window})
+    return functools.partial(trained, model, new, 1.0)
 
 
 def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
@@ -73,208 +135,15 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
     return kept[(kept >= 0) & ~np.isin(kept, silent)].tolist()
 
 
-def frozen(inputs: Sequence[np.ndarray]) -> Network:
-    """Return the network without parameters that standardises features by those of utterances."""
-    rows = np.concatenate(inputs)
-    mean, scale = rows.mean(axis=0), rows.std(axis=0) + 1e-6
-    return Network(
-        lambda params, extra, batch, rng, train: ((batch["x"] - mean) / scale, extra),
-        {"params": {}},
-        stride=1,
-    )
-
-
-def contexts_of(model: Model) -> Features:
-    """Return the contexts of a batch, as a network that is trained whole has them."""
-
-    def contexts(params, extra, batch, rng, train):
-        variables = {"params": params, **extra}
-        if not train:
-            return model.embed(variables, batch["x"])[1], extra
-        outputs, extra = model.apply(variables, batch, True, rng)
-        return outputs.c, extra
-
-    return contexts
-
-
-def trained(
-    model: Model, variables: Any, layer_decay: float, inputs: Sequence[np.ndarray]
-) -> Network:
-    """Return encoder and context, whose c is read, and which are trained on with the head."""
-    return Network(contexts_of(model), variables, model.module.encoder.stride, layer_decay)
-
-
-def recognise(
-    config: Config,
-    folder: pathlib.Path,
-    make_network: Callable[[Sequence[np.ndarray]], Network],
-    train: Labelled,
-    test: Labelled,
-    num_phones: int,
-    subsets: Mapping[str, Sequence[int]],
-    *,
-    data: str,
-    features: str,
-) -> Iterator[Score]:
-    """Yield phone error rates on test utterances after training on each of the subsets.
-
-    (substitutions + deletions + insertions) / phones, by the likeliest path and by a beam of
-    prefixes, with an interval over utterances.
-    """
-    counts = np.array([len(phones) for phones in test.phones])
-    items = digest("ctc", np.concatenate(test.phones), counts)
-    head, width = config.probe.ctc_head, config.probe.ctc_beam
-    decoders = {head: greedy_decode}
-    if width > 1:
-        decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
-    for length, subset in subsets.items():
-        part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
-        print(f"CTC on {features} of {data}, {length} in {len(subset)} utterances:")
-        answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
-        given = answer(test.inputs)
-        for method, decode in decoders.items():
-            edits = np.array(
-                [count_edits(own, decode(one)) for own, one in zip(test.phones, given, strict=True)]
-            )
-            kinds = zip(Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
-            print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
-            low, high = bootstrap_interval(edits.sum(axis=1).astype(float), counts)
-            yield Score(
-                "CTC", data, "phone", features, method, "phone error rate",
-                float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
-                num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
-                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
-            )  # fmt: skip
-
-
-def fit_head(
-    config: Config,
-    network: Network,
-    train: Labelled,
-    num_phones: int,
-    folder: pathlib.Path,
-) -> tuple[Callable[[Sequence[np.ndarray]], list[np.ndarray]], str]:
-    """Train a head, and the network if it has parameters, by CTC on utterances.
-
-    Until the error rate of a held-out tenth of them does not fall any more, for `probe.ctc_steps`
-    batches of 8 at most.
-
-    Returns:
-        A function from inputs to log-probabilities (t, num_phones + 1), the blank last, of each,
-        and in words how long it was trained.
-    """
-    rng = jax.random.key(config.seed + 3)
-    held = hold_out(range(len(train.inputs)), config.seed)
-    kept = np.setdiff1d(np.arange(len(train.inputs)), held)
-    stride = network.stride * STRIDE
-    longest = max(len(train.inputs[i]) for i in kept)
-    length = -(-longest // stride) * stride
-    most = max(1, *(len(train.phones[i]) for i in kept))
-    lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
-
-    def draw(step: int) -> dict[str, np.ndarray]:
-        drawn = np.random.default_rng((config.seed, step)).choice(kept, BATCH, len(kept) < BATCH)
-        inputs = [train.inputs[i] for i in drawn]
-        sizes = np.array([len(x) for x in inputs], np.int32)
-        return {
-            "x": fill_up(inputs, 0.0, length),
-            "num_samples": sizes,
-            "num_frames": sizes // stride,
-            "phones": fill_up([train.phones[i] for i in drawn], -1, most),
-        }
-
-    def features(params, extra, batch, rng, is_training):
-        frames, extra = network.features(params["network"], extra, batch, rng, is_training)
-        if lstm is not None:
-            frames: Any = lstm.apply({"params": params["lstm"]}, frames)
-        return windows_of(frames), extra
-
-    def loss(scores, batch):
-        nats, count = ctc_nats(scores, batch["num_frames"], batch["phones"])
-        return nats / jnp.maximum(count, 1)
-
-    def answer_with(answer, inputs):
-        return embed_utterances(answer, inputs, stride)
-
-    wanted = [train.phones[i] for i in held]
-    nats_of = jax.jit(ctc_nats)
-
-    def accuracy(answer):
-        """What is right of the likeliest paths, and, where they tell nothing, of the likelihood."""
-        given = answer_with(answer, [train.inputs[i] for i in held])
-        edits = [
-            count_edits(own, greedy_decode(one)) for own, one in zip(wanted, given, strict=True)
-        ]
-        nats, count = nats_of(
-            fill_up(given, 0.0), np.array([len(one) for one in given]), fill_up(wanted, -1)
-        )
-        likelihood = float(jnp.exp(-nats / count)) if count else 0.0
-        right = 1 - np.sum(edits) / max(1, sum(map(len, wanted)))
-        # Answers are empty at first, and for long: without the likelihood that would be the end.
-        return (right if right > LUCK else 0.0) + 1e-3 * likelihood
-
-    variables = dict(network.variables)
-    params = {"network": variables.pop("params")}
-    if lstm is not None:
-        frames, _ = jax.eval_shape(
-            lambda batch: network.features(params["network"], variables, batch, rng, False), draw(0)
-        )
-        params["lstm"] = lstm.init(rng, jnp.zeros((1, 1, frames.shape[-1])))["params"]
-    console = ProgressWriter(config.probe.ctc_steps)
-    answer, words = train_on_labels(
-        features,
-        {"params": params, **variables},
-        draw,
-        optax.chain(
-            optax.clip_by_global_norm(1.0),
-            optax.adam(LEARNING_RATE),
-            scale_by_layer(network.layer_decay, ("context", "encoder")),
-        ),
-        num_classes=num_phones + 1,
-        num_steps=config.probe.ctc_steps,
-        rng=rng,
-        loss=loss,
-        accuracy=accuracy,
-        log_every=config.log_every,
-        writers=(console,),
-        num_threads=config.data.num_threads,
-        folder=folder,
-        save_every=config.save_every,
-        settings={"config": json.loads(config.to_json()), "utterances": len(train.inputs)},
-    )
-    console.close()
-    return functools.partial(answer_with, answer), words
-
-
-def fill_up(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:
-    """Return rows of unequal lengths as one array, the shorter ones filled up with a value.
-
-    >>> fill_up([[1, 2], [3]], -1)
-    array([[ 1,  2],
-           [ 3, -1]], dtype=int32)
-    """
-    arrays = [np.asarray(row) for row in rows]
-    length = max(length, *(len(row) for row in arrays))
-    dtype = np.int32 if isinstance(value, int) else np.float32
-    made = np.full((len(arrays), length, *arrays[0].shape[1:]), value, dtype)
-    for row, array in zip(made, arrays, strict=True):
-        row[: len(array)] = array
-    return made
-
-
-def windows_of(frames: Array) -> Array:
-    """Return the frames that each answer of the head sees side by side, (b, t // 4, 8 d).
-
-    A linear map of them is a convolution over 8 frames every 4, which sees 2 before its own four
-    and 2 after; beyond an end are zeros.
-    """
-    t = frames.shape[1]
-    before = (KERNEL - STRIDE) // 2
-    padded = jnp.pad(frames, ((0, 0), (before, KERNEL - STRIDE - before + STRIDE), (0, 0)))
-    num = t // STRIDE
-    return jnp.concatenate(
-        [padded[:, k : k + num * STRIDE : STRIDE][:, :num] for k in range(KERNEL)], axis=-1
-    )
+def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
+    """Return the numbers of utterances drawn up to each of so many minutes, by their length."""
+    numbers = {name: i for i, name in enumerate(recordings.names)}
+    found = {}
+    for most in minutes:
+        part = first_minutes(recordings, most, by_speaker=False)
+        length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
+        found[f"{length:.{int(length < 10)}f} min"] = [numbers[name] for name in part.names]
+    return found
 
 
 def check_phones(

@@ -1,17 +1,22 @@
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 from configs import audio_synthetic
-from cpc.data import make_synthetic, phone_chain, read_items, select
+from cpc.data import make_items, make_synthetic, phone_chain, read_items, select
 from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import abx
 from experiments.audio import probes
-from experiments.audio.abx import abx_question, abx_scores, record_items
+from experiments.audio.abx import abx_question
 from experiments.audio.data import AudioData, Phones
 from experiments.audio.modality import AUDIO
+from experiments.audio.question import Asked, Feature
+
+#: Of a run, of which ABX asks nothing but features.
+NOTHING: Any = Asked(*[None] * 4)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +31,29 @@ def data():
 def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_path):
     phones = data.phones["synthetic"]
     question = abx_question("synthetic", data.test, phones)
-    record_items(tmp_path, question)
-    assert read_items(tmp_path / "synthetic.item") == question.items
+    question.record(tmp_path)
+    labels, names = phones.labels, data.test.names
+    items = make_items(labels, phones.names, dict(zip(names, data.test.speakers, strict=True)))
+    assert read_items(tmp_path / "synthetic.item") == list(items)
     rng = np.random.default_rng(0)
     told = {name: 1 + 9 * np.eye(4, dtype=np.float32)[labels.clip(0)]
             for name, labels in phones.labels.items()}  # fmt: skip
     noise = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in told.items()}
     for features, expected in ((told, 0), (noise, 0.5)):
-        scores = abx_scores(question, "c", features, 160)
+        scores = list(question.answer(NOTHING, Feature("c", features, 160)))
         assert [score.method for score in scores] == ["within speaker", "across speakers"]
         for score in scores:
             assert abs(score.value - expected) < 0.08, score
-    assert abx_scores(question, "supervised", {}, 160) == []
+    assert question.answer(NOTHING, Feature("supervised", {}, 160)) == []
 
 
 def test_one_speaker_has_no_abx_across(data, tmp_path, capsys):
     one = [i for i, name in enumerate(data.test.speakers) if name == data.test.speakers[0]]
     question = abx_question("synthetic", select(data.test, one), data.phones["synthetic"])
-    record_items(tmp_path, question)
+    question.record(tmp_path)
     assert "synthetic has no ABX across speakers" in capsys.readouterr().out
     features = {name: np.ones((600, 2), np.float32) for name in question.parts[0].names}
-    (score,) = abx_scores(question, "c", features, 160)
+    (score,) = question.answer(NOTHING, Feature("c", features, 160))
     assert score.method == "within speaker"
     assert abs(score.value - 0.5) < 0.05  # ties, but for the rounding of path lengths
 
@@ -55,16 +62,16 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
     config = audio_synthetic.get_config()
     config.probe.tasks = ("abx",)
     with pytest.raises(UserError, match="take abx out"):
-        probes.check_data(config, data._replace(phones={}))
+        probes.ask_all(config, data._replace(phones={}))
     same = {name: np.zeros_like(x) for name, x in data.phones["synthetic"].labels.items()}
     with pytest.raises(UserError, match="no speaker of synthetic has two phones between"):
-        probes.check_data(config, data._replace(phones={"synthetic": Phones(same, ("a",))}))
+        probes.ask_all(config, data._replace(phones={"synthetic": Phones(same, ("a",))}))
     short = {name: x[:-40] for name, x in data.phones["synthetic"].labels.items()}
     with pytest.raises(UserError, match="do not belong to this recording"):
-        probes.check_data(config, data._replace(phones={"synthetic": Phones(short, tuple("abcd"))}))
+        probes.ask_all(config, data._replace(phones={"synthetic": Phones(short, tuple("abcd"))}))
     absent = {"synthetic": Phones({"x": np.zeros(3, np.int32)}, ("a",))}
     with pytest.raises(UserError, match="no test utterance has labels in synthetic"):
-        probes.check_data(config, data._replace(phones=absent))
+        probes.ask_all(config, data._replace(phones=absent))
 
 
 def test_the_task_joins_the_scores_of_a_run(data, tmp_path):

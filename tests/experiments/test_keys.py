@@ -24,9 +24,12 @@ from cpc.files import flatten
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments import objective, training
+from experiments.audio import ctc_head
 from experiments.audio import data as audio_data
+from experiments.audio import frames as audio_frames
 from experiments.audio import probes as audio_probes
 from experiments.audio import recognition as audio_recognition
+from experiments.audio.question import Asked, Feature
 from experiments.command.config import with_settings
 from experiments.image import data as image_data
 from experiments.image import probes as image_probes
@@ -367,7 +370,7 @@ def due(config):
     ]
 
 
-def fits(module, config, data, get, **stubs):
+def fits(module, config, data, get, fitter=None):
     """Something of each probe that is fitted, on features of a model that copies its input."""
     found = []
 
@@ -387,7 +390,7 @@ def fits(module, config, data, get, **stubs):
     with pytest.MonkeyPatch.context() as patch:
         for name in ("write_scores", "print_scores", "write_latest"):
             patch.setattr(module, name, lambda *args, **options: None, raising=False)
-        patch.setattr(module, "probe_scores", record)
+        patch.setattr(fitter or module, "probe_scores", record)
         module.run_tasks(config, FOLDER, data, model, {}, 0)
     return found
 
@@ -697,7 +700,7 @@ def audio_fits(get):
     made = made_up()
     phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
     data = audio_data.AudioData(made.recordings, made.recordings, phones)
-    return lambda config: fits(audio_probes, config, data, get)
+    return lambda config: fits(audio_probes, config, data, get, audio_frames)
 
 
 def recognised(get):
@@ -712,8 +715,8 @@ def recognised(get):
             answers = options["num_classes"]
             return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, answers), np.float32), ""
 
-        stubs = {"train_on_labels": train, "digest": lambda *args: ""}
-        with calls(audio_recognition, **stubs):
+        nothing = {"digest": lambda *args: ""}
+        with calls(ctc_head, train_on_labels=train), calls(audio_recognition, **nothing):
             scores = audio_fits(None)(config)
         return found or scores
 
@@ -743,13 +746,14 @@ def rates_by_layer(config):
 def decoders_of(config):
     config.probe.tasks = ("ctc",)
     answer = lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, 5), np.float32)  # noqa: E731
-    with calls(audio_recognition, train_on_labels=(answer, "")):
+    with calls(ctc_head, train_on_labels=(answer, "")):
         made = made_up()
         phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
         data = audio_data.AudioData(made.recordings, made.recordings, phones)
-        (question,) = audio_probes.recognition_questions(config, data)
+        (question,) = audio_recognition.recognition_questions(config, data)
         features = {name: np.zeros((300, 2)) for name in made.recordings.names}
-        scores = audio_probes.scores_of(config, FOLDER, None, {}, question, "mfcc", features)
+        asked = Asked(config, FOLDER, types.SimpleNamespace(), {})
+        scores = list(question.answer(asked, Feature("mfcc", features, 160)))
     return {score.method for score in scores}
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic
+from cpc.data import select
 from cpc.types import UserError
+from experiments.audio import ctc_head, probes, recognition, supervised
 from experiments.audio import modality as audio
-from experiments.audio import probes, recognition
+from experiments.audio.ctc_head import Labelled, fit_head, frozen, windows_of
 from experiments.audio.data import load_data
-from experiments.audio.recognition import Labelled, check_phones, fit_head, frozen, windows_of
+from experiments.audio.recognition import check_phones
 
 
 @pytest.fixture
@@ -84,13 +86,13 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
 ):
     train, found = spoken(0), {}
     monkeypatch.setattr(
-        recognition,
+        ctc_head,
         "train_on_labels",
         lambda *args, **options: found.update(options, draw=args[2]) or (None, ""),
     )
     fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
     drawn = {x.tobytes() for step in range(40) for x in found["draw"](step)["x"]}
-    held = recognition.hold_out(range(24), config.seed)
+    held = ctc_head.hold_out(range(24), config.seed)
     assert drawn == {x.tobytes() for i, x in enumerate(train.inputs) if i not in held}
 
     def answer(of_blank):
@@ -138,9 +140,9 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
 
     def record(decay, parts):
         decays.append(decay)
-        return recognition.optax.identity()
+        return ctc_head.optax.identity()
 
-    for module in (probes, recognition):
+    for module in (supervised, ctc_head):
         monkeypatch.setattr(module, "train_on_labels", end)
         monkeypatch.setattr(module, "scale_by_layer", record)
     probes.run_tasks(config, tmp_path, data, model, variables, 3)
@@ -157,7 +159,7 @@ def test_scores_of_a_run(config, tmp_path, capsys):
     config.probe.ctc_minutes, config.probe.ctc_steps, config.probe.ctc_beam = (0.3, 0.6, 0.6), 40, 3
     data, model = load_data(config, str), audio.build_model(config)
     names = [name for name in data.test.names][:12]
-    data = data._replace(test=probes.select(data.test, range(len(names))))
+    data = data._replace(test=select(data.test, range(len(names))))
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
     scores = probes.run_tasks(config, tmp_path, data, model, variables, 5)
     assert [score.method for score in scores] == ["linear", "linear, beam 3"] * 2

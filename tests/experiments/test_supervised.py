@@ -16,9 +16,12 @@ from cpc.data.recordings import root_mean_square
 from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
+from experiments.audio import frames as audio_frames
 from experiments.audio import modality as audio
 from experiments.audio import probes as audio_probes
-from experiments.audio.data import AudioData, Phones, labels_at
+from experiments.audio import supervised as audio_supervised
+from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
+from experiments.audio.question import Asked, Feature
 from experiments.image import probes as image_probes
 from experiments.supervised import MOST_RUNS, PATIENCE, cross_entropy, hold_out, train_on_labels
 
@@ -226,12 +229,12 @@ def sound():
 
 def test_scores_of_audio(config, sound, tmp_path, capsys):
     model = audio.build_model(config)
-    phones, speakers = audio_probes.phone_questions, audio_probes.speaker_questions
+    phones, speakers = audio_frames.phone_questions, audio_frames.speaker_questions
     scores = [
         score
         for question in (*phones(config, sound), *speakers(config, sound))
-        for score in audio_probes.scores_of(
-            config, tmp_path, model, None, question, "supervised", {}
+        for score in question.answer(
+            Asked(config, tmp_path, model, None), Feature("supervised", {}, 160)
         )
     ]
     assert [(score.task, score.data, score.unit) for score in scores] == [
@@ -270,15 +273,15 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
         read.add(recordings.names[i])
         return data.read_all(recordings, i)
 
-    monkeypatch.setattr(audio_probes, "make_batches", record_batches)
-    monkeypatch.setattr(audio_probes, "train_on_labels", end)
-    monkeypatch.setattr(audio_probes, "read_all", record_read)
+    monkeypatch.setattr(audio_supervised, "make_batches", record_batches)
+    monkeypatch.setattr(audio_supervised, "train_on_labels", end)
+    monkeypatch.setattr(audio_supervised, "read_all", record_read)
     model, held = audio.build_model(config), []
     few = data.select(sound.train, range(3))
     for seed in range(8):
         config.seed = seed
         labels = [np.zeros(int(n) // 160, np.int32) for n in few.lengths]
-        audio_probes.train_supervised(config, tmp_path, model, few, labels, 2)
+        audio_supervised.train_supervised(config, tmp_path, model, few, labels, 2)
         trained = {*drawn[-1].names}
         assert not trained & read
         assert trained | read == {*few.names}
@@ -301,7 +304,7 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
         return np.float32(np.diff(np.sign(frames), axis=1) != 0).mean(1)[:, None]
 
     config.probe.hidden_width = 0
-    (question,) = audio_probes.phone_questions(config, sound)
+    (question,) = audio_frames.phone_questions(config, sound)
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
     embed = audio_probes.make_embed(config, model, variables)
     features = embed(("mfcc", "mfcc context"), question.parts)
@@ -313,8 +316,9 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
     scores = [
         score
         for name in ("c", "mfcc", "mfcc context")
-        for score in audio_probes.scores_of(
-            config, tmp_path, model, None, question, name, features[name]
+        for score in question.answer(
+            Asked(config, tmp_path, model, None),
+            Feature(name, features[name], frame_samples(name, model)),
         )
     ]
     samples = int(sound.test.lengths.sum())
@@ -368,7 +372,7 @@ def test_mistakes(config, sound):
         audio_probes.check_options(config)
     config.probe.tasks, config.probe.hours = ("phones",), 1e-6
     with pytest.raises(UserError, match="toy has one labelled training utterance"):
-        audio_probes.check_data(config, sound)
+        audio_probes.ask_all(config, sound)
 
 
 def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
