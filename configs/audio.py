@@ -87,8 +87,9 @@ KEYS = {
         "tasks": Key(
             ("phones", "speakers"),
             "what is read off the features; ctc: phones in their order, without times; abx: "
-            "whether distances alone tell phones apart",
-            words=("phones", "speakers", "ctc", "abx"),
+            "whether distances alone tell phones apart; boundaries: whether frames change where "
+            "phones do",
+            words=("phones", "speakers", "ctc", "abx", "boundaries"),
         ),
         "features": Key(
             ("c", "mfcc", "random c"),

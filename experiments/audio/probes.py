@@ -19,6 +19,7 @@ from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
 from cpc.types import UserError
 from experiments.audio.abx import abx_questions
+from experiments.audio.boundaries import boundary_questions
 from experiments.audio.data import AudioData, first_minutes, frame_samples
 from experiments.audio.frames import phone_questions, speaker_questions
 from experiments.audio.question import TRAINED, Asked, Feature, Question
@@ -32,6 +33,7 @@ TASKS: dict[str, Callable[[Config, AudioData], list[Question]]] = {
     "speakers": speaker_questions,
     "ctc": recognition_questions,
     "abx": abx_questions,
+    "boundaries": boundary_questions,
 }
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128

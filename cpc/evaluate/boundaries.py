@@ -1,0 +1,142 @@
+"""Boundaries of phones: where neighbouring frames differ most, and how well these places fit.
+
+A detector without labels (Kreuk et al. 2020; Bhati et al. 2021): the peaks of 1 - cos between
+neighbouring frames. What it finds is judged within a tolerance, each boundary matched once.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.signal
+from jaxtyping import Float, Int, Num
+
+from cpc.types import UserError
+
+#: Of peaks, from none to all of the range: what a detector is fitted over.
+PROMINENCES = np.linspace(0, 0.6, 61)
+
+
+class Matches(NamedTuple):
+    """Counts of boundaries, of an utterance or, as arrays, of many; they add up."""
+
+    hits: Any
+    """Found boundaries that are true ones."""
+    found: Any
+    true: Any
+
+
+def change(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, " _"]:
+    """Return 1 - cos of each two frames that follow each other, from 0 to 1 over the utterance.
+
+    The range is that of the utterance's own values. An utterance in which nothing changes has 0.
+
+    >>> change(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], np.float32))
+    array([0., 1.], dtype=float32)
+    """
+    norms = np.linalg.norm(frames, axis=1)
+    cosines = (frames[1:] * frames[:-1]).sum(1) / np.maximum(norms[1:] * norms[:-1], 1e-12)
+    if not len(cosines):
+        return cosines
+    low, high = cosines.min(), cosines.max()
+    return (high - cosines) / max(high - low, 1e-12)
+
+
+def peaks(changes: Float[np.ndarray, " _"], prominence: float) -> Int[np.ndarray, " _"]:
+    """Return the numbers of the frames before which a boundary is: the peaks that stand out.
+
+    >>> peaks(np.array([0.0, 0.9, 0.1, 0.2, 0.1, 1.0, 0.0]), 0.5)
+    array([2, 6])
+    """
+    return scipy.signal.find_peaks(changes, prominence=prominence)[0] + 1
+
+
+def match_boundaries(
+    found: Num[np.ndarray, " _"], true: Num[np.ndarray, " _"], tolerance: float
+) -> Matches:
+    """Count matches of at most one found boundary to one true one, no farther than `tolerance`.
+
+    As many as there can be: in ascending order the nearest end decides.
+
+    >>> match_boundaries(np.array([10, 11, 50]), np.array([12, 30, 51]), 2.0)
+    Matches(hits=2, found=3, true=3)
+    """
+    found, true = np.sort(found), np.sort(true)
+    hits = i = j = 0
+    while i < len(found) and j < len(true):
+        if abs(found[i] - true[j]) <= tolerance:
+            hits, i, j = hits + 1, i + 1, j + 1
+        elif found[i] < true[j]:
+            i += 1
+        else:
+            j += 1
+    return Matches(hits, len(found), len(true))
+
+
+def f1(matches: Matches) -> Any:
+    """Return the harmonic mean of precision and recall, 2 hits / (found + true)."""
+    return 2 * matches.hits / np.maximum(np.asarray(matches.found) + matches.true, 1)
+
+
+def r_value(matches: Matches) -> Any:
+    """Return the R-value, which boundaries found too many do not raise (Rasanen et al. 2009).
+
+        R = 1 - (|r1| + |r2|) / 2      r1 = sqrt((1 - recall)^2 + os^2)
+                                       r2 = (recall - 1 - os) / sqrt 2      os = found / true - 1
+
+    1 is perfect; it can be negative.
+
+    >>> print(r_value(Matches(10, 10, 10)), round(float(r_value(Matches(10, 30, 10))), 3))
+    1.0 -0.707
+    """
+    true = np.maximum(matches.true, 1)
+    recall, more = matches.hits / true, matches.found / true - 1
+    r1 = np.sqrt(np.square(1 - recall) + np.square(more))
+    r2 = (recall - 1 - more) / np.sqrt(2)
+    return 1 - (np.abs(r1) + np.abs(r2)) / 2
+
+
+def total(matches: Iterable[Matches]) -> Matches:
+    """Return the sums over utterances, or over some of their arrays' first axis."""
+    return Matches(*(np.sum(parts, axis=0) for parts in zip(*matches, strict=True)))
+
+
+def r_value_interval(
+    matches: Sequence[Matches], *, num_resamples: int = 2000, level: float = 0.95, seed: int = 0
+) -> tuple[float, float]:
+    """Return the percentile interval of the R-value of all, resampling whole utterances."""
+    rng, counts = np.random.default_rng(seed), np.array(matches)  # (utterances, 3)
+    drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), num_resamples)
+    values = r_value(Matches(*(drawn @ counts).T))
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def fit_prominence(
+    changes: Sequence[Float[np.ndarray, " _"]],
+    true: Sequence[Num[np.ndarray, " _"]],
+    tolerance: float,
+) -> float:
+    """Return the prominence whose peaks have the highest R-value, of utterances with boundaries.
+
+    Args:
+        changes: of each utterance, as `change` gives them.
+        true: the number of the frame before which each boundary is, and the tolerance in frames.
+
+    Raises:
+        UserError: no utterance has a boundary.
+    """
+    if not sum(map(len, true)):
+        raise UserError("no utterance has a boundary to find: label more than one phone in it")
+    values = [
+        r_value(total(match_all([peaks(x, one) for x in changes], true, tolerance)))
+        for one in PROMINENCES
+    ]
+    return float(PROMINENCES[int(np.argmax(values))])
+
+
+def match_all(
+    found: Sequence[np.ndarray], true: Sequence[np.ndarray], tolerance: float
+) -> list[Matches]:
+    """Return the matches of each utterance."""
+    return [match_boundaries(*pair, tolerance) for pair in zip(found, true, strict=True)]

@@ -1,0 +1,88 @@
+"""Boundaries: matches against the best bipartite matching, scores against their published forms."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
+from cpc.evaluate.boundaries import (
+    PROMINENCES,
+    Matches,
+    change,
+    f1,
+    fit_prominence,
+    match_all,
+    match_boundaries,
+    peaks,
+    r_value,
+    r_value_interval,
+    total,
+)
+from cpc.types import UserError
+
+
+def test_matches_are_as_many_as_any_matching_has():
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        found, true = (rng.integers(0, 40, rng.integers(1, 12)) for _ in range(2))
+        near = csr_array(np.abs(found[:, None] - true) <= 2)
+        best = (maximum_bipartite_matching(near, perm_type="column") >= 0).sum()
+        assert match_boundaries(found, true, 2.0) == (best, len(found), len(true))
+
+
+def test_scores_are_those_of_precision_and_recall():
+    hits, found, true = 6, 10, 8
+    precision, recall = hits / found, hits / true
+    matches = Matches(hits, found, true)
+    assert f1(matches) == pytest.approx(2 * precision * recall / (precision + recall))
+    over = recall / precision - 1  # as Rasanen et al. (2009) write it
+    r1 = np.sqrt((1 - recall) ** 2 + over**2)
+    r2 = (-over + recall - 1) / np.sqrt(2)
+    assert r_value(matches) == pytest.approx(1 - (abs(r1) + abs(r2)) / 2)
+    # More found at random than needed raise F1 by luck, and do not the R-value.
+    assert r_value(Matches(6, 10, 8)) > r_value(Matches(7, 20, 8))
+
+
+def test_change_is_of_angles_alone_and_of_each_utterance():
+    rng = np.random.default_rng(0)
+    frames = rng.normal(size=(30, 4))
+    scaled = frames * rng.uniform(1, 9, (30, 1))
+    np.testing.assert_allclose(change(frames), change(scaled), atol=1e-12)
+    unit = frames / np.linalg.norm(frames, axis=1, keepdims=True)
+    apart = np.square(unit[1:] - unit[:-1]).sum(1) / 2  # 1 - cos
+    np.testing.assert_allclose(change(frames), (apart - apart.min()) / np.ptp(apart), atol=1e-12)
+    assert change(frames[:1]).size == 0
+    assert change(np.ones((5, 2))).tolist() == [0] * 4
+    assert peaks(change(np.ones((5, 2))), 0.1).size == 0
+
+
+def steps(seed, noise):
+    """An utterance whose frames jump at known places, and wobble between."""
+    rng = np.random.default_rng(seed)
+    true = np.cumsum(rng.integers(5, 12, 9))
+    frames = rng.normal(size=(10, 8))[np.searchsorted(true, np.arange(true[-1] + 8), "right")]
+    return change(frames + noise * rng.normal(size=frames.shape)), true
+
+
+def test_the_threshold_is_that_of_the_highest_r_value():
+    utterances = [steps(seed, 0.25) for seed in range(12)]
+    changes, true = ([pair[i] for pair in utterances] for i in range(2))
+    best = fit_prominence(changes, true, 1.0)
+    values = [
+        r_value(total(match_all([peaks(x, one) for x in changes], true, 1.0)))
+        for one in PROMINENCES
+    ]
+    assert values[list(PROMINENCES).index(best)] == max(values) > 0.95
+    assert 0 < best < PROMINENCES[-1]
+    assert min(values) < 0.8  # there is something to choose
+    with pytest.raises(UserError, match="no utterance has a boundary"):
+        fit_prominence(changes, [x[:0] for x in true], 1.0)
+
+
+def test_the_interval_resamples_whole_utterances():
+    same = [Matches(3, 4, 4)] * 20
+    assert r_value_interval(same) == pytest.approx([float(r_value(total(same)))] * 2)
+    mixed = [Matches(4, 4, 4), Matches(0, 4, 4)] * 10
+    low, high = r_value_interval(mixed)
+    assert low < r_value(total(mixed)) < high
+    assert 0.15 < high - low < 0.5
