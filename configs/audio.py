@@ -67,6 +67,13 @@ KEYS = {
             "of the latents ahead, from c: the paper's W_k, or W_k of a layer that they share",
             words=("linear", "hidden", "transformer"),
         ),
+        "segment_threshold": Key(
+            0.0,
+            "of the change at which a segment ends, if frames fall into segments that predict the "
+            "next one; 0: they do not",
+            low=0,
+            below=1,
+        ),
         "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },

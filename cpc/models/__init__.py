@@ -22,6 +22,7 @@ from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
 from cpc.models.predictors import HiddenPredictor, LinearPredictor, TransformerPredictor
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
+from cpc.models.segmental import SegmentalCPC, boundaries, segment_means
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.models.stream import stream_contexts, stream_latents
 
@@ -41,7 +42,7 @@ DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer),
     *PREDICTORS.values(),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
-    *(QuickThoughts, SentenceEncoder),
+    *(QuickThoughts, SentenceEncoder, SegmentalCPC),
 )
 
 __all__ = [
@@ -70,11 +71,13 @@ __all__ = [
     "QuickThoughts",
     "ResNet",
     "RowGRU",
+    "SegmentalCPC",
     "SentenceEncoder",
     "SeparableCritic",
     "SmallConvEncoder",
     "Stage",
     "TransformerPredictor",
+    "boundaries",
     "check_offsets",
     "embed_with",
     "end_at",
@@ -89,6 +92,7 @@ __all__ = [
     "patch_grid",
     "resnet_stages",
     "save",
+    "segment_means",
     "stream_contexts",
     "stream_latents",
     "to_frame",

@@ -51,11 +51,7 @@ class CPC(nn.Module):
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Return latents alone."""
-        if num_samples is None:
-            return self.encoder(x, train)
-        is_real = jnp.arange(x.shape[1]) < num_samples[:, None]
-        x = jnp.where(is_real.reshape(*is_real.shape, *(1,) * (x.ndim - 2)), x, 0)
-        return self.encoder(x, train, num_samples)
+        return encode_real(self.encoder, x, train, num_samples)
 
     @property
     def num_layers(self) -> dict[str, int]:
@@ -73,6 +69,17 @@ class CPC(nn.Module):
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
         """Return the W_k among the model's parameters; None if predictions are not linear in c."""
         return self.predictor.linear_maps(params["predictor"])
+
+
+def encode_real(
+    encoder: Any, x: Num[Array, "b s *channels"], train: bool, num_samples: Any
+) -> Float[Array, "b t d"]:
+    """Return the latents of signals of so many real samples, None for all; the rest counts as 0."""
+    if num_samples is None:
+        return encoder(x, train)
+    is_real = jnp.arange(x.shape[1]) < num_samples[:, None]
+    x = jnp.where(is_real.reshape(*is_real.shape, *(1,) * (x.ndim - 2)), x, 0)
+    return encoder(x, train, num_samples)
 
 
 class Model(NamedTuple):

@@ -22,7 +22,9 @@ from experiments.audio.model import (
     build_apart,
     build_encoder,
     build_model,
+    check_model,
     loss_sizes,
+    name_directions,
     num_latents,
     split_directions,
 )
@@ -49,9 +51,9 @@ def make_problem(
         model=build_model(config),
         objective=build_objective(config, offsets, mesh, build_apart(config)),
         offsets=offsets,
-        directions=("forward",),
+        directions=name_directions(config),
         prepare=lambda batch, rng, train: unpack(batch),
-        split_directions=functools.partial(split_directions, build_encoder(config)),
+        split_directions=functools.partial(split_directions, config),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
         draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
@@ -76,6 +78,7 @@ def check_clips(config: Config, recordings: Recordings) -> None:
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     probes.check_options(config)
+    check_model(config)
     if config.data.source == "synthetic" and config.data.window_samples > MOST_SYNTHETIC:
         raise UserError(
             f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "

@@ -4,9 +4,18 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from cpc.models import AUDIO_ENCODERS, CPC, PREDICTORS, Model, make_model
+from cpc.models import (
+    AUDIO_ENCODERS,
+    CPC,
+    PREDICTORS,
+    Model,
+    SegmentalCPC,
+    boundaries,
+    make_model,
+    segment_means,
+)
 from cpc.negatives import outside_overlap
-from cpc.types import Batch, Rule, SoundPosition
+from cpc.types import Batch, CPCOutputs, Rule, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.objective import Direction
 from experiments.sequences import CONTEXTS, positions
@@ -15,15 +24,16 @@ from experiments.sequences import CONTEXTS, positions
 def build_model(config: Config) -> Model:
     """Return encoder, context and predictor by the config's words."""
     options, encoder = config.model, build_encoder(config)
-    return make_model(
-        CPC(
-            encoder,
-            CONTEXTS[options.context](
-                options.context_width, options.context_layers, dtype=encoder.dtype
-            ),
-            PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=encoder.dtype),
+    dtype = encoder.dtype
+    context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
+    predictor = PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=dtype)
+    if options.segment_threshold:
+        return make_model(
+            SegmentalCPC(
+                encoder, context, predictor, options.width, options.segment_threshold, dtype
+            )
         )
-    )
+    return make_model(CPC(encoder, context, predictor))
 
 
 def build_encoder(config: Config) -> Any:
@@ -44,19 +54,45 @@ def num_latents(config: Config) -> int:
 
 
 def loss_sizes(config: Config) -> tuple[int, int, int]:
-    """Return the latents of a window, their width, and the number of offsets."""
-    return num_latents(config), config.model.width, config.model.num_offsets
+    """Return the latents of a window, their width, and the offsets of all directions together."""
+    number = config.model.num_offsets * len(name_directions(config))
+    return num_latents(config), config.model.width, number
 
 
-def split_directions(encoder: Any, outputs: Any, batch: Batch) -> list[Direction]:
-    """Return the one direction: outputs, where their latents come from, and which of them exist."""
-    length = outputs.z.shape[1]
-    located = positions(batch, batch["speaker"], length)
-    sample = batch["sample"][:, None] + encoder.stride * located.time
+def check_model(config: Config) -> None:
+    """Check that the model's keys go together."""
+    if config.model.segment_threshold and config.model.num_offsets != 1:
+        raise UserError(
+            f"model.num_offsets is {config.model.num_offsets}: with model.segment_threshold frames "
+            "and segments predict the next one, so set model.num_offsets to 1"
+        )
+
+
+def name_directions(config: Config) -> tuple[str, ...]:
+    """Return the names of what is predicted, in the order of `split_directions`."""
+    return ("frames", "segments") if config.model.segment_threshold else ("forward",)
+
+
+def split_directions(config: Config, outputs: Any, batch: Batch) -> list[Direction]:
+    """Return outputs, where their latents come from, and which of them exist, of each direction."""
+    encoder, threshold = build_encoder(config), config.model.segment_threshold
+    frames, *segments = outputs if threshold else (outputs,)
     exists = None
     if "num_samples" in batch:
-        exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
-    return [Direction(outputs, SoundPosition(*located, sample=sample), exists)]
+        time = jnp.arange(frames.z.shape[1])
+        exists = time < encoder.num_existing(batch["num_samples"])[:, None]
+    found = [(frames, exists)]
+    for one in segments:
+        begins = boundaries(frames.z, threshold, exists)
+        found.append((one, segment_means(frames.z, begins, exists)[1]))
+    return [Direction(one, locate(encoder, one, batch), exists) for one, exists in found]
+
+
+def locate(encoder: Any, outputs: CPCOutputs, batch: Batch) -> SoundPosition:
+    """Return where latents come from; segments as if they were frames, which are no shorter."""
+    located = positions(batch, batch["speaker"], outputs.z.shape[1])
+    sample = batch["sample"][:, None] + encoder.stride * located.time
+    return SoundPosition(*located, sample=sample)
 
 
 def build_apart(config: Config) -> Rule | None:

@@ -98,6 +98,11 @@ AUDIO = {
     "context_layers": (2, lambda look: "recurrent1" in look.params["context"]),
     "predictor": ("hidden", lambda look: "hidden" in look.params["predictor"]),
     "num_offsets": (3, lambda look: look.first.predictions.shape[2] == 3),
+    "segment_threshold": (
+        0.3,
+        lambda look: len(look.outputs) == 2 and look.outputs[1].z.shape[1] == 65,
+        {"num_offsets": 1},
+    ),
     "remat": (True, lambda look: "checkpoint" in look.gradient or "remat" in look.gradient),
     "dtype": ("bfloat16", computes_in_bfloat16),
 }

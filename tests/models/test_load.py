@@ -26,6 +26,7 @@ from cpc.models import (
     Pretrained,
     ResNet,
     RowGRU,
+    SegmentalCPC,
     SmallConvEncoder,
     Stage,
     load,
@@ -66,6 +67,10 @@ MODULES = {
     "lstm": (audio_module(LSTM(6), padding="same"), AUDIO),
     "conv": (audio_module(CausalConv(6, 2), norm="batch"), AUDIO),
     "transformer": (audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"), AUDIO),
+    "segments": (
+        SegmentalCPC(ConvEncoder(8), GRU(6), LinearPredictor(1, 8), 8, threshold=0.2),
+        AUDIO,
+    ),
     "images": (image_module(), IMAGES),
     "resnet": (
         image_module(

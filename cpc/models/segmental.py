@@ -1,0 +1,164 @@
+"""Segmental CPC: frames tell where segments end, and segments predict the next one.
+
+Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word segmentation".
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float, Int, Num
+
+from cpc.models.cpc import encode_real
+from cpc.models.layers import part_of, with_part
+from cpc.models.linear import Dense
+from cpc.types import ArrayLike, CPCOutputs, PyTree
+
+#: Slopes of the tanh that tells a peak: of the gradient, and of the value.
+SOFT, HARD = 10.0, 1000.0
+
+
+def boundaries(
+    z: Float[Array, "b t d"], threshold: float, exists: Bool[Array, "b t"] | None = None
+) -> Float[Array, "b t"]:
+    """Return 1 at each latent with which a segment begins, 0 elsewhere and at the first latent.
+
+    With d_t = 1 - cos(z_t, z_(t+1)), brought to 0..1 over the sequence, a segment ends at t if
+
+        p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
+        pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
+
+    (section 2.2 of the paper). The gradient is that of tanh(10 p).
+    """
+    z = z.astype(jnp.float32)
+    unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
+    d = 1 - (unit[:, 1:] * unit[:, :-1]).sum(-1)
+    counts = jnp.ones_like(d, bool) if exists is None else exists[:, 1:]
+    low = jnp.where(counts, d, jnp.inf).min(1, keepdims=True)
+    high = jnp.where(counts, d, -jnp.inf).max(1, keepdims=True)
+    spread = jnp.where(counts.any(1, keepdims=True), high - low, 1.0)
+    d = jnp.where(counts, (d - low) / jnp.maximum(spread, 1e-6), 0.0)
+
+    def above(n):
+        left = jnp.pad(d, ((0, 0), (n, 0)))[:, : d.shape[1]]
+        right = jnp.pad(d, ((0, 0), (0, n)))[:, n:]
+        return jnp.minimum(jax.nn.relu(d - right), jax.nn.relu(d - left))
+
+    p = jax.nn.relu(jnp.minimum(jnp.maximum(above(1), above(2)) - threshold, above(1)))
+    soft, hard = jnp.tanh(SOFT * p), (p > 0).astype(jnp.float32)
+    return jnp.pad(soft + jax.lax.stop_gradient(hard - soft), ((0, 0), (1, 0)))
+
+
+def segment_of(begins: Float[Array, "b t"]) -> Float[Array, "b t"]:
+    """Return the number of the segment that each latent is in."""
+    return jnp.cumsum(begins, axis=1)
+
+
+def segment_means(
+    z: Float[Array, "b t d"],
+    begins: Float[Array, "b t"],
+    exists: Bool[Array, "b t"] | None = None,
+) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
+    """Return the mean latent of each segment, and which segments there are.
+
+    As many as there can be, t // 2 + 1, as no two peaks are neighbours. A latent's weight in
+    segment m is max(0, 1 - |number - m|), 0 or 1; its gradient moves half of the latent from the
+    segment before to the one after, as the slopes at these kinks are the means of both sides.
+    """
+    t = z.shape[1]
+    number = segment_of(begins)
+    apart = jnp.abs(number[:, None] - jnp.arange(t // 2 + 1)[:, None])
+    weight = jnp.maximum(1 - apart, 0.0)  # no relu, whose gradient at 0 is 0
+    if exists is not None:
+        weight = jnp.where(exists[:, None], weight, 0.0)
+        z = jnp.where(exists[..., None], z, 0.0)
+    size = weight.sum(-1, keepdims=True)
+    means = jnp.einsum("bst,btd->bsd", weight, z.astype(jnp.float32)) / jnp.maximum(size, 1.0)
+    return means, size[..., 0] > 0.5
+
+
+class SegmentalCPC(nn.Module):
+    """CPC on two levels, each a step ahead: frames, and the segments that they fall into.
+
+    Frames z_t are contrasted with z_(t+1) itself, without context or map; the mean of each segment
+    goes through a hidden layer to s_m; contexts of s_1 .. s_m predict s_(m+1) by `predictor`.
+    Outputs are of the frames (z, z, z) and of the segments (s, c, W_1 c), in this order.
+
+    c as a feature of frames is the context of the frame's segment, which has seen all of it.
+    """
+
+    encoder: nn.Module
+    context: nn.Module
+    predictor: nn.Module
+    width: int
+    """Of s: the predictor's."""
+    threshold: float = 0.05
+    dtype: DTypeLike = jnp.float32
+
+    def setup(self):
+        """Make the layers between frames and segments."""
+        self.hidden = Dense(self.width, dtype=self.dtype)
+        self.output = Dense(self.width, dtype=self.dtype)
+
+    def __call__(
+        self,
+        x: Num[Array, "b s"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+    ) -> tuple[CPCOutputs, CPCOutputs]:
+        """Return latents, contexts and predictions of frames and of segments."""
+        z = self.encode(x, train, num_samples)
+        s, c, _ = self._segments(z, self.existing(num_samples, z.shape[1]))
+        return CPCOutputs(z, z, z[..., None, :]), CPCOutputs(s, c, self.predictor(c))
+
+    def embed(
+        self,
+        x: Num[Array, "b s"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+    ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
+        """Return latents, and for each the context of its segment."""
+        z = self.encode(x, train, num_samples)
+        _, c, begins = self._segments(z, self.existing(num_samples, z.shape[1]))
+        number = segment_of(begins).round().astype(jnp.int32)
+        return z, jnp.take_along_axis(c, number[..., None], axis=1)
+
+    def encode(
+        self,
+        x: Num[Array, "b s"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+    ) -> Float[Array, "b t d"]:
+        """Return latents alone."""
+        return encode_real(self.encoder, x, train, num_samples)
+
+    @property
+    def num_layers(self) -> dict[str, int]:
+        """Number of layers of the encoder, under "z", and of the segments' context, under "c"."""
+        return {"z": self.encoder.num_layers, "c": self.context.num_layers}
+
+    @nn.nowrap
+    def upto(self, part: str, number: int, variables: PyTree) -> tuple["SegmentalCPC", PyTree]:
+        """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
+        name = {"z": "encoder", "c": "context"}[part]
+        shorter, own = getattr(self, name).upto(number, part_of(variables, name))
+        return self.clone(**{name: shorter}), with_part(variables, name, own)
+
+    @nn.nowrap
+    def linear_maps(self, params: PyTree) -> None:
+        """Return None: frames are predicted by themselves, segments by a map."""
+
+    @nn.nowrap
+    def existing(
+        self, num_samples: Int[ArrayLike, " b"] | None, length: int
+    ) -> Bool[Array, "b t"] | None:
+        """Return which latents exist of signals with so many real samples; None for all."""
+        if num_samples is None:
+            return None
+        return jnp.arange(length) < self.encoder.num_existing(num_samples)[:, None]
+
+    def _segments(self, z, exists):
+        begins = boundaries(z, self.threshold, exists)
+        means, _ = segment_means(z, begins, exists)
+        s = self.output(nn.relu(self.hidden(means.astype(self.dtype))))
+        return s, self.context(s), begins
