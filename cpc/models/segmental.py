@@ -14,23 +14,21 @@ from cpc.models.layers import part_of, with_part
 from cpc.models.linear import Dense
 from cpc.types import ArrayLike, CPCOutputs, PyTree
 
-#: Slopes of the tanh that tells a peak: of the gradient, and of the value.
-SOFT, HARD = 10.0, 1000.0
-
 
 def boundaries(
     z: Float[Array, "b t d"], threshold: float, exists: Bool[Array, "b t"] | None = None
-) -> Float[Array, "b t"]:
-    """Return 1 at each latent with which a segment begins, 0 elsewhere and at the first latent.
+) -> Bool[Array, "b t"]:
+    """Return with which latents, but for the first, a segment begins.
 
     With d_t = 1 - cos(z_t, z_(t+1)), brought to 0..1 over the sequence, a segment ends at t if
 
         p_t = min(max(p1_t, p2_t) - threshold, p1_t) > 0,
         pn_t = min(max(d_t - d_(t+n), 0), max(d_t - d_(t-n), 0))
 
-    (section 2.2 of the paper). The gradient is that of tanh(10 p).
+    (section 2.2 of the paper). There is no gradient: the paper lets that of the segments' loss move
+    the places by tanh(10 p), by which training here came to fewer and fewer segments.
     """
-    z = z.astype(jnp.float32)
+    z = jax.lax.stop_gradient(z).astype(jnp.float32)
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
     d = 1 - (unit[:, 1:] * unit[:, :-1]).sum(-1)
     counts = jnp.ones_like(d, bool) if exists is None else exists[:, 1:]
@@ -45,36 +43,31 @@ def boundaries(
         return jnp.minimum(jax.nn.relu(d - right), jax.nn.relu(d - left))
 
     p = jax.nn.relu(jnp.minimum(jnp.maximum(above(1), above(2)) - threshold, above(1)))
-    soft, hard = jnp.tanh(SOFT * p), (p > 0).astype(jnp.float32)
-    return jnp.pad(soft + jax.lax.stop_gradient(hard - soft), ((0, 0), (1, 0)))
+    return jnp.pad(p > 0, ((0, 0), (1, 0)))
 
 
-def segment_of(begins: Float[Array, "b t"]) -> Float[Array, "b t"]:
+def segment_of(begins: Bool[Array, "b t"]) -> Int[Array, "b t"]:
     """Return the number of the segment that each latent is in."""
-    return jnp.cumsum(begins, axis=1)
+    return jnp.cumsum(begins.astype(jnp.int32), axis=1)
 
 
 def segment_means(
     z: Float[Array, "b t d"],
-    begins: Float[Array, "b t"],
+    begins: Bool[Array, "b t"],
     exists: Bool[Array, "b t"] | None = None,
 ) -> tuple[Float[Array, "b s d"], Bool[Array, "b s"]]:
     """Return the mean latent of each segment, and which segments there are.
 
-    As many as there can be, t // 2 + 1, as no two peaks are neighbours. A latent's weight in
-    segment m is max(0, 1 - |number - m|), 0 or 1; its gradient moves half of the latent from the
-    segment before to the one after, as the slopes at these kinks are the means of both sides.
+    As many as there can be, t // 2 + 1, as no two peaks are neighbours.
     """
-    t = z.shape[1]
     number = segment_of(begins)
-    apart = jnp.abs(number[:, None] - jnp.arange(t // 2 + 1)[:, None])
-    weight = jnp.maximum(1 - apart, 0.0)  # no relu, whose gradient at 0 is 0
+    is_in = number[:, None] == jnp.arange(z.shape[1] // 2 + 1)[:, None]
     if exists is not None:
-        weight = jnp.where(exists[:, None], weight, 0.0)
+        is_in &= exists[:, None]
         z = jnp.where(exists[..., None], z, 0.0)
-    size = weight.sum(-1, keepdims=True)
-    means = jnp.einsum("bst,btd->bsd", weight, z.astype(jnp.float32)) / jnp.maximum(size, 1.0)
-    return means, size[..., 0] > 0.5
+    size = is_in.sum(-1, keepdims=True)
+    sums = jnp.einsum("bst,btd->bsd", is_in.astype(jnp.float32), z.astype(jnp.float32))
+    return sums / jnp.maximum(size, 1), size[..., 0] > 0
 
 
 class SegmentalCPC(nn.Module):
@@ -120,8 +113,7 @@ class SegmentalCPC(nn.Module):
         """Return latents, and for each the context of its segment."""
         z = self.encode(x, train, num_samples)
         _, c, begins = self._segments(z, self.existing(num_samples, z.shape[1]))
-        number = segment_of(begins).round().astype(jnp.int32)
-        return z, jnp.take_along_axis(c, number[..., None], axis=1)
+        return z, jnp.take_along_axis(c, segment_of(begins)[..., None], axis=1)
 
     def encode(
         self,

@@ -6,6 +6,7 @@ goes on from what the chunk before has left.
 
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from jaxtyping import Array, Float
 
 from cpc.models.cpc import CPC
 from cpc.models.layers import part_of
-from cpc.types import PyTree
+from cpc.types import PyTree, UserError
 
 
 def stream_latents(
@@ -45,9 +46,18 @@ def _encode(encoder, variables, x, skip, num_frames):
 
 
 def stream_contexts(
-    module: CPC, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
+    module: Any, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
 ) -> Iterator[Float[Array, "1 t h"]]:
-    """Yield the contexts of latents that come in chunks."""
+    """Yield the contexts of latents that come in chunks.
+
+    Raises:
+      UserError: contexts that depend on the recording as a whole.
+    """
+    if not isinstance(module, CPC):
+        raise UserError(
+            f"the contexts of a {type(module).__name__} depend on the whole recording, and this "
+            "one is too long for that: cut it up, or take z"
+        )
     own, state = part_of(variables, "context"), None
     for z in latents:
         c, state = _advance(module.context, own, z, state)

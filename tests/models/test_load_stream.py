@@ -1,6 +1,7 @@
 """A recording in chunks against the whole at once."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from random_variables import random_variables
@@ -14,10 +15,12 @@ from cpc.models import (
     ConvEncoder,
     LinearPredictor,
     LogMelEncoder,
+    SegmentalCPC,
     make_model,
     stream_contexts,
     stream_latents,
 )
+from cpc.types import UserError
 
 FRAMES, CHUNK = 23, 6
 CONTEXTS = {
@@ -28,6 +31,13 @@ CONTEXTS = {
     "conv": CausalConv(6, 3),
     "transformer": CausalTransformer(8, 2, num_heads=2, span=4),
 }
+
+
+def test_contexts_that_need_the_whole_recording_are_refused():
+    module = SegmentalCPC(ConvEncoder(8), GRU(6), LinearPredictor(1, 8), 8)
+    variables = random_variables(module, np.zeros((1, 640), "f"))
+    with pytest.raises(UserError, match="contexts of a SegmentalCPC depend on the whole recording"):
+        next(stream_contexts(module, variables, iter([jnp.zeros((1, 4, 8))])))
 
 
 @pytest.mark.parametrize(
