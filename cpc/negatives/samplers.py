@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from cpc.types import NegativeSampler, UserError
 
@@ -18,12 +18,45 @@ def sample_uniform(
     >>> sample_uniform(jax.random.key(0), mask, 3).sum(-1)
     Array([3, 2], dtype=int32)
     """
-    m, n = allowed.shape
-    if num_negatives >= n:
+    if num_negatives >= allowed.shape[1]:
         return allowed
-    order = jnp.where(allowed, jax.random.uniform(rng, (m, n)), 2.0)
-    _, chosen = jax.lax.top_k(-order, num_negatives)
-    return jnp.zeros_like(allowed).at[jnp.arange(m)[:, None], chosen].set(True) & allowed
+    last = jnp.uint32(2**32 - 1)
+    order = jnp.where(allowed, distinct_bits(rng, *allowed.shape), last)
+    wanted = jnp.minimum(num_negatives, allowed.sum(1))
+
+    def halve(state):
+        """Settle one more bit of the threshold up to which there are as many as wanted."""
+        bit, low, threshold, found = state
+        highest = low | (bit - 1)
+        number = (order <= highest[:, None]).sum(1)
+        is_exact = number == wanted
+        low = jnp.where(number < wanted, low | bit, low)
+        return bit >> 1, low, jnp.where(is_exact, highest, threshold), found | is_exact
+
+    zeros = jnp.zeros_like(wanted, jnp.uint32)
+    start = jnp.uint32(2**31), zeros, zeros + last, zeros > 0
+    _, _, threshold, _ = jax.lax.while_loop(
+        lambda state: (state[0] > 0) & ~state[3].all(), halve, start
+    )
+    return allowed & (order <= threshold[:, None])
+
+
+def distinct_bits(rng: Array, m: int, n: int) -> UInt32[Array, "m n"]:
+    """Random bits of which no two of a row are equal, at a fiftieth of the cost of threefry's.
+
+    The number of each entry under a bijection of 32 bits that the key chooses: twice the finaliser
+    of MurmurHash3 (Appleby 2011), with half of the key before and half between. Good enough to draw
+    with, and for nothing that must not be guessed.
+    """
+    key = jax.random.key_data(rng).astype(jnp.uint32).ravel()
+    numbers = jnp.arange(m, dtype=jnp.uint32)[:, None] * n + jnp.arange(n, dtype=jnp.uint32)
+    return _murmur(_murmur(numbers ^ key[0]) + key[-1])
+
+
+def _murmur(h):
+    h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
+    h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
+    return h ^ (h >> 16)
 
 
 def uniform_subset(num: int) -> NegativeSampler:

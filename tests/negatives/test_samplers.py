@@ -8,7 +8,13 @@ import pytest
 from cpc.losses import info_nce
 from cpc.negatives.mining import hardest, mixed, percentile_ring, semi_hard
 from cpc.negatives.proposal import proposed
-from cpc.negatives.samplers import draw_by_units, sample_uniform, uniform_draws, uniform_subset
+from cpc.negatives.samplers import (
+    distinct_bits,
+    draw_by_units,
+    sample_uniform,
+    uniform_draws,
+    uniform_subset,
+)
 from cpc.types import UserError
 
 SAMPLERS = {
@@ -111,6 +117,28 @@ def test_subset_is_the_mask_of_sample_uniform():
     assert scores is negatives
     np.testing.assert_array_equal(chosen, sample_uniform(RNG, where, 4))
     np.testing.assert_array_equal(chosen.sum(-1), np.minimum(where.sum(-1), 4))
+
+
+def test_bits_differ_in_a_row_and_keys_draw_independently():
+    """Every entry equally often over keys that count up; what two of them draw is independent."""
+    bits = np.asarray(distinct_bits(RNG, 3, 50_000))
+    assert [len(np.unique(row)) for row in bits] == [50_000] * 3
+    counted = np.asarray(jax.vmap(lambda i: distinct_bits(jax.random.fold_in(RNG, i), 2, 8))(
+        jnp.arange(20_000))).reshape(-1, 16)  # fmt: skip
+    low = counted < 2**31
+    assert abs(low.mean(0) - 0.5).max() < 0.02  # 5.6 standard deviations
+    agree = (low[1:] == low[:-1]).mean(0)  # of one key with the next
+    assert abs(agree - 0.5).max() < 0.02
+    together = np.corrcoef(low.T) - np.eye(16)  # of two entries of one key
+    assert abs(together).max() < 0.04
+    spread = np.bincount((counted >> 24).ravel(), minlength=256)
+    assert ((spread - 1250) ** 2 / 1250).sum() < 330.5  # 255 degrees of freedom, 0.1 %
+
+
+@pytest.mark.parametrize("key", [jax.random.key(3), jax.random.PRNGKey(3)])
+def test_any_kind_of_key_draws(key):
+    allowed = jnp.ones((2, 9), bool)
+    assert sample_uniform(key, allowed, 3).sum(1).tolist() == [3, 3]
 
 
 def test_draws_are_uniform_and_independent():
