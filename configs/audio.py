@@ -70,7 +70,19 @@ KEYS = {
         "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },
-    "loss": LOSS,
+    "loss": {
+        **LOSS,
+        "align_to": Key(
+            0,
+            "latents ahead to which the predictions, of no fixed offset then, are aligned in "
+            "order (ACPC); 0: each prediction is of its own offset",
+            low=0,
+            high=MOST_OFFSETS,
+        ),
+        "align_by": Key(
+            "sum", "all alignments by their likelihood, or the best alone", words=("sum", "best")
+        ),
+    },
     "negatives": {
         **NEGATIVES,
         "overlap": Key(

@@ -48,7 +48,9 @@ from experiments.objective import Direction, Objective
 #: probe(variables, step) fits and records the probes, and returns their scores.
 Probe: TypeAlias = Callable[[Any, int], list[Score]]
 #: What an objective may record of itself, as means over the steps.
-OBJECTIVE = ("temperature", "queue_age")
+OBJECTIVE = ("temperature", "queue_age", "frames_per_prediction")
+#: Of these, what an evaluation records, too, as means over its batches.
+EVALUATED = ("frames_per_prediction",)
 #: The bound that asks for no particular loss or rule.
 STRICT = Tracker(True, "one_per_sequence")
 
@@ -478,7 +480,8 @@ def make_evaluation(
 
     @jax.jit
     def measure(variables, own, batch):
-        return objective.loss(*own, predict(variables, batch), rng, False)[1]
+        _, sums, _, metrics = objective.loss(*own, predict(variables, batch), rng, False)
+        return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
 
     @jax.jit
     def together(variables, own, batches):
@@ -492,14 +495,16 @@ def make_evaluation(
         variables = model_variables(state.params, state.ema, state.extra)
         own, step = (state.params["objective"], state.extra["objective"]), int(state.step)
         # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
-        sums = [jax.device_get(measure(variables, own, batch)) for batch in batches]
-        track = tracker(jax.tree.map(lambda *leaves: sum(leaves), *sums))
+        measured = [jax.device_get(measure(variables, own, batch)) for batch in batches]
+        sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
+        track = tracker(sums)
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {
                 "loss": float(np.nansum(track.loss)),
                 **spread,
+                **{name: value / len(batches) for name, value in means.items()},
                 **describe_track(problem, tracker, track),
             },
             {"series": "strict", **describe_track(problem, STRICT, STRICT(strict))},

@@ -48,6 +48,22 @@ def loss_sizes(config: Config) -> tuple[int, int, int]:
     return num_latents(config), config.model.width, config.model.num_offsets
 
 
+def choose_offsets(config: Config) -> tuple[int, ...]:
+    """Return the offset of each prediction; aligned ones have that of their last even share.
+
+    What the strict bound asks of a prediction is a fixed offset. Where K predictions are aligned to
+    F latents, it is where the k-th ends if each takes as many.
+
+    >>> from configs import audio
+    >>> config = audio.get_config()
+    >>> config.model.num_offsets, config.loss.align_to = 3, 8
+    >>> choose_offsets(config)
+    (3, 6, 8)
+    """
+    num, num_frames = config.model.num_offsets, config.loss.align_to or config.model.num_offsets
+    return tuple(-(-k * num_frames // num) for k in range(1, num + 1))
+
+
 def split_directions(encoder: Any, outputs: Any, batch: Batch) -> list[Direction]:
     """Return the one direction: outputs, where their latents come from, and which of them exist."""
     length = outputs.z.shape[1]

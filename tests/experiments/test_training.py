@@ -198,7 +198,39 @@ def test_every_predictor_gets_gradient(made):
     assert state.metrics["offsets"].loss.shape == (3,)
 
 
-@pytest.mark.parametrize("options", [{}, {"negatives__shards": 8}, {"model__norm": "batch"}])
+ALIGNED = {"loss__align_to": 6}
+
+
+def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound(made):
+    """The loss of the evaluation adds up over predictions, which share 6 frames."""
+    config = make_config(**ALIGNED, loss__align_by="best", negatives__num_sampled=5)
+    state, problem, mesh = train(config, made)
+    record = training.make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
+    test, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    for one in (record, test):
+        assert one["offsets"] == [2, 4, 6]
+        assert one["has_bound"] is False
+        assert sum(one["frames_per_prediction"]) == pytest.approx(6, rel=1e-5)
+        assert sum(one["offset_loss"]) == pytest.approx(one["loss"], rel=1e-5)
+        np.testing.assert_allclose(one["n"], 6, rtol=1e-6)
+    assert strict["is_bound"]
+    assert len(record["strict_bound"]) == 3
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"loss__align_to": 2}, "there are 3 predictions"),
+    ({**ALIGNED, "loss__name": "sigmoid"}, "adds up log-probabilities"),
+    ({**ALIGNED, "negatives__queue": 8}, "set negatives.queue=0"),
+    ({"loss__align_to": 16}, "sequences of 16 latents"),
+])  # fmt: skip
+def test_an_alignment_that_cannot_be_is_one_sentence(made, options, words):
+    with pytest.raises(UserError, match=words):
+        train(make_config(**options), made, steps=1)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"negatives__shards": 8}, {"model__norm": "batch"}, ALIGNED
+])  # fmt: skip
 def test_devices_change_neither_losses_nor_gradients(made, options):
     """N, loss and the first update's size, on 1 and on 8 devices."""
     config = make_config(**options)
