@@ -59,6 +59,17 @@ KEYS = {
         "width": Key(128, "of z; the paper: 512", low=1, high=WIDEST),
         "norm": Key("none", "of the encoder", words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "of the encoder", words=("causal", "same", "valid")),
+        "num_codes": Key(
+            0, "of which the nearest replaces each latent (VQ-CPC); 0: none", low=0, high=WIDEST
+        ),
+        "code_width": Key(64, "of z, where there are codes", low=1, high=WIDEST),
+        "code_decay": Key(
+            0.99, "of the averages that codes are, over batches; VQ-CPC: 0.999", low=0, below=1
+        ),
+        "commitment": Key(
+            0.25, "weight of the squares by which latents differ from their codes", low=0, high=1
+        ),
+        "restart_codes": Key(False, "whether codes that are hardly used begin anew at latents"),
         "context": Key("gru", "the network of c", words=("gru", "lstm", "conv", "transformer")),
         "context_width": Key(256, "of c, as in the paper", low=1, high=WIDEST),
         "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
@@ -99,8 +110,8 @@ KEYS = {
         "tasks": Key(
             ("phones", "speakers"),
             "what is read off the features; ctc: phones in their order, without times; abx: "
-            "whether distances alone tell phones apart",
-            words=("phones", "speakers", "ctc", "abx"),
+            "whether distances alone tell phones apart; codes: bits a second of quantised z",
+            words=("phones", "speakers", "ctc", "abx", "codes"),
         ),
         "features": Key(
             ("c", "mfcc", "random c"),

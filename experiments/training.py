@@ -207,6 +207,11 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "
             "model: choose another model.norm, or 1"
         )
+    if parts > 1 and config.model.get("num_codes", 0):
+        raise UserError(
+            "optim.accumulate would leave the codes where they are and add no penalty: set "
+            "optim.accumulate or model.num_codes to its default"
+        )
 
 
 def apply_in_parts(
@@ -269,9 +274,26 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
             own = params["objective"]
             strict, _ = strict_sums(objective, own, state, [directions], problem.offsets)
             metrics = {**metrics, "strict": strict}
+        penalties, measures = (own_numbers(model_state, name) for name in ("penalties", "measures"))
+        if penalties or measures:
+            metrics = {**metrics, "model": {**penalties, **measures}}
+        loss += sum(penalties.values())
         return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
 
     return loss_fn
+
+
+def own_numbers(state: Any, name: str) -> dict[str, jax.Array]:
+    """Return the scalars in a collection of a model's state, by their last names.
+
+    What its modules leave in "penalties" when they are trained is added to the loss, and what they
+    leave in "measures" is recorded alone.
+
+    >>> own_numbers({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
+    {'commitment': 0.5}
+    """
+    found, _ = jax.tree_util.tree_flatten_with_path(state.get(name, {}))
+    return {str(path[-1].key): value for path, value in found}
 
 
 def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
@@ -441,6 +463,7 @@ def make_summary(
             "per_step": problem.per_step[0],
             "per_step_unit": problem.per_step[1],
             **{name: sums[name] / max(sums["steps"], 1.0) for name in OBJECTIVE if name in sums},
+            **{k: v / max(sums["steps"], 1.0) for k, v in sums.get("model", {}).items()},
             **describe_track(problem, tracker, track),
             **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
         }

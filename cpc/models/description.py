@@ -132,6 +132,10 @@ def _read(value, hint, where, limits):
         if not isinstance(value, list) or len(value) > limits.layers:
             raise _wrong(where, value, f"a list of at most {limits.layers}")
         return tuple(_read(entry, inner[0], where, limits) for entry in value)
+    if hint is float:  # rates of averages, weights of penalties
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise _wrong(where, value, "a number from 0 to 1")
+        return float(value)
     if hint not in (int, str, bool):
         return _build(value, where, limits)
     if hint is int:

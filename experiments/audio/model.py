@@ -4,7 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from cpc.models import AUDIO_ENCODERS, CPC, PREDICTORS, Model, make_model
+from cpc.models import AUDIO_ENCODERS, CPC, PREDICTORS, Model, QuantizedEncoder, make_model
 from cpc.negatives import outside_overlap
 from cpc.types import Batch, Rule, SoundPosition
 from experiments.command.config import Config
@@ -21,7 +21,9 @@ def build_model(config: Config) -> Model:
             CONTEXTS[options.context](
                 options.context_width, options.context_layers, dtype=encoder.dtype
             ),
-            PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=encoder.dtype),
+            PREDICTORS[options.predictor](
+                options.num_offsets, latent_width(config), dtype=encoder.dtype
+            ),
         )
     )
 
@@ -29,13 +31,29 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
-    return AUDIO_ENCODERS[options.encoder](
+    encoder = AUDIO_ENCODERS[options.encoder](
         options.width,
         norm=options.norm,
         padding=options.padding,
         dtype=jnp.dtype(options.dtype),
         remat=options.remat,
     )
+    if not options.num_codes:
+        return encoder
+    return QuantizedEncoder(
+        encoder,
+        options.num_codes,
+        options.code_width,
+        decay=options.code_decay,
+        commitment=options.commitment,
+        restart=options.restart_codes,
+        dtype=encoder.dtype,
+    )
+
+
+def latent_width(config: Config) -> int:
+    """Return the width of z: of the encoder, or of its codes."""
+    return config.model.code_width if config.model.num_codes else config.model.width
 
 
 def num_latents(config: Config) -> int:
@@ -45,7 +63,7 @@ def num_latents(config: Config) -> int:
 
 def loss_sizes(config: Config) -> tuple[int, int, int]:
     """Return the latents of a window, their width, and the number of offsets."""
-    return num_latents(config), config.model.width, config.model.num_offsets
+    return num_latents(config), latent_width(config), config.model.num_offsets
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:

@@ -25,9 +25,11 @@ from cpc.data import (
 )
 from cpc.evaluate import (
     answer_scores,
+    code_scores,
     embed_utterances,
     mfcc,
     probe_scores,
+    read_rows,
     with_neighbours,
 )
 from cpc.models import Model
@@ -82,6 +84,13 @@ def check_options(config: Config) -> None:
         )
     if "ctc" in options.tasks and not options.ctc_minutes:
         raise UserError("probe.ctc_minutes is empty: name minutes of labels, or 0 for all")
+    if "codes" in options.tasks and not config.model.num_codes:
+        raise UserError(
+            "probe.tasks asks for codes, and the latents are not quantised: set model.num_codes, "
+            "or take codes out of probe.tasks"
+        )
+    if "codes" in options.tasks and not {"z", "random z"} & {*options.features}:
+        raise UserError("codes are of z: add z to probe.features, or take codes out of probe.tasks")
     if options.tasks and config.model.padding == "valid":
         raise UserError(
             "model.padding is valid, which gives fewer latents than there are labels: probe with "
@@ -146,6 +155,7 @@ def run_tasks(
         "speakers": speaker_questions,
         "ctc": recognition_questions,
         "abx": abx_questions,
+        "codes": code_questions,
     }
     questions = [question for task in config.probe.tasks for question in ask[task](config, data)]
     for question in questions:
@@ -312,6 +322,12 @@ def abx_questions(config: Config, data: AudioData) -> list[AbxQuestion]:
     ]
 
 
+def code_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return what is asked of all test utterances: how many bits their codes take."""
+    none = select(data.train, [])
+    return [Question("codes", name_of(config), 0, (none, data.test), None)]
+
+
 def scores_of(
     config: Config,
     folder: pathlib.Path,
@@ -326,6 +342,12 @@ def scores_of(
         return abx_scores(question, feature, features, frame_samples(feature, model))
     task, data, num_classes, parts, labels_each_10_ms, units = question
     start = variables if feature == "tuned" else None
+    if task == "codes":
+        if feature not in ("z", "random z"):
+            return []
+        frames = [np.asarray(read_rows(features[name])) for name in parts[1].names]
+        seconds = frame_samples(feature, model) / SAMPLE_RATE_HZ
+        return code_scores(frames, seconds, data=data, features=feature)
     if task == "ctc":
         return recognition_scores(config, folder, model, start, question, feature, features)
     labels = [
