@@ -217,6 +217,21 @@ def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound
     assert len(record["strict_bound"]) == 3
 
 
+@pytest.mark.parametrize("options", [
+    {"negatives__temperature_rule": "learned", "loss__cosine": True},
+    {"negatives__temperature_rule": "entropy", "negatives__rule": "one_per_sequence"},
+    {"negatives__momentum": 0.9, "optim__accumulate": 2, "model__dtype": "bfloat16"},
+])  # fmt: skip
+def test_aligned_predictions_go_with_other_options(made, options):
+    (before, *_), (state, *_) = (
+        train(make_config(**ALIGNED, **options), made, steps=steps) for steps in (0, 2)
+    )
+    assert state.failure.tolist() == [-1, -1]
+    assert np.isfinite(state.metrics["loss"])
+    for name, start in before.params["objective"].items():
+        assert state.params["objective"][name] != start
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({"loss__align_to": 2}, "there are 3 predictions"),
     ({**ALIGNED, "loss__name": "sigmoid"}, "adds up log-probabilities"),
