@@ -59,6 +59,17 @@ KEYS = {
         "width": Key(128, "of z; the paper: 512", low=1, high=WIDEST),
         "norm": Key("none", "of the encoder", words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "of the encoder", words=("causal", "same", "valid")),
+        "num_codes": Key(
+            0, "of which the nearest replaces each latent (VQ-CPC); 0: none", low=0, high=WIDEST
+        ),
+        "code_width": Key(64, "of z, where there are codes", low=1, high=WIDEST),
+        "code_decay": Key(
+            0.99, "of the averages that codes are, over batches; VQ-CPC: 0.999", low=0, below=1
+        ),
+        "commitment": Key(
+            0.25, "weight of the squares by which latents differ from their codes", low=0, high=1
+        ),
+        "restart_codes": Key(False, "whether codes that are hardly used begin anew at latents"),
         "context": Key("gru", "the network of c", words=("gru", "lstm", "conv", "transformer")),
         "context_width": Key(256, "of c, as in the paper", low=1, high=WIDEST),
         "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
@@ -77,7 +88,19 @@ KEYS = {
         "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },
-    "loss": LOSS,
+    "loss": {
+        **LOSS,
+        "align_to": Key(
+            0,
+            "latents ahead to which the predictions, of no fixed offset then, are aligned in "
+            "order (ACPC); 0: each prediction is of its own offset",
+            low=0,
+            high=MOST_OFFSETS,
+        ),
+        "align_by": Key(
+            "sum", "all alignments by their likelihood, or the best alone", words=("sum", "best")
+        ),
+    },
     "negatives": {
         **NEGATIVES,
         "overlap": Key(
@@ -95,8 +118,8 @@ KEYS = {
             ("phones", "speakers"),
             "what is read off the features; ctc: phones in their order, without times; abx: "
             "whether distances alone tell phones apart; boundaries: whether frames change where "
-            "phones do",
-            words=("phones", "speakers", "ctc", "abx", "boundaries"),
+            "phones do; codes: bits a second of quantised z",
+            words=("phones", "speakers", "ctc", "abx", "boundaries", "codes"),
         ),
         "features": Key(
             ("c", "mfcc", "random c"),

@@ -3,8 +3,10 @@
 python -m experiments.audio --config configs/audio_voices_segments.py --workdir runs/segments
 
 Both predict the next one. Bhati et al. (2021) find the phone boundaries of TIMIT with F1 of about
-85.3 % and R-value 87.4 %. It departs in the encoder, of log-mel energies for the waveform, and in
-the negatives, from two windows for the own utterance alone.
+85.3 % and R-value 87.4 %. It departs in the encoder, of log-mel energies for the waveform; in the
+negatives, from two windows for the own utterance alone; and in that no gradient moves the places.
+Measured on 2 CPU cores, seed 0: R-values of boundaries by z are 59.5 % of festvox-ru (MFCC 61.8,
+untrained 49.9, at equal distances 44) and 66.8 % of asterisk-en (66.7, 62.7, 47).
 """
 
 from typing import Any
@@ -15,6 +17,9 @@ from configs import audio_voices
 def get_config() -> Any:
     """Two levels for one, and boundaries among the questions."""
     c = audio_voices.get_config()
+    c.num_steps = 1000
+    c.eval_every = c.save_every = 500
+    c.negatives.temperature = 0.5  # at 0.05 boundaries get worse the longer it trains
     c.model.segment_threshold = 0.05
     c.model.num_offsets = 1
     c.model.context_width = 256

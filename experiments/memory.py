@@ -114,7 +114,8 @@ def candidates_held(
 ) -> tuple[int, int | None]:
     """Candidates whose keys a device holds; how many are scored at a time, None to choose."""
     is_info_nce = bound_temperature(build_loss(config.loss)) is not None
-    may_cut = is_info_nce and build_choice(config.negatives) is None
+    is_aligned = config.loss.get("align_to", 0) > 0
+    may_cut = is_info_nce and not is_aligned and build_choice(config.negatives) is None
     num_candidates = batch_size * num_latents + config.negatives.queue
     if not may_cut:
         return num_candidates, num_candidates

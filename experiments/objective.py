@@ -13,7 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from cpc import losses, negatives
-from cpc.losses import AnchorLoss, Description, MemoryBank, OffsetSums, cpc_loss, describe
+from cpc.losses import (
+    AnchorLoss,
+    Description,
+    MemoryBank,
+    OffsetSums,
+    acpc_loss,
+    cpc_loss,
+    describe,
+    describe_aligned,
+)
 from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS
 from cpc.types import (
@@ -110,6 +119,10 @@ def build_objective(
     options, of_config = config.negatives, build_rule(config)
     rule = of_config if apart is None else of_config & apart
     of_anchor, choose = build_loss(config.loss), build_choice(options)
+    description, num_frames = describe(of_anchor), config.loss.get("align_to", 0)
+    if num_frames:
+        check_alignment(config, len(offsets))
+        description = describe_aligned(description)
     check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
     reducer = make_reducer(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
@@ -148,8 +161,23 @@ def build_objective(
             )
         tau = temperature(params, new_state)
         queues = state["queues"] if train and options.queue else ()
-        total, parts = jnp.zeros(()), []
+        total, parts, metrics = jnp.zeros(()), [], {"temperature": tau}
         for i, (outputs, positions, exists) in enumerate(directions):
+            if num_frames:
+                value, sums, metrics["frames_per_prediction"] = acpc_loss(
+                    outputs,
+                    positions,
+                    rule,
+                    num_frames=num_frames,
+                    best=config.loss.align_by == "best",
+                    choose=choose,
+                    temperature=tau,
+                    rng=jax.random.fold_in(rng, i),
+                    where=exists,
+                )
+                total += value
+                parts.append(sums)
+                continue
             value, sums = cpc_loss(
                 outputs,
                 positions,
@@ -167,7 +195,6 @@ def build_objective(
             )
             total += value
             parts.append(sums)
-        metrics = {"temperature": tau}
         if queues:
             step = state["step"]
             metrics["queue_age"] = _mean_age(queues[0], step)
@@ -184,14 +211,33 @@ def build_objective(
         apart=apart,
         name=name_negatives(of_config, choose, options),
         choose=choose,
-        description=describe(of_anchor),
-        is_bound=describe(of_anchor).is_bound(are_independent(rule, choose, options)),
+        description=description,
+        is_bound=description.is_bound(are_independent(rule, choose, options)),
         momentum=options.momentum,
         init=init,
         loss=loss,
         scored=scored,
         temperature=temperature,
     )
+
+
+def check_alignment(config: Config, num_offsets: int) -> None:
+    """Predictions are aligned to as many frames or more, by InfoNCE of one batch."""
+    options = config.loss
+    if options.align_to < num_offsets:
+        raise UserError(
+            f"loss.align_to is {options.align_to} and there are {num_offsets} predictions, each of "
+            "which takes a frame: raise it, or lower model.num_offsets"
+        )
+    if options.name != "info_nce":
+        raise UserError(
+            f"loss.align_to adds up log-probabilities, and loss.name is {options.name!r}: choose "
+            "info_nce, or loss.align_to=0"
+        )
+    if config.negatives.queue:
+        raise UserError(
+            "loss.align_to takes its negatives from the batch alone: set negatives.queue=0"
+        )
 
 
 def check_temperature(options: Config) -> None:

@@ -48,7 +48,9 @@ from experiments.objective import Direction, Objective
 #: probe(variables, step) fits and records the probes, and returns their scores.
 Probe: TypeAlias = Callable[[Any, int], list[Score]]
 #: What an objective may record of itself, as means over the steps.
-OBJECTIVE = ("temperature", "queue_age")
+OBJECTIVE = ("temperature", "queue_age", "frames_per_prediction")
+#: Of these, what an evaluation records, too, as means over its batches.
+EVALUATED = ("frames_per_prediction",)
 #: The bound that asks for no particular loss or rule.
 STRICT = Tracker(True, "one_per_sequence")
 
@@ -205,6 +207,11 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "
             "model: choose another model.norm, or 1"
         )
+    if parts > 1 and config.model.get("num_codes", 0):
+        raise UserError(
+            "optim.accumulate would leave the codes where they are and add no penalty: set "
+            "optim.accumulate or model.num_codes to its default"
+        )
 
 
 def apply_in_parts(
@@ -267,9 +274,26 @@ def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
             own = params["objective"]
             strict, _ = strict_sums(objective, own, state, [directions], problem.offsets)
             metrics = {**metrics, "strict": strict}
+        penalties, measures = (own_numbers(model_state, name) for name in ("penalties", "measures"))
+        if penalties or measures:
+            metrics = {**metrics, "model": {**penalties, **measures}}
+        loss += sum(penalties.values())
         return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
 
     return loss_fn
+
+
+def own_numbers(state: Any, name: str) -> dict[str, jax.Array]:
+    """Return the scalars in a collection of a model's state, by their last names.
+
+    What its modules leave in "penalties" when they are trained is added to the loss, and what they
+    leave in "measures" is recorded alone.
+
+    >>> own_numbers({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
+    {'commitment': 0.5}
+    """
+    found, _ = jax.tree_util.tree_flatten_with_path(state.get(name, {}))
+    return {str(path[-1].key): value for path, value in found}
 
 
 def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
@@ -439,6 +463,7 @@ def make_summary(
             "per_step": problem.per_step[0],
             "per_step_unit": problem.per_step[1],
             **{name: sums[name] / max(sums["steps"], 1.0) for name in OBJECTIVE if name in sums},
+            **{k: v / max(sums["steps"], 1.0) for k, v in sums.get("model", {}).items()},
             **describe_track(problem, tracker, track),
             **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
         }
@@ -478,7 +503,8 @@ def make_evaluation(
 
     @jax.jit
     def measure(variables, own, batch):
-        return objective.loss(*own, predict(variables, batch), rng, False)[1]
+        _, sums, _, metrics = objective.loss(*own, predict(variables, batch), rng, False)
+        return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
 
     @jax.jit
     def together(variables, own, batches):
@@ -492,14 +518,16 @@ def make_evaluation(
         variables = model_variables(state.params, state.ema, state.extra)
         own, step = (state.params["objective"], state.extra["objective"]), int(state.step)
         # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
-        sums = [jax.device_get(measure(variables, own, batch)) for batch in batches]
-        track = tracker(jax.tree.map(lambda *leaves: sum(leaves), *sums))
+        measured = [jax.device_get(measure(variables, own, batch)) for batch in batches]
+        sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
+        track = tracker(sums)
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {
                 "loss": float(np.nansum(track.loss)),
                 **spread,
+                **{name: value / len(batches) for name, value in means.items()},
                 **describe_track(problem, tracker, track),
             },
             {"series": "strict", **describe_track(problem, STRICT, STRICT(strict))},

@@ -15,6 +15,7 @@ from cpc.evaluate.accuracy import (
     majority_accuracy,
     utterance_correct,
 )
+from cpc.evaluate.codes import code_entropy, code_scores
 from cpc.evaluate.convex import fit_lbfgs_probe, fit_ridge_probe
 from cpc.evaluate.cross_validation import (
     CrossValidated,
@@ -59,6 +60,8 @@ __all__ = [
     "bootstrap_interval",
     "cell_errors",
     "cell_weights",
+    "code_entropy",
+    "code_scores",
     "collapse",
     "count_edits",
     "cross_validate",

@@ -1,12 +1,14 @@
 """Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays."""
 
+from cpc.losses.acpc import acpc_loss
 from cpc.losses.aligned import aligned_losses
 from cpc.losses.blocks import AnchorLoss
 from cpc.losses.candidate_sampling import candidate_sampling
 from cpc.losses.cpc_loss import MemoryBank, OffsetSums, cpc_loss, sum_anchors
-from cpc.losses.describe import Description, describe
+from cpc.losses.describe import Description, describe, describe_aligned
 from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
+from cpc.losses.monotone import path_cost, path_weights
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
 from cpc.losses.pairs import logistic_pairs, softmax_pairs
 from cpc.losses.pairwise import sigmoid, triplet
@@ -24,6 +26,7 @@ __all__ = [
     "Description",
     "MemoryBank",
     "OffsetSums",
+    "acpc_loss",
     "aligned_losses",
     "alignment",
     "candidate_sampling",
@@ -32,6 +35,7 @@ __all__ = [
     "decoupled",
     "decoupled_weights",
     "describe",
+    "describe_aligned",
     "full_logistic",
     "full_softmax",
     "hard_weighted",
@@ -42,6 +46,8 @@ __all__ = [
     "nce",
     "negative_sampling",
     "nt_xent",
+    "path_cost",
+    "path_weights",
     "ranking_nce",
     "sampled_logistic",
     "sampled_softmax",

@@ -130,7 +130,7 @@ def cpc_loss(
         z = jnp.where(where[..., None], z, 0.0)
         c = jnp.where(where[..., None], c, 0.0)
         predictions = jnp.where(where[..., None, None], predictions, 0.0)
-    anchors = _flatten(positions, exists)
+    anchors = flatten_latents(positions, exists)
     candidates = jax.tree.map(jnp.ravel, anchors)
     keys = z.reshape(-1, width)
     if memory is not None:
@@ -143,7 +143,7 @@ def cpc_loss(
     of_loss = None if own_temperature is not None else loss
     plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size)
     is_aligned = rule.aligned and not is_whole
-    fits = _check_layout(positions, where, z.shape[:-1], plan, is_aligned)
+    fits = check_layout(positions, where, z.shape[:-1], plan, is_aligned)
     b = len(z)
     if (
         maps is not None
@@ -172,8 +172,10 @@ def cpc_loss(
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums
 
 
-def _check_layout(positions, where, shape, plan, is_aligned):
-    """True where the positions are what the structure of the rule takes for granted.
+def check_layout(
+    positions: AnyPosition, where: Any, shape: tuple[int, ...], plan: Any, is_aligned: bool
+) -> Any:
+    """Return True where the positions are what the structure of the rule takes for granted.
 
     A traced boolean where they are traced; positions that are known, and are not, are refused.
     """
@@ -207,8 +209,8 @@ def _check_offsets(offsets, num_offsets, length):
         )
 
 
-def _flatten(positions, exists):
-    """The latents of each sequence in a row: (b, t, ...) -> (b, a)."""
+def flatten_latents(positions: AnyPosition, exists: Bool[Array, "b t ..."]) -> Latents:
+    """Return the latents of each sequence in a row: (b, t, ...) -> (b, a)."""
 
     def flatten(x):
         return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)
@@ -239,18 +241,36 @@ def _append(x, value):
 
 def sum_anchors(scores: AnchorScores) -> OffsetSums:
     """Sums over the anchors (..., b, a) of each offset; no gradient."""
-    scores = jax.tree.map(jax.lax.stop_gradient, scores)
     n = scores.counted + scores.num_negatives
-    log_n = jnp.log(jnp.maximum(n, 1.0))
-    own_anchors = scores.counted.sum(-1)  # (k, b)
-    own_values = (log_n - scores.loss).sum(-1)
+    return sum_sequences(
+        scores.counted,
+        scores.loss,
+        n,
+        jnp.log(jnp.maximum(n, 1.0)),
+        scores.counted * (scores.rank == 0),
+        scores.wins / jnp.maximum(scores.num_negatives, 1.0),
+    )
+
+
+def sum_sequences(
+    counted: Float[Array, "k b a"],
+    loss: Float[Array, "k b a"],
+    n: Float[Array, "k b a"],
+    log_n: Float[Array, "k b a"],
+    top1: Float[Array, "k b a"],
+    pairwise: Float[Array, "k b a"],
+) -> OffsetSums:
+    """Return the sums of what is known of each anchor, 0 where it is not counted; no gradient."""
+    known = jax.lax.stop_gradient((counted, loss, n, log_n, top1, pairwise))
+    counted, loss, n, log_n, top1, pairwise = known
+    own_anchors, own_values = counted.sum(-1), (log_n - loss).sum(-1)  # (k, b)
     return OffsetSums(
         anchors=own_anchors.sum(-1),
-        loss=scores.loss.sum((-2, -1)),
+        loss=loss.sum((-2, -1)),
         n=n.sum((-2, -1)),
         log_n=log_n.sum((-2, -1)),
-        top1=(scores.counted * (scores.rank == 0)).sum((-2, -1)),
-        pairwise=(scores.wins / jnp.maximum(scores.num_negatives, 1.0)).sum((-2, -1)),
+        top1=top1.sum((-2, -1)),
+        pairwise=pairwise.sum((-2, -1)),
         sequences=(own_anchors > 0).astype(jnp.float32).sum(-1),
         value_squared=jnp.square(own_values).sum(-1),
         value_anchors=(own_values * own_anchors).sum(-1),

@@ -227,6 +227,18 @@ def describe(loss: Callable[..., Any]) -> Description:
     return Description(name, None, "unknown", None, "none given")
 
 
+def describe_aligned(description: Description) -> Description:
+    """What a loss learns whose predictions are aligned to more frames (`acpc_loss`): no bound."""
+    return description._replace(
+        name=f"aligned {description.name}",
+        optimum=None,
+        estimates="density ratio of the frames that the alignment gives to a prediction",
+        bounds=None,
+        reference="Chorowski et al. 2021",
+        has_log_n=False,
+    )
+
+
 def _one_critic(keywords):
     """Whether -log q can be part of the critic: a correction of all candidates, or of none.
 

@@ -7,7 +7,7 @@ from cpc.models.critics import Baseline, GaussianConditional, JointCritic, Separ
 from cpc.models.encoders import ConvEncoder
 from cpc.models.image_cpc import DIRECTIONS, ImageCPC, frame_positions, from_frame, to_frame
 from cpc.models.image_encoders import SmallConvEncoder
-from cpc.models.layers import end_at, layer_depths
+from cpc.models.layers import end_at, layer_depths, part_of
 from cpc.models.load import (
     EXPORTED,
     WEIGHTS,
@@ -20,6 +20,7 @@ from cpc.models.load import (
 from cpc.models.log_mel import LogMelEncoder
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
 from cpc.models.predictors import HiddenPredictor, LinearPredictor, TransformerPredictor
+from cpc.models.quantized import QuantizedEncoder
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.segmental import SegmentalCPC, boundaries, segment_means
@@ -39,7 +40,7 @@ PREDICTORS = {
 
 #: All that the description of an exported model may name: it can call nothing else.
 DESCRIBED = (
-    *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer),
+    *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
     *PREDICTORS.values(),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
     *(QuickThoughts, SentenceEncoder, SegmentalCPC),
@@ -68,6 +69,7 @@ __all__ = [
     "MaskedRowConv",
     "Model",
     "Pretrained",
+    "QuantizedEncoder",
     "QuickThoughts",
     "ResNet",
     "RowGRU",
@@ -89,6 +91,7 @@ __all__ = [
     "load_cpc_audio",
     "load_pretrained",
     "make_model",
+    "part_of",
     "patch_grid",
     "resnet_stages",
     "save",

@@ -22,6 +22,8 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 #: Folder of a run that its export is written to.
 EXPORTED = "exported"
 FORMAT = "cpc 1"
+#: Collections that tell of the last batch that was trained on: no part of the model.
+OF_A_BATCH = ("penalties", "measures")
 
 
 class Pretrained(NamedTuple):
@@ -48,7 +50,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     if path.exists() and f'"format": "{FORMAT}"' not in path.read_text("utf-8", "replace"):
         raise UserError(f"{folder} has a {CONFIG} of something else: choose another folder")
     module, variables, given, about = pretrained
-    flat: Any = flatten_dict(variables, sep="/")
+    flat: Any = flatten_dict(_without_batch(variables), sep="/")
     write_weights(folder / WEIGHTS, flat)
     write_sealed(
         path,
@@ -192,5 +194,10 @@ def _entries(
     init = functools.partial(module.init, method="__call__" if has_predictor else "embed")
     # No weight depends on how long a window is.
     x = jax.ShapeDtypeStruct((1, *(min(size, 2**14) for size in shape)), np.float32)
-    flat: Any = flatten_dict(jax.eval_shape(init, jax.random.key(0), x), sep="/")
+    made: Any = jax.eval_shape(init, jax.random.key(0), x)
+    flat: Any = flatten_dict(_without_batch(made), sep="/")
     return flat
+
+
+def _without_batch(variables: PyTree) -> PyTree:
+    return {name: tree for name, tree in variables.items() if name not in OF_A_BATCH}

@@ -159,6 +159,8 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
             "state": rows.state.where(has_bound, "–"),
         }
     )
+    if "frames_per_prediction" in rows and rows.frames_per_prediction.notna().any():
+        frame["frames aligned to it"] = rows.frames_per_prediction
     kind = "log N − L is an estimate, no bound"
     if not has_bound.any():
         kind = "this loss has no log N"
@@ -178,6 +180,7 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
             "top-1 %": ".1f",
             "chance %": ".2g",
             "pairwise %": ".1f",
+            "frames aligned to it": ".2f",
         },
     )
 

@@ -23,6 +23,7 @@ from experiments.audio.model import (
     build_encoder,
     build_model,
     check_model,
+    choose_offsets,
     loss_sizes,
     name_directions,
     num_latents,
@@ -42,7 +43,7 @@ def make_problem(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh | None = None
 ) -> training.Problem:
     """Return model, loss and batches of a config."""
-    offsets = tuple(range(1, config.model.num_offsets + 1))
+    offsets = choose_offsets(config)
     evaluates = config.evaluate.num_windows > 0
     mixed = copy.deepcopy(config)
     mixed.data.one_speaker = False
@@ -65,13 +66,13 @@ def make_problem(
 
 def check_clips(config: Config, recordings: Recordings) -> None:
     """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
-    longest, num_offsets = int(recordings.lengths.max(initial=0)), config.model.num_offsets
+    longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(build_encoder(config).num_existing(np.array([longest]))[0])
-    if longest < config.data.window_samples and number <= num_offsets:
+    if longest < config.data.window_samples and number <= furthest:
         raise UserError(
             f"the longest of {len(recordings):,} recordings has {longest:,} samples "
             f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
-            f"{num_offsets} ahead, so lower model.num_offsets, or give longer recordings"
+            f"{furthest} ahead, so lower model.num_offsets, or give longer recordings"
         )
 
 
@@ -113,7 +114,8 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
     """Write the information that the synthetic source has, for the page."""
     if config.data.source == "synthetic":
         encoder = build_encoder(config)
-        truth = synthetic_truth(config.model.num_offsets, encoder.receptive_field, encoder.stride)
+        furthest = choose_offsets(config)[-1]
+        truth = synthetic_truth(furthest, encoder.receptive_field, encoder.stride)
         write_sealed(workdir / "truth.json", truth)
 
 

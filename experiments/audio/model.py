@@ -9,6 +9,7 @@ from cpc.models import (
     CPC,
     PREDICTORS,
     Model,
+    QuantizedEncoder,
     SegmentalCPC,
     boundaries,
     make_model,
@@ -24,14 +25,12 @@ from experiments.sequences import CONTEXTS, positions
 def build_model(config: Config) -> Model:
     """Return encoder, context and predictor by the config's words."""
     options, encoder = config.model, build_encoder(config)
-    dtype = encoder.dtype
+    dtype, width = encoder.dtype, latent_width(config)
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
-    predictor = PREDICTORS[options.predictor](options.num_offsets, options.width, dtype=dtype)
+    predictor = PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
     if options.segment_threshold:
         return make_model(
-            SegmentalCPC(
-                encoder, context, predictor, options.width, options.segment_threshold, dtype
-            )
+            SegmentalCPC(encoder, context, predictor, width, options.segment_threshold, dtype)
         )
     return make_model(CPC(encoder, context, predictor))
 
@@ -39,13 +38,29 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
-    return AUDIO_ENCODERS[options.encoder](
+    encoder = AUDIO_ENCODERS[options.encoder](
         options.width,
         norm=options.norm,
         padding=options.padding,
         dtype=jnp.dtype(options.dtype),
         remat=options.remat,
     )
+    if not options.num_codes:
+        return encoder
+    return QuantizedEncoder(
+        encoder,
+        options.num_codes,
+        options.code_width,
+        decay=options.code_decay,
+        commitment=options.commitment,
+        restart=options.restart_codes,
+        dtype=encoder.dtype,
+    )
+
+
+def latent_width(config: Config) -> int:
+    """Return the width of z: of the encoder, or of its codes."""
+    return config.model.code_width if config.model.num_codes else config.model.width
 
 
 def num_latents(config: Config) -> int:
@@ -56,7 +71,23 @@ def num_latents(config: Config) -> int:
 def loss_sizes(config: Config) -> tuple[int, int, int]:
     """Return the latents of a window, their width, and the offsets of all directions together."""
     number = config.model.num_offsets * len(name_directions(config))
-    return num_latents(config), config.model.width, number
+    return num_latents(config), latent_width(config), number
+
+
+def choose_offsets(config: Config) -> tuple[int, ...]:
+    """Return the offset of each prediction; aligned ones have that of their last even share.
+
+    What the strict bound asks of a prediction is a fixed offset. Where K predictions are aligned to
+    F latents, it is where the k-th ends if each takes as many.
+
+    >>> from configs import audio
+    >>> config = audio.get_config()
+    >>> config.model.num_offsets, config.loss.align_to = 3, 8
+    >>> choose_offsets(config)
+    (3, 6, 8)
+    """
+    num, num_frames = config.model.num_offsets, config.loss.align_to or config.model.num_offsets
+    return tuple(-(-k * num_frames // num) for k in range(1, num + 1))
 
 
 def check_model(config: Config) -> None:

@@ -20,6 +20,7 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.types import UserError
 from experiments.audio.abx import abx_questions
 from experiments.audio.boundaries import boundary_questions
+from experiments.audio.codes import code_questions
 from experiments.audio.data import AudioData, first_minutes, frame_samples
 from experiments.audio.frames import phone_questions, speaker_questions
 from experiments.audio.question import TRAINED, Asked, Feature, Question
@@ -34,6 +35,7 @@ TASKS: dict[str, Callable[[Config, AudioData], list[Question]]] = {
     "ctc": recognition_questions,
     "abx": abx_questions,
     "boundaries": boundary_questions,
+    "codes": code_questions,
 }
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
@@ -55,6 +57,13 @@ def check_options(config: Config) -> None:
         )
     if "ctc" in options.tasks and not options.ctc_minutes:
         raise UserError("probe.ctc_minutes is empty: name minutes of labels, or 0 for all")
+    if "codes" in options.tasks and not config.model.num_codes:
+        raise UserError(
+            "probe.tasks asks for codes, and the latents are not quantised: set model.num_codes, "
+            "or take codes out of probe.tasks"
+        )
+    if "codes" in options.tasks and not {"z", "random z"} & {*options.features}:
+        raise UserError("codes are of z: add z to probe.features, or take codes out of probe.tasks")
     if options.tasks and config.model.padding == "valid":
         raise UserError(
             "model.padding is valid, which gives fewer latents than there are labels: probe with "

@@ -8,7 +8,8 @@ times_seconds.features), .arrow (a row a file), or a folder
 frames' distance and the middle of the first). Recordings are of any length, rate and number of
 channels. --workdir can also be a folder that was exported. --features is c or z, or any layer
 before: z1, z2, ... of the encoder (z1 of audio has a frame each 5 samples), c1, ... of the context;
-of a ResNet a stage counts as a layer.
+of a ResNet a stage counts as a layer. --features codes are the numbers of the codes that quantised
+latents are, a column of them for each file.
 """
 
 import pathlib
@@ -46,11 +47,16 @@ def run(
     root = pathlib.Path(source).expanduser()
     cluster.start(device)
     pretrained = read_model(pathlib.Path(workdir).expanduser(), step)
-    module, variables = models.end_at(pretrained.module, pretrained.variables, features)
+    find_codes = code_finder(pretrained) if features == "codes" else None
+    layer = "z" if find_codes else features
+    module, variables = models.end_at(pretrained.module, pretrained.variables, layer)
     pretrained = pretrained._replace(module=module, variables=variables)
     embed_files = check_input(pretrained, workdir).embed_files
     skipped: list[tuple[str, str]] = []
-    embedding = embed_files(pretrained, root, features.startswith("c"), skipped)
+    embedding = embed_files(pretrained, root, layer.startswith("c"), skipped)
+    if find_codes:
+        found = ((name, find_codes(z), amount) for name, z, amount in embedding.features)
+        embedding = embedding._replace(features=found)
     with open_output(output, embedding.frame_seconds) as write:
         write_all(embedding, write, skipped, root, print)
     print(f"features: {output}")
@@ -67,6 +73,21 @@ def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
         return models.load_pretrained(folder)
     pretrained = take_model(folder, step)
     return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
+
+
+def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
+    """Return the function from quantised latents (t, d) to the numbers of their codes (t, 1).
+
+    Raises:
+        UserError: the model's latents are not quantised.
+    """
+    encoder = getattr(pretrained.module, "encoder", None)
+    if not isinstance(encoder, models.QuantizedEncoder):
+        raise UserError(
+            "this model's latents are not quantised: choose other --features than codes"
+        )
+    own = models.part_of(pretrained.variables, "encoder")
+    return lambda z: np.asarray(encoder.find_codes(own, jnp.asarray(z)))[:, None]
 
 
 def check_input(pretrained: models.Pretrained, workdir: str) -> Modality:
@@ -120,7 +141,7 @@ if __name__ == "__main__":
     INPUT = flags.DEFINE_string("input", None, "Folder of files, at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
     LAYER = flags.DEFINE_string(
-        "features", "c", "c, the contexts; z, the latents; or a layer, such as z2."
+        "features", "c", "c, the contexts; z, the latents; a layer, such as z2; or codes."
     )
     STEP = cli.define_step()
     cli.run(

@@ -164,6 +164,44 @@ def test_a_layer_of_each_file_with_the_times_of_its_own_frames(
         np.testing.assert_allclose(made[name], y[0, :frames], rtol=1e-5, atol=3e-6)
 
 
+def quantized(width, padding):
+    return models.QuantizedEncoder(models.LogMelEncoder(6, padding=padding), 9, width)
+
+
+def test_codes_of_each_file_are_those_of_its_latents(
+    recordings, tmp_path, small_chunks, monkeypatch
+):
+    """Numbers of the vectors that z are, of recordings whole and in chunks."""
+    monkeypatch.setattr(embed.cluster, "start", lambda device: None)
+    pretrained = audio_model("same", encoder=quantized)
+    inner = pretrained.variables["params"]["encoder"]["encoder"]
+    plain = pretrained.module.encoder.encoder.apply(
+        {"params": jax.tree.map(jax.numpy.asarray, inner)},
+        jax.random.normal(jax.random.key(0), (1, 9 * 160)) / 20,
+    )
+    dense = pretrained.variables["params"]["encoder"]["project"]
+    own = {"counts": np.ones(9, "f"), "sums": plain[0] @ dense["kernel"] + dense["bias"]}
+    pretrained.variables["codebook"]["encoder"].update(own)
+    models.save(tmp_path / "model", pretrained)
+    for what in ("codes", "z"):
+        output = tmp_path / f"{what}.npz"
+        embed.run(str(tmp_path / "model"), str(recordings), str(output), what)
+    codes, z = (np.load(tmp_path / f"{what}.npz") for what in ("codes", "z"))
+    vectors = np.asarray(pretrained.variables["codebook"]["encoder"]["sums"])
+    assert set(codes) == set(z)
+    for name in set(z) - {"times_seconds"}:
+        assert codes[name].shape == (len(z[name]), 1)
+        np.testing.assert_allclose(vectors[codes[name][:, 0].astype(int)], z[name], rtol=1e-4)
+    assert len(np.unique(np.concatenate([codes[name] for name in LENGTHS]))) > 1
+
+
+def test_a_model_without_codes_has_none_to_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(embed.cluster, "start", lambda device: None)
+    models.save(tmp_path, audio_model())
+    with pytest.raises(UserError, match="latents are not quantised"):
+        embed.run(str(tmp_path), "in", "out.npz", "codes")
+
+
 def test_the_layers_of_a_model_are_named_where_one_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(embed.cluster, "start", lambda device: None)
     models.save(tmp_path, audio_model(context=models.GRU(6, 2)))

@@ -776,6 +776,8 @@ TABLES["audio"] = {
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
     "negatives.overlap": Case(True, problem_of_clips(lambda p: p.objective.apart), None),
+    "loss.align_to": Case(3, learning),
+    "loss.align_by": Case("best", learning, beside={"loss.align_to": 4}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),

@@ -87,12 +87,24 @@ def computes_in_bfloat16(look):
     return all("bf16" in line.split("=")[0] for line in lines)
 
 
+CODES = {"num_codes": 32}
 #: Key -> (value, what is so of the model with it, and is not without).
 AUDIO = {
     "encoder": ("log_mel", lambda look: " fft[" in look.gradient),
     "width": (64, lambda look: look.first.z.shape[-1] == look.first.predictions.shape[-1] == 64),
     "norm": ("layer", lambda look: len(look.norms) == 10),
     "padding": ("valid", lambda look: look.first.z.shape[1] == 126),
+    "num_codes": (
+        32,
+        lambda look: (
+            look.variables.get("codebook", {}) != {}
+            and look.variables["codebook"]["encoder"]["sums"].shape == (32, 64)
+        ),
+    ),
+    "code_width": (16, lambda look: look.first.predictions.shape[-1] == 16, CODES),
+    "code_decay": (0.5, lambda look: look.module.encoder.decay == 0.5, CODES),
+    "commitment": (0.5, lambda look: look.module.encoder.commitment == 0.5, CODES),
+    "restart_codes": (True, lambda look: look.module.encoder.restart, CODES),
     "context": ("transformer", lambda look: "attention0" in look.params["context"]),
     "context_width": (64, lambda look: look.first.c.shape[-1] == 64),
     "context_layers": (2, lambda look: "recurrent1" in look.params["context"]),

@@ -9,7 +9,7 @@ import pytest
 
 from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.train import make_mesh, open_checkpoints, put_batch
+from cpc.train import make_mesh, open_checkpoints, put_batch, replicate
 from cpc.types import UserError
 from experiments import objective, training
 from experiments.sequences import check_negatives
@@ -198,7 +198,121 @@ def test_every_predictor_gets_gradient(made):
     assert state.metrics["offsets"].loss.shape == (3,)
 
 
-@pytest.mark.parametrize("options", [{}, {"negatives__shards": 8}, {"model__norm": "batch"}])
+ALIGNED = {"loss__align_to": 6}
+
+
+def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound(made):
+    """The loss of the evaluation adds up over predictions, which share 6 frames."""
+    config = make_config(**ALIGNED, loss__align_by="best", negatives__num_sampled=5)
+    state, problem, mesh = train(config, made)
+    record = training.make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
+    test, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    for one in (record, test):
+        assert one["offsets"] == [2, 4, 6]
+        assert one["has_bound"] is False
+        assert sum(one["frames_per_prediction"]) == pytest.approx(6, rel=1e-5)
+        assert sum(one["offset_loss"]) == pytest.approx(one["loss"], rel=1e-5)
+        np.testing.assert_allclose(one["n"], 6, rtol=1e-6)
+    assert strict["is_bound"]
+    assert len(record["strict_bound"]) == 3
+
+
+@pytest.mark.parametrize("options", [
+    {"negatives__temperature_rule": "learned", "loss__cosine": True},
+    {"negatives__temperature_rule": "entropy", "negatives__rule": "one_per_sequence"},
+    {"negatives__momentum": 0.9, "optim__accumulate": 2, "model__dtype": "bfloat16"},
+])  # fmt: skip
+def test_aligned_predictions_go_with_other_options(made, options):
+    (before, *_), (state, *_) = (
+        train(make_config(**ALIGNED, **options), made, steps=steps) for steps in (0, 2)
+    )
+    assert state.failure.tolist() == [-1, -1]
+    assert np.isfinite(state.metrics["loss"])
+    for name, start in before.params["objective"].items():
+        assert state.params["objective"][name] != start
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"loss__align_to": 2}, "there are 3 predictions"),
+    ({**ALIGNED, "loss__name": "sigmoid"}, "adds up log-probabilities"),
+    ({**ALIGNED, "negatives__queue": 8}, "set negatives.queue=0"),
+    ({"loss__align_to": 16}, "sequences of 16 latents"),
+])  # fmt: skip
+def test_an_alignment_that_cannot_be_is_one_sentence(made, options, words):
+    with pytest.raises(UserError, match=words):
+        train(make_config(**options), made, steps=1)
+
+
+QUANTIZED = {
+    "model__num_codes": 8, "model__code_width": 6, "model__restart_codes": True,
+    "model__code_decay": 0.5,
+}  # fmt: skip
+
+
+def test_penalties_are_added_to_the_loss_and_recorded(made):
+    """Beside the loss of the objective, which an evaluation has alone; so is the perplexity."""
+    config = make_config(**QUANTIZED, model__norm="batch")
+    state, problem, mesh = train(config, made, steps=1)
+    record = training.make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
+    assert record["commitment"] > 0
+    assert 1 < record["perplexity"] <= 8
+    own = sum(record["offset_loss"]) + record["commitment"]
+    assert record["loss"] == pytest.approx(own, rel=1e-5)
+    before = jax.tree.map(np.array, state.extra)
+    test, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    assert test["loss"] == pytest.approx(sum(test["offset_loss"]))
+    assert np.isfinite(strict["nats"])
+    jax.tree.map(np.testing.assert_array_equal, state.extra, before)
+
+
+def test_the_penalty_reaches_the_parameters(made):
+    """Its gradient is the whole difference between two weights of it."""
+    found = []
+    for weight in (0.0, 1.0):
+        config = make_config(**QUANTIZED, model__commitment=weight)
+        problem = problem_of(config, made)
+        state, _, _ = training.make_step(config, problem, make_mesh(1))
+        batch = jax.tree.map(jnp.asarray, problem.draw(0))
+        differentiate = jax.jit(jax.grad(training.make_loss(problem), has_aux=True))
+        found.append(differentiate(state.params, state.extra, batch, jax.random.key(0))[0])
+
+    def penalty(params):
+        variables = {"params": params, **state.extra["model"]}
+        made_of = problem.prepare(batch, jax.random.key(0), True)
+        after = problem.model.apply(variables, made_of, True, jax.random.key(0))[1]
+        return after["penalties"]["encoder"]["commitment"]
+
+    want = jax.jit(jax.grad(penalty))(state.params["model"])
+    for a, b, c in zip(*map(jax.tree.leaves, (found[0]["model"], found[1]["model"], want)),
+                       strict=True):  # fmt: skip
+        np.testing.assert_allclose(b - a, c, rtol=1e-3, atol=1e-5)
+
+
+def test_codes_and_parts_of_a_batch_are_one_sentence(made):
+    with pytest.raises(UserError, match="leave the codes where they are"):
+        train(make_config(**QUANTIZED, optim__accumulate=2), made)
+
+
+def test_a_run_with_codes_stops_and_resumes_to_the_bit(made, tmp_path):
+    config = make_config(**QUANTIZED)
+    whole, problem, mesh = train(config, made, steps=4)
+    half, *_ = train(config, made, steps=2)
+    with open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(2, replicate(half, mesh), {})
+        checkpoints.wait()
+    state, step, _ = training.make_step(config, problem, mesh)
+    with open_checkpoints(tmp_path) as checkpoints:
+        state, _ = checkpoints.restore(state)
+    for i in (2, 3):
+        state = step(state, put_batch(problem.draw(i), mesh))
+    state = jax.device_get(state)
+    for a, b in ((state.params, whole.params), (state.extra, whole.extra)):
+        jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"negatives__shards": 8}, {"model__norm": "batch"}, ALIGNED, QUANTIZED
+])  # fmt: skip
 def test_devices_change_neither_losses_nor_gradients(made, options):
     """N, loss and the first update's size, on 1 and on 8 devices."""
     config = make_config(**options)
@@ -212,6 +326,8 @@ def test_devices_change_neither_losses_nor_gradients(made, options):
     moments = [state.opt_state[0].mu for state in (one, eight)]
     pairs = zip(*map(jax.tree.leaves, moments), strict=True)
     assert all(np.allclose(a, b, rtol=1e-3, atol=1e-7) for a, b in pairs)
+    kept = zip(*(jax.tree.leaves(state.extra) for state in (one, eight)), strict=True)
+    assert all(np.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in kept)
 
 
 def test_groups_are_devices_of_the_paper(made):

@@ -1,0 +1,256 @@
+"""Aligned CPC: K predictions of the next F >= K latents, matched to them in order.
+
+A prediction is of no fixed offset: whatever path through the frames fits is taken, so that what
+comes next is to be told and not when (Chorowski et al. 2021, "Aligned contrastive predictive
+coding"). A block of anchors is scored against all candidates once for each prediction, and the
+scores are read once for each frame, whose negatives the rule decides:
+
+    memory    some 6 arrays of K r n scores, of a block of r anchors and n candidates, and the
+              arrays of K F m costs
+    time      the 3 products a prediction of CPC, and 2 F exponentials a score for its 1
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.blocks import Plan, anchor_scores
+from cpc.losses.cpc_loss import OffsetSums, check_layout, flatten_latents, sum_sequences
+from cpc.losses.info_nce import info_nce
+from cpc.losses.masking import Number, check, read_mask
+from cpc.losses.monotone import path_cost, path_weights
+from cpc.losses.tiles import AnchorScores, Latents, block_size, find_negatives, find_positives
+from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
+
+
+class Aligned(NamedTuple):
+    """What is known of each anchor and prediction, (k, b, a); zero where not counted."""
+
+    counted: Float[Array, "..."]
+    """1 where all frames exist and have a negative."""
+    frames: Float[Array, "..."]
+    """Frames that the prediction is aligned to; over the predictions they add up to F."""
+    loss: Float[Array, "..."]
+    """Its part of the anchor's loss."""
+    n: Float[Array, "..."]
+    """Candidates, and what follows, are means over its frames."""
+    log_n: Float[Array, "..."]
+    top1: Float[Array, "..."]
+    pairwise: Float[Array, "..."]
+
+
+def acpc_loss(
+    outputs: CPCOutputs,
+    positions: AnyPosition,
+    rule: Rule,
+    *,
+    num_frames: int,
+    best: bool = False,
+    choose: NegativeSampler | None = None,
+    temperature: Number = 1.0,
+    rng: Array | None = None,
+    where: Bool[Array, "b t ..."] | None = None,
+    block: int | None = None,
+) -> tuple[Float[Array, ""], OffsetSums, Float[Array, " k"]]:
+    """Mean over anchors of K / F times the cost of the alignment of F frames to K predictions.
+
+    L = K / F mean_t C_t,  C_t = -log sum_paths prod_f p(z_(t+f) | path_f), or of the best path,
+
+    p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as InfoNCE has it; the candidates are
+    the frame itself and the negatives that the rule allows at offset f. With as many frames as
+    predictions it is `cpc_loss`. It bounds no information: the path is chosen by the frames that
+    it is to predict, so that at equal scores the sum's C is F log N - log binom(F - 1, K - 1).
+
+    Args:
+      outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d), in the order of what they are of.
+      positions: as those of `cpc_loss`.
+      rule: which candidates may be negatives; what of its `shard_size` saves work is saved.
+      num_frames: F. Anchors with fewer latents ahead count for nothing.
+      best: whether the best path counts alone, instead of all by their likelihood.
+      choose: picks from the allowed, for each frame and prediction by itself.
+      temperature: by which scores are divided.
+      rng: for `choose`.
+      where: latents that exist; padding is neither anchor, frame nor candidate.
+      block: anchors scored at a time, by default as many as keep K r n scores under 256 MB.
+
+    Returns:
+      The loss in nats; sums over anchors of each prediction; mean frames of each prediction.
+
+    Raises:
+      UserError: fewer frames than predictions; sequences of no more latents than frames; what
+        `cpc_loss` refuses.
+    """
+    z, _, predictions = outputs
+    num, width = predictions.shape[-2:]
+    if not num <= num_frames < z.shape[1]:
+        raise UserError(
+            f"{num} predictions are aligned to {num_frames} frames of sequences of {z.shape[1]} "
+            "latents: align them to as many frames or more, and fewer than there are latents"
+        )
+    check("temperature", temperature, above=0)
+    if block is not None:
+        check("block", block, least=1)
+    exists = read_mask("where", where, z.shape[:-1])
+    if where is not None:  # padding may hold anything, and 0 * NaN is NaN
+        z = jnp.where(where[..., None], z, 0.0)
+        predictions = jnp.where(where[..., None, None], predictions, 0.0)
+    anchors, b = flatten_latents(positions, exists), len(z)
+    plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
+    fits = check_layout(positions, where, z.shape[:-1], plan, False)
+    num_shards = plan.num_shards(b)
+
+    def split(x):  # (b, ...) -> (shards, b / shards, ...)
+        return x.reshape(num_shards, b // num_shards, *x.shape[1:])
+
+    queries = jnp.moveaxis(predictions, -2, 1).reshape(b, num, -1, width)
+    queries = jnp.moveaxis(split((queries / temperature).astype(z.dtype)), 2, 1)
+    if block is None:
+        n = anchors.exists.size // num_shards
+        block = block_size(num * n, num * n)
+    plan = plan._replace(block=max(1, block // num_shards))
+    rng = jax.random.key(0) if rng is None else rng
+    of_shard = functools.partial(summed_costs, rng=rng, plan=plan, best=best)
+    costs, found = jax.vmap(of_shard)(
+        queries, split(z.reshape(b, -1, width)), jax.tree.map(split, anchors)
+    )
+    found = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(num, b, -1), found)
+    sums = sum_sequences(found.counted, *found[2:])
+    scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
+    total = scale * costs.sum()
+    frames = found.frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
+    return total if fits is True else jnp.where(fits, total, jnp.nan), sums, frames
+
+
+def summed_costs(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "b a d"],
+    latents: Latents,
+    rng: Array,
+    plan: Plan,
+    best: bool,
+) -> tuple[Float[Array, ""], Aligned]:
+    """Return the sum of the anchors' costs, and what is known of each (no gradient).
+
+    Every latent (b, a) is an anchor and a candidate.
+    """
+    candidates = jax.tree.map(jnp.ravel, latents)
+    return _summed_costs(
+        queries, keys.reshape(-1, keys.shape[-1]), latents, candidates, rng, plan, best
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _summed_costs(queries, keys, anchors, candidates, rng, plan, best):
+    found = _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients=False)
+    return found[:2]
+
+
+def _forward(queries, keys, anchors, candidates, rng, plan, best):
+    cost, found, *gradients = _all_blocks(
+        queries, keys, anchors, candidates, rng, plan, best, gradients=True
+    )
+    return (cost, found), gradients
+
+
+def _backward(plan, best, gradients, cotangents):
+    dqueries, dkeys = ((cotangents[0] * x).astype(x.dtype) for x in gradients)
+    return dqueries, dkeys, None, None, None
+
+
+_summed_costs.defvjp(_forward, _backward)
+
+
+def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
+    """The sum of costs, `Aligned` of each anchor, and the derivatives of the sum."""
+    _, b, a, _ = queries.shape
+    # Blocks are cut along the latents of a sequence, not along b, which devices share.
+    size = min(a, max(1, plan.block // b))
+    num_blocks = -(-a // size)
+
+    def cut(x, axis, fill=0):  # (..., a, ...) -> (blocks, ..., size, ...)
+        pads = [(0, 0)] * x.ndim
+        pads[axis] = (0, num_blocks * size - a)
+        x = jnp.pad(x, pads, constant_values=fill)
+        return jnp.moveaxis(
+            x.reshape(*x.shape[:axis], num_blocks, size, *x.shape[axis + 1 :]), axis, 0
+        )
+
+    def one_block(dkeys, inputs):
+        index, q, here = inputs
+        key = jax.random.fold_in(rng, index)
+
+        def cost_of(q, keys):
+            return _align_block(q, keys, here, candidates, key, plan, best)
+
+        if not gradients:
+            cost, found = cost_of(q, keys)
+            return None, (cost, found, None)
+        (cost, found), (dq, more) = jax.value_and_grad(cost_of, (0, 1), has_aux=True)(q, keys)
+        return dkeys + more.astype(jnp.float32), (cost, found, dq)
+
+    positions = jax.tree.map(lambda p: cut(p, 1, -1), anchors.positions)
+    blocks = Latents(positions, cut(anchors.exists, 1, False))
+    zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
+    inputs = (jnp.arange(num_blocks), cut(queries, 2), blocks)
+    dkeys, (costs, found, dqueries) = jax.lax.scan(one_block, zero, inputs)
+
+    def join(x):  # (blocks, k, b, size, ...) -> (k, b, a, ...)
+        x = jnp.moveaxis(x, 0, 2)
+        return x.reshape(*x.shape[:2], -1, *x.shape[4:])[:, :, :a]
+
+    found, dqueries = jax.tree.map(join, (found, dqueries))
+    return costs.sum(), found, dqueries, None if dkeys is None else dkeys.astype(keys.dtype)
+
+
+def _align_block(q, keys, anchors, candidates, rng, plan, best):
+    """The sum of costs of some anchors (b, a) with queries (k, b, a, d), and `Aligned` of each."""
+    k, b, a, d = q.shape
+    num_frames, rows = len(plan.offsets), jax.tree.map(jnp.ravel, anchors)
+    scores = jnp.matmul(q.reshape(-1, d), keys.T, preferred_element_type=jnp.float32)
+    scores = scores.reshape(k, b * a, -1)
+
+    @jax.checkpoint  # the exponentials of one frame are in memory at a time
+    def one_frame(f):
+        is_frame = find_positives(rows, candidates, f)
+        allowed = find_negatives(rows, candidates, plan.rule, f) & ~is_frame
+        where = jnp.broadcast_to(allowed & is_frame.any(-1, keepdims=True), scores.shape)
+        positive = jnp.where(is_frame, scores, 0.0).sum(-1).ravel()
+        negatives, where = (x.reshape(-1, x.shape[-1]) for x in (scores, where))
+        if plan.choose is not None:
+            negatives, where = plan.choose(jax.random.fold_in(rng, f), positive, negatives, where)
+        loss = info_nce(positive, negatives, where)
+        return anchor_scores(loss, positive, negatives, where)
+
+    frames: AnchorScores = jax.lax.map(one_frame, jnp.array(plan.offsets))
+    frames = jax.tree.map(lambda x: jnp.moveaxis(x.reshape(num_frames, k, -1), -1, 0), frames)
+    costs, counted = frames.loss, (frames.counted > 0).all((1, 2))  # (m, f, k), (m,)
+    cost = jnp.where(counted, path_cost(costs, best), 0.0)
+    found = _describe_anchors(jax.lax.stop_gradient((frames, cost)), counted, best)
+    return cost.sum(), jax.tree.map(lambda x: x.T.reshape(k, b, a), found)
+
+
+def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
+    """`Aligned` of anchors (m, k), from the scores of each frame and prediction (m, f, k)."""
+    (frames, cost), (_, num_frames, k) = given, given[0].loss.shape
+    weights = path_weights(frames.loss, best) * counted[:, None, None]
+    number = weights.sum(1)
+    own = (weights * frames.loss).sum(1)
+    # The cost of all paths is below the mean of theirs; the difference is shared alike.
+    loss = k / num_frames * (own + (cost - own.sum(-1))[:, None] / k)
+
+    def mean(x):
+        return (weights * x).sum(1) / jnp.maximum(number, 1.0)
+
+    n = 1 + frames.num_negatives
+    return Aligned(
+        counted=jnp.broadcast_to(counted[:, None], number.shape).astype(jnp.float32),
+        frames=number,
+        loss=loss,
+        n=mean(n),
+        log_n=mean(jnp.log(n)),
+        top1=mean(frames.rank == 0),
+        pairwise=mean(frames.wins / jnp.maximum(frames.num_negatives, 1.0)),
+    )
