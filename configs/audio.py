@@ -67,6 +67,19 @@ KEYS = {
             "of the latents ahead, from c: the paper's W_k, or W_k of a layer that they share",
             words=("linear", "hidden", "transformer"),
         ),
+        "directions": Key(
+            ("forward",),
+            "of time, each with a context and predictor of its own; forward,backward: c of both "
+            "side by side, twice as wide",
+            words=("forward", "backward"),
+        ),
+        "modules": Key(
+            1,
+            "that each have a loss of their own and give no gradient to those below; 1: the "
+            "network as a whole; 6: each of five layers and the context",
+            low=1,
+            high=MOST_LAYERS,
+        ),
         "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },

@@ -24,6 +24,7 @@ from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.models.stream import stream_contexts, stream_latents
+from cpc.models.time_frames import TIME_DIRECTIONS, module_ends, reverse_time
 
 #: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
 #: padding, dtype and remat by name.
@@ -53,6 +54,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "PREDICTORS",
+    "TIME_DIRECTIONS",
     "WEIGHTS",
     "Baseline",
     "CausalConv",
@@ -86,8 +88,10 @@ __all__ = [
     "load_cpc_audio",
     "load_pretrained",
     "make_model",
+    "module_ends",
     "patch_grid",
     "resnet_stages",
+    "reverse_time",
     "save",
     "stream_contexts",
     "stream_latents",

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from cpc.models.cpc import CPC
 from cpc.models.layers import part_of
-from cpc.types import PyTree
+from cpc.types import PyTree, UserError
 
 
 def stream_latents(
@@ -47,7 +47,16 @@ def _encode(encoder, variables, x, skip, num_frames):
 def stream_contexts(
     module: CPC, variables: PyTree, latents: Iterator[Float[Array, "1 t d"]]
 ) -> Iterator[Float[Array, "1 t h"]]:
-    """Yield the contexts of latents that come in chunks."""
+    """Yield the contexts of latents that come in chunks.
+
+    Raises:
+      UserError: contexts that see latents after them.
+    """
+    if module.is_bidirectional:
+        raise UserError(
+            "contexts of both directions see a recording to its end, and cannot be made a chunk at "
+            "a time: cut it into shorter ones, or embed its latents, z"
+        )
     own, state = part_of(variables, "context"), None
     for z in latents:
         c, state = _advance(module.context, own, z, state)

@@ -97,6 +97,8 @@ AUDIO = {
     "context_width": (64, lambda look: look.first.c.shape[-1] == 64),
     "context_layers": (2, lambda look: "recurrent1" in look.params["context"]),
     "predictor": ("hidden", lambda look: "hidden" in look.params["predictor"]),
+    "directions": (("forward", "backward"), lambda look: "context_backward" in look.params),
+    "modules": (3, lambda look: {"predictor_of_1", "predictor_of_2"} < {*look.params}),
     "num_offsets": (3, lambda look: look.first.predictions.shape[2] == 3),
     "remat": (True, lambda look: "checkpoint" in look.gradient or "remat" in look.gradient),
     "dtype": ("bfloat16", computes_in_bfloat16),
@@ -178,10 +180,11 @@ def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("encoder", "mel"), ("context", "rnn"), ("dtype", "float16"), ("norm", "no"), ("padding", "no")
+    ("encoder", "mel"), ("context", "rnn"), ("dtype", "float16"), ("norm", "no"), ("padding", "no"),
+    ("directions", ("down",)), ("directions", ("backward",)), ("modules", 7),
 ])  # fmt: skip
 def test_a_word_that_means_nothing_is_refused(key, value):
     config = audio_voices_paper.get_config()
     config.model[key] = value
-    with pytest.raises(UserError, match=value):
+    with pytest.raises(UserError, match=str(value if isinstance(value, str | int) else value[0])):
         check_run(MODALITIES["audio"], config)
