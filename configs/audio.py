@@ -59,13 +59,18 @@ KEYS = {
         "width": Key(128, "of z; the paper: 512", low=1, high=WIDEST),
         "norm": Key("none", "of the encoder", words=("none", "layer", "channel", "batch", "group")),
         "padding": Key("causal", "of the encoder", words=("causal", "same", "valid")),
-        "context": Key("gru", "the network of c", words=("gru", "lstm", "conv", "transformer")),
+        "context": Key(
+            "gru",
+            "the network of c; conv: dilated, to reach back by powers of 2",
+            words=("gru", "lstm", "conv", "conv_undilated", "transformer"),
+        ),
         "context_width": Key(256, "of c, as in the paper", low=1, high=WIDEST),
         "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
         "predictor": Key(
             "linear",
-            "of the latents ahead, from c: the paper's W_k, or W_k of a layer that they share",
-            words=("linear", "hidden", "transformer"),
+            "of the latents ahead, from c: the paper's W_k, those and a bias (affine), W_k of a layer "
+            "that they share, or of a Transformer layer each (transformers)",
+            words=("linear", "affine", "hidden", "transformer", "transformers"),
         ),
         "directions": Key(
             ("forward",),

@@ -1,5 +1,7 @@
 """Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three."""
 
+import functools
+
 from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC, Model, make_model
 from cpc.models.cpc_audio import load_cpc_audio
@@ -19,7 +21,12 @@ from cpc.models.load import (
 )
 from cpc.models.log_mel import LogMelEncoder
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
-from cpc.models.predictors import HiddenPredictor, LinearPredictor, TransformerPredictor
+from cpc.models.predictors import (
+    HiddenPredictor,
+    LinearPredictor,
+    TransformerPredictor,
+    TransformersPredictor,
+)
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
@@ -33,14 +40,16 @@ AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
 #: Predictors by the word that a config has for them. All take the number of offsets and a width.
 PREDICTORS = {
     "linear": LinearPredictor,
+    "affine": functools.partial(LinearPredictor, use_bias=True),
     "hidden": HiddenPredictor,
     "transformer": TransformerPredictor,
+    "transformers": TransformersPredictor,
 }
 
 #: All that the description of an exported model may name: it can call nothing else.
 DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), GRU, LSTM, CausalConv, CausalTransformer),
-    *PREDICTORS.values(),
+    *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
     *(QuickThoughts, SentenceEncoder),
 )
@@ -77,6 +86,7 @@ __all__ = [
     "SmallConvEncoder",
     "Stage",
     "TransformerPredictor",
+    "TransformersPredictor",
     "check_offsets",
     "embed_with",
     "end_at",

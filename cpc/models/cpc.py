@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from cpc.models.layers import part_of, with_part
-from cpc.models.time_frames import TIME_DIRECTIONS, reverse_time
+from cpc.models.time_frames import TIME_DIRECTIONS, check_cuts, reverse_time
 from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree, UserError
 
 
@@ -47,12 +47,8 @@ class CPC(nn.Module):
             raise UserError(
                 f"the directions are {list(self.directions)}: choose forward, or forward,backward"
             )
-        cuts = list(self.cuts)
-        if cuts and (cuts != sorted({*cuts}) or cuts[0] < 1 or cuts[-1] > self.encoder.num_layers):
-            raise UserError(
-                f"the modules end after the layers {cuts}: name some of 1 to "
-                f"{self.encoder.num_layers}, ascending"
-            )
+        if self.cuts:
+            check_cuts(self.cuts, self.encoder.num_layers)
 
     def setup(self):
         """Make what further directions and modules have of their own."""
@@ -112,7 +108,7 @@ class CPC(nn.Module):
         return self.context if direction == "forward" else self.context_backward
 
     def _to_frame(self, x, direction, num_samples, layers):
-        """What is of each latent after so many layers, as a direction passes it; its own inverse."""
+        """What is of latents after so many layers, in a direction's order; its own inverse."""
         if direction == "forward":
             return x
         if num_samples is None:

@@ -1,5 +1,6 @@
 """Frames in which a direction of time goes forward, and how an encoder is cut into modules."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -42,3 +43,16 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     size, rest = divmod(num_layers + 1, num_modules)
     sizes = [size + (number >= num_modules - rest) for number in range(num_modules)]
     return tuple(sum(sizes[: number + 1]) for number in range(num_modules - 1))
+
+
+def check_cuts(cuts: Sequence[int], num_layers: int) -> None:
+    """Check that modules end after different layers of an encoder, in their order.
+
+    Raises:
+      UserError: they do not.
+    """
+    ends = list(cuts)
+    if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > num_layers:
+        raise UserError(
+            f"the modules end after the layers {ends}: name some of 1 to {num_layers}, ascending"
+        )

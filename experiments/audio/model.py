@@ -73,7 +73,8 @@ def split_directions(module: CPC, outputs: Any, batch: Batch) -> list[Direction]
             own = own.upto(module.cuts[number - 1], {})[0]
         length = one.z.shape[1]
         located = positions(batch, batch["speaker"], length)
-        start, count, exists = batch["sample"][:, None] * (stride // own.stride), length, None
+        start, exists = batch["sample"][:, None] * (stride // own.stride), None
+        count: Any = length
         if "num_samples" in batch:
             count = jnp.minimum(own.num_existing(batch["num_samples"]), length)[:, None]
             exists = located.time < count

@@ -80,7 +80,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
         begin = np.asarray(batch["sample"])[:, None] + stride * place
         if exists is not None:
             np.testing.assert_array_equal(exists, time < real[:, None])
-        flat = jax.tree.map(lambda p: jnp.broadcast_to(p, (4, length)).ravel(), where)
+        flat = jax.tree.map(lambda p: jnp.broadcast_to(p, (4, 10)).ravel(), where)
         anchors = jax.tree.map(lambda p: p[:, None], flat)
         found = np.asarray(apart(anchors, flat, 1)).reshape(4, length, 4, length)
         for one in range(2):  # the two windows that overlap

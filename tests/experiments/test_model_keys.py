@@ -118,6 +118,7 @@ IMAGE = {
     "context_layers": (2, lambda look: "enter2" not in look.params["contexts_down"]),
     "directions": (("right",), lambda look: {*look.params} == {
         "encoder", "contexts_right", "predictors_right"}),
+    "modules": (2, lambda look: "predictor_of_1_up" in look.params),
     "first_offset": (1, lambda look: image.choose_offsets(look.config) == (1, 2, 3)),
     "num_offsets": (1, lambda look: look.first.predictions.shape[3] == 1),
     "target_width": (16, lambda look: look.first.z.shape[-1] == 16),

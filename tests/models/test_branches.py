@@ -1,5 +1,8 @@
 """CPC in both directions of time, and in modules that no gradient passes."""
 
+import itertools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,14 +26,14 @@ from cpc.models import (
     stream_contexts,
 )
 from cpc.models.description import build, describe
-from cpc.types import UserError
+from cpc.types import CPCOutputs, UserError
 
 BOTH = {"directions": TIME_DIRECTIONS}
 GREEDY = {"cuts": (2, 5)}
 AUDIO = {"kind": "audio", "shape": [640], "sample_rate_hz": 16000, "rms": 0.05}
 
 
-def made(encoder=None, **options):
+def made(encoder=None, **options) -> tuple[Any, Any]:
     module = CPC(encoder or ConvEncoder(8), GRU(6), LinearPredictor(3, 8), **options)
     return module, random_variables(module, jnp.zeros((1, 1600)))
 
@@ -112,7 +115,7 @@ def layers_of(module):
     """Names of the parts of each module's own, from the first: layers, context and predictors."""
     bounds = [0, *module.cuts, module.encoder.num_layers]
     parts = []
-    for n, (start, stop) in enumerate(zip(bounds, bounds[1:], strict=False), start=1):
+    for n, (start, stop) in enumerate(itertools.pairwise(bounds), start=1):
         is_last = n == len(module.cuts) + 1
         own = {"context", "predictor"} if is_last else {f"predictor_of_{n}"}
         parts.append((own, range(start, stop)))
@@ -165,8 +168,8 @@ def test_gradients_within_a_module_are_those_of_the_module_alone():
             return parts | ({"context": params["context"]} if n == 3 else {})
 
         def loss(own, alone=alone, given=given):
-            outputs = alone.apply({"params": own}, given)
-            return energy(jax.tree.map(lambda leaf: leaf[:, :20], outputs))
+            outputs: Any = alone.apply({"params": own}, given)
+            return energy(CPCOutputs(*(leaf[:, :20] for leaf in outputs)))
 
         wanted = jax.grad(loss)(pick(params))
         for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
@@ -246,5 +249,5 @@ def test_contexts_of_both_directions_do_not_stream():
 def test_mistakes_are_sentences(options, words):
     with pytest.raises(UserError, match=words):
         CPC(ConvEncoder(8), GRU(6), LinearPredictor(3, 8), **options)
-    with pytest.raises(UserError, match="model.modules is 7: an encoder of 5 layers"):
+    with pytest.raises(UserError, match="is 7: an encoder of 5 layers"):
         module_ends(5, 7)
