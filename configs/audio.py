@@ -68,8 +68,8 @@ KEYS = {
         "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
         "predictor": Key(
             "linear",
-            "of the latents ahead, from c: the paper's W_k, those and a bias (affine), W_k of a layer "
-            "that they share, or of a Transformer layer each (transformers)",
+            "of the latents ahead, from c: the paper's W_k, those and a bias (affine), W_k of a "
+            "layer that they share, or of a Transformer layer each (transformers)",
             words=("linear", "affine", "hidden", "transformer", "transformers"),
         ),
         "directions": Key(
