@@ -70,13 +70,31 @@ KEYS = {
             0.25, "weight of the squares by which latents differ from their codes", low=0, high=1
         ),
         "restart_codes": Key(False, "whether codes that are hardly used begin anew at latents"),
-        "context": Key("gru", "the network of c", words=("gru", "lstm", "conv", "transformer")),
+        "context": Key(
+            "gru",
+            "the network of c; conv: dilated, to reach back by powers of 2",
+            words=("gru", "lstm", "conv", "conv_undilated", "transformer"),
+        ),
         "context_width": Key(256, "of c, as in the paper", low=1, high=WIDEST),
         "context_layers": Key(1, "of the context network", low=1, high=MOST_LAYERS),
         "predictor": Key(
             "linear",
-            "of the latents ahead, from c: the paper's W_k, or W_k of a layer that they share",
-            words=("linear", "hidden", "transformer"),
+            "of the latents ahead, from c: the paper's W_k, those and a bias (affine), W_k of a "
+            "layer that they share, or of a Transformer layer each (transformers)",
+            words=("linear", "affine", "hidden", "transformer", "transformers"),
+        ),
+        "directions": Key(
+            ("forward",),
+            "of time, each with a context and predictor of its own; forward,backward: c of both "
+            "side by side, twice as wide",
+            words=("forward", "backward"),
+        ),
+        "modules": Key(
+            1,
+            "that each have a loss of their own and give no gradient to those below; 1: the "
+            "network as a whole; 6: each of five layers and the context",
+            low=1,
+            high=MOST_LAYERS,
         ),
         "segment_threshold": Key(
             0.0,

@@ -69,6 +69,13 @@ KEYS = {
             "knows nothing of the rows below it, and its probe loses 2 points (docs/images.md)",
             words=("down", "up", "right", "left"),
         ),
+        "modules": Key(
+            1,
+            "that each have a loss of their own and give no gradient to those below: of stages or "
+            "convolutions, the contexts one more; 1: the network as a whole",
+            low=1,
+            high=MOST_LAYERS,
+        ),
         "first_offset": Key(
             0, "0: the first at which target and context share no pixel", low=0
         ),

@@ -137,8 +137,8 @@ def build_objective(
         if config.loss.learn_bias:
             params["bias"] = jnp.asarray(config.loss.bias, jnp.float32)
         if options.queue:
-            width = directions[0][0].z.shape[-1]
-            state["queues"] = tuple(negatives.make_queue(options.queue, width) for _ in directions)
+            widths = [one[0].z.shape[-1] for one in directions]
+            state["queues"] = tuple(negatives.make_queue(options.queue, d) for d in widths)
             state["step"] = jnp.zeros((), jnp.int32)
         return params, state
 

@@ -1,5 +1,6 @@
 """What kinds of data have in common whose latents follow each other in time."""
 
+import functools
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +11,13 @@ from cpc.types import Batch, Position, UserError
 from experiments.command.config import Config
 from experiments.objective import build_rule
 
-CONTEXTS = {"gru": GRU, "lstm": LSTM, "conv": CausalConv, "transformer": CausalTransformer}
+CONTEXTS = {
+    "gru": GRU,
+    "lstm": LSTM,
+    "conv": CausalConv,
+    "conv_undilated": functools.partial(CausalConv, dilated=False),
+    "transformer": CausalTransformer,
+}
 
 
 def positions(batch: Batch, group: Any, length: int) -> Position:

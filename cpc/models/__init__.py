@@ -1,5 +1,7 @@
 """Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three."""
 
+import functools
+
 from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC, Model, make_model
 from cpc.models.cpc_audio import load_cpc_audio
@@ -19,13 +21,19 @@ from cpc.models.load import (
 )
 from cpc.models.log_mel import LogMelEncoder
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
-from cpc.models.predictors import HiddenPredictor, LinearPredictor, TransformerPredictor
+from cpc.models.predictors import (
+    HiddenPredictor,
+    LinearPredictor,
+    TransformerPredictor,
+    TransformersPredictor,
+)
 from cpc.models.quantized import QuantizedEncoder
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.segmental import SegmentalCPC, boundaries, segment_means
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.models.stream import stream_contexts, stream_latents
+from cpc.models.time_frames import TIME_DIRECTIONS, module_ends, reverse_time
 
 #: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
 #: padding, dtype and remat by name.
@@ -34,14 +42,16 @@ AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
 #: Predictors by the word that a config has for them. All take the number of offsets and a width.
 PREDICTORS = {
     "linear": LinearPredictor,
+    "affine": functools.partial(LinearPredictor, use_bias=True),
     "hidden": HiddenPredictor,
     "transformer": TransformerPredictor,
+    "transformers": TransformersPredictor,
 }
 
 #: All that the description of an exported model may name: it can call nothing else.
 DESCRIBED = (
     *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
-    *PREDICTORS.values(),
+    *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
     *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
     *(QuickThoughts, SentenceEncoder, SegmentalCPC),
 )
@@ -55,6 +65,7 @@ __all__ = [
     "GRU",
     "LSTM",
     "PREDICTORS",
+    "TIME_DIRECTIONS",
     "WEIGHTS",
     "Baseline",
     "CausalConv",
@@ -79,6 +90,7 @@ __all__ = [
     "SmallConvEncoder",
     "Stage",
     "TransformerPredictor",
+    "TransformersPredictor",
     "boundaries",
     "check_offsets",
     "embed_with",
@@ -91,9 +103,11 @@ __all__ = [
     "load_cpc_audio",
     "load_pretrained",
     "make_model",
+    "module_ends",
     "part_of",
     "patch_grid",
     "resnet_stages",
+    "reverse_time",
     "save",
     "segment_means",
     "stream_contexts",

@@ -116,21 +116,27 @@ class LSTM(nn.Module):
 
 
 class CausalConv(nn.Module):
-    """Residual causal convolutions: layer i looks back (kernel - 1) * 2^i latents more."""
+    """Residual causal convolutions: layer i looks back (kernel - 1) * 2^i latents more.
+
+    Not `dilated`, each looks back kernel - 1 more, as those of wav2vec (Schneider et al. 2019). The
+    norm is of a latent's channels; that of wav2vec goes over time, and tells contexts what follows.
+    """
 
     width: int = 256
     num_layers: int = 4
     kernel: int = 3
     dtype: DTypeLike = jnp.float32
+    dilated: bool = True
 
     @property
     def reach(self) -> int:
         """Number of latents before its own that a context depends on.
 
-        >>> CausalConv(num_layers=2).reach
-        6
+        >>> CausalConv(num_layers=2).reach, CausalConv(num_layers=9, dilated=False).reach
+        (6, 18)
         """
-        return (self.kernel - 1) * (2**self.num_layers - 1)
+        back = 2**self.num_layers - 1 if self.dilated else self.num_layers
+        return (self.kernel - 1) * back
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["CausalConv", PyTree]:
@@ -152,7 +158,7 @@ class CausalConv(nn.Module):
             y = Conv(
                 self.width,
                 (self.kernel,),
-                kernel_dilation=2**i,
+                kernel_dilation=2**i if self.dilated else 1,
                 padding="CAUSAL",
                 dtype=self.dtype,
                 name=f"conv{i}",

@@ -1,6 +1,6 @@
 """CPC composes an encoder, a context and a predictor, and hides flax from everything else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num
 
 from cpc.models.layers import part_of, with_part
-from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree
+from cpc.models.time_frames import TIME_DIRECTIONS, check_cuts, reverse_time
+from cpc.types import ArrayLike, Batch, CPCOutputs, PyTree, UserError
 
 
 class CPC(nn.Module):
@@ -18,21 +19,103 @@ class CPC(nn.Module):
     The input is a waveform (b, s), a signal of several channels (b, s, channels), or the words of
     sentences (b, t, w). Where rows of a signal have `num_samples` real samples each, what follows
     is taken for zeros, whatever it is.
+
+    Two directions (Kawakami et al. 2020) have a context and a predictor each, over one encoder; the
+    backward one sees latents in its own frame, reversed in time, what exists of a row first.
+
+    `cuts` make gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"): no gradient passes
+    what follows so many layers of the encoder, and each module that ends there predicts its own
+    latents, at its own stride, from these latents in place of contexts, the first as many of them
+    as the last module has.
+
+    Raises:
+      UserError: other directions than forward, and backward after it; cuts that do not ascend or
+        that the encoder has no layers for.
     """
 
     encoder: nn.Module
     context: nn.Module
     predictor: nn.Module
+    directions: Sequence[str] = ("forward",)
+    cuts: Sequence[int] = ()
+    """Layers of the encoder after which a module ends."""
+
+    def __post_init__(self):
+        """Reject directions and cuts that there are not."""
+        super().__post_init__()
+        if tuple(self.directions) not in (TIME_DIRECTIONS[:1], TIME_DIRECTIONS):
+            raise UserError(
+                f"the directions are {list(self.directions)}: choose forward, or forward,backward"
+            )
+        if self.cuts:
+            check_cuts(self.cuts, self.encoder.num_layers)
+
+    def setup(self):
+        """Make what further directions and modules have of their own."""
+        branches = self.branches[len(self.directions) :]
+        self.further = [self.predictor.copy(name=_name(*branch)) for branch in branches]
+        if self.is_bidirectional:
+            self.context_backward = self.context.copy(name="context_backward")
+            self.predictor_backward = self.predictor.copy(name="predictor_backward")
+
+    @property
+    def branches(self) -> list[tuple[int, str]]:
+        """What has a loss, as (module, direction), from the last module down to the first, 1.
+
+        >>> from cpc.models import GRU, ConvEncoder, LinearPredictor
+        >>> CPC(ConvEncoder(), GRU(), LinearPredictor(12, 512), cuts=(3, 5)).branches
+        [(3, 'forward'), (2, 'forward'), (1, 'forward')]
+        """
+        modules = range(len(self.cuts) + 1, 0, -1)
+        return [(module, direction) for module in modules for direction in self.directions]
 
     def __call__(
         self,
         x: Num[Array, "b s *channels"],
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
-    ) -> CPCOutputs:
-        """Return the latents, contexts and predictions of a batch."""
-        z, c = self.embed(x, train, num_samples)
-        return CPCOutputs(z, c, self.predictor(c))
+    ) -> CPCOutputs | tuple[CPCOutputs, ...]:
+        """Return the latents, contexts and predictions of a batch.
+
+        Of several `branches` a tuple, in their order, each in the frame of its direction.
+        """
+        if len(self.branches) == 1:
+            z, c = self.embed(x, train, num_samples)
+            return CPCOutputs(z, c, self.predictor(c))
+        *earlier, last = self._ends(x, train, num_samples)
+        outputs = []
+        for direction in self.directions:
+            z = self._to_frame(last, direction, num_samples, None)
+            c = self._contexts(direction)(z)
+            predictor = self.predictor if direction == "forward" else self.predictor_backward
+            outputs.append(CPCOutputs(z, c, predictor(c)))
+        for (module, direction), predictor in zip(
+            self.branches[len(self.directions) :], self.further, strict=True
+        ):
+            z = earlier[module - 1][:, : last.shape[1]]
+            z = self._to_frame(z, direction, num_samples, self.cuts[module - 1])
+            outputs.append(CPCOutputs(z, z, predictor(z)))
+        return tuple(outputs)
+
+    def _ends(self, x, train, num_samples):
+        """Latents at the end of each module of the encoder, the last its own."""
+        if not self.cuts:
+            return [self.encode(x, train, num_samples)]
+        x = _without_padding(x, num_samples)
+        return self.encoder.through(x, train, num_samples, tuple(self.cuts))
+
+    def _contexts(self, direction):
+        return self.context if direction == "forward" else self.context_backward
+
+    def _to_frame(self, x, direction, num_samples, layers):
+        """What is of latents after so many layers, in a direction's order; its own inverse."""
+        if direction == "forward":
+            return x
+        if num_samples is None:
+            return x[:, ::-1]
+        whole = self.encoder.clone(parent=None)
+        encoder = whole if layers is None else whole.upto(layers, {})[0]
+        return reverse_time(x, jnp.minimum(encoder.num_existing(num_samples), x.shape[1]))
 
     def embed(
         self,
@@ -40,9 +123,16 @@ class CPC(nn.Module):
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents and contexts, without predictions."""
+        """Return latents and contexts, without predictions; of both directions side by side."""
         z = self.encode(x, train, num_samples)
-        return z, self.context(z)
+        if not self.is_bidirectional:
+            return z, self.context(z)
+        contexts = [
+            self._to_frame(self._contexts(one)(self._to_frame(z, one, num_samples, None)),
+                           one, num_samples, None)
+            for one in self.directions
+        ]  # fmt: skip
+        return z, jnp.concatenate(contexts, axis=-1)
 
     def encode(
         self,
@@ -62,13 +152,32 @@ class CPC(nn.Module):
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["CPC", PyTree]:
         """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
         name = {"z": "encoder", "c": "context"}[part]
-        shorter, own = getattr(self, name).upto(number, part_of(variables, name))
-        return self.clone(**{name: shorter}), with_part(variables, name, own)
+        whole = getattr(self, name)
+        names = [name, "context_backward"] if part == "c" and self.is_bidirectional else [name]
+        for one in names:
+            _, own = whole.upto(number, part_of(variables, one))
+            variables = with_part(variables, one, own)
+        kept = tuple(cut for cut in self.cuts if part == "c" or cut < number)
+        return self.clone(**{name: whole.upto(number, {})[0]}, cuts=kept), variables
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether contexts see the latents after them, too."""
+        return len(self.directions) > 1
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
-        """Return the W_k among the model's parameters; None if predictions are not linear in c."""
+        """Return the W_k among the model's parameters; None if predictions are not linear in c.
+
+        None also if there are several predictors.
+        """
+        if len(self.branches) > 1:
+            return None
         return self.predictor.linear_maps(params["predictor"])
+
+
+def _name(module, direction):
+    return f"predictor_of_{module}" + ("_backward" if direction == "backward" else "")
 
 
 def encode_real(
@@ -77,9 +186,15 @@ def encode_real(
     """Return the latents of signals of so many real samples, None for all; the rest counts as 0."""
     if num_samples is None:
         return encoder(x, train)
+    return encoder(_without_padding(x, num_samples), train, num_samples)
+
+
+def _without_padding(x, num_samples):
+    """The signal, with zeros in place of what is not real."""
+    if num_samples is None:
+        return x
     is_real = jnp.arange(x.shape[1]) < num_samples[:, None]
-    x = jnp.where(is_real.reshape(*is_real.shape, *(1,) * (x.ndim - 2)), x, 0)
-    return encoder(x, train, num_samples)
+    return jnp.where(is_real.reshape(*is_real.shape, *(1,) * (x.ndim - 2)), x, 0)
 
 
 class Model(NamedTuple):
@@ -90,7 +205,7 @@ class Model(NamedTuple):
     apply: Callable[..., tuple[Any, PyTree]]
     """apply(variables, batch, train, rng) -> (outputs, new_state), new_state without params.
 
-    The outputs are CPCOutputs, for images a tuple of them, one for each direction."""
+    The outputs are CPCOutputs; of images, and of several directions or modules, a tuple of them."""
     embed: Callable[[PyTree, Array], tuple[Array, Array]]
     """embed(variables, x) -> (z, c), as in evaluation."""
     linear_maps: Callable[[PyTree], Array | None]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int
@@ -178,6 +179,19 @@ class ConvEncoder(nn.Module):
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Return the latents of signals."""
+        return self.through(x, train, num_samples)[-1]
+
+    def through(
+        self,
+        x: Float[Array, "b s *channels"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+        cuts: tuple[int, ...] = (),
+    ) -> list[Float[Array, "b _ d"]]:
+        """Return the latents after each of `cuts` layers, and the last; no gradient passes a cut.
+
+        Those after a cut are of shorter strides, `self.upto(cut, {})[0].stride`, and so more.
+        """
         x = x[..., None] if x.ndim == 2 else x
         if x.shape[2] != self.channels:
             raise UserError(
@@ -186,13 +200,13 @@ class ConvEncoder(nn.Module):
             )
         encode = ConvEncoder._encode
         if self.remat:
-            encode = nn.remat(encode, static_argnums=(2,))
-        return encode(self, x, train, num_samples)
+            encode = nn.remat(encode, static_argnums=(2, 4))
+        return encode(self, x, train, num_samples, cuts)
 
     @nn.compact
-    def _encode(self, x, train, num_samples):
+    def _encode(self, x, train, num_samples, cuts):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
-        y, pads = x.astype(self.dtype), self.pads
+        y, pads, ends = x.astype(self.dtype), self.pads, []
         for i, (kernel, stride) in enumerate(self.layers):
             # He initialisation keeps the scale through five ReLU layers.
             w = self.param(
@@ -203,7 +217,10 @@ class ConvEncoder(nn.Module):
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
                 y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`
             y = nn.relu(self._normalise(y, i, train, num_samples))
-        return y
+            if i + 1 in cuts:
+                ends.append(y)
+                y = jax.lax.stop_gradient(y)
+        return [*ends, y]
 
     def _normalise(self, y, i, train, num_samples):
         name = f"norm{i}"

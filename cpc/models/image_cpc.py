@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from cpc.models.layers import part_of, with_part
 from cpc.models.linear import Dense
+from cpc.models.time_frames import check_cuts
 from cpc.types import CPCOutputs, Position, PyTree, UserError
 
 DIRECTIONS = ("down", "up", "right", "left")
@@ -78,8 +79,13 @@ class ImageCPC(nn.Module):
     `encoder` maps (n, y, x, ch) to (n, d); `make_context()` gives a module (b, t, lane, d) to
     (b, t, lane, h), and `make_predictor()` one to (b, t, lane, k, d) with the targets' width.
 
+    `cuts` make gradient-isolated modules (Loewe et al. 2019, "Greedy InfoMax"): no gradient passes
+    what follows so many layers of the encoder, and each module that ends there predicts its own
+    latents, of its own width, from these latents in place of contexts.
+
     Raises:
-      UserError: an unknown or repeated direction, or none; when called, images of another number
+      UserError: an unknown or repeated direction, or none; cuts that do not ascend or that the
+        encoder has no layers for; when called, images of another number
         of channels, patches that are not square, a grid of one row in a direction, or predictions
         of another width than the targets.
     """
@@ -91,20 +97,32 @@ class ImageCPC(nn.Module):
     target_width: int | None = None
     channels: int = 3
     dtype: DTypeLike = jnp.float32
+    cuts: Sequence[int] = ()
+    """Layers of the encoder after which a module ends."""
 
     def __post_init__(self):
-        """Reject unknown and repeated directions."""
+        """Reject unknown and repeated directions, and cuts that there are not."""
         super().__post_init__()
         given = list(self.directions)
         if not given or len(set(given)) < len(given) or not set(given) <= set(DIRECTIONS):
             raise UserError(
                 f"the directions are {given}: choose different ones of {', '.join(DIRECTIONS)}"
             )
+        if self.cuts:
+            check_cuts(self.cuts, self.encoder.num_layers)
 
     def setup(self):
         """Make the modules of each direction, under its name."""
         self.contexts = {direction: self.make_context() for direction in self.directions}
         self.predictors = {direction: self.make_predictor() for direction in self.directions}
+        for module, direction in self.branches[len(self.directions) :]:
+            name = f"{module}_{direction}"
+            width = self.target_width or self.encoder.widths[self.cuts[module - 1] - 1]
+            predictor = self.make_predictor().clone(width=width, parent=None)
+            setattr(self, f"predictor_of_{name}", predictor)
+            if self.target_width is not None:
+                target = Dense(self.target_width, dtype=self.dtype)
+                setattr(self, f"target_of_{name}", target)
         if self.target_width is not None:
             self.targets = {
                 direction: Dense(self.target_width, dtype=self.dtype)
@@ -114,9 +132,18 @@ class ImageCPC(nn.Module):
     def __call__(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> tuple[CPCOutputs, ...]:
-        """Return targets, contexts and predictions of each direction, in its own frame."""
-        z = self.encode(x, train)
-        return tuple(self._predict(z, direction) for direction in self.directions)
+        """Return targets, contexts and predictions of each branch, in its direction's frame."""
+        ends = self._ends(x, train)
+        return tuple(
+            self._predict(ends[module - 1], direction, module)
+            for module, direction in self.branches
+        )
+
+    @property
+    def branches(self) -> list[tuple[int, str]]:
+        """What has a loss, as (module, direction), from the last module down to the first, 1."""
+        modules = range(len(self.cuts) + 1, 0, -1)
+        return [(module, direction) for module in modules for direction in self.directions]
 
     def embed(
         self, x: Float[Array, "b i j y x ch"], train: bool = False
@@ -136,6 +163,10 @@ class ImageCPC(nn.Module):
         self, x: Float[Array, "b i j y x ch"], train: bool = False
     ) -> Float[Array, "b i j d"]:
         """Return latents alone; all patches of all images are one batch."""
+        return self._ends(x, train)[-1]
+
+    def _ends(self, x, train):
+        """Latents (b, i, j, width) at the end of each module of the encoder, the last its own."""
         b, i, j, *patch = x.shape
         if patch[2] != self.channels:
             raise UserError(
@@ -144,7 +175,9 @@ class ImageCPC(nn.Module):
             )
         if patch[0] != patch[1]:
             raise UserError(f"patches are square, not {patch[0]} by {patch[1]} pixels")
-        return self.encoder(x.reshape(-1, *patch), train).reshape(b, i, j, -1)
+        x = x.reshape(-1, *patch)
+        ends = self.encoder.through(x, train, self.cuts) if self.cuts else [self.encoder(x, train)]
+        return [z.reshape(b, i, j, -1) for z in ends]
 
     @property
     def num_layers(self) -> dict[str, int]:
@@ -156,7 +189,8 @@ class ImageCPC(nn.Module):
         """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
         if part == "z":
             encoder, own = self.encoder.upto(number, part_of(variables, "encoder"))
-            return self.clone(encoder=encoder), with_part(variables, "encoder", own)
+            cuts = tuple(cut for cut in self.cuts if cut < number)
+            return self.clone(encoder=encoder, cuts=cuts), with_part(variables, "encoder", own)
         context = self.make_context()
         for direction in self.directions:
             name = f"contexts_{direction}"
@@ -168,16 +202,21 @@ class ImageCPC(nn.Module):
     def linear_maps(self, params: PyTree) -> None:
         """Return None: each direction has a predictor of its own."""
 
-    def _predict(self, z, direction):
+    def _predict(self, z, direction, module):
         z = to_frame(z, direction)
         if z.shape[1] < 2:
             raise UserError(
                 f"the grid has one patch going {direction}, so that there is nothing to predict: "
                 "cut smaller patches, or leave the direction out"
             )
-        c = self.contexts[direction](z)
-        targets = z if self.target_width is None else self.targets[direction](z)
-        predictions = self.predictors[direction](c)
+        if module > len(self.cuts):
+            c, predictor = self.contexts[direction](z), self.predictors[direction]
+            project = self.targets[direction] if self.target_width is not None else None
+        else:
+            c, predictor = z, getattr(self, f"predictor_of_{module}_{direction}")
+            project = getattr(self, f"target_of_{module}_{direction}", None)
+        targets = z if project is None else project(z)
+        predictions = predictor(c)
         if predictions.shape[-1] != targets.shape[-1]:
             raise UserError(
                 f"the predictions are {predictions.shape[-1]} wide, but their targets "

@@ -143,10 +143,19 @@ class SmallConvEncoder(nn.Module):
         """Return the encoder that ends after its first `number` layers, and its variables."""
         return self.clone(widths=self.widths[:number]), first_layers(variables, number)
 
-    @nn.compact
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
         """Return the latents of images."""
-        y = x.astype(self.dtype)
+        return self.through(x, train)[-1]
+
+    @nn.compact
+    def through(
+        self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
+    ) -> list[Float[Array, "n _"]]:
+        """Return the latents after each of `cuts` layers, and the last; no gradient passes a cut.
+
+        Each the mean over all places, as wide as its layer.
+        """
+        y, ends = x.astype(self.dtype), []
         for n, (width, (kernel, stride)) in enumerate(zip(self.widths, self.layers, strict=True)):
             y = Conv(
                 width,
@@ -160,4 +169,7 @@ class SmallConvEncoder(nn.Module):
                 name=f"conv{n}",
             )(y)
             y = jax.nn.relu(normalise(y, self.norm, train, self.dtype, f"norm{n}"))
-        return mean_pool(y)
+            if n + 1 in cuts:
+                ends.append(mean_pool(y))
+                y = jax.lax.stop_gradient(y)
+        return [*ends, mean_pool(y)]

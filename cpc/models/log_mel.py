@@ -136,7 +136,6 @@ class LogMelEncoder(nn.Module):
         """Return the encoder that ends after its first `number` layers, and its variables."""
         return self.clone(kernels=self.kernels[:number]), first_layers(variables, number)
 
-    @nn.compact
     def __call__(
         self,
         x: Float[Array, "b s"],
@@ -144,6 +143,17 @@ class LogMelEncoder(nn.Module):
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> Float[Array, "b t d"]:
         """Return the latents of waveforms."""
+        return self.through(x, train, num_samples)[-1]
+
+    @nn.compact
+    def through(
+        self,
+        x: Float[Array, "b s"],
+        train: bool = False,
+        num_samples: Int[ArrayLike, " b"] | None = None,
+        cuts: tuple[int, ...] = (),
+    ) -> list[Float[Array, "b t d"]]:
+        """Return the latents after each of `cuts` convolutions, and the last, as `ConvEncoder`."""
         filled = max(0, self.shortest - x.shape[1])
         left, right = self.pads[0]
         x = jnp.pad(x, ((0, 0), (left, right + filled)))
@@ -152,4 +162,4 @@ class LogMelEncoder(nn.Module):
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
         if num_samples is not None:  # from here on, of energies
             num_samples = num_existing(self.layers[:1], self.pads[:1], num_samples)
-        return convolutions((energies - MEAN) / SCALE, train, num_samples)
+        return convolutions.through((energies - MEAN) / SCALE, train, num_samples, cuts)

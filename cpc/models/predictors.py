@@ -11,22 +11,31 @@ from cpc.types import PyTree
 
 
 class LinearPredictor(nn.Module):
-    """One linear map for each offset k: W_k c (van den Oord et al., eq. 3)."""
+    """One linear map for each offset k: W_k c (van den Oord et al., eq. 3).
+
+    With a bias it is affine, W_k c + b_k (Schneider et al. 2019, "wav2vec").
+    """
 
     num_offsets: int
     width: int
     dtype: DTypeLike = jnp.float32
+    use_bias: bool = False
 
     @nn.compact
     def __call__(self, c: Float[Array, "b t ... h"]) -> Float[Array, "b t ... k d"]:
         """Return the predictions of the latents that lie the offsets ahead."""
         return nn.DenseGeneral(
-            (self.num_offsets, self.width), use_bias=False, dtype=self.dtype, name="W"
+            (self.num_offsets, self.width), use_bias=self.use_bias, dtype=self.dtype, name="W"
         )(c)
 
     @nn.nowrap
-    def linear_maps(self, params: PyTree) -> Float[Array, "k h d"]:
-        """Return the W_k, which its parameters hold with the offsets in the middle."""
+    def linear_maps(self, params: PyTree) -> Float[Array, "k h d"] | None:
+        """Return the W_k, which its parameters hold with the offsets in the middle.
+
+        None with a bias: predictions are more than W_k c then.
+        """
+        if self.use_bias:
+            return None
         return jnp.moveaxis(params["W"]["kernel"], 1, 0)
 
 
@@ -52,7 +61,8 @@ class HiddenPredictor(nn.Module):
 class TransformerPredictor(nn.Module):
     """A causal Transformer layer over the contexts, then a linear map for each offset.
 
-    Differs from Riviere et al. (2020), who give each offset a layer of its own: one is shared.
+    Differs from Riviere et al. (2020), who give each offset a layer of its own, as
+    `TransformersPredictor` does: one is shared.
     """
 
     num_offsets: int
@@ -65,6 +75,51 @@ class TransformerPredictor(nn.Module):
         """Return the predictions of the latents that lie the offsets ahead."""
         h = CausalTransformer(self.hidden_width, 1, dtype=self.dtype, name="layer")(c)
         return LinearPredictor(self.num_offsets, self.width, dtype=self.dtype, name="linear")(h)
+
+    @nn.nowrap
+    def linear_maps(self, params: PyTree) -> None:
+        """Return None: predictions are not linear in the context."""
+
+
+class OffsetTransformer(nn.Module):
+    """What `TransformersPredictor` has for one offset."""
+
+    width: int
+    hidden_width: int
+    dtype: DTypeLike
+
+    @nn.compact
+    def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t d"]:
+        """Return the predictions of the latents that lie one offset ahead."""
+        h = CausalTransformer(self.hidden_width, 1, dtype=self.dtype, name="layer")(c)
+        return nn.Dense(self.width, use_bias=False, dtype=self.dtype, name="linear")(h)
+
+
+class TransformersPredictor(nn.Module):
+    """For each offset a causal Transformer layer of its own over the contexts, and a linear map.
+
+    As Riviere et al. (2020) have it in "Unsupervised pretraining transfers well across languages",
+    but for what `CausalTransformer` says of itself. The layers lie side by side in one array each,
+    the offset first, and are computed together.
+    """
+
+    num_offsets: int
+    width: int
+    hidden_width: int = 256
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, c: Float[Array, "b t h"]) -> Float[Array, "b t k d"]:
+        """Return the predictions of the latents that lie the offsets ahead."""
+        side_by_side = nn.vmap(
+            OffsetTransformer,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=None,  # pyright: ignore[reportArgumentType]
+            out_axes=2,
+            axis_size=self.num_offsets,
+        )
+        return side_by_side(self.width, self.hidden_width, self.dtype, name="offsets")(c)
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> None:

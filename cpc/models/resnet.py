@@ -142,9 +142,24 @@ class ResNet(nn.Module):
                 layers += [(3, stride)] + ([(3, 1)] if stage.inner is None else [])
         return layers
 
-    @nn.compact
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels that leave each stage."""
+        return tuple(stage.width for stage in self.stages)
+
     def __call__(self, x: Float[Array, "n y x ch"], train: bool = False) -> Float[Array, "n d"]:
         """Return the latents of images."""
+        return self.through(x, train)[-1]
+
+    @nn.compact
+    def through(
+        self, x: Float[Array, "n y x ch"], train: bool = False, cuts: Sequence[int] = ()
+    ) -> list[Float[Array, "n _"]]:
+        """Return the latents after each of `cuts` stages, and the last; no gradient passes a cut.
+
+        Each after a norm of its own, the mean over all places, as wide as its stage.
+        """
+        ends = []
         kernel, stride = self.layers[0]
         # The stem's input was not rectified: half of He's variance.
         y = _convolution(self, self.stem_width, kernel, stride, math.sqrt(0.5), "stem")(
@@ -166,7 +181,14 @@ class ResNet(nn.Module):
                     name=f"stage{n}_block{i}",
                 )
                 y = block(y, train)
-        return mean_pool(jax.nn.relu(normalise(y, self.norm, train, self.dtype, "norm")))
+            if n + 1 in cuts:
+                ends.append(_pooled(y, self.norm, train, self.dtype, f"norm_end{n}"))
+                y = jax.lax.stop_gradient(y)
+        return [*ends, _pooled(y, self.norm, train, self.dtype, "norm")]
+
+
+def _pooled(y, norm, train, dtype, name):
+    return mean_pool(jax.nn.relu(normalise(y, norm, train, dtype, name)))
 
 
 def _stride(stage: int, block: int) -> int:

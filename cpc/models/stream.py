@@ -51,12 +51,12 @@ def stream_contexts(
     """Yield the contexts of latents that come in chunks.
 
     Raises:
-      UserError: contexts that depend on the recording as a whole.
+      UserError: contexts that see latents after them.
     """
-    if not isinstance(module, CPC):
+    if not isinstance(module, CPC) or module.is_bidirectional:
         raise UserError(
-            f"the contexts of a {type(module).__name__} depend on the whole recording, and this "
-            "one is too long for that: cut it up, or take z"
+            "contexts of both directions, and of segments, see a recording to its end, and cannot "
+            "be made a chunk at a time: cut it into shorter ones, or embed its latents, z"
         )
     own, state = part_of(variables, "context"), None
     for z in latents:

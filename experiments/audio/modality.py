@@ -25,7 +25,7 @@ from experiments.audio.model import (
     check_model,
     choose_offsets,
     loss_sizes,
-    name_directions,
+    name_branches,
     num_latents,
     split_directions,
 )
@@ -48,13 +48,14 @@ def make_problem(
     mixed = copy.deepcopy(config)
     mixed.data.one_speaker = False
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
+    model = build_model(config)
     return training.Problem(
-        model=build_model(config),
+        model=model,
         objective=build_objective(config, offsets, mesh, build_apart(config)),
         offsets=offsets,
-        directions=name_directions(config),
+        directions=name_branches(model.module),
         prepare=lambda batch, rng, train: unpack(batch),
-        split_directions=functools.partial(split_directions, config),
+        split_directions=functools.partial(split_directions, model.module),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
         draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,

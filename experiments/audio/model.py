@@ -13,10 +13,11 @@ from cpc.models import (
     SegmentalCPC,
     boundaries,
     make_model,
+    module_ends,
     segment_means,
 )
 from cpc.negatives import outside_overlap
-from cpc.types import Batch, CPCOutputs, Rule, SoundPosition, UserError
+from cpc.types import Batch, Rule, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.objective import Direction
 from experiments.sequences import CONTEXTS, positions
@@ -32,7 +33,8 @@ def build_model(config: Config) -> Model:
         return make_model(
             SegmentalCPC(encoder, context, predictor, width, options.segment_threshold, dtype)
         )
-    return make_model(CPC(encoder, context, predictor))
+    cuts = module_ends(encoder.num_layers, options.modules)
+    return make_model(CPC(encoder, context, predictor, tuple(options.directions), cuts))
 
 
 def build_encoder(config: Config) -> Any:
@@ -70,8 +72,9 @@ def num_latents(config: Config) -> int:
 
 def loss_sizes(config: Config) -> tuple[int, int, int]:
     """Return the latents of a window, their width, and the offsets of all directions together."""
-    number = config.model.num_offsets * len(name_directions(config))
-    return num_latents(config), latent_width(config), number
+    options = config.model
+    num = 2 if options.segment_threshold else len(options.directions) * options.modules
+    return num_latents(config), latent_width(config), options.num_offsets * num
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -92,38 +95,75 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 def check_model(config: Config) -> None:
     """Check that the model's keys go together."""
-    if config.model.segment_threshold and config.model.num_offsets != 1:
+    options = config.model
+    is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
+    if options.segment_threshold and options.num_offsets != 1:
         raise UserError(
-            f"model.num_offsets is {config.model.num_offsets}: with model.segment_threshold frames "
-            "and segments predict the next one, so set model.num_offsets to 1"
+            f"model.num_offsets is {options.num_offsets}: with model.segment_threshold frames and "
+            "segments predict the next one, so set model.num_offsets to 1"
+        )
+    if options.segment_threshold and not is_plain:
+        raise UserError(
+            "model.segment_threshold makes two levels of its own: set it to 0, or model.modules "
+            "to 1 and model.directions to forward"
+        )
+    if options.num_codes and options.modules > 1:
+        raise UserError(
+            "model.num_codes quantises the latents of the whole encoder, and model.modules cuts it "
+            "into parts: set one of them to its default"
         )
 
 
-def name_directions(config: Config) -> tuple[str, ...]:
-    """Return the names of what is predicted, in the order of `split_directions`."""
-    return ("frames", "segments") if config.model.segment_threshold else ("forward",)
+def name_branches(module: CPC | SegmentalCPC) -> tuple[str, ...]:
+    """Return what predicts by itself: directions of time, modules, or both; or two levels."""
+    if isinstance(module, SegmentalCPC):
+        return "frames", "segments"
+    if not module.cuts:
+        return tuple(module.directions)
+    both = module.is_bidirectional
+    return tuple(f"module {n}" + f" {one}" * both for n, one in module.branches)
 
 
-def split_directions(config: Config, outputs: Any, batch: Batch) -> list[Direction]:
-    """Return outputs, where their latents come from, and which of them exist, of each direction."""
-    encoder, threshold = build_encoder(config), config.model.segment_threshold
-    frames, *segments = outputs if threshold else (outputs,)
-    exists = None
-    if "num_samples" in batch:
-        time = jnp.arange(frames.z.shape[1])
-        exists = time < encoder.num_existing(batch["num_samples"])[:, None]
-    found = [(frames, exists)]
-    for one in segments:
-        begins = boundaries(frames.z, threshold, exists)
-        found.append((one, segment_means(frames.z, begins, exists)[1]))
-    return [Direction(one, locate(encoder, one, batch), exists) for one, exists in found]
+def split_directions(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[Direction]:
+    """Return outputs of each direction, where their latents come from, and which of them exist.
+
+    A backward one counts time, and the line of recordings, from their ends. A module of a shorter
+    stride sees the line stretched by as much: a latent is always as long.
+    """
+    if isinstance(module, SegmentalCPC):
+        return split_levels(module, outputs, batch)
+    outputs = outputs if len(module.branches) > 1 else (outputs,)
+    stride, directions = module.encoder.stride, []
+    for (number, direction), one in zip(module.branches, outputs, strict=True):
+        own = module.encoder
+        if number <= len(module.cuts):
+            own = own.upto(module.cuts[number - 1], {})[0]
+        length = one.z.shape[1]
+        located = positions(batch, batch["speaker"], length)
+        start, exists = batch["sample"][:, None] * (stride // own.stride), None
+        count: Any = length
+        if "num_samples" in batch:
+            count = jnp.minimum(own.num_existing(batch["num_samples"]), length)[:, None]
+            exists = located.time < count
+        if direction == "backward":
+            start = -(start + stride * count)
+        sample = start + stride * located.time
+        directions.append(Direction(one, SoundPosition(*located, sample=sample), exists))
+    return directions
 
 
-def locate(encoder: Any, outputs: CPCOutputs, batch: Batch) -> SoundPosition:
-    """Return where latents come from; segments as if they were frames, which are no shorter."""
-    located = positions(batch, batch["speaker"], outputs.z.shape[1])
-    sample = batch["sample"][:, None] + encoder.stride * located.time
-    return SoundPosition(*located, sample=sample)
+def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[Direction]:
+    """Return frames and segments; on the line of recordings segments count as frames do."""
+    frames, segments = outputs
+    exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
+    begins = boundaries(frames.z, module.threshold, exists)
+    some = segment_means(frames.z, begins, exists)[1]
+    directions = []
+    for one, there in ((frames, exists), (segments, some)):
+        located = positions(batch, batch["speaker"], one.z.shape[1])
+        sample = batch["sample"][:, None] + module.encoder.stride * located.time
+        directions.append(Direction(one, SoundPosition(*located, sample=sample), there))
+    return directions
 
 
 def build_apart(config: Config) -> Rule | None:

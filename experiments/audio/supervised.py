@@ -26,8 +26,17 @@ def contexts_of(model: Model) -> Features:
         variables = {"params": params, **extra}
         if not train:
             return model.embed(variables, batch["x"])[1], extra
-        outputs, extra = model.apply(variables, batch, True, rng)
-        return outputs.c, extra
+        number = [batch["num_samples"]] if "num_samples" in batch else []
+        (_, c), extra = model.module.apply(
+            variables,
+            batch["x"],
+            True,
+            *number,
+            method="embed",
+            mutable=list(extra),
+            rngs={"dropout": rng},
+        )
+        return c, extra
 
     return contexts
 

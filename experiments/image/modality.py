@@ -22,6 +22,7 @@ from cpc.models import (
     first_clean_offset,
     frame_positions,
     make_model,
+    module_ends,
     patch_grid,
     resnet_stages,
 )
@@ -52,11 +53,12 @@ def make_problem(
         num_processes=jax.process_count(),
     )
     draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
+    model = build_model(config)
     return training.Problem(
-        model=build_model(config),
+        model=model,
         objective=build_objective(config, offsets, mesh),
         offsets=offsets,
-        directions=tuple(config.model.directions),
+        directions=name_branches(model.module),
         prepare=functools.partial(prepare, config),
         split_directions=split_directions,
         label=lambda batch: {"class": batch["label"][:, None, None]},
@@ -79,11 +81,11 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
 
 def loss_sizes(config: Config) -> tuple[int, int, int]:
-    """Return the latents of an image, their width, and the offsets of all directions together."""
+    """Return the latents of an image, their width, and the offsets of all branches together."""
     options, size = config.model, (config.augment.crop, config.augment.crop)
     width = options.target_width or build_encoder(options, jnp.float32)[1]
     num_latents = math.prod(patch_grid(size, options.patch, options.stride))
-    return num_latents, width, options.num_offsets * len(options.directions)
+    return num_latents, width, options.num_offsets * len(options.directions) * options.modules
 
 
 def build_model(config: Config) -> Model:
@@ -106,8 +108,16 @@ def build_model(config: Config) -> Model:
             target_width=options.target_width or None,
             channels=1 if config.augment.grey else config.data.channels,
             dtype=dtype,
+            cuts=module_ends(encoder.num_layers, options.modules),
         )
     )
+
+
+def name_branches(module: ImageCPC) -> tuple[str, ...]:
+    """Return what the branches of a model are called: directions, or modules and directions."""
+    if not module.cuts:
+        return tuple(module.directions)
+    return tuple(f"module {n} {direction}" for n, direction in module.branches)
 
 
 def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNet, int]:

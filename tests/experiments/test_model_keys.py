@@ -109,6 +109,8 @@ AUDIO = {
     "context_width": (64, lambda look: look.first.c.shape[-1] == 64),
     "context_layers": (2, lambda look: "recurrent1" in look.params["context"]),
     "predictor": ("hidden", lambda look: "hidden" in look.params["predictor"]),
+    "directions": (("forward", "backward"), lambda look: "context_backward" in look.params),
+    "modules": (3, lambda look: {"predictor_of_1", "predictor_of_2"} < {*look.params}),
     "num_offsets": (3, lambda look: look.first.predictions.shape[2] == 3),
     "segment_threshold": (
         0.3,
@@ -133,6 +135,7 @@ IMAGE = {
     "context_layers": (2, lambda look: "enter2" not in look.params["contexts_down"]),
     "directions": (("right",), lambda look: {*look.params} == {
         "encoder", "contexts_right", "predictors_right"}),
+    "modules": (2, lambda look: "predictor_of_1_up" in look.params),
     "first_offset": (1, lambda look: image.choose_offsets(look.config) == (1, 2, 3)),
     "num_offsets": (1, lambda look: look.first.predictions.shape[3] == 1),
     "target_width": (16, lambda look: look.first.z.shape[-1] == 16),
@@ -195,10 +198,11 @@ def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("encoder", "mel"), ("context", "rnn"), ("dtype", "float16"), ("norm", "no"), ("padding", "no")
+    ("encoder", "mel"), ("context", "rnn"), ("dtype", "float16"), ("norm", "no"), ("padding", "no"),
+    ("directions", ("down",)), ("directions", ("backward",)), ("modules", 7),
 ])  # fmt: skip
 def test_a_word_that_means_nothing_is_refused(key, value):
     config = audio_voices_paper.get_config()
     config.model[key] = value
-    with pytest.raises(UserError, match=value):
+    with pytest.raises(UserError, match=str(value if isinstance(value, str | int) else value[0])):
         check_run(MODALITIES["audio"], config)

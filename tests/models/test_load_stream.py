@@ -36,7 +36,7 @@ CONTEXTS = {
 def test_contexts_that_need_the_whole_recording_are_refused():
     module = SegmentalCPC(ConvEncoder(8), GRU(6), LinearPredictor(1, 8), 8)
     variables = random_variables(module, np.zeros((1, 640), "f"))
-    with pytest.raises(UserError, match="contexts of a SegmentalCPC depend on the whole recording"):
+    with pytest.raises(UserError, match="and of segments, see a recording to its end"):
         next(stream_contexts(module, variables, iter([jnp.zeros((1, 4, 8))])))
 
 

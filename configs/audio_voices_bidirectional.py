@@ -1,0 +1,20 @@
+"""Bidirectional CPC on the nine voices (Kawakami et al. 2020): contexts of both directions of time.
+
+python -m experiments.audio --config configs/audio_voices_bidirectional.py --workdir runs/both
+
+The paper trains on 8,000 hours of many languages and asks for recognition in others; it has no row
+of these recordings. Differs from it in the network and the data: this is `audio_voices` with a
+second context, of the same latents in reverse. The measured row: docs/family.md.
+"""
+
+from typing import Any
+
+from configs import audio_voices
+
+
+def get_config() -> Any:
+    """The demo, whose c sees what follows, too."""
+    c = audio_voices.get_config()
+    c.model.directions = ("forward", "backward")
+    c.model.context_width = 256  # of each: c is as wide as the demo's
+    return c

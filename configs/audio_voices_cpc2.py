@@ -1,0 +1,27 @@
+"""Modified CPC on the nine voices (Riviere et al. 2020): a Transformer layer for each offset.
+
+python -m experiments.audio --config configs/audio_voices_cpc2.py --workdir runs/cpc2
+
+The paper on 60,000 hours, as SUPERB has it: phones recognised at 42.5 % errors or less. Differs
+from it: the encoder takes log-mel energies and is 128 wide (256), the context 256 wide as there;
+scores are cosines (dot products over the width); negatives are never the positive. CPC2 adds a
+second layer of LSTM (model.context_layers=2) and augments the past. The measured row:
+docs/family.md.
+"""
+
+from typing import Any
+
+from configs import audio_voices
+
+
+def get_config() -> Any:
+    """Channel norm, LSTM, a predictor each, and 128 negatives of the same speaker."""
+    c = audio_voices.get_config()
+    c.data.one_speaker = True
+    c.model.norm = "channel"
+    c.model.context = "lstm"
+    c.model.context_width = 256
+    c.model.predictor = "transformers"
+    c.negatives.shards = 1
+    c.negatives.num_sampled = 128
+    return c

@@ -1,0 +1,50 @@
+"""Memory of a training step: the network as a whole, all modules at once, and one by itself.
+
+python -m experiments.bench.modules
+
+What XLA says a compiled gradient needs beside its inputs and results: nothing is trained.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from configs import audio_voices_greedy
+from cpc.types import Batch
+from experiments.audio.model import build_apart, build_model, name_branches, split_directions
+from experiments.command.config import Config
+from experiments.objective import build_objective
+
+
+def temporary_bytes(config: Config, only: int | None = None) -> int:
+    """Return the temporary memory of a gradient, of one branch's loss alone or of all."""
+    model = build_model(config)
+    offsets = tuple(range(1, config.model.num_offsets + 1))
+    objective = build_objective(config, offsets, None, build_apart(config))
+    rows = jnp.arange(config.data.batch_size)
+    x = jax.ShapeDtypeStruct((len(rows), config.data.window_samples), jnp.float32)
+
+    def loss(params, x):
+        batch: Batch = {"x": x, "sequence": rows, "speaker": rows, "sample": rows * 2**20}
+        outputs, _ = model.apply({"params": params}, batch, True)
+        directions = split_directions(model.module, outputs, batch)
+        chosen = directions if only is None else [directions[only]]
+        return objective.loss({}, {}, chosen, jax.random.key(0))[0]
+
+    params = jax.eval_shape(model.init, jax.random.key(0), {"x": x})["params"]
+    return jax.jit(jax.grad(loss)).lower(params, x).compile().memory_analysis().temp_size_in_bytes
+
+
+def main() -> None:
+    """Print a row for each way to train."""
+    config = audio_voices_greedy.get_config()
+    names = name_branches(build_model(config).module)
+    rows = {f"{len(names)} modules at once": temporary_bytes(config)}
+    rows |= {f"{name} alone": temporary_bytes(config, i) for i, name in enumerate(names)}
+    config.model.modules = 1
+    rows = {"the network as a whole": temporary_bytes(config), **rows}
+    for name, number in rows.items():
+        print(f"{name:24} {number / 2**20:8.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()
