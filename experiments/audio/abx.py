@@ -1,10 +1,10 @@
 """The task "abx": do features tell phones apart by distance alone, without any fit?"""
 
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cpc.data import SAMPLE_RATE_HZ, Recordings, align, make_items, write_items
+from cpc.data import SAMPLE_RATE_HZ, Recordings, align, make_items, select, write_items
 from cpc.evaluate import abx_score, cut_tokens, make_cells, read_rows
 from cpc.results import Score
 from cpc.types import Item, UserError
@@ -12,11 +12,11 @@ from experiments.audio.data import Phones, num_labels
 
 
 class AbxQuestion(NamedTuple):
-    """Tokens of the phones of test utterances, in their contexts."""
+    """Tokens of phones in their contexts."""
 
     task: str
     data: str
-    parts: tuple[Recordings]
+    parts: tuple[Recordings, ...]
     items: list[Item]
     is_across: tuple[bool, ...]
     """Within a speaker, and across where there are two."""
@@ -41,42 +41,76 @@ def abx_question(name: str, test: Recordings, phones: Phones) -> AbxQuestion:
         for utterance, length in zip(test.names, test.lengths, strict=True)
     }
     speakers = dict(zip(test.names, test.speakers, strict=True))
-    items = list(make_items(labels, phones.names, speakers))
+    return _asked(name, (test,), list(make_items(labels, phones.names, speakers)))
+
+
+def item_question(name: str, items: Sequence[Item], parts: Sequence[Recordings]) -> AbxQuestion:
+    """Return what an item file asks of all recordings that it names, for nothing is fitted.
+
+    Raises:
+        UserError: it names recordings that are not there, or nothing can be compared.
+    """
+    wanted = {item.file for item in items}
+    absent = sorted(wanted.difference(*(part.names for part in parts)))
+    if absent:
+        raise UserError(
+            f"{len(absent):,} of the {len(wanted):,} recordings that {name} names are not among "
+            f"these, such as {', '.join(absent[:3])}: give the folder that they lie in, or leave "
+            "their items out"
+        )
+    named = [
+        select(part, [i for i, own in enumerate(part.names) if own in wanted]) for part in parts
+    ]
+    return _asked(name, tuple(named), list(items))
+
+
+def _asked(name: str, parts: tuple[Recordings, ...], items: list[Item]) -> AbxQuestion:
     if not any(True for _ in make_cells(items, [True] * len(items))):
         raise UserError(
-            f"no speaker of {name} has two phones between the same two others, one of them twice, "
-            "in the test utterances: label more of them, or take abx out of probe.tasks"
+            f"no speaker of {name} has two phones between the same two others, one of them twice: "
+            "label more test utterances, or list more items, or take abx out of probe.tasks"
         )
     some = any(True for _ in make_cells(items, [True] * len(items), across=True))
-    return AbxQuestion("abx", name, (test,), items, (False, True) if some else (False,))
+    return AbxQuestion("abx", name, parts, items, (False, True) if some else (False,))
 
 
 def record_items(folder: pathlib.Path, question: AbxQuestion) -> None:
     """Write the item file, for ZeroSpeech's own tools, and say what cannot be asked."""
-    write_items(folder / f"{question.data}.item", question.items)
+    write_items(folder / file_of(question), question.items)
     if len(question.is_across) < 2:
         speakers = sorted({item.speaker for item in question.items})
         print(
             f"{question.data} has no ABX across speakers: no phone in its context is of two of its "
-            f"labelled test speakers ({', '.join(speakers)})"
+            f"speakers ({', '.join(speakers)})"
         )
 
 
+def file_of(question: AbxQuestion) -> str:
+    """Return the name of the item file with a question's tokens."""
+    return f"{question.data.removesuffix('.item')}.item"
+
+
 def abx_scores(
-    question: AbxQuestion, feature: str, features: Mapping[str, Any], stride: int
+    question: AbxQuestion,
+    feature: str,
+    features: Mapping[str, Any],
+    stride: int,
+    lose_last_frame: bool = False,
 ) -> list[Score]:
     """Return the ABX errors of one feature, given by utterance.
 
     None of networks that were trained on labels, which have no features. `stride` is in samples,
-    from frame to frame.
+    from frame to frame; `lose_last_frame` as of `cut_tokens`.
     """
     if not features:
         return []
-    frames = {name: read_rows(features[name]) for name in question.parts[0].names}
+    frames = {name: read_rows(features[name]) for part in question.parts for name in part.names}
     seconds = stride / SAMPLE_RATE_HZ
-    tokens = cut_tokens(question.items, frames, seconds, source=f"{question.data}.item")
+    tokens = cut_tokens(
+        question.items, frames, seconds, lose_last_frame=lose_last_frame, source=file_of(question)
+    )
     exists = [len(token) > 0 for token in tokens]
-    return [
+    scores = [
         abx_score(
             question.items,
             tokens,
@@ -87,3 +121,5 @@ def abx_scores(
         )
         for across in question.is_across
     ]
+    lost = ", last frame lost" if lose_last_frame else ""
+    return [score._replace(setting=f"{score.setting}{lost}") for score in scores]

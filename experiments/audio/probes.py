@@ -35,7 +35,13 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
 from cpc.types import UserError
 from experiments.audio import recognition
-from experiments.audio.abx import AbxQuestion, abx_question, abx_scores, record_items
+from experiments.audio.abx import (
+    AbxQuestion,
+    abx_question,
+    abx_scores,
+    item_question,
+    record_items,
+)
 from experiments.audio.data import (
     AudioData,
     first_minutes,
@@ -95,7 +101,7 @@ def check_data(config: Config, data: AudioData) -> None:
         _speaker_names(data)
         _check_supervised(config, _of_speakers(config, data.train), name_of(config))
     asking = [task for task in ("phones", "ctc", "abx") if task in config.probe.tasks]
-    if asking:
+    if asking and not (asking == ["abx"] and data.items):
         _check_labels(data, asking[0])
     if "abx" in asking:
         abx_questions(config, data)
@@ -305,11 +311,13 @@ def recognition_questions(config: Config, data: AudioData) -> list[Question]:
 
 
 def abx_questions(config: Config, data: AudioData) -> list[AbxQuestion]:
-    """Return what is asked of the test utterances of every labelled set."""
-    return [
+    """Return what is asked of the test utterances of every labelled set, and by item files."""
+    by_phones = [
         abx_question(name, _labelled(data.test, phones.labels), phones)
         for name, phones in data.phones.items()
     ]
+    parts = data.train, data.test
+    return by_phones + [item_question(name, own, parts) for name, own in data.items.items()]
 
 
 def scores_of(
@@ -323,7 +331,8 @@ def scores_of(
 ) -> list[Score]:
     """Return what one feature, given by utterance, answers to a question."""
     if isinstance(question, AbxQuestion):
-        return abx_scores(question, feature, features, frame_samples(feature, model))
+        stride, lose = frame_samples(feature, model), config.probe.lose_last_frame
+        return abx_scores(question, feature, features, stride, lose)
     task, data, num_classes, parts, labels_each_10_ms, units = question
     start = variables if feature == "tuned" else None
     if task == "ctc":

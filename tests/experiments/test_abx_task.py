@@ -37,6 +37,10 @@ def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_
         assert [score.method for score in scores] == ["within speaker", "across speakers"]
         for score in scores:
             assert abs(score.value - expected) < 0.08, score
+        kept = [score.setting for score in scores]
+        lost = abx_scores(question, "c", features, 160, lose_last_frame=True)
+        assert [score.setting for score in lost] == [f"{own}, last frame lost" for own in kept]
+        assert [score.value for score in lost] != [score.value for score in scores] or not expected
     assert abx_scores(question, "supervised", {}, 160) == []
 
 
