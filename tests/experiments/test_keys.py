@@ -927,6 +927,15 @@ def image_fits(get, *names):
     return effect
 
 
+def rate_below(tx):
+    """The rate of the layer below the head, of that of the head."""
+    params = {"encoder": {"conv0": jnp.ones(1)}, "head": jnp.ones(1)}
+    state = tx.init(params)
+    for _ in range(3):  # the warm-up begins at 0
+        found, state = tx.update(params, state, params)
+    return round(float(found["encoder"]["conv0"][0] / found["head"][0]), 5)
+
+
 ALL_TASKS = {"probe.tasks": ("few_labels",), "probe.features": ("z",)}
 LINEAR = {"probe.tasks": ("linear",), "probe.features": ("z",)}
 SUPERVISED = {"probe.tasks": ("supervised",)}
@@ -969,6 +978,10 @@ TABLES["image"] = {
     "probe.num_epochs": Case(
         100, image_fits(lambda name, args, options: options["num_steps"], "train_on_labels"),
         [275], SUPERVISED),  # of 12 images one is held out
+    "probe.layer_decay": Case(
+        0.5, image_fits(lambda name, args, options: rate_below(args[3]), "train_on_labels"),
+        [0.5, 1.0], {"probe.tasks": ("few_labels", "fine_tuned"), "probe.features": (),
+                     "probe.fractions": (1.0,)}),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 
