@@ -10,10 +10,10 @@ HUBCONF = '''"""The entry of torch.hub, and of s3prl where this folder lies in s
 
 dependencies = ["torch", "jax", "cpc"]
 
-if __package__:
-    from .expert import UpstreamExpert as _UpstreamExpert
-else:
+if __package__ in ("", "hubconf"):  # torch.hub calls this module "hubconf.py"
     from expert import UpstreamExpert as _UpstreamExpert
+else:
+    from .expert import UpstreamExpert as _UpstreamExpert
 
 
 def cpc_jax(*args, **kwargs):

@@ -1,8 +1,8 @@
 """The upstream of s3prl that an export writes.
 
 torch is not installed where these run, so that a stand-in has what the expert asks of it:
-nn.Module, from_numpy, and of tensors detach, cpu, numpy and device. docs/released_weights.md says what the
-expert was tried against with torch and s3prl themselves.
+nn.Module, from_numpy, and of tensors detach, cpu, numpy and device. docs/released_weights.md says
+what the expert was tried against with torch and s3prl themselves.
 """
 
 import importlib
@@ -76,7 +76,7 @@ def entry(folder, monkeypatch, package):
         (folder / "__init__.py").touch()
         return importlib.import_module(f"{folder.name}.hubconf")
     monkeypatch.syspath_prepend(folder)
-    spec = importlib.util.spec_from_file_location("hubconf", folder / "hubconf.py")
+    spec = importlib.util.spec_from_file_location("hubconf.py", folder / "hubconf.py")
     hubconf = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(hubconf)
     return hubconf
