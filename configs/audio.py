@@ -39,6 +39,11 @@ KEYS = {
         "phones": Key(
             "", 'alignment: "utterance-id label label ...", one label each 10 ms', is_path=True
         ),
+        "item_file": Key(
+            "",
+            "item file of ZeroSpeech: the tokens of its recordings, for abx beside those of phones",
+            is_path=True,
+        ),
         "window_samples": Key(
             20480,
             "of a training sequence: 1.28 s, 128 latents; shorter clips are filled up",
@@ -162,6 +167,9 @@ KEYS = {
         "hours": Key(0.0, "of training sound for the phone probe; 0: all", low=0),
         "minutes_per_speaker": Key(
             4.0, "of the speaker probe, to train and to test; 0: all", low=0
+        ),
+        "lose_last_frame": Key(
+            False, "abx: cut each token's last frame, as Libri-light and published errors do"
         ),
         "layer_decay": Key(
             1.0, "tuned: of the learning rate from a layer to the one below", above=0, high=1

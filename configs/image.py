@@ -126,6 +126,9 @@ KEYS = {
         ),
         "num_subsets": Key(3, "of each fraction", low=1, high=1000),
         "num_epochs": Key(10, "of fine_tuned; of supervised at most", low=1, high=10**6),
+        "layer_decay": Key(
+            1.0, "fine_tuned: of the learning rate from a layer to the one below", above=0, high=1
+        ),
         "every": EVERY,
     },
 }  # fmt: skip

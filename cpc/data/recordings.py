@@ -36,7 +36,8 @@ class Recordings:
     gather: Callable[[np.ndarray, np.ndarray, int], np.ndarray] | None = None
     """(indices (b,), starts (b,), length) -> int16 (b, length), at once; None: by `read`."""
     rms: Float[np.ndarray, " n"] | None = None
-    """Root mean square of samples / 32768 of each utterance; None until packed."""
+    """Root mean square of samples / 32768 of each utterance, by which it is brought to
+    `TARGET_RMS`; None until packed."""
     stream: Callable[[int], Iterator[np.ndarray]] | None = None
     """(index) -> the whole utterance in parts, int16, each small; None: by `read`."""
     skipped: tuple[tuple[str, str], ...] = ()
@@ -189,6 +190,17 @@ def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
     """Root mean square of int16 samples on the scale where full scale is 1; 0 for no samples."""
     return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / 32768
+
+
+def at_loudness(recordings: Recordings, rms: float | None) -> Recordings:
+    """Return packed recordings that are read at this root mean square; None: each as it is.
+
+    For networks that were trained on sound of another loudness than `TARGET_RMS`.
+    """
+    if recordings.rms is None:
+        raise ValueError("the recordings are not packed")
+    claimed = recordings.rms * (TARGET_RMS / rms) if rms else np.full(len(recordings), TARGET_RMS)
+    return replace(recordings, rms=claimed.astype(np.float32))
 
 
 def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:

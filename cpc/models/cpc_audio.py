@@ -9,15 +9,18 @@ from typing import NamedTuple, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
+from cpc.models import torch_file
 from cpc.models.contexts import GRU, LSTM
 from cpc.models.cpc import CPC
 from cpc.models.encoders import ConvEncoder
 from cpc.models.load import Pretrained
 from cpc.models.predictors import LinearPredictor
-from cpc.models.weights import check_entries, read_weights
+from cpc.models.weights import check_entries, check_path, read_weights
 from cpc.types import PyTree, UserError
 
 SAMPLE_RATE_HZ = 16_000
+#: How the names of encoder and context begin.
+PARTS = "gEncoder.", "gAR."
 #: Samples of its training windows.
 WINDOW_SAMPLES = 20_480
 #: Gates of a unit -> the context of that many.
@@ -37,7 +40,10 @@ class _Entry(NamedTuple):
 
 
 def load_cpc_audio(path: str | Path) -> Pretrained:
-    """Load encoder and context from a state dict in a safetensors or npz file, by its own names.
+    """Load encoder and context of a checkpoint, by its own names; nothing in it is executed.
+
+    A .pt file is read as it is, whether of the hub (60k_epoch4.pt of Libri-light) or of a training;
+    a state dict in a safetensors or npz file as well.
 
     Entries are gEncoder.conv0.weight, gEncoder.batchNorm0.weight, gAR.baseNet.weight_ih_l0 and so
     on. The encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow
@@ -46,16 +52,28 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
 
     Raises:
       UserError: no such file; missing, unknown or misshapen entries, all of them listed; another
-        norm or context.
+        norm or context; a model of reversed sound.
     """
     path = Path(path).expanduser()
-    entries = read_weights(path)
+    check_path(path)
+    config = {}
+    if path.suffix in torch_file.SUFFIXES:
+        entries, config = torch_file.read_checkpoint(path)
+        # Whatever else was trained beside them is kept there too.
+        entries = {name: array for name, array in entries.items() if name.startswith(PARTS)}
+    else:
+        entries = read_weights(path)
+    if config.get("cpc_mode") not in (None, "none"):
+        raise UserError(
+            f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
+            "from the past, as those here do"
+        )
     weights = {
         name: np.asarray(array, np.float32)
         for name, array in entries.items()
         if not name.endswith("num_batches_tracked")  # a count that only torch's training reads
     }
-    if not any(name.startswith(("gEncoder.", "gAR.")) for name in weights):
+    if not any(name.startswith(PARTS) for name in weights):
         raise UserError(
             f"{path} has no entry gEncoder... or gAR...: give a state dict of CPC_audio with a "
             "convolutional encoder and a GRU or LSTM"

@@ -10,7 +10,11 @@ import numpy as np
 from numpy.lib import format as npy
 
 from cpc.files import replacing
+from cpc.models import torch_file
 from cpc.types import ArrayLike, UserError
+
+#: Endings of files of weights.
+SUFFIXES = ".safetensors", ".npz", *torch_file.SUFFIXES
 
 
 def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
@@ -27,15 +31,14 @@ def write_weights(path: Path, arrays: Mapping[str, ArrayLike]) -> None:
 
 
 def read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Return the named arrays of a safetensors or npz file.
+    """Return the named arrays of a safetensors, npz or torch file.
 
     Raises:
       UserError: no such file, another ending, a damaged file, or safetensors is not installed.
     """
-    if path.suffix not in (".safetensors", ".npz"):
-        raise UserError(f"{path} is no file of weights: give a .safetensors or .npz file")
-    if not path.is_file():
-        raise UserError(f"there is no file {path}: give a .safetensors or .npz file of weights")
+    check_path(path)
+    if path.suffix in torch_file.SUFFIXES:
+        return torch_file.read_checkpoint(path)[0]
     if path.suffix == ".safetensors":
         numpy_format = _safetensors()
         try:
@@ -48,6 +51,15 @@ def read_weights(path: Path) -> dict[str, np.ndarray]:
             return {name: arrays[name] for name in arrays.files}
     except Exception as error:  # numpy and zip raise many kinds for damaged and foreign files
         raise _damaged(path, error) from error
+
+
+def check_path(path: Path) -> None:
+    """Raise a UserError unless there is a file whose ending is one of weights."""
+    known = ", ".join(SUFFIXES)
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path} is no file of weights: give one that ends in {known}")
+    if not path.is_file():
+        raise UserError(f"there is no file {path}: give a file of weights ({known})")
 
 
 def _check_npz(path: Path) -> None:

@@ -29,7 +29,7 @@ def summary(run: Run, words: Words) -> list[str]:
     """Return the sentences that open the page, the most important first."""
     return [
         *progress_sentences(run),
-        *bound_sentences(run, words),
+        *([] if was_given(run) else bound_sentences(run, words)),
         *truth_sentences(run),
         *score_sentences(run, words),
         *curve_sentences(run, words),
@@ -38,10 +38,16 @@ def summary(run: Run, words: Words) -> list[str]:
     ]
 
 
+def was_given(run: Run) -> bool:
+    """Return whether a directory has scores of weights that came from elsewhere."""
+    return not len(run.metrics) and len(run.scores) > 0 and not any(run.workdir.glob("checkpoints"))
+
+
 def progress_sentences(run: Run) -> list[str]:
     """Return how long the run was, and how fast."""
     if not len(run.train):
-        return ["No training step is recorded yet."]
+        given = "The weights were given; nothing was trained here."
+        return [given if was_given(run) else "No training step is recorded yet."]
     sentence = f"{run.step:,} training steps"
     if math.isfinite(seconds := last_known(run.train, "seconds")):
         sentence += f" in {duration(seconds)}"

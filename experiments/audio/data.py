@@ -10,7 +10,7 @@ import numpy as np
 from cpc import data
 from cpc.data.sources.voices import prepare_voices
 from cpc.models import Model
-from cpc.types import UserError
+from cpc.types import Item, UserError
 from experiments.command.config import Config
 
 #: The synthetic source: small enough for tests that take seconds.
@@ -34,6 +34,8 @@ class AudioData(NamedTuple):
     test: data.Recordings
     phones: dict[str, Phones]
     """Name of a labelled set -> its phones."""
+    items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
+    """Name of an item file -> its tokens."""
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
@@ -65,6 +67,10 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         phones[pathlib.Path(options.phones).stem] = Phones(
             *data.read_alignments(pathlib.Path(options.phones).expanduser())
         )
+    items = {}
+    if options.item_file:
+        file = pathlib.Path(options.item_file).expanduser()
+        items[file.name] = data.read_items(file)
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path, allowed = packs / f"{root.name}-{key}", options.max_skipped_fraction
@@ -85,7 +91,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
             "cut the files up, or name test utterances in data.test_list (and data.train_list)"
         )
     _describe(train, test, options.window_samples, log)
-    return AudioData(train, test, phones)
+    return AudioData(train, test, phones, items)
 
 
 def _synthetic(config: Config) -> AudioData:

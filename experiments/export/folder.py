@@ -6,10 +6,11 @@ from cpc import models
 from cpc.types import UserError
 from experiments import training
 from experiments.export.model_card import CARD, describe, share
+from experiments.export.s3prl import write_expert
 from experiments.modality import read_modality
 
 
-def run(workdir: str | None, output: str | None, step: str | None) -> None:
+def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bool = False) -> None:
     """Write the folder and say where it is."""
     if not workdir:
         raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
@@ -20,6 +21,8 @@ def run(workdir: str | None, output: str | None, step: str | None) -> None:
     modality, _ = read_modality(path)
     pretrained = take_model(path, step)
     try:
+        if for_s3prl:
+            write_expert(folder, modality.name)
         share(modality, path, folder, pretrained)
     except OSError as error:
         raise UserError(

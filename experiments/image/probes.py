@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from cpc.data import Images, make_image_batches, select_images
 from cpc.evaluate import (
@@ -29,7 +30,7 @@ from cpc.evaluate import (
 from cpc.files import write_arrays
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
-from cpc.train import make_optimizer
+from cpc.train import make_optimizer, scale_by_layer
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
@@ -253,8 +254,9 @@ def train_classifier(
 ) -> tuple[Predict, str]:
     """The same network with a softmax on its pooled z, trained whole on labels, and how long.
 
-    From the variables `start`, or from the beginning if None; `probe.num_epochs` over the images,
-    the learning rate falling as a cosine. With images to stop by until it stops improving on them,
+    From the variables `start`, whose layers learn less by `probe.layer_decay` the further they lie
+    below the softmax, or from the beginning if None; `probe.num_epochs` over the images, the
+    learning rate falling as a cosine. With images to stop by until it stops improving on them,
     `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up.
     """
     num_classes, options = len(labelled.class_names), config.probe
@@ -277,6 +279,8 @@ def train_classifier(
         num_steps=num_steps,
         schedule="constant" if stop_by else "cosine",
     )
+    decay = 1.0 if start is None else options.layer_decay
+    tx = optax.chain(tx, scale_by_layer(decay, ("encoder",)))
     answer, words = train_on_labels(
         pooled_z,
         start or model.init(root, batch),

@@ -24,6 +24,7 @@ from cpc.files import flatten
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
 from experiments import objective, training
+from experiments.audio import abx as audio_abx
 from experiments.audio import ctc_head
 from experiments.audio import data as audio_data
 from experiments.audio import frames as audio_frames
@@ -640,6 +641,7 @@ def clips(tmp_path_factory):
     (root / "clips" / "part0" / "speaker0" / "bad.wav").write_bytes(b"?")
     labels = " ".join("01"[i % 2] for i in range(30))
     (root / "phones.txt").write_text("".join(f"u{i} {labels}\n" for i in range(12)))
+    (root / "toy.item").write_text("u0 0 0.1 a b c d\n")
     (root / "train.txt").write_text("u0\nu1\n")
     (root / "test.txt").write_text("u2\nu3\nu4\n")
     global FILES
@@ -662,7 +664,7 @@ def small_audio():
 
 def of_clips(get):
     def effect(config):
-        places = ("path", "train_list", "test_list", "phones")
+        places = ("path", "train_list", "test_list", "phones", "item_file")
         config = with_settings(config, {
             f"data.{name}": str(FILES / config.data[name]) for name in places if config.data[name]
         })  # fmt: skip
@@ -757,6 +759,13 @@ def decoders_of(config):
     return {score.method for score in scores}
 
 
+def last_frame(config):
+    config.probe.tasks, config.probe.features = ("abx",), ("mfcc",)
+    with calls(audio_abx, abx_scores=[], record=None) as found:
+        audio_fits(None)(config)
+    return found["abx_scores"][0][-1]
+
+
 ONE_SPEAKER = problem_of_clips(
     lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
 )
@@ -773,6 +782,8 @@ TABLES["audio"] = {
     "data.test_fraction": Case(0.6, of_clips(lambda config, data: len(data.test))),
     "data.phones": Case("phones.txt", of_clips(lambda config, data: list(data.phones)),
                         ["phones"]),
+    "data.item_file": Case("toy.item", of_clips(lambda config, data: list(data.items)),
+                           ["toy.item"]),
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
     "negatives.overlap": Case(True, problem_of_clips(lambda p: p.objective.apart), None),
@@ -788,6 +799,7 @@ TABLES["audio"] = {
     "probe.num_epochs": Case(7, audio_fits(option("num_epochs")), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
+    "probe.lose_last_frame": Case(True, last_frame, True),
     "probe.layer_decay": Case(0.5, rates_by_layer, 0.5, TUNED),
     "probe.ctc_head": Case("lstm", recognised(lambda start, *_: list(start["params"])),
                            [["network", "lstm"]], BY_CTC),
@@ -922,6 +934,15 @@ def image_fits(get, *names):
     return effect
 
 
+def rate_below(tx):
+    """The rate of the layer below the head, of that of the head."""
+    params = {"encoder": {"conv0": jnp.ones(1)}, "head": jnp.ones(1)}
+    state = tx.init(params)
+    for _ in range(3):  # the warm-up begins at 0
+        found, state = tx.update(params, state, params)
+    return round(float(found["encoder"]["conv0"][0] / found["head"][0]), 5)
+
+
 ALL_TASKS = {"probe.tasks": ("few_labels",), "probe.features": ("z",)}
 LINEAR = {"probe.tasks": ("linear",), "probe.features": ("z",)}
 SUPERVISED = {"probe.tasks": ("supervised",)}
@@ -964,6 +985,10 @@ TABLES["image"] = {
     "probe.num_epochs": Case(
         100, image_fits(lambda name, args, options: options["num_steps"], "train_on_labels"),
         [275], SUPERVISED),  # of 12 images one is held out
+    "probe.layer_decay": Case(
+        0.5, image_fits(lambda name, args, options: rate_below(args[3]), "train_on_labels"),
+        [0.5, 1.0], {"probe.tasks": ("few_labels", "fine_tuned"), "probe.features": (),
+                     "probe.fractions": (1.0,)}),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
 

@@ -23,6 +23,7 @@ from experiments.audio import supervised as audio_supervised
 from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
 from experiments.audio.question import Asked, Feature
 from experiments.image import probes as image_probes
+from experiments.image.modality import IMAGE
 from experiments.supervised import MOST_RUNS, PATIENCE, cross_entropy, hold_out, train_on_labels
 
 LOSS = jax.jit(jax.value_and_grad(cross_entropy))
@@ -400,3 +401,40 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
     answer, words = image_probes.train_classifier(config, images, model, prepare, None, images)
     assert answer(pixels).tolist() == labels.tolist()
     assert "the most" not in words  # of 100 steps: it knows all long before
+
+
+@pytest.mark.parametrize("encoder", ["small", "resnet"])
+def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monkeypatch, encoder):
+    """The first steps of Adam are of one size, so that rates are read off the updates."""
+    config = image_fashion_mnist.get_config()
+    config.probe.layer_decay = 0.5
+    config.model.width, config.model.context_width = 8, 8
+    if encoder == "resnet":
+        config.model.encoder = "resnet18"
+    model = IMAGE.build_model(config)
+    images = Images(np.zeros((2, 28, 28, 1), np.uint8), np.arange(2, dtype=np.int32), ("a", "b"))
+    batch = jnp.zeros((1, *IMAGE.describe_input(config)["shape"]))
+    start = jax.tree.map(
+        lambda leaf: jnp.ones(leaf.shape, leaf.dtype),
+        jax.eval_shape(model.init, jax.random.key(0), {"x": batch}),
+    )
+    prepare = lambda *args: {"x": batch}  # noqa: E731
+    found = {}
+
+    def take(features, variables, draw, tx, **options):
+        params = {"model": variables["params"], "head": jnp.ones(3)}
+        state = tx.init(params)
+        for _ in range(3):
+            update, state = tx.update(params, state, params)
+        rates = jax.tree.map(lambda leaf: float(leaf.ravel()[0]), update)
+        whole, own = rates["head"], rates["model"]["encoder"]
+        found.update({name: {rate / whole for rate in jax.tree.leaves(own[name])} for name in own})
+        return lambda x: x, ""
+
+    monkeypatch.setattr(image_probes, "train_on_labels", take)
+    image_probes.train_classifier(config, images, model, prepare, start)
+    order = sorted(name for name in found if name != "stem")[::-1]
+    for depth, name in enumerate([*order, *(["stem"] if "stem" in found else [])], start=1):
+        assert max(found[name]) == min(found[name]) == pytest.approx(0.5**depth, rel=1e-3), name
+    assert len(found) > 2
+    image_probes.train_classifier(config, images, model, prepare, None)

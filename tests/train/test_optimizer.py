@@ -109,10 +109,16 @@ def test_numbers_that_cannot_be_meant(wrong, message):
 
 
 def test_layers_learn_less_the_further_they_lie_below_the_head():
-    """Blocks of a ResNet by both numbers, the context's own variables as its highest layer."""
+    """Blocks of a ResNet by both numbers above its stem, what has no number as the highest."""
     params = {
         "model": {
-            "encoder": {"stage1_block0": {"w": 1.0}, "stage0_block1": 1.0, "stage0_block0": 1.0},
+            "encoder": {
+                "stage1_block0": {"w": 1.0},
+                "stage0_block1": 1.0,
+                "stage0_block0": 1.0,
+                "stem": {"kernel": 1.0},
+                "norm": 1.0,
+            },
             "context": {"norm": 1.0, "conv1": {"kernel2": 1.0}, "conv0": 1.0},
         },
         "head": (1.0, 1.0),
@@ -125,6 +131,8 @@ def test_layers_learn_less_the_further_they_lie_below_the_head():
                 "stage1_block0": {"w": 2**-3},
                 "stage0_block1": 2**-4,
                 "stage0_block0": 2**-5,
+                "stem": {"kernel": 2**-6},
+                "norm": 2**-3,
             },
             "context": {"norm": 0.5, "conv1": {"kernel2": 0.5}, "conv0": 0.25},
         },

@@ -1,0 +1,240 @@
+r"""Every evaluator of sound on weights that were not trained here, beside MFCC and no training.
+
+    python -m experiments.evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
+        --phones labels.txt --items dev-clean.item --workdir runs/60k
+
+--checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt of its hub or of a training; .npz or
+.safetensors of its state dict), a folder that was exported, or a run. --data is a folder of
+recordings; --phones an alignment of some of them, for phones, ctc and abx; --items an item file of
+ZeroSpeech, for abx. Without --tasks all that these allow are done, speakers too where there are
+two. Networks get recordings at the loudness that they were trained on, those of CPC_audio as they
+are. --layer c1 judges the first layer of the context instead of the last. --data.key=value and
+--probe.key=value set further keys, as of `experiments.probe`; published ABX errors are with
+--probe.lose_last_frame=True. The same command again adds what is missing, and the page.
+"""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import flags
+
+from configs.keys import make_config
+from cpc import models
+from cpc.data import at_loudness
+from cpc.files import plain, read_object, write_sealed
+from cpc.models import weights
+from cpc.report.engine import Section
+from cpc.results import Run, digest
+from cpc.types import UserError
+from experiments.audio.data import AudioData
+from experiments.audio.modality import AUDIO
+from experiments.command import cli, cluster
+from experiments.command.config import (
+    Config,
+    check_config,
+    check_word,
+    judged_on,
+    upgrade,
+    with_settings,
+)
+from experiments.command.run_dir import open_run, write_skipped
+from experiments.embed.__main__ import check_input, read_model
+from experiments.run import write_page
+from experiments.sequences import CONTEXTS
+
+#: In the run directory: whose weights were evaluated.
+RECORD = "checkpoint.json"
+#: In it, which tasks are answered, and with which options.
+DONE = "probes/done.json"
+
+
+def run(
+    checkpoint: str | None,
+    folder: str | None,
+    workdir: str | None,
+    phones: str = "",
+    items: str = "",
+    tasks: Sequence[str] = (),
+    layer: str = "c",
+    settings: Sequence[str] = (),
+    device: str = "auto",
+) -> None:
+    """Read weights and recordings, ask what is not answered yet, and write the page."""
+    if not (checkpoint and folder and workdir):
+        raise UserError(
+            "give --checkpoint of weights, --data of a folder of recordings, and --workdir: see "
+            "--help"
+        )
+    for task in tasks:
+        check_word("--tasks", task, AUDIO.keys["probe"]["tasks"].words)
+    pretrained = read_weights(checkpoint, layer)
+    given = {"source": "folder", "path": folder, "phones": phones, "item_file": items}
+    flags_given = [f"--config.data.{name}={value}" for name, value in given.items()]
+    config = judged_on(config_of(pretrained), AUDIO.keys, [*flags_given, *settings])
+    config.probe.tasks = tuple(tasks)
+    check_config(config, AUDIO.keys)
+    mesh = cluster.start(device)
+    data = load(config, pretrained)
+    config.probe.tasks = tuple(tasks) or possible(data)
+    AUDIO.check(config)
+    with open_run(workdir, config, AUDIO.keys, mesh) as path:
+        stamp, left = unanswered(path, config)
+        asked = with_settings(config, {"probe.tasks": left})
+        # Which checks the data: after a mistake nothing is there that could be mixed.
+        probe = AUDIO.make_probe(asked, path, data, models.make_model(pretrained.module))
+        record(path, checkpoint, layer, pretrained)
+        write_skipped(path, AUDIO.skipped(data))
+        if left:
+            probe(pretrained.variables, pretrained.about.get("step", 0))
+            write_sealed(path / DONE, stamp)
+        else:
+            print(f"{', '.join(config.probe.tasks)} are answered already")
+        modality = AUDIO._replace(sections=(weights_section, *AUDIO.sections))
+        print(f"report: {write_page(modality, path)}")
+
+
+def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
+    """Return a model of sound, whose c ends at a layer.
+
+    Raises:
+        UserError: it is no checkpoint, of no sound, or has no such layer.
+    """
+    path = pathlib.Path(checkpoint).expanduser()
+    if path.is_dir():
+        pretrained = read_model(path, None)
+        if check_input(pretrained, checkpoint) is not AUDIO:
+            kind = pretrained.input["kind"]
+            raise UserError(f"the model in {checkpoint} is of {kind}, and evaluated is sound here")
+    else:
+        weights.check_path(path)
+        pretrained = models.load_cpc_audio(path)
+    if not layer.startswith("c"):
+        raise UserError(f"--layer is {layer!r}: choose c, or a layer of the context, such as c1")
+    module, variables = models.end_at(pretrained.module, pretrained.variables, layer)
+    return pretrained._replace(module=module, variables=variables)
+
+
+def config_of(pretrained: models.Pretrained) -> Config:
+    """Return the config of the run that trained a model, or one that has its network and window."""
+    recorded = pretrained.about.get("config")
+    module: Any = pretrained.module
+    encoder, context = module.encoder, module.context
+    config = upgrade(recorded or {}, AUDIO.keys) if recorded else make_config(AUDIO.keys)
+    network = {"context_layers": context.num_layers}
+    if not recorded:
+        network |= {name: getattr(encoder, name) for name in ("width", "norm", "padding")}
+        network |= {
+            "encoder": word_of(encoder, models.AUDIO_ENCODERS),
+            "context": word_of(context, CONTEXTS),
+            "context_width": context.width,
+            "num_offsets": module.predictor.num_offsets,
+        }
+    settings = {f"model.{name}": value for name, value in network.items()}
+    return with_settings(config, {**settings, "data.window_samples": pretrained.input["shape"][0]})
+
+
+def word_of(module: Any, kinds: Mapping[str, type]) -> str:
+    """Return the word that configs have for the type of a module."""
+    return next(word for word, kind in kinds.items() if isinstance(module, kind))
+
+
+def load(config: Config, pretrained: models.Pretrained) -> AudioData:
+    """Return the recordings, at the loudness that the model was trained on."""
+    if pretrained.input["sample_rate_hz"] != AUDIO.describe_input(config)["sample_rate_hz"]:
+        raise UserError(
+            f"the model takes sound of {pretrained.input['sample_rate_hz']} Hz, and recordings are "
+            "read at 16,000 Hz here: give another --checkpoint"
+        )
+    data = cluster.load_in_turn(lambda: AUDIO.load_data(config, print))
+    rms = pretrained.input["rms"]
+    return data._replace(train=at_loudness(data.train, rms), test=at_loudness(data.test, rms))
+
+
+def possible(data: AudioData) -> tuple[str, ...]:
+    """Return the tasks that the data allow.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = (
+        *(("phones", "ctc") if data.phones else ()),
+        *(("speakers",) if len({*data.train.speakers}) > 1 else ()),
+        *(("abx",) if data.phones or data.items else ()),
+    )
+    if not found:
+        raise UserError(
+            f"these recordings are of one speaker ({data.train.speakers[0]}) and have no labels: "
+            "give --phones or --items, or set --data.speaker_level"
+        )
+    return found
+
+
+def record(path: pathlib.Path, checkpoint: str, layer: str, pretrained: models.Pretrained) -> None:
+    """Write whose weights are evaluated in a directory, which is that of no others and no run."""
+    leaves, _ = jax.tree.flatten(pretrained.variables)
+    known = {
+        "checkpoint": pathlib.Path(checkpoint).expanduser().resolve().name,
+        "digest": digest(*map(np.asarray, leaves)),
+        "layer": layer,
+        "rms": pretrained.input["rms"],
+        "step": pretrained.about.get("step", 0),
+        "format": pretrained.about.get("format_read", "cpc"),
+    }
+    found = read_object(path / RECORD, [])
+    if found is None and (path / "checkpoints").exists():
+        raise UserError(f"{path} is the directory of a run: choose another --workdir")
+    if found is not None and {**found, "checkpoint": ""} != {**known, "checkpoint": ""}:
+        raise UserError(
+            f"{path} has the scores of {found.get('checkpoint')}, layer {found.get('layer')}, and "
+            "not of these weights: choose another --workdir"
+        )
+    write_sealed(path / RECORD, known)
+
+
+def unanswered(path: pathlib.Path, config: Config) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what is recorded when all is answered, and what is not with these options."""
+    options = plain(config.probe)
+    tasks = options.pop("tasks")
+    found = read_object(path / DONE, []) or {}
+    done = found["tasks"] if found.get("options") == options else []
+    left = tuple(task for task in tasks if task not in done)
+    return {"options": options, "tasks": [*done, *left]}, left
+
+
+def weights_section(run: Run) -> Section | None:
+    """Return whose weights were evaluated, and how they were asked."""
+    found = read_object(run.workdir / RECORD, [])
+    if found is None:
+        return None
+    last = found["layer"] == "c"
+    loudness = "as they are" if found["rms"] is None else f"at a root mean square of {found['rms']}"
+    return Section(
+        "Evaluated weights",
+        [
+            f"c is of {found['checkpoint']} (format {found['format']}, step {found['step']:,}), "
+            f"{'the last layer' if last else 'layer ' + found['layer']} of its context; random c "
+            "is of an untrained network of the same shape.",
+            f"All networks, and MFCC, took the recordings {loudness}, each whole.",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    SETTINGS = cli.take_settings("data", "probe")
+    CHECKPOINT = flags.DEFINE_string("checkpoint", None, "File, exported folder, or run.")
+    DATA = flags.DEFINE_string("data", None, "Folder of recordings.")
+    PHONES = flags.DEFINE_string(
+        "phones", "", 'Alignment: "utterance-id label label ...", one label each 10 ms.'
+    )
+    ITEMS = flags.DEFINE_string("items", "", "Item file of ZeroSpeech.")
+    TASKS = flags.DEFINE_list("tasks", [], "phones, speakers, ctc, abx; by default all possible.")
+    LAYER = flags.DEFINE_string("layer", "c", "c, or a layer of the context, such as c1.")
+    cli.run(
+        lambda: run(
+            CHECKPOINT.value, DATA.value, cli.WORKDIR.value, PHONES.value, ITEMS.value,
+            TASKS.value, LAYER.value, SETTINGS, cli.DEVICE.value,
+        )
+    )  # fmt: skip

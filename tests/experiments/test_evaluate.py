@@ -1,0 +1,271 @@
+"""Weights that were not trained here, through the evaluators of a run."""
+
+import dataclasses
+import json
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import soundfile
+
+from configs.keys import make_config
+from cpc import models
+from cpc.data import at_loudness, make_items, make_synthetic, phone_chain, read_all, write_items
+from cpc.results import read_scores
+from cpc.types import UserError
+from experiments import evaluate
+from experiments.audio import probes
+from experiments.audio.modality import AUDIO
+from experiments.command.config import Config
+from experiments.modality import MODALITIES
+from tests.torch_archive import write_torch
+
+GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
+QUICK = ("--config.probe.hidden_width=0", "--config.probe.num_epochs=1",
+         "--config.data.test_fraction=0.4")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two speakers of three recordings each, loud and quiet, their labels and their items."""
+    root = tmp_path_factory.mktemp("recordings")
+    made = make_synthetic(
+        num_speakers=2, utterances_per_speaker=3, seconds=3.0, chain=phone_chain(3), seed=0
+    )
+    sounds, lines = made.recordings, []
+    for i, (name, speaker) in enumerate(zip(sounds.names, sounds.speakers, strict=True)):
+        (root / "wav" / speaker).mkdir(parents=True, exist_ok=True)
+        samples = sounds.read(i, 0, int(sounds.lengths[i])) // (1 + 3 * (i % 2))
+        soundfile.write(root / "wav" / speaker / f"{name}.wav", samples, 16_000)
+        lines.append(" ".join([name, *(made.label_names[k] for k in made.labels[name])]))
+    (root / "labels.txt").write_text("\n".join(lines) + "\n")
+    speakers = dict(zip(sounds.names, sounds.speakers, strict=True))
+    write_items(root / "toy.item", make_items(made.labels, made.label_names, speakers))
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("CPC_DATA", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def released(tmp_path):
+    """A checkpoint as the hub has it, written by hand."""
+    rng, width = np.random.default_rng(0), 8
+    entries = {}
+    for i, kernel in enumerate((10, 8, 4, 4, 4)):
+        shape = (width, width if i else 1, kernel)
+        entries[f"gEncoder.conv{i}.weight"] = rng.normal(size=shape) / np.sqrt(shape[1] * kernel)
+        entries[f"gEncoder.conv{i}.bias"] = np.zeros(width)
+        for kind, value in (("weight", 1.0), ("bias", 0.0)):
+            entries[f"gEncoder.batchNorm{i}.{kind}"] = np.full((1, width, 1), value)
+    for i in range(2):
+        for kind, shape in (("weight_ih", (32, 8)), ("weight_hh", (32, 8)), ("bias_ih", (32,)),
+                            ("bias_hh", (32,))):  # fmt: skip
+            entries[f"gAR.baseNet.{kind}_l{i}"] = 0.5 * rng.normal(size=shape)
+    weights = {name: array.astype("f4") for name, array in entries.items()}
+    return write_torch(
+        tmp_path / "60k_epoch4.pt", {"config": {"arMode": "LSTM"}, "weights": weights}
+    )
+
+
+def values(scores):
+    return [score._replace(outcomes=None) for score in scores]
+
+
+def run(checkpoint, folder, workdir, *settings, **options):
+    options = {"tasks": ["abx"], **options}
+    evaluate.run(
+        str(checkpoint), str(folder / "wav"), str(workdir), settings=(*QUICK, *settings), **options
+    )
+    return read_scores(workdir)
+
+
+def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tmp_path, capsys):
+    labels, items, workdir = folder / "labels.txt", folder / "toy.item", tmp_path / "run"
+    options = {"phones": str(labels), "items": str(items), "tasks": []}
+    ctc = ("--config.probe.ctc_steps=2", "--config.probe.ctc_minutes=(0.0,)",
+           "--config.probe.ctc_beam=1")  # fmt: skip
+    scores = run(released, folder, workdir, *ctc, **options)
+    found = {(score.task, score.data, score.features) for score in scores}
+    assert found == {
+        (task, data, feature)
+        for feature in ("c", "mfcc", "random c")
+        for task, data in (("phones", "labels"), ("CTC", "labels"), ("speakers", "wav"),
+                           ("ABX", "labels"), ("ABX", "toy.item"))
+    }  # fmt: skip
+    assert {score.method for score in scores if score.task == "ABX"} == {
+        "within speaker", "across speakers"
+    }  # fmt: skip
+    page = (workdir / "report.html").read_text()
+    assert "c is of 60k_epoch4.pt (format facebookresearch/CPC_audio" in page
+    assert "nothing was trained here" in page
+    assert "No evaluation" not in page
+    before = {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
+    capsys.readouterr()
+    assert values(run(released, folder, workdir, *ctc, **options)) == values(scores)
+    assert "phones, ctc, speakers, abx are answered already" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
+
+
+def test_what_is_missing_is_added_and_nothing_is_asked_twice(
+    folder, released, tmp_path, monkeypatch
+):
+    asked = []
+    monkeypatch.setattr(probes, "run_tasks", lambda config, *_: asked.append(config.probe.tasks))
+
+    def ask(*tasks, settings=()):
+        items = str(folder / "toy.item")
+        run(released, folder, tmp_path / "run", *settings, tasks=tasks, items=items)
+
+    ask("abx")
+    ask("abx", "speakers")
+    ask("abx")
+    assert asked == [("abx",), ("speakers",)]
+    ask("abx", settings=("--config.probe.lose_last_frame=True",))
+    assert asked[2:] == [("abx",)]
+
+
+def embedded(monkeypatch, folder, checkpoint, workdir, **options):
+    """The features that the evaluators get, by name and utterance."""
+    found = {}
+
+    def take(question, feature, features, *rest):
+        found[feature] = features
+        return []
+
+    monkeypatch.setattr(probes, "abx_scores", take)
+    run(checkpoint, folder, workdir, items=str(folder / "toy.item"), **options)
+    return found
+
+
+def as_they_are(folder):
+    for path in sorted((folder / "wav").rglob("*.wav")):
+        yield path.stem, soundfile.read(path, dtype="int16")[0].astype(np.float32) / 32768
+
+
+def test_networks_get_recordings_at_their_own_loudness(folder, released, tmp_path, monkeypatch):
+    pretrained = models.load_cpc_audio(released)
+    found = embedded(monkeypatch, folder, released, tmp_path / "run")
+    embed = models.embed_with(pretrained)
+    for name, x in as_they_are(folder):
+        np.testing.assert_allclose(found["c"][name], embed(x[None])[1][0], rtol=1e-4, atol=1e-5)
+    # The same weights as if trained at a loudness.
+    loud = pretrained._replace(input={**pretrained.input, "rms": 0.2})
+    models.save(tmp_path / "loud", loud)
+    found = embedded(monkeypatch, folder, tmp_path / "loud", tmp_path / "run2")
+    for name, x in as_they_are(folder):
+        scaled = x * (0.2 / np.sqrt(np.mean(x.astype(np.float64) ** 2)))
+        expected = embed(scaled[None].astype(np.float32))[1][0]
+        np.testing.assert_allclose(found["c"][name], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_layer_is_judged_as_if_the_network_ended_there(folder, released, tmp_path, monkeypatch):
+    found = embedded(monkeypatch, folder, released, tmp_path / "run", layer="c1")
+    pretrained = models.load_cpc_audio(released)
+    module, variables = models.end_at(pretrained.module, pretrained.variables, "c1")
+    embed = models.embed_with(pretrained._replace(module=module, variables=variables))
+    whole = models.embed_with(pretrained)
+    for name, x in as_they_are(folder):
+        np.testing.assert_allclose(found["c"][name], embed(x[None])[1][0], rtol=1e-4, atol=1e-5)
+        assert np.abs(found["c"][name] - whole(x[None])[1][0]).max() > 0.01
+
+
+def test_an_exported_run_keeps_its_config(released, tmp_path):
+    config: Config = evaluate.config_of(models.load_cpc_audio(released))
+    network = config.model
+    assert (network.width, network.context, network.context_width) == (8, "lstm", 8)
+    assert (network.norm, network.padding, network.context_layers) == ("channel", "same", 2)
+    assert config.data.window_samples == 20_480
+    module = AUDIO.build_model(config).module
+    assert module == models.load_cpc_audio(released).module
+    recorded = json.loads(config.to_json())
+    recorded["probe"]["hours"] = 7.0
+    known = models.load_cpc_audio(released)._replace(about={"config": recorded})
+    assert evaluate.config_of(known).probe.hours == 7.0
+
+
+def test_loudness_is_that_of_the_model():
+    made = make_synthetic(
+        num_speakers=1, utterances_per_speaker=2, seconds=1.0, chain=phone_chain(3), seed=0
+    ).recordings
+    with pytest.raises(ValueError, match="not packed"):
+        at_loudness(dataclasses.replace(made, rms=None), None)
+    packed = dataclasses.replace(made, rms=np.array([0.3, 0.3], np.float32))
+    raw = made.read(0, 0, int(made.lengths[0])).astype(np.float32) / 32768
+    np.testing.assert_allclose(read_all(at_loudness(packed, None), 0), raw, rtol=1e-6)
+    np.testing.assert_allclose(read_all(at_loudness(packed, 0.6), 0), 2 * raw, rtol=1e-6)
+
+
+def one_speaker(folder, tmp_path):
+    (tmp_path / "alone" / "wav").mkdir(parents=True)
+    for path in (folder / "wav" / "speaker-000").iterdir():
+        shutil.copy(path, tmp_path / "alone" / "wav")
+    return tmp_path / "alone"
+
+
+def test_one_speaker_has_neither_speakers_nor_abx_across(folder, released, tmp_path, capsys):
+    alone = one_speaker(folder, tmp_path)
+    with pytest.raises(UserError, match=r"are of one speaker .* no labels: give --phones or --it"):
+        run(released, alone, tmp_path / "run", tasks=[])
+    with pytest.raises(UserError, match="nothing to tell apart"):
+        run(released, alone, tmp_path / "run", tasks=["speakers"])
+    with pytest.raises(UserError, match=r"3 of the 6 recordings that toy.item names are not among"):
+        run(released, alone, tmp_path / "run", items=str(folder / "toy.item"))
+    heading, *lines = (folder / "toy.item").read_text().splitlines()
+    own = [line for line in lines if line.endswith("speaker-000")]
+    (tmp_path / "own.item").write_text("\n".join([heading, *own]) + "\n")
+    scores = run(released, alone, tmp_path / "run", items=str(tmp_path / "own.item"))
+    assert {score.method for score in scores} == {"within speaker"}
+    assert "own.item has no ABX across speakers" in capsys.readouterr().out
+
+
+def test_mistakes_are_a_sentence_each(folder, released, tmp_path):
+    workdir = tmp_path / "run"
+    with pytest.raises(UserError, match="give --checkpoint of weights, --data of a folder"):
+        evaluate.run(None, str(folder), str(workdir))
+    with pytest.raises(UserError, match="--tasks is 'words': choose one of phones, speakers, ctc"):
+        run(released, folder, workdir, tasks=["words"])
+    with pytest.raises(UserError, match=r"no layer 'c9': choose one of z1.*c1, c2, c"):
+        run(released, folder, workdir, layer="c9")
+    with pytest.raises(UserError, match="--layer is 'z1': choose c, or a layer of the context"):
+        run(released, folder, workdir, layer="z1")
+    with pytest.raises(UserError, match="there is no file"):
+        run(tmp_path / "none.pt", folder, workdir)
+    with pytest.raises(UserError, match=r"labels.txt is no file of weights: give one that ends in"):
+        run(folder / "labels.txt", folder, workdir)
+    with pytest.raises(UserError, match=r"has no entry gEncoder"):
+        run(write_torch(tmp_path / "a.pt", {"w": np.zeros(2, "f4")}), folder, workdir)
+    (tmp_path / "silent" / "wav").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"no audio|no recordings"):
+        run(released, tmp_path / "silent", workdir)
+    with pytest.raises(UserError, match="no phone labels for a probe of phones"):
+        run(released, folder, workdir, tasks=["phones"])
+    (tmp_path / "other.txt").write_text("nobody a b c\n")
+    for task in ("phones", "abx"):
+        with pytest.raises(UserError, match=r"utterance has labels in other"):
+            run(released, folder, tmp_path / task, tasks=[task], phones=str(tmp_path / "other.txt"))
+    image = MODALITIES["image"]
+    given = {**image.describe_input(make_config(image.keys)), "shape": [20480]}
+    models.save(tmp_path / "image", models.load_cpc_audio(released)._replace(input=given))
+    with pytest.raises(UserError, match="is of image, and evaluated is sound here"):
+        run(tmp_path / "image", folder, workdir)
+
+
+def test_a_directory_is_of_one_checkpoint(folder, released, tmp_path):
+    items = str(folder / "toy.item")
+    run(released, folder, tmp_path / "run", items=items)
+    other = models.load_cpc_audio(released)
+    changed = jax.tree.map(lambda x: x + jnp.float32(1e-3), other.variables)
+    models.save(tmp_path / "other", other._replace(variables=changed))
+    with pytest.raises(UserError, match=r"has the scores of 60k_epoch4.pt, layer c, and not of"):
+        run(tmp_path / "other", folder, tmp_path / "run", items=items)
+    models.save(tmp_path / "same", other)
+    run(tmp_path / "same", folder, tmp_path / "run", items=items)
+    (tmp_path / "trained" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(UserError, match="is the directory of a run: choose another"):
+        run(released, folder, tmp_path / "trained", items=items)

@@ -1,0 +1,134 @@
+"""The upstream of s3prl that an export writes.
+
+torch is not installed where these run, so that a stand-in has what the expert asks of it:
+nn.Module, from_numpy, and of tensors detach, cpu, numpy and device. docs/released_weights.md says
+what the expert was tried against with torch and s3prl themselves.
+"""
+
+import importlib
+import importlib.util
+import pathlib
+import sys
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from cpc import models
+from cpc.types import UserError
+from experiments.export.s3prl import write_expert
+
+
+class Tensor:
+    device = "cpu"
+
+    def __init__(self, array):
+        self.array = array
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self.array
+
+    def to(self, device):
+        assert device == "cpu"
+        return self
+
+    @property
+    def shape(self):
+        return self.array.shape
+
+
+class Module:
+    def __call__(self, *args):
+        return self.forward(*args)
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    made = types.ModuleType("torch")
+    made.nn = types.SimpleNamespace(Module=Module)
+    made.from_numpy = Tensor
+    monkeypatch.setitem(sys.modules, "torch", made)
+
+
+def export(folder, context_width, rms):
+    module = models.CPC(
+        models.ConvEncoder(8), models.GRU(context_width), models.LinearPredictor(2, 8)
+    )
+    variables = models.make_model(module).init(jax.random.key(0), {"x": np.zeros((1, 1600), "f")})
+    given = {"kind": "audio", "shape": [1600], "rms": rms, "sample_rate_hz": 16_000}
+    models.save(folder, models.Pretrained(module, variables, given))
+    write_expert(folder, "audio")
+
+
+def entry(folder, monkeypatch, package):
+    """hubconf as torch.hub imports it, or as a part of s3prl."""
+    sys.modules.pop("expert", None)
+    if package:
+        (folder.parent / "__init__.py").touch()
+        monkeypatch.syspath_prepend(folder.parent)
+        (folder / "__init__.py").touch()
+        return importlib.import_module(f"{folder.name}.hubconf")
+    monkeypatch.syspath_prepend(folder)
+    spec = importlib.util.spec_from_file_location("hubconf.py", folder / "hubconf.py")
+    hubconf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hubconf)
+    return hubconf
+
+
+@pytest.mark.parametrize(("package", "rms"), [(False, None), (True, 0.05)])
+def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, rms):
+    folder = tmp_path / f"exported{package}"
+    export(folder, 8, rms)
+    upstream = entry(folder, monkeypatch, package).cpc_jax()
+    assert upstream.get_downsample_rates("hidden_states") == 160
+    rng = np.random.default_rng(0)
+    wavs = [0.3 * rng.standard_normal(n).astype("f") for n in (3300, 700, 90)]
+    before = [wav.copy() for wav in wavs]
+    features = upstream([Tensor(wav) for wav in wavs])
+    z, c = features["hidden_states"]
+    assert z.shape == c.shape == (3, 20, 8)
+    assert (z is features["z"], c is features["c"]) == (True, True)
+    embed = models.load(folder)
+    for row, wav in enumerate(wavs):
+        np.testing.assert_array_equal(wav, before[row])
+        frames = max(1, len(wav) // 160)
+        x = np.pad(wav, (0, max(0, 160 - len(wav))), mode="symmetric")
+        x = x if rms is None else x * np.float32(rms / np.sqrt(np.mean(wav.astype(float) ** 2)))
+        for found, expected in zip((z, c), embed(x[None]), strict=True):
+            np.testing.assert_allclose(
+                found.array[row, :frames], expected[0, :frames], rtol=1e-4, atol=1e-5
+            )
+            assert not found.array[row, frames:].any()
+
+
+def test_of_unequal_widths_c_alone_is_a_hidden_state(torch, tmp_path, monkeypatch):
+    export(tmp_path / "exported", 4, None)
+    upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax()
+    features = upstream([Tensor(np.zeros(1600, "f"))])
+    assert [one.shape for one in features["hidden_states"]] == [(1, 10, 4)]
+    assert features["z"].shape == (1, 10, 8)
+
+
+def test_a_released_checkpoint_is_taken_as_ckpt(torch, tmp_path, monkeypatch):
+    golden = pathlib.Path(__file__).parents[1] / "goldens"
+    export(tmp_path / "exported", 4, None)
+    upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax(
+        ckpt=str(golden / "checkpoint_hub.pt")
+    )
+    expected = np.load(golden / "checkpoint.npz")
+    z, c = upstream([Tensor(x) for x in expected["x"]])["hidden_states"]
+    # The last frames see beyond the end, where torch has zeros and this the mirror image.
+    np.testing.assert_allclose(z.array[:, :-1], expected["z"][:, :-1], atol=1e-5)
+    np.testing.assert_allclose(c.array[:, :-1], expected["c"][:, :-1], atol=1e-5)
+
+
+def test_other_models_are_no_speech(tmp_path):
+    with pytest.raises(UserError, match="s3prl is of speech, and this is a model of image"):
+        write_expert(tmp_path, "image")
