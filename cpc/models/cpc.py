@@ -29,9 +29,17 @@ class CPC(nn.Module):
         x: Num[Array, "b s *channels"],
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
+        target: Num[Array, "b s *channels"] | None = None,
     ) -> CPCOutputs:
-        """Return the latents, contexts and predictions of a batch."""
+        """Return the latents, contexts and predictions of a batch.
+
+        With another copy of the input as `target` the latents are those of it, and contexts and
+        predictions those of x (Kharitonov et al. 2020). Each copy passes the encoder by itself:
+        under batch norm by its own statistics, the target's the last that the averages take in.
+        """
         z, c = self.embed(x, train, num_samples)
+        if target is not None:
+            z = self.encode(target, train, num_samples)
         return CPCOutputs(z, c, self.predictor(c))
 
     def embed(
@@ -96,7 +104,8 @@ class Model(NamedTuple):
 def make_model(module: Any) -> Model:
     """Return the functions of a CPC or ImageCPC; batches are dictionaries, the input under "x".
 
-    A batch with "num_samples" is of signals that are filled up.
+    A batch with "num_samples" is of signals that are filled up; one with "target" has a second copy
+    of them, of which the latents are.
     """
 
     def init(rng, batch):
@@ -105,10 +114,10 @@ def make_model(module: Any) -> Model:
     def apply(variables, batch, train=False, rng=None):
         rngs = None if rng is None else {"dropout": rng}
         state = {name: value for name, value in variables.items() if name != "params"}
-        args = (batch["x"], train, *([batch["num_samples"]] if "num_samples" in batch else []))
+        more = {name: batch[name] for name in ("num_samples", "target") if name in batch}
         if not train:
-            return module.apply(variables, *args), state
-        return module.apply(variables, *args, mutable=list(state), rngs=rngs)
+            return module.apply(variables, batch["x"], train, **more), state
+        return module.apply(variables, batch["x"], train, **more, mutable=list(state), rngs=rngs)
 
     def embed(variables, x):
         latents_and_contexts: Any = module.apply(variables, x, method="embed")
