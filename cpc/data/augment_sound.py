@@ -25,7 +25,7 @@ from jaxtyping import Array, Complex, Float, Int, Key
 
 from cpc.data.augment import each_row
 from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.types import UserError
+from cpc.types import ArrayLike, UserError
 
 #: Samples of a frame of the phase vocoder, and between frames: 32 and 8 ms.
 FRAME, HOP = 512, 128
@@ -105,12 +105,12 @@ def check_effects(
 
 def augment_sound(
     rng: Key[Array, ""],
-    x: Float[Array, "b s"],
+    x: Float[ArrayLike, "b s"],
     effects: Sequence[str],
     ranges: Ranges = Ranges(),
     *,
-    speaker: Int[Array, " b"] | None = None,
-    num_samples: Int[Array, " b"] | None = None,
+    speaker: Int[ArrayLike, " b"] | None = None,
+    num_samples: Int[ArrayLike, " b"] | None = None,
 ) -> Float[Array, "b s"]:
     """Return windows after each of some effects, in their order, each row with draws of its own.
 
@@ -133,9 +133,9 @@ def augment_sound(
         UserError: as `check_effects`.
     """
     check_effects(effects, ranges, x.shape[1], len(x))
-    length = jnp.full(len(x), x.shape[1]) if num_samples is None else num_samples
+    length = jnp.full(len(x), x.shape[1]) if num_samples is None else jnp.asarray(num_samples)
     is_real = jnp.arange(x.shape[1]) < length[:, None]
-    clean = y = jnp.where(is_real, x.astype(jnp.float32), 0)
+    clean = y = jnp.where(is_real, jnp.asarray(x, jnp.float32), 0)
     others = clean[draw_others(jax.random.fold_in(rng, len(EFFECTS)), len(x), speaker)]
     others = jnp.where(is_real, others, 0)
     for name in effects:
@@ -147,13 +147,14 @@ def augment_sound(
 
 
 def draw_others(
-    rng: Key[Array, ""], number: int, speaker: Int[Array, " b"] | None = None
+    rng: Key[Array, ""], number: int, speaker: Int[ArrayLike, " b"] | None = None
 ) -> Int[Array, " b"]:
     """Return for each row of a batch another row: of another speaker, where there is one."""
     row = jnp.arange(number)
     is_other = row[:, None] != row
     if speaker is not None:
-        is_stranger = speaker[:, None] != speaker
+        of_row = jnp.asarray(speaker)
+        is_stranger = of_row[:, None] != of_row
         is_other = jnp.where(is_stranger.any(axis=1, keepdims=True), is_stranger, is_other)
     return jax.random.categorical(rng, jnp.where(is_other, 0.0, -jnp.inf))
 
