@@ -45,8 +45,13 @@ def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
     wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
     if len(effects) > 1:
         wanted["+".join(effects)] = effects
-    heard = {name: augment(config, batch, rng, each)[0] for name, each in wanted.items()}
-    return {name: np.asarray(x) for name, x in {CLEAN: batch["x"][0], **heard}.items()}
+
+    @jax.jit
+    def apply(batch: Batch) -> dict[str, Any]:
+        return {name: augment(config, batch, rng, each)[0] for name, each in wanted.items()}
+
+    heard = {CLEAN: batch["x"][0], **apply(batch)}
+    return {name: np.asarray(heard[name]) for name in (CLEAN, *wanted)}
 
 
 def record_augmentation(

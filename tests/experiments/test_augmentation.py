@@ -11,15 +11,17 @@ from configs import audio_synthetic
 from configs.audio import KEYS
 from cpc import data
 from cpc.data import unpack
-from cpc.files import plain
+from cpc.files import plain, write_json
+from cpc.report.engine import write_page
 from cpc.results import read_run
 from cpc.train import make_mesh, open_checkpoints, put_batch
 from cpc.types import UserError
 from experiments import training
 from experiments.audio import heard
+from experiments.audio.data import AudioData
 from experiments.audio.modality import AUDIO
 from experiments.command.config import upgrade
-from experiments.run import check_run, run, write_page
+from experiments.run import check_run
 from tests.experiments.test_clips import LENGTHS
 from tests.experiments.test_clips import problem_of as problem_of_clips
 from tests.experiments.test_training import gradient_of, make_config, no_probe, problem_of
@@ -42,6 +44,10 @@ def draw(problem):
     return jax.tree.map(jnp.asarray, problem.draw(0))
 
 
+def prepare(problem, raw, key, train=True):
+    return jax.jit(problem.prepare, static_argnums=2)(raw, key, train)
+
+
 def variables_of(problem, config):
     state, _, _ = training.make_step(config, problem, make_mesh(1))
     return training.model_variables(state.params, state.ema, state.extra)
@@ -53,7 +59,7 @@ def test_contexts_are_of_x_and_latents_of_the_target(made, side):
     problem = problem_of(config, made)
     raw, key = draw(problem), jax.random.key(4)
     clean = unpack(raw)["x"]
-    batch = problem.prepare(raw, key, True)
+    batch = prepare(problem, raw, key)
     assert np.array_equal(batch["x"], clean) == (side in ("none", "future"))
     assert ("target" in batch) == (side != "none")
     target = batch.get("target", clean)
@@ -70,7 +76,7 @@ def test_what_each_copy_can_reach(made):
     config = configured("past")
     problem = problem_of(config, made)
     variables = variables_of(problem, config)
-    batch = problem.prepare(draw(problem), jax.random.key(0), True)
+    batch = prepare(problem, draw(problem), jax.random.key(0))
 
     def reached(name, of, part):
         def total(x):
@@ -91,7 +97,7 @@ def test_what_each_copy_can_reach(made):
 def test_evaluation_hears_the_recordings(made, side):
     problem, plain_one = (problem_of(configured(one), made) for one in (side, "none"))
     raw, key = draw(problem), jax.random.key(0)
-    batch = problem.prepare(raw, key, False)
+    batch = prepare(problem, raw, key, False)
     assert "target" not in batch
     np.testing.assert_array_equal(batch["x"], unpack(raw)["x"])
     config = configured(side)
@@ -107,7 +113,7 @@ def test_short_clips_stay_filled_with_zeros():
     config = configured("both", (*CHEAP, "pitch", "reverb", "band_reject"))
     config.data.window_samples, config.augment.dropout_ms = 1600, 20.0
     problem = problem_of_clips(config, LENGTHS)
-    batch = problem.prepare(draw(problem), jax.random.key(0), True)
+    batch = prepare(problem, draw(problem), jax.random.key(0))
     gone = np.arange(1600) >= np.asarray(batch["num_samples"])[:, None]
     assert gone.any()
     for name in ("x", "target"):
@@ -173,7 +179,7 @@ def test_batch_norm_takes_in_both_copies(made):
     config = configured("past", model__norm="batch")
     problem = problem_of(config, made)
     variables = variables_of(problem, config)
-    batch = problem.prepare(draw(problem), jax.random.key(0), True)
+    batch = prepare(problem, draw(problem), jax.random.key(0))
     _, state = problem.model.apply(variables, batch, True, jax.random.key(1))
     params = {"params": variables["params"]}
     for name in ("x", "target"):
@@ -240,23 +246,38 @@ def test_a_batch_of_one_has_no_noise_and_a_short_window_no_pitch():
         check_run(AUDIO, config)
 
 
-def test_a_run_is_heard_and_drawn_on_its_page(tmp_path):
+def test_a_run_is_heard_and_drawn_on_its_page(made, tmp_path):
     config = configured("past", ("pitch", "reverb"))
-    config.num_steps, config.evaluate.num_windows, config.probe.tasks = 2, 0, ()
-    run(AUDIO, config, str(tmp_path))
+    heard.record_augmentation(config, tmp_path, problem_of(config, made).draw)
     names = ["0_clean.wav", "1_pitch.wav", "2_reverb.wav", "3_pitch+reverb.wav"]
-    assert sorted(path.name for path in (tmp_path / heard.FOLDER).iterdir()) == names
-    clean, *others = (
-        heard.from_wav((tmp_path / heard.FOLDER / name).read_bytes()) for name in names
-    )
+    folder = tmp_path / heard.FOLDER
+    assert sorted(path.name for path in folder.iterdir()) == names
+    clean, *others = (heard.from_wav((folder / name).read_bytes()) for name in names)
     assert len(clean) == config.data.window_samples
     assert all(np.abs(clean - other).max() > 0.05 for other in others)
-    page = (tmp_path / "report.html").read_text()
-    assert page.count("<audio") == 4
-    assert "Contexts are of augmented sound" in page
-    (tmp_path / heard.FOLDER / names[1]).write_bytes(b"RIFF")
-    page = write_page(AUDIO, tmp_path).read_text()
-    assert page.count("<audio") == 3
-    assert "1_pitch.wav is left out" in page
-    shutil.rmtree(tmp_path / heard.FOLDER)
+
+    def page():
+        write_json(tmp_path / "config.json", plain(config))
+        sections = [heard.augmentation_section(read_run(tmp_path))]
+        return write_page(tmp_path, "report", "", "", (), sections, ["md"]).read_text()
+
+    assert page().count("<audio") == 4
+    assert "Contexts are of augmented sound" in page()
+    text = (tmp_path / "report.md").read_text()
+    assert "(augmentation/1_pitch.wav)" in text
+    (folder / names[1]).write_bytes(b"RIFF")
+    assert page().count("<audio") == 3
+    assert "1_pitch.wav is left out" in page()
+    shutil.rmtree(folder)
     assert heard.augmentation_section(read_run(tmp_path)) is None
+    assert heard.augmentation_section in AUDIO.sections
+
+
+def test_what_is_heard_is_written_by_a_run_with_augmentation_alone(made, tmp_path):
+    audio_data = AudioData(made.recordings, made.recordings, {})
+    for side in ("none", "future"):
+        config = configured(side, ("dropout",))
+        config.data.source = "folder"
+        AUDIO.record(config, tmp_path / side, audio_data)
+        found = [path.name for path in (tmp_path / side).glob("augmentation/*")]
+        assert sorted(found) == ([] if side == "none" else ["0_clean.wav", "1_dropout.wav"])

@@ -757,7 +757,7 @@ ONE_SPEAKER = problem_of_clips(
     lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
 )
 AUGMENTED = problem_of_clips(
-    lambda p: jax.tree.map(np.asarray, p.prepare(p.draw(0), jax.random.key(0), True))
+    lambda p: jax.jit(p.prepare, static_argnums=2)(p.draw(0), jax.random.key(0), True)
 )
 
 
