@@ -27,24 +27,26 @@ import sys
 sys.path.insert(0, "..")  # where configs and experiments are
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from IPython.display import Audio, display
+from IPython.display import Audio, Image, display
 
 from configs import audio_synthetic, audio_voices
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.data.augment_sound import EFFECTS, shift_pitch
 from cpc.data.sources import voices
+from cpc.report.engine import to_png
 from experiments.audio.data import load_data
 from experiments.audio.heard import apply_each, draw_sounds
-from experiments.audio.modality import check_clips, draw_windows
+from experiments.audio.modality import draw_windows
 from experiments.audio.prepare import prepare
 
 # %%
 config = (audio_voices if voices.is_prepared() else audio_synthetic).get_config()
-config.data.window_samples, config.data.batch_size = 2 * SAMPLE_RATE_HZ, 8
+if voices.is_prepared():
+    config.data.window_samples = 2 * SAMPLE_RATE_HZ
 config.augment.side, config.augment.effects = "past", EFFECTS
 recordings = load_data(config, print)
-check_clips(config, recordings.train)
 batch = draw_windows(config, recordings.train, seed=0)(0)
 
 # %% [markdown]
@@ -58,7 +60,7 @@ for name, x in heard.items():
     display(Audio(x, rate=SAMPLE_RATE_HZ))
 
 # %%
-display(draw_sounds(heard))
+Image(to_png(draw_sounds(heard)))
 
 # %% [markdown]
 # ## Pitch by as much as one likes
@@ -68,7 +70,8 @@ display(draw_sounds(heard))
 # %%
 for cents in (-300.0, 300.0):
     print(f"{cents:+.0f} cents")
-    display(Audio(np.asarray(shift_pitch(heard["clean"], cents)), rate=SAMPLE_RATE_HZ))
+    moved = shift_pitch(jnp.asarray(heard["clean"]), jnp.float32(cents))
+    display(Audio(np.asarray(moved), rate=SAMPLE_RATE_HZ))
 
 # %% [markdown]
 # ## What a training step sees

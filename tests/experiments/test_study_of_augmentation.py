@@ -10,11 +10,11 @@ from experiments.command.config import with_settings
 from experiments.studies import augmentation as study
 from experiments.sweep.jobs import check_cell, make_job
 from tests import commands
-from tests.fake_run import write_run
+from tests.small_run import write_run
 
 
 def test_the_cells_are_sides_and_effects_with_every_seed():
-    cells = study.plan_cells([], {"num_steps": 7}, 3)
+    cells = study.plan_cells([], {"num_steps": 700}, 3)
     assert len(cells) == 3 * (4 + 5)
     config = audio_voices.get_config()
     seen = set()
@@ -22,7 +22,7 @@ def test_the_cells_are_sides_and_effects_with_every_seed():
         check_cell(config, cell)
         made = with_settings(config, cell.settings)
         seen.add((made.augment.side, made.augment.effects, made.seed))
-        assert made.num_steps == 7
+        assert made.num_steps == 700
     assert len(seen) == len(cells)
     assert ("past", ("band_reject",), 2) in seen
     with pytest.raises(UserError, match="--only is 'echo': choose from none, past"):
