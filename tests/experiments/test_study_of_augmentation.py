@@ -71,10 +71,10 @@ def test_a_page_without_the_base_compares_nothing(tmp_path):
 
 def test_commands_are_printed_and_mistakes_are_a_sentence():
     module = "experiments.studies.augmentation"
-    done = commands.run(module, "--dry-run", "--only=none", "--config.num_steps=9", "--seeds=2")
+    done = commands.run(module, "--dry-run", "--only=none", "--config.num_steps=900", "--seeds=2")
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 2
-    assert all("--config.num_steps=9" in line and "audio_voices.py" in line for line in lines)
+    assert all("--config.num_steps=900" in line and "audio_voices.py" in line for line in lines)
     done = commands.run(module, "--dry-run", "--config.augment.snr_low_db=50", status=2)
     assert "must ascend" in done.stderr
 
