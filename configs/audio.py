@@ -55,6 +55,27 @@ KEYS = {
         ),
         **with_defaults(INPUT, batch_size=8),
     },
+    "augment": {
+        "side": Key(
+            "none",
+            "what is augmented in training: contexts (past), latents (future), both by draws of "
+            "their own, or nothing; but for nothing windows pass the encoder twice",
+            words=("none", "past", "future", "both"),
+        ),
+        "effects": Key(
+            ("pitch", "noise", "reverb"),
+            "applied one after the other; noise: another window of the batch",
+            words=("pitch", "noise", "reverb", "band_reject", "dropout"),
+        ),
+        "pitch_cents": Key(300.0, "up or down by at most so much", above=0, high=1200),
+        "snr_low_db": Key(5.0, "noise: the signal is above it by at least so much"),
+        "snr_high_db": Key(20.0, "noise: and by at most so much"),
+        "reverb_seconds": Key(
+            0.5, "of the largest room, until sound has decayed by 60 dB", above=0, high=10
+        ),
+        "band_hz": Key(1000.0, "band_reject: the widest that is taken out", above=0, high=8000),
+        "dropout_ms": Key(50.0, "dropout: the longest silence", above=0),
+    },
     "model": {
         "encoder": Key(
             "conv",

@@ -35,6 +35,8 @@ ONLY = {
     "ml_collections": "experiments/",
     "absl": "experiments/",
 }
+#: Of cpc/data: augmentation, of images and of sound.
+ON_DEVICE = ("augment.py", "augment_sound.py")
 FILES = sorted((ROOT / "cpc").rglob("*.py"))
 
 
@@ -66,7 +68,7 @@ def test_arrows_point_one_way(path):
 
 def computes_on_device(room, file, name):
     """Data are made on the host, in numpy; only augmentation runs on the device."""
-    return room == "data" and file != "augment.py" and name.split(".")[0] == "jax"
+    return room == "data" and file not in ON_DEVICE and name.split(".")[0] == "jax"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,8 @@ def test_jax_in_data_is_seen(tmp_path, line):
     path.write_text(f"{line}\n")
     assert "jax.numpy" in set(imported(path))
     assert any(computes_on_device("data", path.name, name) for name in imported(path))
-    assert not any(computes_on_device("data", "augment.py", name) for name in imported(path))
+    for file in ("augment.py", "augment_sound.py"):
+        assert not any(computes_on_device("data", file, name) for name in imported(path))
     assert not any(computes_on_device("models", path.name, name) for name in imported(path))
 
 

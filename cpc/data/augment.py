@@ -80,7 +80,7 @@ def crop_and_flip(
         crop = jax.lax.dynamic_slice(image, (top, left, 0), (size, size, ch))
         return jnp.where(jax.random.bernoulli(rng_flip), crop[:, ::-1], crop)
 
-    return _each(crop, rng, images)
+    return each_row(crop, rng, images)
 
 
 def cut_patches(
@@ -222,15 +222,15 @@ def warp(
     return jax.vmap(interpolate, (-1, None), -1)(patch, [rows, columns])
 
 
-def _each(augment: Callable[[Array, Array], Array], rng: Array, items: Array) -> Array:
-    """`augment(key, item)` over the first axis; an item's key depends on its place alone."""
-    keys = jax.vmap(partial(jax.random.fold_in, rng))(jnp.arange(len(items)))
-    return jax.vmap(augment)(keys, items)
+def each_row(augment: Callable[..., Array], rng: Array, *items: Array) -> Array:
+    """Return `augment(key, *item)` over the first axis; a key depends on its row's place alone."""
+    keys = jax.vmap(partial(jax.random.fold_in, rng))(jnp.arange(len(items[0])))
+    return jax.vmap(augment)(keys, *items)
 
 
 def _each_patch(augment: Callable[[Array, Array], Array], rng: Array, patches: Array) -> Array:
     flat = patches.reshape(-1, *patches.shape[3:])  # (b * i * j, p, p, ch)
-    return _each(augment, rng, flat).reshape(patches.shape)
+    return each_row(augment, rng, flat).reshape(patches.shape)
 
 
 def _check_channels(channels: int) -> None:

@@ -74,27 +74,44 @@ class CPC(nn.Module):
         x: Num[Array, "b s *channels"],
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
+        target: Num[Array, "b s *channels"] | None = None,
     ) -> CPCOutputs | tuple[CPCOutputs, ...]:
         """Return the latents, contexts and predictions of a batch.
 
         Of several `branches` a tuple, in their order, each in the frame of its direction.
+
+        With another copy of the input as `target` the latents are those of it, and contexts and
+        predictions those of x (Kharitonov et al. 2020). Each copy passes the encoder by itself:
+        under batch norm by its own statistics, the target's the last that the averages take in.
         """
         if len(self.branches) == 1:
             z, c = self.embed(x, train, num_samples)
+            if target is not None:
+                z = self.encode(target, train, num_samples)
             return CPCOutputs(z, c, self.predictor(c))
-        *earlier, last = self._ends(x, train, num_samples)
+        seen = self._ends(x, train, num_samples)
+        latents = seen if target is None else self._ends(target, train, num_samples)
         outputs = []
         for direction in self.directions:
-            z = self._to_frame(last, direction, num_samples, None)
-            c = self._contexts(direction)(z)
+            z, past = (
+                self._to_frame(ends[-1], direction, num_samples, None) for ends in (latents, seen)
+            )
+            c = self._contexts(direction)(past)
             predictor = self.predictor if direction == "forward" else self.predictor_backward
             outputs.append(CPCOutputs(z, c, predictor(c)))
         for (module, direction), predictor in zip(
             self.branches[len(self.directions) :], self.further, strict=True
         ):
-            z = earlier[module - 1][:, : last.shape[1]]
-            z = self._to_frame(z, direction, num_samples, self.cuts[module - 1])
-            outputs.append(CPCOutputs(z, z, predictor(z)))
+            z, past = (
+                self._to_frame(
+                    ends[module - 1][:, : ends[-1].shape[1]],
+                    direction,
+                    num_samples,
+                    self.cuts[module - 1],
+                )
+                for ends in (latents, seen)
+            )
+            outputs.append(CPCOutputs(z, past, predictor(past)))
         return tuple(outputs)
 
     def _ends(self, x, train, num_samples):
@@ -218,7 +235,8 @@ class Model(NamedTuple):
 def make_model(module: Any) -> Model:
     """Return the functions of a CPC or ImageCPC; batches are dictionaries, the input under "x".
 
-    A batch with "num_samples" is of signals that are filled up.
+    A batch with "num_samples" is of signals that are filled up; one with "target" has a second copy
+    of them, of which the latents are.
     """
 
     def init(rng, batch):
@@ -227,10 +245,10 @@ def make_model(module: Any) -> Model:
     def apply(variables, batch, train=False, rng=None):
         rngs = None if rng is None else {"dropout": rng}
         state = {name: value for name, value in variables.items() if name != "params"}
-        args = (batch["x"], train, *([batch["num_samples"]] if "num_samples" in batch else []))
+        more = {name: batch[name] for name in ("num_samples", "target") if name in batch}
         if not train:
-            return module.apply(variables, *args), state
-        return module.apply(variables, *args, mutable=list(state), rngs=rngs)
+            return module.apply(variables, batch["x"], train, **more), state
+        return module.apply(variables, batch["x"], train, **more, mutable=list(state), rngs=rngs)
 
     def embed(variables, x):
         latents_and_contexts: Any = module.apply(variables, x, method="embed")

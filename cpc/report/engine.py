@@ -49,6 +49,16 @@ class Table(NamedTuple):
     """Numbers of the rows that stand out."""
 
 
+class Sound(NamedTuple):
+    """A short recording that a page plays."""
+
+    title: str
+    path: str
+    """Of the same file beside the page."""
+    content: bytes
+    """A wav file."""
+
+
 class Section(NamedTuple):
     """A part of a page under a heading; one without a title opens the page as its summary."""
 
@@ -58,6 +68,7 @@ class Section(NamedTuple):
     tables: Sequence[Table] = ()
     details: Sequence[Table] = ()
     """Tables that are folded until they are wanted."""
+    sounds: Sequence[Sound] = ()
 
 
 def write_page(
@@ -109,6 +120,7 @@ def environment() -> "jinja2.Environment":
     made = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     made.undefined = jinja2.StrictUndefined
     made.filters |= {"breakable": breakable, "cells": cells, "kinds": kinds, "state": state}
+    made.filters["base64"] = lambda content: base64.b64encode(content).decode()
     return made
 
 
@@ -224,6 +236,7 @@ def as_markdown(
         parts += [f"## {escaped(section.title)}" if section.title else ""]
         parts += [escaped(sentence) for sentence in section.sentences]
         parts += [f"![{escaped(one.title)}](figures/{one.name}.png)" for one in section.figures]
+        parts += [f"[{escaped(one.title)}]({one.path})" for one in section.sounds]
         for table in (*section.tables, *section.details):
             name = f"**{escaped(table.title)}.** " if table.title else ""
             parts += [f"{name}{escaped(table.note)}".strip(), markdown(table).rstrip()]

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from configs.audio import KEYS
-from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches, unpack
+from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.files import write_sealed
 from cpc.models import Model
 from cpc.types import Batch, UserError
@@ -18,6 +18,7 @@ from experiments import training
 from experiments.audio import probes
 from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
 from experiments.audio.embed import embed_files
+from experiments.audio.heard import augmentation_section, record_augmentation
 from experiments.audio.model import (
     build_apart,
     build_encoder,
@@ -29,6 +30,7 @@ from experiments.audio.model import (
     num_latents,
     split_directions,
 )
+from experiments.audio.prepare import check_augmentation, prepare
 from experiments.audio.sections import SECTIONS, WORDS
 from experiments.command.config import Config
 from experiments.command.modality import Modality
@@ -54,7 +56,7 @@ def make_problem(
         objective=build_objective(config, offsets, mesh, build_apart(config)),
         offsets=offsets,
         directions=name_branches(model.module),
-        prepare=lambda batch, rng, train: unpack(batch),
+        prepare=functools.partial(prepare, config),
         split_directions=functools.partial(split_directions, model.module),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
@@ -81,6 +83,7 @@ def check(config: Config) -> None:
     """Check that the values of a config go together."""
     probes.check_options(config)
     check_model(config)
+    check_augmentation(config)
     if config.data.source == "synthetic" and config.data.window_samples > MOST_SYNTHETIC:
         raise UserError(
             f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
@@ -112,7 +115,9 @@ def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np
 
 
 def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
-    """Write the information that the synthetic source has, for the page."""
+    """Write for the page what the synthetic source knows, and what augmentation sounds like."""
+    draw = draw_windows(config, data.train, config.seed)
+    record_augmentation(config, workdir, draw)
     if config.data.source == "synthetic":
         encoder = build_encoder(config)
         furthest = choose_offsets(config)[-1]
@@ -151,7 +156,7 @@ AUDIO = Modality(
     name="audio",
     keys=KEYS,
     words=WORDS,
-    sections=SECTIONS,
+    sections=(*SECTIONS, augmentation_section),
     check=check,
     load_data=load_data,
     skipped=lambda data: (*data.train.skipped, *data.train.shortened),

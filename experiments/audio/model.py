@@ -107,6 +107,11 @@ def check_model(config: Config) -> None:
             "model.segment_threshold makes two levels of its own: set it to 0, or model.modules "
             "to 1 and model.directions to forward"
         )
+    if options.segment_threshold and config.augment.side != "none":
+        raise UserError(
+            "with model.segment_threshold the segments of an augmented copy would be others than "
+            "those of the clean one: set augment.side to none"
+        )
     if options.num_codes and options.modules > 1:
         raise UserError(
             "model.num_codes quantises the latents of the whole encoder, and model.modules cuts it "

@@ -12,11 +12,10 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
-InfoNCE over 131,072 candidates (1,048,576 off the CPU), and the step with every choice of
-negatives, are measured only where they are asked for:
-InfoNCE over 131,072 candidates (1,048,576 off the CPU) is measured only where it is asked for:
+The step with every choice of negatives, the step with augmentation beside one without, and
+InfoNCE over 131,072 candidates (1,048,576 off the CPU) are measured only where they are asked for:
 
-    python -m experiments.bench --part large --part negatives
+    python -m experiments.bench --part large --part negatives --part augmentation
 
 and so is skip-gram, against gensim where it is importable here or in the Python that
 $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
@@ -44,6 +43,7 @@ from cpc.types import UserError
 from experiments.audio.data import load_data
 from experiments.bench import (
     abx,
+    augmentation,
     criterion,
     draws,
     images,
@@ -63,8 +63,8 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "negatives", "text", "large"),
-    "What to measure; by default all but negatives, text and large, ten minutes each on two cores.",
+    (*PARTS, "negatives", "augmentation", "text", "large"),
+    "What to measure; by default all but the last four, which take minutes each on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -99,6 +99,7 @@ def main(given: Config) -> None:
         "scaling": scaling.scaling_rows,
         "abx": lambda: [abx.abx_row(1 if QUICK.value else 3)],
         "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
+        "augmentation": lambda: augmentation.augmentation_rows(config, data, mesh, num_rounds),
         "text": lambda: words.word_rows(1 if QUICK.value else 5),
         "large": lambda: criterion.large_rows(device),
     }

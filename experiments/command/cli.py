@@ -31,12 +31,12 @@ WORKDIR = flags.DEFINE_string(
 DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
 
 
-def define_config() -> flags.FlagHolder:
+def define_config(default: str | None = None) -> flags.FlagHolder:
     """Define --config, a Python file with get_config(); --config.a.b=value sets a key of it."""
     sys.argv[1:] = renew_settings(sys.argv[1:])
     return config_flags.DEFINE_config_file(
         "config",
-        None,
+        default,
         "Config file, such as configs/audio_voices.py. --config.optim.learning_rate=1e-4 after it "
         "sets a key.",
     )

@@ -1,10 +1,8 @@
 """A folder of cells: planned, checked, run, and laid beside the paper."""
 
 import contextlib
-import os
 import pathlib
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -31,8 +29,8 @@ from experiments.reproduce.cells import (
     parse_settings,
     plan_cells,
 )
-from experiments.sweep.cells import Cell, flag_text
-from experiments.sweep.jobs import check_cell, end, lock_folder, read_plan, run_jobs
+from experiments.sweep.cells import Cell
+from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
 from experiments.sweep.launchers import Job, count_signals, make_local
 
 #: N of the table of the bound, in powers of 2.
@@ -80,7 +78,10 @@ def reproduce(
         check_prepared(cell, config)
         check_length(cell, config)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
-    all_jobs = [make_job(cell, folder, device) for cell in planned]
+    all_jobs = [
+        make_job(cell.kind, cell.config, Cell(cell.name, cell.settings), folder, device)
+        for cell in planned
+    ]
     if dry_run:
         print("\n".join(shlex.join(job.command) for job in all_jobs))
         return
@@ -156,21 +157,6 @@ def check_length(cell: Planned, config: Config) -> None:
             f"the cell {cell.name} predicts {furthest} latents ahead in sequences of "
             f"{num_latents}: make them longer (data.window_samples)"
         )
-
-
-def make_job(cell: Planned, folder: pathlib.Path, device: str) -> Job:
-    """Return the command that makes a cell alone."""
-
-    def near(path: pathlib.Path | str) -> str:
-        relative = os.path.relpath(path)
-        return str(path) if relative.startswith("..") else relative
-
-    sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
-    path = folder / cell.name
-    command = [near(sys.executable), "-m", f"experiments.{cell.kind}"]
-    command += ["--config", near(cell.config), *sets]
-    command += [] if device == "auto" else ["--device", device]
-    return Job(cell.name, path, [*command, "--workdir", str(path)])
 
 
 def describe(planned: Sequence[Planned], scale: str, data: str, num_jobs: int) -> dict[str, str]:

@@ -23,10 +23,8 @@ each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed
 import contextlib
 import functools
 import json
-import os
 import pathlib
 import shlex
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
@@ -40,8 +38,16 @@ from experiments import compare
 from experiments.command import cli, run_dir
 from experiments.command.config import Config, upgrade
 from experiments.modality import MODALITIES
-from experiments.sweep.cells import Cell, differences, flag_text, make_cells
-from experiments.sweep.jobs import check_cell, end, keys_of, lock_folder, read_plan, run_jobs
+from experiments.sweep.cells import Cell, differences, make_cells
+from experiments.sweep.jobs import (
+    check_cell,
+    end,
+    keys_of,
+    lock_folder,
+    make_job,
+    read_plan,
+    run_jobs,
+)
 from experiments.sweep.launchers import (
     Job,
     count_signals,
@@ -138,18 +144,17 @@ def make_jobs(config: Config, cells: Sequence[Cell], folder: pathlib.Path) -> li
     """Return the command of each cell."""
     flag = flags.FLAGS["config"]
     shared = config_flags.get_override_values(flag)
-    python = os.path.relpath(sys.executable)
-    start = [sys.executable if python.startswith("..") else python, "-m"]
-    start += [f"experiments.{config.kind}"]
-    start += ["--config", config_flags.get_config_filename(flag)]
-    device = [] if cli.DEVICE.value == "auto" else ["--device", cli.DEVICE.value]
-    jobs = []
-    for cell in cells:
-        settings = {**shared, **cell.settings}
-        sets = [f"--config.{key}={flag_text(value)}" for key, value in settings.items()]
-        path = folder / cell.name
-        jobs.append(Job(cell.name, path, [*start, *sets, *device, "--workdir", str(path)]))
-    return jobs
+    file = config_flags.get_config_filename(flag)
+    return [
+        make_job(
+            config.kind,
+            file,
+            cell._replace(settings={**shared, **cell.settings}),
+            folder,
+            cli.DEVICE.value,
+        )
+        for cell in cells
+    ]
 
 
 @contextlib.contextmanager

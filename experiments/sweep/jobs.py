@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import functools
+import os
 import pathlib
 import shlex
 import shutil
@@ -21,7 +22,7 @@ from experiments.command.config import Config, with_settings
 from experiments.modality import MODALITIES
 from experiments.mutual_information import __main__ as information
 from experiments.run import check_run
-from experiments.sweep.cells import Cell
+from experiments.sweep.cells import Cell, flag_text
 from experiments.sweep.launchers import Job, Launch
 from experiments.words import run as words
 
@@ -77,6 +78,26 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
                 "stop it"
             ) from None
         yield lock
+
+
+def make_job(
+    kind: str,
+    config_file: str | pathlib.Path,
+    cell: Cell,
+    folder: pathlib.Path,
+    device: str = "auto",
+) -> Job:
+    """Return the command that makes a cell alone, in a folder of its name."""
+
+    def near(path: pathlib.Path | str) -> str:
+        relative = os.path.relpath(path)
+        return str(path) if relative.startswith("..") else relative
+
+    sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
+    command = [near(sys.executable), "-m", f"experiments.{kind}", "--config", near(config_file)]
+    command += [*sets, *([] if device == "auto" else ["--device", device])]
+    path = folder / cell.name
+    return Job(cell.name, path, [*command, "--workdir", str(path)])
 
 
 def read_plan(path: pathlib.Path) -> dict[str, Any] | None:

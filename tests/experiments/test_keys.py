@@ -769,7 +769,24 @@ def last_frame(config):
 ONE_SPEAKER = problem_of_clips(
     lambda problem: max(len(set(problem.draw(i)["speaker"].tolist())) for i in range(4))
 )
+AUGMENTED = problem_of_clips(
+    lambda p: jax.jit(p.prepare, static_argnums=2)(p.draw(0), jax.random.key(0), True)
+)
+
+
+def by(*effects):
+    return {"augment.side": "past", "augment.effects": effects}
+
+
 TABLES["audio"] = {
+    "augment.side": Case("past", AUGMENTED),
+    "augment.effects": Case(("dropout",), AUGMENTED, beside={"augment.side": "past"}),
+    "augment.pitch_cents": Case(50.0, AUGMENTED, beside=by("pitch")),
+    "augment.snr_low_db": Case(-10.0, AUGMENTED, beside=by("noise")),
+    "augment.snr_high_db": Case(60.0, AUGMENTED, beside=by("noise")),
+    "augment.reverb_seconds": Case(0.1, AUGMENTED, beside=by("reverb")),
+    "augment.band_hz": Case(4000.0, AUGMENTED, beside=by("band_reject")),
+    "augment.dropout_ms": Case(20.0, AUGMENTED, beside=by("dropout")),
     "seed": Case(1, problem_of_clips(lambda problem: problem.draw(0)["x"])),
     "data.source": Case("synthetic", loaded("speakers")),
     "data.path": Case("clips/part0", loaded("speakers")),

@@ -1,0 +1,84 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#       jupytext_version: 1.19.6
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Augmentation in time: heard and drawn
+#
+# Contexts are made of altered sound and predict latents of the sound as it is, so that what an
+# effect destroys cannot help to predict (Kharitonov et al. 2020). A run does so by
+# `configs/audio_voices_augmented.py`. Here is what each effect does to a recording: one of the
+# demo's voices where `make demo` has prepared them, and sound that is made up where not.
+
+# %%
+import sys
+
+sys.path.insert(0, "..")  # where configs and experiments are
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from IPython.display import Audio, Image, display
+
+from configs import audio_synthetic, audio_voices
+from cpc.data import SAMPLE_RATE_HZ
+from cpc.data.augment_sound import EFFECTS, shift_pitch
+from cpc.data.sources import voices
+from cpc.report.engine import to_png
+from experiments.audio.data import load_data
+from experiments.audio.heard import apply_each, draw_sounds
+from experiments.audio.modality import draw_windows
+from experiments.audio.prepare import prepare
+
+# %%
+config = (audio_voices if voices.is_prepared() else audio_synthetic).get_config()
+if voices.is_prepared():
+    config.data.window_samples = 2 * SAMPLE_RATE_HZ
+config.augment.side, config.augment.effects = "past", EFFECTS
+recordings = load_data(config, print)
+batch = draw_windows(config, recordings.train, seed=0)(0)
+
+# %% [markdown]
+# ## Each effect, and all of them
+# Draw again with another key.
+
+# %%
+heard = apply_each(config, batch, jax.random.key(3))
+for name, x in heard.items():
+    print(name)
+    display(Audio(x, rate=SAMPLE_RATE_HZ))
+
+# %%
+Image(to_png(draw_sounds(heard)))
+
+# %% [markdown]
+# ## Pitch by as much as one likes
+# Length and tempo stay: what is said is at the same place. 300 cents, a minor third, are the most
+# that training draws.
+
+# %%
+for cents in (-300.0, 300.0):
+    print(f"{cents:+.0f} cents")
+    moved = shift_pitch(jnp.asarray(heard["clean"]), jnp.float32(cents))
+    display(Audio(np.asarray(moved), rate=SAMPLE_RATE_HZ))
+
+# %% [markdown]
+# ## What a training step sees
+# The two copies of a batch: contexts are of x, latents of the target. Evaluation and probes get the
+# recordings alone.
+
+# %%
+seen = prepare(config, batch, jax.random.key(0), True)
+print({name: np.shape(seen[name]) for name in ("x", "target")})
+print("in evaluation:", "target" in prepare(config, batch, jax.random.key(0), False))

@@ -1,0 +1,251 @@
+"""Effects on waveforms, each by what it is to do to them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.data import augment_sound as sound
+from cpc.types import UserError
+
+RATE = sound.SAMPLE_RATE_HZ
+SIZE = 8192
+RANGES = sound.Ranges()
+augment = jax.jit(sound.augment_sound, static_argnames=("effects", "ranges"))
+shift = jax.jit(sound.shift_pitch)
+
+
+def sine(hz, size=SIZE):
+    return np.float32(0.1 * np.sin(2 * np.pi * hz * np.arange(size) / RATE))
+
+
+def windows(b=4, size=SIZE, seed=0):
+    """Noise of a slow envelope, each row of another loudness."""
+    rng = np.random.default_rng(seed)
+    envelope = 1 + np.sin(np.arange(size) / 900 + rng.uniform(0, 6, (b, 1)))
+    return jnp.float32(rng.normal(size=(b, size)) * envelope * 0.02 * np.arange(1, b + 1)[:, None])
+
+
+def peak_hz(x):
+    spectrum = np.abs(np.fft.rfft(x * np.hanning(len(x)), 2**19))
+    return spectrum.argmax() * RATE / 2**19
+
+
+@pytest.mark.parametrize("cents", [-300, -120, 0, 75, 300, 1200])
+@pytest.mark.parametrize("hz", [220, 1000, 3100])
+def test_pitch_moves_by_the_cents_asked_and_length_and_tempo_stay(hz, cents):
+    x = sine(hz)
+    x[: SIZE // 2] = 0  # where the sound begins is where it began
+    y = np.asarray(shift(x, jnp.float32(cents)))
+    assert y.shape == x.shape
+    later = slice(SIZE // 2 + sound.FRAME, -sound.FRAME)
+    assert 1200 * np.log2(peak_hz(y[later]) / hz) == pytest.approx(cents, abs=3)
+    assert y[later].std() == pytest.approx(x[later].std(), rel=0.1)
+    assert np.abs(y[: SIZE // 2 - sound.FRAME]).max() < 1e-3
+
+
+def test_no_shift_is_no_change():
+    for x in (windows(1)[0], sine(220), np.where(np.arange(SIZE) > 3000, sine(1001.7), 0)):
+        atol = 2e-3 * float(np.abs(x).max())
+        np.testing.assert_allclose(shift(x, jnp.float32(0)), x, atol=atol)
+
+
+def test_pitch_looks_no_further_ahead_than_it_says():
+    """A sample is made of what is within 32 ms of it: c_t learns no more of the future."""
+    x, at = windows(1)[0], 5000
+    changed = x.at[at:].add(windows(1, seed=1)[0, at:])
+    for cents in (-300.0, 300.0):
+        moved = np.asarray(shift(changed, jnp.float32(cents)) - shift(x, jnp.float32(cents)))
+        first = np.flatnonzero(np.abs(moved) > 1e-6)[0]
+        assert at - sound.FRAME * 2 ** (300 / 1200) <= first < at
+        energy = np.square(moved)
+        assert energy[: at - 256].sum() < 0.002 * energy.sum()
+
+
+@pytest.mark.parametrize("num_samples", [None, [SIZE, 5000, 3000, SIZE]])
+def test_noise_is_another_row_at_the_ratio_asked(num_samples):
+    x = windows()
+    real = np.arange(SIZE) < np.array(num_samples or [SIZE] * 4)[:, None]
+    x = np.where(real, x, 0)
+    ranges = RANGES._replace(snr_low_db=7.0, snr_high_db=7.0)
+    number = None if num_samples is None else jnp.array(num_samples)
+    y = augment(jax.random.key(3), x, ("noise",), ranges, num_samples=number)
+    noise = np.asarray(y) - x
+    ratio = 10 * np.log10(np.square(x).sum(1) / np.square(noise).sum(1))
+    np.testing.assert_allclose(ratio, 7, atol=1e-3)
+    assert (noise[~real] == 0).all()
+    for row, added in enumerate(noise):  # each is a multiple of one other row
+        likeness = [
+            np.corrcoef(added[real[row]], (x[other] * real[row])[real[row]])[0, 1]
+            for other in range(4)
+        ]
+        assert likeness[row] < 0.5
+        assert max(likeness) > 0.999
+
+
+def test_ratios_cover_their_range():
+    x = jnp.tile(windows(2), (100, 1))
+    noise = np.asarray(augment(jax.random.key(0), x, ("noise",), RANGES) - x)
+    ratio = 10 * np.log10(np.square(x).sum(1) / np.square(noise).sum(1))
+    assert ratio.min() == pytest.approx(5, abs=0.5)
+    assert ratio.max() == pytest.approx(20, abs=0.5)
+    assert ratio.mean() == pytest.approx(12.5, abs=1)
+
+
+def test_noise_is_a_stranger_where_there_is_one():
+    speaker = jnp.array([0, 0, 1, 0, 1, 0])
+    for seed in range(20):
+        drawn = sound.draw_others(jax.random.key(seed), 6, speaker)
+        assert (speaker[drawn] != speaker).all()
+        alone = sound.draw_others(jax.random.key(seed), 6, jnp.zeros(6, int))
+        assert (alone != jnp.arange(6)).all()
+
+
+def test_silence_gets_no_noise_and_gives_none():
+    x = windows().at[1].set(0)
+    y = np.asarray(sound.mix(x[1], x[0], jnp.float32(5)))
+    assert (y == 0).all()
+    np.testing.assert_array_equal(sound.mix(x[0], x[1], jnp.float32(5)), x[0])
+
+
+@pytest.mark.parametrize("number", [SIZE, 3000])
+def test_reverberation_keeps_the_energy_and_says_nothing_of_the_future(number):
+    x = np.zeros((2, SIZE), np.float32)
+    x[:, 1000], x[:, 1900] = 0.5, -0.2
+    numbers = jnp.array([number, SIZE])
+    y = np.asarray(augment(jax.random.key(1), x, ("reverb",), RANGES, num_samples=numbers))
+    np.testing.assert_allclose(np.square(y).sum(1), np.square(x).sum(1), rtol=1e-4)
+    assert np.abs(y[:, :1000]).max() < 1e-6
+    assert np.abs(y[:, 1001:1400]).max() > 3e-3
+    assert (y[0, number:] == 0).all()
+
+
+def test_a_room_decays_by_60_db_in_its_time():
+    x = jnp.zeros(16_000).at[0].set(1)
+    tails = [sound.reverberate(jax.random.key(i), x, jnp.float32(0.4), 0.5) for i in range(40)]
+    energy = np.square(np.asarray(tails)[:, 1:]).mean(0)
+    assert energy.sum() == pytest.approx(0.8, rel=1e-3)  # of 1 in the largest room
+    early, late = energy[:400].mean(), energy[3200:3600].mean()
+    assert 10 * np.log10(early / late) == pytest.approx(60 * 0.2 / 0.4, abs=1.5)
+
+
+def test_a_band_is_gone_and_the_rest_is_as_it_was():
+    x = windows(1)[0]
+    y = sound.reject_band(x, jnp.float32(1500), jnp.float32(2300))
+    spectra = [np.square(np.abs(np.fft.rfft(np.asarray(one) * np.hanning(SIZE)))) for one in (x, y)]
+    hz = np.fft.rfftfreq(SIZE, 1 / RATE)
+    inside = (hz > 1520) & (hz < 2280)
+    outside = (hz < 1400) | (hz > 2400)
+    assert 10 * np.log10(spectra[0][inside].sum() / spectra[1][inside].sum()) > 40
+    change = 10 * np.log10(spectra[1][outside].sum() / spectra[0][outside].sum())
+    assert change == pytest.approx(0, abs=0.02)
+
+
+def test_bands_lie_anywhere_and_are_no_wider_than_asked():
+    x = jnp.tile(jnp.zeros(SIZE).at[SIZE // 2].set(1), (60, 1))
+    y = np.asarray(augment(jax.random.key(0), x, ("band_reject",), RANGES))
+    gone = np.abs(np.fft.rfft(y)) < 0.5
+    hz = np.fft.rfftfreq(SIZE, 1 / RATE)
+    widths = gone.sum(1) * hz[1]
+    assert widths.max() <= RANGES.band_hz + 2 * sound.EDGE_HZ
+    assert widths.max() > 800
+    centres = np.array([hz[row].mean() for row in gone if row.any()])
+    assert centres.min() < 1500
+    assert centres.max() > 6500
+
+
+def test_dropout_is_one_silence_no_longer_than_asked_in_what_is_real():
+    x = jnp.ones((200, 2400))
+    number = jnp.where(jnp.arange(200) % 2, 1000, 2400)
+    y = np.asarray(augment(jax.random.key(0), x, ("dropout",), RANGES, num_samples=number))
+    lengths = []
+    for row, real in zip(y, np.asarray(number), strict=True):
+        gone = np.flatnonzero(row[:real] == 0)
+        lengths.append(len(gone))
+        assert not len(gone) or gone[-1] - gone[0] + 1 == len(gone)
+        assert (row[real:] == 0).all()
+    assert max(lengths) <= 800
+    assert max(lengths) > 760
+    assert min(lengths) < 40
+    for half in (lengths[::2], lengths[1::2]):  # wholly within what is real
+        assert np.mean(half) == pytest.approx(400, rel=0.15)
+
+
+@pytest.mark.parametrize("effect", sound.EFFECTS)
+def test_the_key_decides_and_a_draw_is_of_its_row_alone(effect):
+    x, key = windows(), jax.random.key(5)
+    y = augment(key, x, (effect,), RANGES)
+    assert y.dtype == jnp.float32
+    np.testing.assert_array_equal(y, augment(key, x, (effect,), RANGES))
+    other = augment(jax.random.key(6), x, (effect,), RANGES)
+    assert not np.isclose(y, other).all(axis=1).any()
+    assert not np.isclose(y, x).all(axis=1).any()
+    if effect != "noise":  # whose sound is another row's
+        fewer = augment(key, x[:2], (effect,), RANGES)
+        np.testing.assert_allclose(fewer, y[:2], atol=1e-6)
+
+
+def test_an_effect_draws_the_same_beside_others():
+    x, key = windows(), jax.random.key(5)
+    alone = augment(key, augment(key, x, ("reverb",), RANGES), ("dropout",), RANGES)
+    together = augment(key, x, ("reverb", "dropout"), RANGES)
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+    assert not np.allclose(augment(key, x, ("dropout", "reverb"), RANGES), together, atol=1e-4)
+
+
+@pytest.mark.parametrize("effect", sound.EFFECTS)
+def test_padding_is_zero_and_changes_nothing(effect):
+    x, number = windows(), jnp.array([SIZE, 700, 5000, 90])
+    given = jnp.where(jnp.arange(SIZE) < number[:, None], x, jnp.nan)
+    y = np.asarray(augment(jax.random.key(2), given, (effect,), RANGES, num_samples=number))
+    assert (y[np.arange(SIZE) >= np.asarray(number)[:, None]] == 0).all()
+    zeros = jnp.nan_to_num(given)
+    same = augment(jax.random.key(2), zeros, (effect,), RANGES, num_samples=number)
+    np.testing.assert_array_equal(y, same)
+
+
+def test_what_is_not_finite_is_given_back_clean():
+    x = windows() * jnp.array([1, 1e25, 1, 1])[:, None]  # its energy is infinite
+    y = np.asarray(augment(jax.random.key(0), x, ("reverb",), RANGES))
+    np.testing.assert_array_equal(y[1], x[1])
+    assert not np.isclose(y[0], x[0]).all()
+    assert np.isfinite(y).all()
+
+
+def test_one_trace_for_all_draws():
+    traces = []
+
+    @jax.jit
+    def count(rng, x):
+        traces.append(x)
+        return sound.augment_sound(rng, x, sound.EFFECTS)
+
+    for seed in range(3):
+        count(jax.random.key(seed), windows(seed=seed))
+    assert len(traces) == 1
+
+
+CHECK = partial(sound.check_effects, ranges=RANGES, window_samples=20480, batch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"effects": ["echo"]}, "no effect 'echo': choose from pitch, noise"),
+        ({"effects": ["pitch", "pitch"]}, "pitch, pitch: name each once"),
+        ({"effects": []}, "the effects are none"),
+        ({"effects": ["noise"], "batch_size": 1}, "a batch of 1 has no other"),
+        ({"effects": ["pitch"], "window_samples": 500}, "dropout_ms is 50|heard over 512"),
+        ({"ranges": RANGES._replace(snr_low_db=30)}, "30 to 20 dB .* must ascend"),
+        ({"ranges": RANGES._replace(pitch_cents=1300)}, "at most 1200"),
+        ({"ranges": RANGES._replace(band_hz=9000)}, "band_hz is 9000"),
+        ({"ranges": RANGES._replace(dropout_ms=2000)}, "dropout_ms is 2000.*at most 1280"),
+        ({"ranges": RANGES._replace(reverb_seconds=0)}, "reverb_seconds is 0"),
+    ],
+)
+def test_what_cannot_be_applied_is_refused_in_a_sentence(given, sentence):
+    CHECK(["pitch", "noise"])
+    with pytest.raises(UserError, match=sentence):
+        CHECK(**{"effects": ["pitch", "noise"], **given})
