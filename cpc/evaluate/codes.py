@@ -41,9 +41,10 @@ def code_scores(
     rows = np.concatenate(frames)
     entropy, number = code_entropy(rows)
     setting = f"{number:,} codes in {len(rows):,} frames"
-    words = {"num_test": len(rows), "setting": setting}
+    seconds = round(len(rows) * frame_seconds)
     return [
         Score("codes", data, "second", features, "unigram", "bits per second",
-              entropy / frame_seconds, higher_is_better=False, **words),
-        Score("codes", data, "frame", features, "unigram", "perplexity", 2.0**entropy, **words),
+              entropy / frame_seconds, higher_is_better=False, num_test=seconds, setting=setting),
+        Score("codes", data, "frame", features, "unigram", "perplexity", 2.0**entropy,
+              num_test=len(rows), setting=setting),
     ]  # fmt: skip

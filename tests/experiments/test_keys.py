@@ -179,7 +179,7 @@ def learning(config):
     def loss(params, z, predictions):
         given = [(latents._replace(z=z, predictions=predictions), positions)]
         value, sums, after, _ = made.loss(params, state, given, jax.random.key(0), True)
-        return value, (sums.count, after)
+        return value, (sums, after)
 
     grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
     return params, grad(params, latents.z, latents.predictions)

@@ -1,5 +1,7 @@
 """Quantised latents: their gradients, their codebook, and the encoder that they stand for."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,18 +43,19 @@ def make_encoder(**options):
 
 
 def start(module, seed=0):
-    return module.init(jax.random.key(seed), X)
+    return jax.jit(module.init)(jax.random.key(seed), X)
 
 
 def trained(module, variables, x=X, num_samples=None):
     state = {name: value for name, value in variables.items() if name != "params"}
-    return module.apply(variables, x, True, num_samples, mutable=list(state))
+    apply = functools.partial(module.apply, train=True, mutable=list(state))
+    return jax.jit(apply)(variables, x, num_samples=num_samples)
 
 
 def projected(module, variables, x=X):
     """Latents before they are quantised, in NumPy from the encoder's own output."""
     own = {"params": variables["params"]["encoder"]}
-    z = np.asarray(module.encoder.apply(own, x), np.float64)
+    z = np.asarray(jax.jit(module.encoder.apply)(own, x), np.float64)
     dense = variables["params"]["project"]
     return z @ np.asarray(dense["kernel"], np.float64) + np.asarray(dense["bias"], np.float64)
 
@@ -66,7 +69,7 @@ def codes_of(module, variables, x=X):
 def test_latents_are_the_nearest_codes_to_the_last_bit(train):
     module = make_encoder()
     variables = start(module)
-    z = trained(module, variables)[0] if train else module.apply(variables, X)
+    z = trained(module, variables)[0] if train else jax.jit(module.apply)(variables, X)
     vectors = np.asarray(Codebook(**variables["codebook"]).vectors)
     np.testing.assert_array_equal(z, vectors[codes_of(module, variables)])
     found = module.find_codes(variables, z)
@@ -85,9 +88,11 @@ def test_the_gradient_passes_the_codes():
         z = module.encoder.apply({"params": params["encoder"]}, X)
         return ((z @ params["project"]["kernel"] + params["project"]["bias"]) * weights).sum()
 
-    found, want = jax.grad(through)(variables["params"]), jax.grad(plain)(variables["params"])
+    found, want = (jax.jit(jax.grad(f))(variables["params"]) for f in (through, plain))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, want)
-    of_codes = jax.grad(lambda book: module.apply({**variables, "codebook": book}, X).sum())
+    of_codes = jax.jit(
+        jax.grad(lambda book: module.apply({**variables, "codebook": book}, X).sum())
+    )
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(of_codes(variables["codebook"])))
 
 
@@ -99,7 +104,7 @@ def test_the_penalty_is_the_mean_square_and_pulls_latents_alone():
         state = trained(module, {**variables, "params": params})[1]
         return state["penalties"]["commitment"]
 
-    value, slope = jax.value_and_grad(penalty)(variables["params"])
+    value, slope = jax.jit(jax.value_and_grad(penalty))(variables["params"])
     z = projected(module, variables)
     vectors = np.asarray(Codebook(**variables["codebook"]).vectors, np.float64)
     error = z - vectors[codes_of(module, variables)]
@@ -176,9 +181,10 @@ def test_evaluation_leaves_the_codebook_where_it_is():
     model = make_model(make_cpc())
     variables = model.init(jax.random.key(0), {"x": X})
     state = {name: value for name, value in variables.items() if name != "params"}
-    _, after = model.apply(variables, {"x": X}, False)
+    apply = jax.jit(model.apply, static_argnums=2)
+    _, after = apply(variables, {"x": X}, False)
     jax.tree.map(np.testing.assert_array_equal, after, state)
-    _, after = model.apply(variables, {"x": X}, True, jax.random.key(0))
+    _, after = apply(variables, {"x": X}, True, jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(state)
     moved = [bool((after["codebook"]["encoder"][k] != v).any())
              for k, v in state["codebook"]["encoder"].items()]  # fmt: skip
@@ -233,23 +239,23 @@ def test_a_description_that_cannot_be_is_refused(field, value):
 
 
 def test_a_recording_in_chunks_has_the_codes_of_the_whole():
-    module, x = make_cpc(), 0.1 * jax.random.normal(jax.random.key(3), (4800,))
+    module, x = make_cpc(restart=True), 0.1 * jax.random.normal(jax.random.key(3), (4800,))
     variables = trained_once(module, start(module))
-    z, c = module.apply(variables, x[None], method="embed")
+    z, c = jax.jit(make_model(module).embed)(variables, x[None])
 
     def read(first, stop):
         return jnp.pad(x, (0, max(0, stop - len(x))))[first:stop]
 
     parts = list(stream_latents(module, variables, read, 30, 7))
     found = np.concatenate(parts, 1)[:, :30]
+    assert len(np.unique(z[0, :25], axis=0)) > 2
     np.testing.assert_array_equal(found[:, :25], z[:, :25])
     contexts = np.concatenate(list(stream_contexts(module, variables, iter(parts))), 1)
     np.testing.assert_allclose(contexts[:, :25], c[:, :25], atol=1e-5)
 
 
 def trained_once(module, variables):
-    _, state = make_model(module).apply(variables, {"x": X}, True, jax.random.key(0))
-    return {**variables, **state}
+    return {**variables, **trained(module, variables)[1]}
 
 
 def test_half_precision_quantises_in_single():
