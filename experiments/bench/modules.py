@@ -5,6 +5,8 @@ python -m experiments.bench.modules
 What XLA says a compiled gradient needs beside its inputs and results: nothing is trained.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -31,7 +33,8 @@ def temporary_bytes(config: Config, only: int | None = None) -> int:
         return objective.loss({}, {}, chosen, jax.random.key(0))[0]
 
     params = jax.eval_shape(model.init, jax.random.key(0), {"x": x})["params"]
-    return jax.jit(jax.grad(loss)).lower(params, x).compile().memory_analysis().temp_size_in_bytes
+    analysis: Any = jax.jit(jax.grad(loss)).lower(params, x).compile().memory_analysis()
+    return analysis.temp_size_in_bytes
 
 
 def main() -> None:
