@@ -102,8 +102,9 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
 
     Args:
         decay: of the learning rate from a layer to the one below it; 1: all learn alike.
-        parts: names of submodules from the head down. A layer of a part is what the numbers in its
-            variables' names say; what is called stem lies below them, and other variables
+        parts: names of submodules from the head down, and of others that begin so before an
+            underscore: context_backward is another context. A layer of a part is what the numbers
+            in its variables' names say; what is called stem lies below them, and other variables
             without a number belong to the part's highest layer. All variables outside of the parts
             learn at the whole rate.
 
@@ -116,12 +117,14 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
     def place(path: Any) -> tuple[str, tuple[int, ...]] | None:
         """The part of a variable, and its layer's numbers, none without."""
         names = [str(getattr(key, "key", getattr(key, "name", key))) for key in path]
-        part = next((name for name in names if name in parts), None)
+        found = ((i, part) for i, name in enumerate(names) for part in parts
+                 if name == part or name.startswith(f"{part}_"))  # fmt: skip
+        start, part = next(found, (0, None))
         if part is None:
             return None
         if "stem" in names:
             return part, (-1,)
-        numbers = (re.findall(r"\d+", name) for name in names[names.index(part) + 1 :])
+        numbers = (re.findall(r"\d+", name) for name in names[start + 1 :])
         return part, tuple(map(int, next(filter(None, numbers), ())))
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:

@@ -120,6 +120,7 @@ def test_layers_learn_less_the_further_they_lie_below_the_head():
                 "norm": 1.0,
             },
             "context": {"norm": 1.0, "conv1": {"kernel2": 1.0}, "conv0": 1.0},
+            "context_backward": {"conv1": {"kernel2": 1.0}, "conv0": 1.0},
         },
         "head": (1.0, 1.0),
     }
@@ -135,6 +136,7 @@ def test_layers_learn_less_the_further_they_lie_below_the_head():
                 "norm": 2**-3,
             },
             "context": {"norm": 0.5, "conv1": {"kernel2": 0.5}, "conv0": 0.25},
+            "context_backward": {"conv1": {"kernel2": 0.5}, "conv0": 0.25},
         },
         "head": (1.0, 1.0),
     }
