@@ -153,6 +153,24 @@ def test_a_key_changes_what_it_names(kind, key):
     assert not holds(Look(kind, **dict(*beside)))
 
 
+@pytest.mark.parametrize(("key", "word", "holds"), [
+    ("predictor", "affine", lambda p: "bias" in p["predictor"]["W"]),
+    ("predictor", "transformers", lambda p: {
+        leaf.shape[0] for leaf in jax.tree.leaves(p["predictor"])} == {12}),
+    ("context", "conv_undilated", lambda p: "conv0" in p["context"]),
+    ("context", "lstm", lambda p: p["context"]["recurrent0"].shape == (32, 128)),
+])  # fmt: skip
+def test_words_of_a_model(key, word, holds):
+    assert holds(Look("audio", **{key: word}).params)
+    assert not holds(Look("audio").params)
+
+
+def test_convolutions_of_a_config_are_dilated_or_not():
+    contexts = (Look("audio", context=word).model.module.context for word in (
+        "conv", "conv_undilated"))  # fmt: skip
+    assert [context.dilated for context in contexts] == [True, False]
+
+
 @pytest.mark.parametrize(("kind", "config"), [
     ("audio", audio_voices_paper), ("image", image_fashion_mnist)
 ])  # fmt: skip

@@ -66,6 +66,7 @@ MODULES = {
     "gru": (audio_module(GRU(6, 2)), AUDIO),
     "lstm": (audio_module(LSTM(6), padding="same"), AUDIO),
     "conv": (audio_module(CausalConv(6, 2), norm="batch"), AUDIO),
+    "undilated": (audio_module(CausalConv(6, 2, dilated=False)), AUDIO),
     "transformer": (audio_module(CausalTransformer(8, 1, num_heads=2), norm="channel"), AUDIO),
     "segments": (
         SegmentalCPC(ConvEncoder(8), GRU(6), LinearPredictor(1, 8), 8, threshold=0.2),
