@@ -17,7 +17,7 @@ from cpc.data import at_loudness, make_items, make_synthetic, phone_chain, read_
 from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import evaluate
-from experiments.audio import probes
+from experiments.audio import abx
 from experiments.audio.modality import AUDIO
 from experiments.command.config import Config
 from experiments.modality import MODALITIES
@@ -134,11 +134,11 @@ def embedded(monkeypatch, folder, checkpoint, workdir, **options):
     """The features that the evaluators get, by name and utterance."""
     found = {}
 
-    def take(question, feature, features, *rest):
-        found[feature] = features
+    def take(name, items, feature, *rest):
+        found[feature.name] = feature.frames
         return []
 
-    monkeypatch.setattr(probes, "abx_scores", take)
+    monkeypatch.setattr(abx, "abx_scores", take)
     run(checkpoint, folder, workdir, items=str(folder / "toy.item"), **options)
     return found
 

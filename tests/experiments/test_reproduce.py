@@ -13,10 +13,10 @@ from cpc.types import UserError
 from experiments.reproduce import bound
 from experiments.reproduce import cells as cells_
 from experiments.reproduce import folder as reproduce
-from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES, Planned
+from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
 from experiments.reproduce.claims import CHANCE, TABLES
 from experiments.sweep.cells import Cell
-from experiments.sweep.jobs import check_cell
+from experiments.sweep.jobs import check_cell, make_job
 from tests.commands import run
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -278,8 +278,8 @@ def test_a_folder_with_something_else(tmp_path):
 
 
 def test_a_cells_command_is_the_experiments_own(tmp_path):
-    cell = Planned("x,seed=0", "audio", ROOT / "configs" / "audio_voices.py", {"probe.tasks": ()})
-    job = reproduce.make_job(cell, tmp_path, "auto")
+    cell = Cell("x,seed=0", {"probe.tasks": ()})
+    job = make_job("audio", ROOT / "configs" / "audio_voices.py", cell, tmp_path)
     assert job.command[-2:] == ["--workdir", str(tmp_path / "x,seed=0")]
     assert "--config.probe.tasks=()" in job.command
     assert "--device" not in job.command
