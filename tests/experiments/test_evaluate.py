@@ -17,7 +17,7 @@ from cpc.data import at_loudness, make_items, make_synthetic, phone_chain, read_
 from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import evaluate
-from experiments.audio import abx
+from experiments.audio import abx, probes
 from experiments.audio.modality import AUDIO
 from experiments.command.config import Config
 from experiments.modality import MODALITIES
