@@ -4,10 +4,11 @@ Each function takes what it draws and returns a figure, or None where nothing is
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
@@ -168,7 +169,7 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
             count = show(rows.n.mean(), ",.0f")
             parts = [part for _, part in rows.groupby("direction", sort=False)]
             hollow = bool(number) and len(parts) > 1
-            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=False):
+            for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=True):
                 name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
                 axes.plot(
                     part.offset,
@@ -200,9 +201,13 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
     return figure
 
 
-def accuracy_colors(number: int, num_directions: int) -> tuple[str, ...]:
+def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
     """Return a color for each direction; of a single one, each rule has its own."""
-    return (BLUE, ORANGE, GREEN, RED) if num_directions > 1 else ((BLUE, GREEN)[number % 2],)
+    if num_directions == 1:
+        return ((BLUE, GREEN)[number % 2],)
+    if num_directions <= 4:
+        return (BLUE, ORANGE, GREEN, RED)[:num_directions]
+    return colormaps["viridis"](np.linspace(0, 0.95, num_directions))
 
 
 def scores_figure(scores: Frame, words: Words) -> Figure | None:

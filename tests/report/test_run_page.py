@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgb
 from test_engine import Page
 
 from cpc.files import read_json, write_json
 from cpc.report import Words, run_page, write_report
 from cpc.report.engine import Section, cells
 from cpc.report.figures import (
+    accuracy_colors,
     accuracy_figure,
     bound_figure,
     curve_figures,
@@ -228,6 +230,12 @@ def test_bound_figure_shows_the_last_records(workdir):
         np.testing.assert_array_equal(lines["exact mutual information"], 3.0)
         assert axes.get_ylim()[1] > rows.log_n.max()
         assert axes.get_title(loc="left").startswith(rule.replace("_", " "))
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, 6, 12])
+def test_every_direction_has_a_color_of_its_own(number):
+    colors = {tuple(to_rgb(color)) for color in accuracy_colors(0, number)}
+    assert len(colors) == number
 
 
 def test_accuracy_figure_has_both_readings_and_chance(workdir):
