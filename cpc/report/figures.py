@@ -207,7 +207,7 @@ def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
         return ((BLUE, GREEN)[number % 2],)
     if num_directions <= 4:
         return (BLUE, ORANGE, GREEN, RED)[:num_directions]
-    return colormaps["viridis"](np.linspace(0, 0.95, num_directions))
+    return [colormaps["viridis"](place) for place in np.linspace(0, 0.95, num_directions)]
 
 
 def scores_figure(scores: Frame, words: Words) -> Figure | None:
