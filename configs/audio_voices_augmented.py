@@ -3,7 +3,8 @@
 python -m experiments.audio --config configs/audio_voices_augmented.py --workdir runs/augmented
 
 Pitch and artificial reverberation, as CPC2 has them (Kharitonov et al. 2020), who report 18 to 22 %
-less ABX error, relative, on LibriSpeech-100. Measured here: not yet. Against the demo, over seeds:
+less ABX error, relative, on LibriSpeech-100. A first look: docs/family.md. Against the demo, over
+seeds:
 python -m experiments.studies.augmentation --workdir runs/augmentation (docs/augmentation.md).
 """
 

@@ -4,7 +4,7 @@ python -m experiments.audio --config configs/audio_voices_bidirectional.py --wor
 
 The paper trains on some 8,000 hours of many languages (from memory) and asks for recognition in
 others; it has no row of these recordings. Differs from it in the network and the data: this is
-`audio_voices` with a second context, of the same latents in reverse. The measured row:
+`audio_voices` with a second context, of the same latents in reverse. A first look:
 docs/family.md.
 """
 

@@ -7,7 +7,7 @@ The same network as a whole: the same command with --config.model.modules=1.
 The paper, on 100 hours of LibriSpeech: phones 62.5 % and speakers 99.4 %, against 64.9 and 99.6 of
 its own CPC (as remembered and second-hand). Differs from it: negatives are all latents of two
 windows, not 10; cosines; width 128; each module learns from the first 128 latents of a window, at
-its own stride. Measured rows: docs/family.md.
+its own stride. A first look: docs/family.md.
 """
 
 from typing import Any

@@ -5,8 +5,8 @@ python -m experiments.audio --config configs/audio_voices_wav2vec.py --workdir r
 The paper trains on 960 hours (from memory) and reports word error rates of a recogniser, which
 there is none of here. Differs from it: width 128 (512); norms see one frame, not all of a sequence,
 so that c knows nothing of what follows; a residual around every layer of the context. With 10
-negatives the paper's lambda, 10, makes its loss the sum over them. The measured row:
-docs/family.md.
+negatives the paper's lambda, 10, makes its loss the sum over them.
+Not measured here.
 """
 
 from typing import Any

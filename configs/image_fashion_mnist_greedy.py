@@ -4,7 +4,7 @@ python -m experiments.image --config configs/image_fashion_mnist_greedy.py --wor
 
 The paper, on STL-10 with three modules of a ResNet-50: 81.9 %, against 80.5 of its own CPC (second-
 hand). Differs from it in data and network: `image_fashion_mnist`, whose three convolutions are
-modules, the last with the contexts. The measured row: docs/family.md.
+modules, the last with the contexts. Not measured here.
 """
 
 from typing import Any
