@@ -42,7 +42,7 @@ def sample_uniform(
 
 
 def distinct_bits(rng: Array, m: int, n: int) -> UInt32[Array, "m n"]:
-    """Random bits of which no two of a row are equal, at a fiftieth of the cost of threefry's.
+    """Random bits of which no two of a row are equal, far cheaper on a CPU than threefry's.
 
     The number of each entry under a bijection of 32 bits that the key chooses: twice the finaliser
     of MurmurHash3 (Appleby 2011), with half of the key before and half between. Good enough to draw
