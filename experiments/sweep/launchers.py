@@ -259,9 +259,6 @@ def parse_options(text: str) -> dict[str, int | str]:
 class Requeued:
     """A command as a job of submitit; preempted, it saves and comes back to the queue."""
 
-    def __init__(self):
-        self._process: subprocess.Popen | None = None
-
     def __call__(self, command: list[str], log: str) -> int:
         """Run the command to its end and return its status."""
         path = log_of(pathlib.Path(log), int(os.environ.get("SLURM_PROCID", "0")))
@@ -269,19 +266,24 @@ class Requeued:
             # SLURM signals every process of a job. USR2 is submitit's, and would kill the cell
             # before it has saved.
             deaf = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
-            self._process = subprocess.Popen(deaf, stdout=file, stderr=subprocess.STDOUT)
-            return self._process.wait()
+            process = subprocess.Popen(deaf, stdout=file, stderr=subprocess.STDOUT)
+        # Polled: a signal that the system hands to another thread, such as one of OpenBLAS, does
+        # not interrupt `Popen.wait`, and Python runs handlers in this thread alone.
+        return wait([process], lambda: 0)
 
     def checkpoint(self, command: list[str], log: str) -> Any:
-        """Let the command save, and return what submitit shall run once it is back in the queue."""
+        """Let the command save, and return what submitit shall run once it is back in the queue.
+
+        This is a signal's handler, called at any point of `__call__`, perhaps before that has its
+        process: so the system is asked which child there is. It is left to the interrupted call to
+        reap, which may hold the lock for that; one that is reaped already is gone.
+        """
         import submitit  # pyright: ignore[reportMissingImports]
 
-        if self._process is not None:
-            self._process.terminate()
-            # This is a signal's handler, called from within `wait` above: another `wait` would be
-            # for the lock that that one holds. If it has reaped the process, there is none.
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        for child in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+                child.terminate()
+                os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         return submitit.helpers.DelayedSubmission(Requeued(), command, log)
 
 

@@ -309,3 +309,20 @@ def test_templates_run_each_cell_once(tmp_path, monkeypatch):
     first, second = (shell(task, SKYPILOT_NODE_RANK=rank, SKYPILOT_NUM_NODES="2") for rank in "01")
     assert first == "-m --x=('a', 1)\n-m --x=('c', 1)\n"
     assert second == "-m --x=('b', 1)\n"
+
+
+def test_a_job_that_has_just_begun_saves_too(tmp_path, monkeypatch):
+    """The signal may come while the process that it is for is still being started."""
+    job, log = Requeued(), tmp_path / "log.txt"
+    command = [sys.executable, "-c", PATIENT.format(end="sys.exit(0)")]
+
+    class Slow(subprocess.Popen):
+        def __init__(self, *args, **keywords):
+            super().__init__(*args, **keywords)
+            while log.read_text() != "ready\n":
+                time.sleep(0.02)
+            job.checkpoint(command, str(log))
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    assert job(command, str(log)) == 0
+    assert log.read_text() == "ready\nsaved\n"
