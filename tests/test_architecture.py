@@ -23,6 +23,7 @@ ALLOWED = {
     "results": {"types", "files"},
     "evaluate": {"types", "results", "mel"},
     "report": {"types", "files", "results"},
+    "rl": {"types"},
 }
 #: Which files may import what.
 ONLY = {
