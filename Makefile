@@ -1,6 +1,7 @@
 # make demo   environment, real recordings, a CPC run, probes, report
 # make test   environment, lint, types, tests
 # make fast   the tests that take seconds and no network
+# make docs   the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
 
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -11,13 +12,13 @@ DEMO_RUN ?= runs/voices
 # Big pages for big buffers: a CPU step spends its time computing instead of faulting pages in.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
-.PHONY: demo test fast lint clean
+.PHONY: demo test fast lint docs clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
 	$(BIN)/python -m experiments.audio --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
-test: lint fast
+test: lint fast docs
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or network"
 
 fast: .venv/dev
@@ -28,6 +29,9 @@ lint: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
 
+docs: .venv/dev
+	$(BIN)/sphinx-build -W --keep-going -q docs build/docs
+
 clean:
 	rm -rf .venv .cache .pytest_cache .ruff_cache *.egg-info build dist
 
@@ -36,7 +40,7 @@ clean:
 	@touch $@
 
 .venv/dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,docs]'
 	@touch $@ .venv/demo
 
 $(BIN)/python:

@@ -2,10 +2,10 @@
 
     python -m experiments.text --config configs/text_words.py --workdir runs/words
 
-Measured on 2 CPU cores beside other jobs: 2 minutes in all for 5 times 5.6 million words.
+Measured on 2 CPU cores: 70 s in all for 5 times 5.6 million words.
 WordSim-353 0.58 [0.49, 0.65], SimLex-999 0.35 [0.29, 0.40], analogies 18 %; gensim by the same
-settings 0.58 and 0.36 (`python -m experiments.bench --part text`, beside other jobs: 272,000 words
-a second, gensim 111,000).
+settings 0.58 and 0.36 (`python -m experiments.bench --part text`: 725,000 words a second, gensim
+841,000).
 
 Every objective from maximum likelihood to InfoNCE is a key away, such as a log-bilinear language
 model by noise-contrastive estimation (Mnih & Teh 2012):

@@ -22,6 +22,7 @@
 
 # %%
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,7 +66,7 @@ print(found.plan["size"], found.plan["hardware"], sep="\n")
 print(*verdict(found, read_results(found)), sep="\n")
 
 # %%
-Markdown((folder / "reproduction.md").read_text())
+Markdown(re.sub(r"!\[.*", "", (folder / "reproduction.md").read_text()))
 
 # %% [markdown]
 # The page itself holds the same with its figures.

@@ -22,6 +22,7 @@
 # demo's voices where `make demo` has prepared them, and sound that is made up where not.
 
 # %%
+import io
 import sys
 
 sys.path.insert(0, "..")  # where configs and experiments are
@@ -35,7 +36,6 @@ from configs import audio_synthetic, audio_voices
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.data.augment_sound import EFFECTS, shift_pitch
 from cpc.data.sources import voices
-from cpc.report.engine import to_png
 from experiments.audio.data import load_data
 from experiments.audio.heard import apply_each, draw_sounds
 from experiments.audio.modality import draw_windows
@@ -60,7 +60,9 @@ for name, x in heard.items():
     display(Audio(x, rate=SAMPLE_RATE_HZ))
 
 # %%
-Image(to_png(draw_sounds(heard)))
+drawn = io.BytesIO()
+draw_sounds(heard).savefig(drawn, format="jpeg", dpi=100)
+Image(drawn.getvalue())
 
 # %% [markdown]
 # ## Pitch by as much as one likes

@@ -105,3 +105,21 @@ def write_sequence(path, content):
         file.write(struct.pack("<q", array.size) + np.ascontiguousarray(array).tobytes())
     path.write_bytes(file.getvalue())
     return path
+
+
+def write_released(path):
+    """Write a checkpoint as the hub of CPC_audio has it, of width 8; return its path."""
+    rng, width = np.random.default_rng(0), 8
+    entries = {}
+    for i, kernel in enumerate((10, 8, 4, 4, 4)):
+        shape = (width, width if i else 1, kernel)
+        entries[f"gEncoder.conv{i}.weight"] = rng.normal(size=shape) / np.sqrt(shape[1] * kernel)
+        entries[f"gEncoder.conv{i}.bias"] = np.zeros(width)
+        for kind, value in (("weight", 1.0), ("bias", 0.0)):
+            entries[f"gEncoder.batchNorm{i}.{kind}"] = np.full((1, width, 1), value)
+    for i in range(2):
+        for kind, shape in (("weight_ih", (32, 8)), ("weight_hh", (32, 8)), ("bias_ih", (32,)),
+                            ("bias_hh", (32,))):  # fmt: skip
+            entries[f"gAR.baseNet.{kind}_l{i}"] = 0.5 * rng.normal(size=shape)
+    weights = {name: array.astype("f4") for name, array in entries.items()}
+    return write_torch(path, {"config": {"arMode": "LSTM"}, "weights": weights})

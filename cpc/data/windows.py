@@ -75,6 +75,7 @@ def make_packed_batches(
     so that over many batches every window is drawn as often as without.
 
     A batch, b = batch_size / num_processes:
+
         x: int16 (b, s).
         gain: float32 (b,), to full scale 1 and to the loudness at which the window's whole
             utterance has `TARGET_RMS`: it says nothing about the speaker.

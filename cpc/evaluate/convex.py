@@ -34,10 +34,10 @@ def fit_lbfgs_probe(
 ) -> Probe:
     """Multinomial logistic regression by L-BFGS; there is nothing to tune.
 
-    Minimises the mean of -log p(label | features) + (l2 / 2) |W|^2 over standardised features, the
-    bias free. Without a stratified share of the rows, one l2 after the other is fitted, from the
-    strongest down, until the nats on that share rise; with the best of them the probe is refitted
-    on all rows.
+    Minimises the mean of -log p(label | features) + `(l2 / 2) |W|^2` over standardised features,
+    the bias free. Without a stratified share of the rows, one l2 after the other is fitted, from
+    the strongest down, until the nats on that share rise; with the best of them the probe is
+    refitted on all rows.
 
     The unknowns are scaled by the root of their mean curvature: along the principal axes, of
     variances v, it is mean(p (1 - p)) v + l2, so that steps are few however unequal the axes are.

@@ -56,7 +56,7 @@ def cross_validate(
         fit: `fit_dense` or `fit_sparse`.
         x: one row an item, an array or sparse matrix.
         labels: 0 .. classes - 1.
-        l2s: of the penalty (l2 / 2) |W|^2 beside the mean nats.
+        l2s: of the penalty `(l2 / 2) |W|^2` beside the mean nats.
         num_folds: 3 or more.
         seed: of the folds.
 
@@ -168,7 +168,7 @@ def expand_vocabulary(
 ) -> Float[np.ndarray, "m e"]:
     """Return embeddings of words that the model has not seen, by a linear map of word vectors.
 
-    With the shared words' vectors V and embeddings E, W minimises |V W - E|^2 (Kiros et al. 2015,
+    With the shared words' vectors V and embeddings E, W minimises `|V W - E|^2` (Kiros et al. 2015,
     section 2.2, "Vocabulary expansion"); others W is returned.
 
     >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])

@@ -72,7 +72,7 @@ def fit_probe(
 ) -> Probe:
     """Fit a probe to training frames; the test set has no way in.
 
-    Minimises the mean of -log p(label | features) + (weight_decay / 2) |W|^2 by Adam with cosine
+    Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2` by Adam with cosine
     decay, or another optimizer. All weight decays are fitted at once on the training utterances
     without a share of `validation_fraction`, the one with the most correct frames of that share is
     taken, and the probe is refitted with it on all training utterances.

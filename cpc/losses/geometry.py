@@ -11,7 +11,7 @@ from cpc.types import UserError
 def alignment(
     z: Float[Array, "m d"], z_positive: Float[Array, "m d"], power: float | int = 2
 ) -> Float[Array, ""]:
-    """How far positives lie apart: mean |z - z+|^power (Wang & Isola 2020, section 4.1).
+    """How far positives lie apart: `mean |z - z+|^power` (Wang & Isola 2020, section 4.1).
 
     0 is the best, and what a collapsed embedding has.
 
@@ -35,7 +35,7 @@ def alignment(
 
 
 def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array, ""]:
-    """How evenly latents cover the sphere: log mean e^(-t |z_i - z_j|^2) over pairs i != j.
+    """How evenly latents cover the sphere: `log mean e^(-t |z_i - z_j|^2)` over pairs i != j.
 
     (Wang & Isola 2020, section 4.1.) Lower is more even; a collapsed embedding has 0, the maximum.
 

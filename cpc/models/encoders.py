@@ -53,10 +53,10 @@ class ConvEncoder(nn.Module):
     Waveform (b, s), or a signal of several channels (b, s, channels), in; latents (b, t, width)
     out, one each `stride` samples (160 as in the paper: 10 ms at 16 kHz). Padding:
 
-    causal   kernel - stride zeros on the left: t = s // stride, and latent t depends on no sample
-             from (t + 1) * stride on;
-    same     (kernel - stride + 1) // 2 zeros on both sides: latents look ahead by 152 samples;
-    valid    none: t = (s - receptive_field) // stride + 1; or one number of zeros for each layer.
+        causal   kernel - stride zeros on the left: t = s // stride, and latent t depends on no
+                 sample from (t + 1) * stride on;
+        same     (kernel - stride + 1) // 2 zeros on both sides: latents look ahead by 152 samples;
+        valid    none: t = (s - receptive_field) // stride + 1; or one number of zeros a layer.
 
     A signal shorter than a latent is padded with zeros on the right to give one. Norms act
     before the ReLU: "layer", "channel" (unbiased variance) and "group" (32 channels each) see one

@@ -138,7 +138,7 @@ def exclude_window(
 ) -> Window:
     """The false negatives among draws from a sequence, outside a window round the target.
 
-    P = mean of p(same | lag) over |lag| > D;  expected K P;  at least one 1 - (1 - P)^K
+        P = mean of p(same | lag) over |lag| > D;  expected K P;  at least one 1 - (1 - P)^K
 
     Args:
       same: p(same | lag), the chance that a latent `lag` steps away is a false negative, from lag 0

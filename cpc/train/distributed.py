@@ -254,7 +254,7 @@ def is_first() -> bool:
 
 
 def run_on_first(function: Callable[..., Any], *args: Any) -> Any:
-    """Return function(*args), called on process 0 with its own copies of replicated arrays.
+    """Return `function(*args)`, called on process 0 with its own copies of replicated arrays.
 
     The others wait, and get None: no device of theirs takes part.
     """

@@ -21,7 +21,7 @@ from experiments.audio import abx, probes
 from experiments.audio.modality import AUDIO
 from experiments.command.config import Config
 from experiments.modality import MODALITIES
-from tests.torch_archive import write_torch
+from tests.torch_archive import write_released, write_torch
 
 GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
 QUICK = ("--config.probe.hidden_width=0", "--config.probe.num_epochs=1",
@@ -54,23 +54,7 @@ def cache(monkeypatch, tmp_path_factory):
 
 @pytest.fixture
 def released(tmp_path):
-    """A checkpoint as the hub has it, written by hand."""
-    rng, width = np.random.default_rng(0), 8
-    entries = {}
-    for i, kernel in enumerate((10, 8, 4, 4, 4)):
-        shape = (width, width if i else 1, kernel)
-        entries[f"gEncoder.conv{i}.weight"] = rng.normal(size=shape) / np.sqrt(shape[1] * kernel)
-        entries[f"gEncoder.conv{i}.bias"] = np.zeros(width)
-        for kind, value in (("weight", 1.0), ("bias", 0.0)):
-            entries[f"gEncoder.batchNorm{i}.{kind}"] = np.full((1, width, 1), value)
-    for i in range(2):
-        for kind, shape in (("weight_ih", (32, 8)), ("weight_hh", (32, 8)), ("bias_ih", (32,)),
-                            ("bias_hh", (32,))):  # fmt: skip
-            entries[f"gAR.baseNet.{kind}_l{i}"] = 0.5 * rng.normal(size=shape)
-    weights = {name: array.astype("f4") for name, array in entries.items()}
-    return write_torch(
-        tmp_path / "60k_epoch4.pt", {"config": {"arMode": "LSTM"}, "weights": weights}
-    )
+    return write_released(tmp_path / "60k_epoch4.pt")
 
 
 def values(scores):

@@ -1,0 +1,62 @@
+"""What README and the site show: commands that parse, Python that runs, pictures that say what."""
+
+import pathlib
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from tests import commands
+from tests.torch_archive import write_released
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: A word that is no flag: a command that gets as far as to refuse it has read all before it.
+STOP = "nothing-is-run"
+#: Commands that take words which are no flags.
+TAKE_WORDS = ("experiments.status", "experiments.compare", "cpc.data.text")
+
+
+def shown_commands():
+    """Yield each command of ours that is shown, once, and where."""
+    seen = set()
+    for page in PAGES:
+        text = re.sub(r" *\\\n\s*", " ", page.read_text())
+        for line in re.findall(
+            r"^(?:    |)(?:CPC\S+=\S+ )?python -m ((?:cpc|experiments)\S*.*)", text, re.M
+        ):
+            words = tuple(shlex.split(line, comments=True))
+            if words not in seen:
+                seen.add(words)
+                yield pytest.param(words, id=f"{page.stem}: {' '.join(words)[:70]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [*shown_commands()])
+def test_commands_that_are_shown_parse(words):
+    done = commands.run_anyhow(*words, STOP)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words[0] in TAKE_WORDS or f"{STOP!r} is not a flag" in done.stderr, done.stderr
+    assert "Unknown" not in done.stderr, done.stderr
+
+
+PYTHON = [page for page in PAGES if "```python" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.stem)
+def test_python_that_is_shown_runs(page, tmp_path, monkeypatch):
+    """The blocks of a page one after the other, but for those of torch, which is not installed."""
+    monkeypatch.chdir(tmp_path)
+    write_released(tmp_path / "60k_epoch4.pt")
+    names = {"__name__": "shown", "x": np.zeros((1, 3200), np.float32)}
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
+        if "import torch\n" not in block:
+            exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pictures_say_what_they_show(page):
+    text = page.read_text()
+    assert "![](" not in text
+    assert text.count("```{figure}") == text.count(":alt:")
