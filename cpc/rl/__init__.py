@@ -1,5 +1,18 @@
 """Reinforcement learning: environments, rollouts, returns, and the losses of a policy."""
 
 from cpc.rl.environment import Environment, Outcome, auto_reset
+from cpc.rl.losses import entropy, log_prob, policy_gradient_loss, ppo_loss, value_loss
+from cpc.rl.returns import gae, standardize
 
-__all__ = ["Environment", "Outcome", "auto_reset"]
+__all__ = [
+    "Environment",
+    "Outcome",
+    "auto_reset",
+    "entropy",
+    "gae",
+    "log_prob",
+    "policy_gradient_loss",
+    "ppo_loss",
+    "standardize",
+    "value_loss",
+]
