@@ -85,8 +85,10 @@ def test_what_comes_out_is_a_constant_in_float32():
 
     for gradient in jax.grad(total, (0, 1, 2))(rewards, values, last_value):
         np.testing.assert_array_equal(gradient, 0)
-    half = gae(*(x.astype(jnp.bfloat16) for x in (rewards, values)), is_last, last_value, 0.9, 0.9)
-    assert {x.dtype for x in half} == {jnp.dtype("float32")}
+    half = (x.astype(jnp.bfloat16) for x in (rewards, values, last_value))
+    rewards, values, last_value = half
+    outputs = gae(rewards, values, is_last, last_value, 0.9, 0.9)
+    assert {x.dtype for x in outputs} == {jnp.dtype("float32")}
 
 
 def test_standard_advantages():
