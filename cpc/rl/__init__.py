@@ -3,6 +3,7 @@
 from cpc.rl.environment import Environment, Outcome, auto_reset
 from cpc.rl.losses import entropy, log_prob, policy_gradient_loss, ppo_loss, value_loss
 from cpc.rl.returns import gae, standardize
+from cpc.rl.t_maze import make_t_maze
 
 __all__ = [
     "Environment",
@@ -11,6 +12,7 @@ __all__ = [
     "entropy",
     "gae",
     "log_prob",
+    "make_t_maze",
     "policy_gradient_loss",
     "ppo_loss",
     "standardize",
