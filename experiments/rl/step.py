@@ -133,7 +133,8 @@ def make_task(config: Config) -> Task:
     train_step = make_train_step(loss_fn, tx)
 
     def act(params, observation, previous, is_first, memory):
-        out = agent.apply({"params": params}, Heard(observation, previous, is_first), memory)
+        heard = Heard(observation, previous, is_first)
+        out: Any = agent.apply({"params": params}, heard, memory)
         return out.logits, out.values, out.memory
 
     def init(seed):
@@ -177,15 +178,11 @@ def make_task(config: Config) -> Task:
         orders = jax.vmap(lambda key: jax.random.permutation(key, num))(
             jax.random.split(of_parts, policy.epochs)
         ).reshape(per_launch, -1)
-        pick = lambda axis: (
-            lambda x: jnp.moveaxis(  # noqa: E731
-                jnp.take(x, orders, axis), axis, 0
-            )
-        )
-        return worlds, {
-            **jax.tree.map(pick(1), whole),
-            "memory": jax.tree.map(pick(0), before),
-        }
+
+        def pick(tree, axis):
+            return jax.tree.map(lambda x: jnp.moveaxis(jnp.take(x, orders, axis), axis, 0), tree)
+
+        return worlds, {**pick(whole, 1), "memory": pick(before, 0)}
 
     def launch(state: TrainState, _: Any = None) -> TrainState:
         rng = jax.random.fold_in(jax.random.fold_in(state.rng, 2**31 - 1), state.step)
@@ -207,7 +204,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
     def loss_fn(params, worlds, batch, rng):
         del rng
         steps: rl.Rollout = batch["steps"]
-        out = agent.apply(
+        out: Any = agent.apply(
             {"params": params},
             Heard(steps.observation, steps.previous, steps.is_first),
             batch["memory"],
