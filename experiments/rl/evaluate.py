@@ -18,6 +18,8 @@ from experiments.rl import step as steps
 
 #: Environments of an evaluation: as many candidates.
 NUM = 256
+#: Steps of which a probe is fitted are a multiple of this, if there are as many.
+ROWS = 512
 TRACKER = Tracker(True, steps.STRICT.name)
 
 
@@ -102,13 +104,16 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
             continue
         labels = np.maximum(values, 0)
         num_classes = int(labels.max()) + 1
-        fitted = counts & (np.arange(NUM) < NUM // 2)
-        asked = counts & ~fitted
+        is_first_half = np.arange(NUM) < NUM // 2
+        fitted, asked = counts & is_first_half, counts & ~is_first_half
+        chosen = np.flatnonzero(fitted)
+        chosen = chosen[: max(len(chosen) // ROWS, 1) * ROWS]  # few sizes to compile
         chance = np.bincount(labels[asked]).max() / asked.sum()
         for features, x in watched.features.items():
             x = np.asarray(x, np.float32)
-            probe = fit_lbfgs_probe(x[fitted], labels[fitted], num_classes=num_classes)
-            log_probs = predict(probe, x.reshape(-1, x.shape[-1])).reshape(*x.shape[:2], -1)
+            x = x.reshape(-1, x.shape[-1])
+            probe = fit_lbfgs_probe(x[chosen], labels.ravel()[chosen], num_classes=num_classes)
+            log_probs = predict(probe, x).reshape(*labels.shape, -1)
             right = (log_probs.argmax(-1) == labels) & asked
             own = asked.sum(0) > 0
             low, high = bootstrap_interval(right.sum(0)[own], asked.sum(0)[own])
@@ -124,7 +129,7 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
                     low=low,
                     high=high,
                     chance=float(chance),
-                    num_train=int(fitted.sum()),
+                    num_train=len(chosen),
                     num_test=int(asked.sum()),
                     seed=config.seed,
                 ),

@@ -53,8 +53,8 @@ class Task(NamedTuple):
     schedule: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
     """init(seed) -> the state before the first launch; to be jitted or vmapped."""
-    launch: Callable[[TrainState, Any], TrainState]
-    """launch(state, None) -> the state after one more rollout and its steps."""
+    launch: Callable[..., TrainState]
+    """launch(state) -> the state after one more rollout and its steps."""
 
 
 def check(config: Config) -> None:
