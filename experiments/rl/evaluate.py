@@ -20,6 +20,7 @@ from experiments.rl import step as steps
 NUM = 256
 #: Steps of which a probe is fitted are a multiple of this, if there are as many.
 ROWS = 512
+L2 = 1e-3
 TRACKER = Tracker(True, steps.STRICT.name)
 
 
@@ -112,7 +113,9 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
         for features, x in watched.features.items():
             x = np.asarray(x, np.float32)
             x = x.reshape(-1, x.shape[-1])
-            probe = fit_lbfgs_probe(x[chosen], labels.ravel()[chosen], num_classes=num_classes)
+            probe = fit_lbfgs_probe(
+                x[chosen], labels.ravel()[chosen], num_classes=num_classes, l2s=(L2,)
+            )
             log_probs = predict(probe, x).reshape(*labels.shape, -1)
             right = (log_probs.argmax(-1) == labels) & asked
             own = asked.sum(0) > 0
@@ -132,6 +135,7 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
                     num_train=len(chosen),
                     num_test=int(asked.sum()),
                     seed=config.seed,
+                    setting=f"l2 {L2:g}",
                 ),
                 log_probs,
             )

@@ -40,10 +40,10 @@ from experiments.rl import evaluate, step
 ARMS: dict[str, dict[str, Any]] = {
     "none": {"cpc.weight": 0.0},
     "CPC": {},
-    "CPC, given actions": {"cpc.given_actions": True},
     "CPC, other targets": {"cpc.targets": "other"},
+    "CPC, given actions": {"cpc.given_actions": True},
 }
-COLORS = dict(zip(ARMS, (GRAY, BLUE, GREEN, ORANGE), strict=True))
+COLORS = dict(zip(ARMS, (GRAY, BLUE, ORANGE, GREEN), strict=True))
 #: What is expected of CPC in each variant, against none.
 EXPECTED = {"seen_again": "helps", "never_seen": "does not help", "always_visible": "does not help"}
 #: Rollouts from one point of a curve to the next.
@@ -55,9 +55,12 @@ SEEDS, QUICK_SEEDS = tuple(range(10)), (0, 1)
 
 def configure(variant: str, arm: str, quick: bool) -> Config:
     """Return the config of a cell."""
-    settings = {"environment.name": f"hidden_ball:{variant}", "evaluate.num_steps": 40, **ARMS[arm]}
-    if quick:
-        settings |= {"num_env_steps": 320 * POINT * 4}
+    settings = {
+        "environment.name": f"hidden_ball:{variant}",
+        "evaluate.num_steps": 40,
+        "num_env_steps": 20_000 if quick else 400_000,
+        **ARMS[arm],
+    }
     return with_settings(rl_hidden_ball.get_config(), settings)
 
 
@@ -105,7 +108,7 @@ def measure(config: Config, seeds: tuple[int, ...]) -> dict[str, np.ndarray]:
 def run(folder: pathlib.Path, quick: bool) -> None:
     """Measure the cells that are not there, and write the page after each."""
     seeds, begin, page = QUICK_SEEDS if quick else SEEDS, time.perf_counter(), None
-    cells = [(variant, arm) for variant in VARIANTS for arm in ARMS]
+    cells = [(variant, arm) for arm in ARMS for variant in VARIANTS]
     for number, (variant, arm) in enumerate(cells, 1):
         path = cell_path(folder, variant, arm)
         if not path.exists():
