@@ -3,6 +3,7 @@
 from cpc.rl.environment import Environment, Outcome, auto_reset
 from cpc.rl.losses import entropy, log_prob, policy_gradient_loss, ppo_loss, value_loss
 from cpc.rl.returns import gae, standardize
+from cpc.rl.side_by_side import side_by_side
 from cpc.rl.t_maze import make_t_maze
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "make_t_maze",
     "policy_gradient_loss",
     "ppo_loss",
+    "side_by_side",
     "standardize",
     "value_loss",
 ]
