@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from cpc.rl.environment import Environment, Outcome
+from cpc.rl.hidden_ball import VARIANTS, make_hidden_ball
 from cpc.rl.t_maze import make_t_maze
 from cpc.types import UserError
 
 #: Ours, by name.
 OWN: Mapping[str, Callable[[], Environment]] = {
+    **{f"hidden_ball:{variant}": partial(make_hidden_ball, variant) for variant in VARIANTS},
     "t_maze": make_t_maze,
     "t_maze:seen_again": partial(make_t_maze, seen_again=True),
 }
