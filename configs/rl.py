@@ -27,6 +27,7 @@ KEYS = {
         "width": Key(64, "of z after convolutions", low=1, high=WIDEST),
         "memory": Key("gru", "what keeps the past", words=("gru", "lstm", "none")),
         "memory_width": Key(64, "of c", low=1, high=WIDEST),
+        "critic_widths": Key((), "of layers of the values' own, on observations; (): on c"),
     },
     "policy": {
         "name": Key("a2c", "the loss: one step on each rollout, or several clipped ones",

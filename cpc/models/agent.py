@@ -78,11 +78,29 @@ class PixelEncoder(nn.Module):
         return nn.relu(nn.Dense(self.width, name="layer")(x.reshape(t, b, -1)))
 
 
+class Critic(nn.Module):
+    """Layers of tanh, if there are any, and the value."""
+
+    widths: Sequence[int] = ()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "t b *o"]) -> Float[Array, "t b"]:
+        """Return the values."""
+        x = x.reshape(*x.shape[:2], -1)
+        for i, width in enumerate(self.widths):
+            make = nn.initializers.orthogonal(2**0.5)
+            x = nn.tanh(nn.Dense(width, kernel_init=make, name=f"layer{i}")(x))
+        return nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0), name="value")(x)[..., 0]
+
+
 class Agent(nn.Module):
     """Policy and values from a memory that begins anew with each episode, and W_k on it.
 
     With `given_actions` the predictions know what is done meanwhile (CPC|Action, Guo et al. 2018):
     h_0 = c_t, h_k = GRU(a_(t+k-1), h_(k-1)), and W h_k predicts z_(t+k).
+
+    With `critic_widths` the values have layers of their own and no memory: where returns are large,
+    the gradients of shared ones are all for the values.
     """
 
     num_actions: int
@@ -91,6 +109,7 @@ class Agent(nn.Module):
     width: int = 64
     num_offsets: int = 8
     given_actions: bool = False
+    critic_widths: Sequence[int] = ()
 
     def setup(self):
         """Make the parts."""
@@ -100,7 +119,7 @@ class Agent(nn.Module):
             )
         self.cell = {"gru": GRUCell, "lstm": LSTMCell, "none": NoMemory}[self.memory](self.width)
         self.actor = nn.Dense(self.num_actions, kernel_init=nn.initializers.orthogonal(0.01))
-        self.critic = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))
+        self.critic = Critic(self.critic_widths)
         if self.given_actions:
             self.open_loop = GRUCell(self.width)
             self.predictor = nn.Dense(self.encoder.width, use_bias=False)
@@ -132,13 +151,14 @@ class Agent(nn.Module):
         previous = jax.nn.one_hot(heard.previous, self.num_actions)
         previous = jnp.where(heard.is_first[..., None], 0.0, previous)
         memory, c = self.cell(jnp.concatenate([z, previous], -1), heard.is_first, memory)
+        values = self.critic(heard.observation if self.critic_widths else c)
         predictions = None
         if predicts or self.is_initializing():
             seen = c
             if self.given_actions:
                 seen = self._imagine(c, heard.previous if actions is None else actions)
             predictions = self.predictor(seen)
-        return AgentOutputs(self.actor(c), self.critic(c)[..., 0], z, c, predictions, memory)
+        return AgentOutputs(self.actor(c), values, z, c, predictions, memory)
 
     def _imagine(self, c, actions):
         """h_1 .. h_k from each context, (t, b, k, h), by the actions that were done."""

@@ -6,6 +6,7 @@ from cpc.rl.losses import entropy, log_prob, policy_gradient_loss, ppo_loss, val
 from cpc.rl.outside import make_environment
 from cpc.rl.returns import gae, standardize
 from cpc.rl.rollout import Rollout, Worlds, begin, roll_out
+from cpc.rl.side_by_side import side_by_side
 from cpc.rl.t_maze import make_t_maze
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "policy_gradient_loss",
     "ppo_loss",
     "roll_out",
+    "side_by_side",
     "standardize",
     "value_loss",
 ]

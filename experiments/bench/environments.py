@@ -12,12 +12,13 @@ import jax
 from absl import flags
 from jaxtyping import Array, Float
 
-from cpc.rl import Environment, auto_reset
+from cpc.rl import Environment, side_by_side
 from cpc.rl.outside import OWN, make_environment
 from experiments.command import cli
 
 NUM = flags.DEFINE_integer("num", 64, "Environments at once.", lower_bound=1)
 STEPS = flags.DEFINE_integer("steps", 1000, "Steps of each.", lower_bound=1)
+RESETS = flags.DEFINE_integer("resets", None, "Episodes begun at each step; by default num.")
 
 
 class Speed(NamedTuple):
@@ -28,21 +29,22 @@ class Speed(NamedTuple):
     reward_per_step: float
 
 
-def measure(environment: Environment, num: int, num_steps: int) -> Speed:
-    """Return the speed of num environments that begin again by themselves, vmapped and scanned."""
-    environment = auto_reset(environment)
+def measure(
+    environment: Environment, num: int, num_steps: int, num_resets: int | None = None
+) -> Speed:
+    """Return the speed of num environments side by side, which begin again by themselves."""
+    many = side_by_side(environment, num, num_resets)
 
     @jax.jit
     def play(key: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """Sums of the rewards and, without which none would be drawn, of the observations."""
         of_reset, of_steps = jax.random.split(key)
-        states, _ = jax.vmap(environment.reset)(jax.random.split(of_reset, num))
+        states, _ = many.reset(of_reset)
 
         def step(states, key):
-            of_actions, of_steps = jax.random.split(key)
+            of_actions, of_step = jax.random.split(key)
             actions = jax.random.randint(of_actions, (num,), 0, environment.num_actions)
-            keys = jax.random.split(of_steps, num)
-            states, outcome = jax.vmap(environment.step)(keys, states, actions)
+            states, outcome = many.step(of_step, states, actions)
             return states, (outcome.reward.sum(), outcome.observation.sum())
 
         _, (rewards, drawn) = jax.lax.scan(step, states, jax.random.split(of_steps, num_steps))
@@ -62,7 +64,7 @@ def main(names: list[str]) -> None:
     environments = {name: make_environment(name) for name in names or OWN}
     print(f"{'':32} observation   steps/s  compile s  reward a step")
     for name, environment in environments.items():
-        speed = measure(environment, NUM.value, STEPS.value)
+        speed = measure(environment, NUM.value, STEPS.value, RESETS.value)
         shape = "x".join(map(str, environment.observation_shape))
         print(
             f"{name:32} {shape:>11} {speed.steps_per_second:9,.0f} {speed.compile_seconds:10.1f} "

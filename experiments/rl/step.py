@@ -116,6 +116,7 @@ def make_agent(config: Config, environment: rl.Environment) -> Agent:
         model.memory_width,
         config.cpc.num_offsets,
         config.cpc.given_actions,
+        tuple(model.critic_widths),
     )
 
 

@@ -9,10 +9,11 @@ from tests import commands
 
 
 def test_measure():
-    """Reward 1 for the second of two actions; episodes of 3 steps."""
+    """Reward 1 for the second of two actions, in episodes of 3 steps, and none after."""
 
     def step(key, state, action):
-        return state + 1, Outcome(jnp.ones(2), jnp.float32(action), state == 2)
+        reward = jnp.where(state <= 2, action, 0).astype(jnp.float32)
+        return state + 1, Outcome(jnp.ones(2), reward, state == 2)
 
     environment = Environment(lambda key: (jnp.int32(0), jnp.ones(2)), step, 2, (2,))
     speed = measure(environment, num=20, num_steps=100)
