@@ -119,7 +119,7 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
             log_probs = predict(probe, x).reshape(*labels.shape, -1)
             right = (log_probs.argmax(-1) == labels) & asked
             own = asked.sum(0) > 0
-            low, high = bootstrap_interval(right.sum(0)[own], asked.sum(0)[own])
+            low, high = bootstrap_interval(right.sum(0)[own] * 1.0, asked.sum(0)[own])
             yield (
                 Score(
                     task=name,
