@@ -85,7 +85,7 @@ OPTIM = {
     "name": Key(
         "adam",
         "of the optimizer; muon orthogonalizes matrices and leaves the rest to Adam",
-        words=("adam", "lion", "muon"),
+        words=("adam", "lion", "muon", "rmsprop"),
     ),
     "learning_rate": Key(2e-3, "after the warm-up", above=0),
     "warmup_steps": Key(100, "steps over which the learning rate rises from 0", low=0),

@@ -131,7 +131,7 @@ def test_importing_does_no_work():
     """No backend is made, and neither TensorFlow nor torch is touched."""
     code = (
         "import sys, cpc, cpc.data, cpc.losses, cpc.negatives, cpc.estimators, cpc.models, "
-        "cpc.train, cpc.evaluate, cpc.report, cpc.parallel\n"
+        "cpc.train, cpc.evaluate, cpc.report, cpc.parallel, cpc.rl\n"
         "from jax._src import xla_bridge\n"
         "assert not xla_bridge._backends, xla_bridge._backends\n"
         "assert 'tensorflow' not in sys.modules and 'torch' not in sys.modules\n"

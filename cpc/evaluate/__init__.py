@@ -41,6 +41,14 @@ from cpc.evaluate.mfcc import mfcc
 from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
 from cpc.evaluate.probe import Probe, adam_cosine, fit_probe, paper_sgd, predict
 from cpc.evaluate.probe_scores import answer_scores, probe_scores
+from cpc.evaluate.reliable import (
+    area_under_curve,
+    interquartile_mean,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+    stratified_interval,
+)
 from cpc.evaluate.spread import feature_spread
 from cpc.evaluate.stacked import Stacked, read_rows, with_neighbours
 
@@ -55,6 +63,7 @@ __all__ = [
     "abx_score",
     "adam_cosine",
     "answer_scores",
+    "area_under_curve",
     "bag_of_words",
     "beam_decode",
     "bootstrap_interval",
@@ -84,6 +93,7 @@ __all__ = [
     "greedy_decode",
     "image_scores",
     "in_best",
+    "interquartile_mean",
     "knn_predict",
     "label_subset",
     "majority_accuracy",
@@ -91,11 +101,15 @@ __all__ = [
     "mfcc",
     "most_exciting",
     "nearest",
+    "optimality_gap",
     "paper_sgd",
+    "performance_profile",
     "predict",
+    "probability_of_improvement",
     "probe_scores",
     "read_rows",
     "seeds_interval",
+    "stratified_interval",
     "utterance_correct",
     "with_neighbours",
 ]

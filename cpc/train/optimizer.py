@@ -1,4 +1,4 @@
-"""Adam, Lion or Muon with warm-up, a constant or cosine schedule, clipping and weight decay."""
+"""Adam, Lion, Muon or RMSProp with warm-up, a schedule, clipping and weight decay."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -29,8 +29,9 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, Schedule]:
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
-    `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023; its own momenta) or "muon"
-    (Jordan et al. 2024: matrices by orthogonalized momentum, all else by Adam with Nesterov's).
+    `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023; its own momenta), "muon"
+    (Jordan et al. 2024: matrices by orthogonalized momentum, all else by Adam with Nesterov's) or
+    "rmsprop" (Tieleman and Hinton 2012; squares averaged by 0.99, as in Mnih et al. 2016).
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
     (Loshchilov and Hutter 2019) and spares vectors and scalars: biases, scales of norms.
 
@@ -51,8 +52,12 @@ def make_optimizer(
         own = optax.contrib.muon(
             rate, weight_decay=weight_decay, weight_decay_mask=matrices, adam_b1=b1, adam_b2=b2
         )
+    elif name == "rmsprop":
+        own = optax.rmsprop(rate, decay=0.99, eps=1e-5)
+        if weight_decay:
+            raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
     elif name != "adam":
-        raise UserError(f"Unknown optimizer {name!r}; choose 'adam', 'lion' or 'muon'.")
+        raise UserError(f"Unknown optimizer {name!r}; choose 'adam', 'lion', 'muon' or 'rmsprop'.")
     else:
         own = (
             optax.adamw(rate, b1, b2, eps, **decay)
@@ -65,17 +70,18 @@ def make_optimizer(
 def make_schedule(
     learning_rate: float, warmup_steps: int, num_steps: int, schedule: str
 ) -> Schedule:
-    """Learning rate by step: a linear warm-up that starts above zero, then constant or cosine.
+    """Learning rate by step: a linear warm-up that starts above zero, then one of three schedules.
 
-    learning_rate * min(1, (step + 1) / warmup_steps) * (1 or (1 + cos(pi * progress)) / 2), where
-    progress runs from 0 at the end of the warm-up to 1 at `num_steps`.
+    learning_rate * min(1, (step + 1) / warmup_steps) * fall, where fall is 1 ("constant"),
+    (1 + cos(pi * progress)) / 2 ("cosine") or 1 - progress ("linear"), and progress runs from 0 at
+    the end of the warm-up to 1 at `num_steps`.
 
     >>> rate = make_schedule(0.8, 4, 12, "cosine")
     >>> [round(float(rate(step)), 3) for step in (0, 3, 4, 8, 12)]
     [0.2, 0.8, 0.8, 0.4, 0.0]
     """
-    if schedule not in ("constant", "cosine"):
-        raise UserError(f"Unknown schedule {schedule!r}; choose 'constant' or 'cosine'.")
+    if schedule not in ("constant", "cosine", "linear"):
+        raise UserError(f"Unknown schedule {schedule!r}; choose 'constant', 'cosine' or 'linear'.")
     if not learning_rate > 0:
         raise UserError(f"The learning rate is {learning_rate}; it must be above zero.")
     if not 0 <= warmup_steps <= num_steps:
@@ -89,7 +95,8 @@ def make_schedule(
         if schedule == "constant":
             return learning_rate * warm
         progress = jnp.clip((step - warmup_steps) / max(num_steps - warmup_steps, 1), 0.0, 1.0)
-        return learning_rate * warm * 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        fall = 1 - progress if schedule == "linear" else 0.5 * (1 + jnp.cos(jnp.pi * progress))
+        return learning_rate * warm * fall
 
     return rate
 

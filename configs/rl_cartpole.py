@@ -1,0 +1,34 @@
+"""PPO on a task that everyone has solved: CartPole, with purejaxrl's numbers, no memory, no CPC.
+
+    pip install 'cpc-jax[gymnax]'
+    python -m experiments.rl --config configs/rl_cartpole.py --workdir runs/cartpole
+
+500 is the most that an episode can bring. As in purejaxrl's ppo.py but for the network (one for
+actor and critic: 64 ReLUs, then 64 tanh, and the action before beside the observation), the epsilon
+of Adam, and minibatches, which are whole environments, as recurrent PPO has them.
+"""
+
+from typing import Any
+
+from configs import rl
+
+
+def get_config() -> Any:
+    """4 environments, 128 steps, 4 epochs of 4 minibatches."""
+    c = rl.get_config()
+    c.num_env_steps = 500_000
+    c.environment.name = "gymnax:CartPole-v1"
+    c.environment.num = 4
+    c.model.widths = (64,)
+    c.model.memory = "none"
+    c.model.critic_widths = (64, 64)
+    c.policy.name = "ppo"
+    c.policy.unroll = 128
+    c.policy.epochs = c.policy.minibatches = 4
+    c.policy.discount = 0.99
+    c.policy.gae_lambda = 0.95
+    c.policy.value = c.optim.clip_norm = 0.5
+    c.cpc.weight = 0.0
+    c.optim.learning_rate = 2.5e-4
+    c.optim.schedule = "linear"
+    return c

@@ -1,0 +1,20 @@
+"""A T-maze in pixels: the turn at its end is worth 1 to whoever remembers the cue, else a half.
+
+    python -m experiments.rl --config configs/rl_t_maze.py --workdir runs/t_maze
+
+`--config.environment.name=t_maze` never shows the cue again, so that no picture asks for it.
+"""
+
+from typing import Any
+
+from configs import rl
+
+
+def get_config() -> Any:
+    """A2C on convolutions and a GRU; the cue is shown again, so that CPC can ask for it."""
+    c = rl.get_config()
+    c.num_env_steps = 200_000
+    c.environment.name = "t_maze:seen_again"
+    c.model.encoder = "conv"
+    c.model.channels, c.model.strides = (8,), (1,)
+    return c

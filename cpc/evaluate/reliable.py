@@ -1,0 +1,128 @@
+"""What a few runs of an agent say, whose scores scatter by seed.
+
+Formulas of "Deep reinforcement learning at the edge of the statistical precipice" (Agarwal et al.
+2021). Scores are arrays (..., runs, tasks), a run being a seed; leading axes are of whatever else
+there is, such as points of a learning curve. What is averaged over tasks needs one scale.
+"""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from cpc.types import UserError
+
+#: One number for each entry of the leading axes.
+Values: TypeAlias = Float[np.ndarray, "*s"] | float
+
+
+def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
+    """Return the mean of the middle half of all runs of all tasks.
+
+    A quarter of the scores, rounded down, is left out at each end: one lucky or failed seed does
+    not move it, and it needs fewer runs than a median. A NaN makes it NaN, wherever it would be.
+
+    >>> float(interquartile_mean(np.array([[-90.0], [1.0], [2.0], [3.0], [4.0], [1e3]])))
+    2.5
+    """
+    flat = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)
+    cut = flat.shape[-1] // 4
+    middle = flat[..., cut : flat.shape[-1] - cut].mean(axis=-1)
+    return np.where(np.isnan(flat[..., -1]), np.nan, middle)  # a NaN is sorted to the end
+
+
+def probability_of_improvement(
+    ours: Float[np.ndarray, "*s m tasks"], theirs: Float[np.ndarray, "*s n tasks"]
+) -> Values:
+    """Return the chance that a run of ours has the higher score than one of theirs, ties halved.
+
+    P(X > Y) + P(X = Y) / 2 over all pairs of runs of a task, then averaged over tasks: U / (m n) of
+    the test of Mann and Whitney (1947). It says nothing of how much higher.
+
+    >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
+    0.625
+    """
+    ours, theirs = ours[..., :, None, :], theirs[..., None, :, :]
+    return ((ours > theirs) + (ours == theirs) / 2).mean(axis=(-3, -2, -1))
+
+
+def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | int = 1.0) -> Values:
+    """Return by how much the runs miss a target on average; more than the target counts as it.
+
+    >>> float(optimality_gap(np.array([[0.5], [3.0]])))
+    0.25
+    """
+    return target - np.minimum(scores, target).mean(axis=(-2, -1))
+
+
+def performance_profile(
+    scores: Float[np.ndarray, "*s runs tasks"], thresholds: Float[np.ndarray, " p"]
+) -> Float[np.ndarray, "*s p"]:
+    """Return the fraction of runs whose score is above each threshold.
+
+    >>> performance_profile(np.array([[0.5], [3.0]]), np.array([0.0, 1.0, 3.0]))
+    array([1. , 0.5, 0. ])
+    """
+    return (scores[..., None] > thresholds).mean(axis=(-3, -2))
+
+
+def area_under_curve(steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, "*s p"]) -> Values:
+    """Return the mean height of learning curves, by trapezoids: how fast and how far they rose.
+
+    In the unit of the returns. To compare runs, use one range of steps.
+
+    >>> float(area_under_curve(np.array([0.0, 1.0, 4.0]), np.array([0.0, 1.0, 1.0])))
+    0.875
+    """
+    return np.trapezoid(returns, steps, axis=-1) / (steps[-1] - steps[0])
+
+
+def stratified_interval(
+    statistic: Callable[..., Values],
+    *samples: Float[np.ndarray, "..."],
+    num_resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[Values, Values]:
+    """Return both ends of the percentile interval of a statistic of one or more samples.
+
+    Runs are drawn with replacement within each task, of each sample anew. What is stacked on a
+    leading axis shares its draws: points of a learning curve, or two methods that are paired by
+    seed. A few runs show less spread than there is: with 3, an interval called 95 % holds the
+    truth less often.
+
+    Args:
+      statistic: of arrays like the samples with an axis of resamples before them; it keeps it.
+      samples: (..., runs, tasks) each.
+
+    Raises:
+      UserError: a sample without runs or tasks.
+
+    The difference of two methods, paired:
+
+    >>> both = np.stack([np.arange(8.0), np.arange(8.0) - 1])[..., None]
+    >>> difference = lambda x: interquartile_mean(x[..., 0, :, :] - x[..., 1, :, :])
+    >>> [float(end) for end in stratified_interval(difference, both)]
+    [1.0, 1.0]
+    """
+    for sample in samples:
+        if sample.ndim < 2 or not sample.size:
+            raise UserError(
+                f"scores have shape {sample.shape}: they must be (..., runs, tasks), some of each"
+            )
+    rng = np.random.default_rng(seed)
+    rows = max(1, 2_000_000 // max(sample.size for sample in samples))  # bounds the memory
+    found = []
+    for start in range(0, num_resamples, rows):
+        number = min(rows, num_resamples - start)
+        found.append(statistic(*(_resample(rng, sample, number) for sample in samples)))
+    tail = (1 - level) / 2
+    low, high = np.quantile(np.concatenate(found), [tail, 1 - tail], axis=0)
+    return low, high
+
+
+def _resample(rng, sample, number):
+    runs, tasks = sample.shape[-2:]
+    drawn = rng.integers(runs, size=(number, *(1,) * (sample.ndim - 2), runs, tasks))
+    return np.take_along_axis(sample[None], drawn, axis=-2)

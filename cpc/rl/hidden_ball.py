@@ -1,0 +1,159 @@
+"""A ball that falls, is seen, hides, and is to be caught: Catch that asks for memory."""
+
+import itertools
+import math
+from collections import Counter
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from cpc.rl.environment import Environment, Outcome
+from cpc.types import UserError
+
+#: Rows of the picture, and steps of an episode.
+ROWS = 10
+#: Columns of the picture, and places of the paddle.
+COLUMNS = 9
+#: Rows from the top in which the ball is drawn, whatever the variant.
+SEEN = 2
+#: In which rows the ball is drawn, by variant.
+VARIANTS = {
+    "seen_again": (*range(SEEN), ROWS - 1),
+    "never_seen": tuple(range(SEEN)),
+    "always_visible": tuple(range(ROWS)),
+}
+#: The actions: the paddle goes a column to the left, stays, or goes to the right.
+LEFT, STAY, RIGHT = range(3)
+
+
+class Fall(NamedTuple):
+    """Where the ball and the paddle are."""
+
+    row: Int[Array, ""]
+    column: Int[Array, ""]
+    velocity: Int[Array, ""]
+    """Columns of a step: -1, 0 or 1; the other way round after a wall."""
+    paddle: Int[Array, ""]
+
+
+def make_hidden_ball(variant: str = "seen_again") -> Environment:
+    """Return Catch whose ball is drawn in its first two rows, and then as the variant says.
+
+    A ball falls from a random column of 9 with a random velocity, a row a step, and bounces off
+    the walls. The step into the last row has reward 1 if the paddle is below it and -1 if not; the
+    next one ends the episode, so that the last row is seen. The paddle moves a column a step. By
+    chance the return is -7/9.
+
+        seen_again      the last row is drawn: memory of the ball tells a picture to come
+        never_seen      it is not: after the second row the ball tells of no picture
+        always_visible  all rows are: no memory is needed
+
+    Observations are (10 x 9 + 9,): the picture of the ball row by row, and the paddle's place.
+    Actions are `LEFT`, `STAY`, `RIGHT`.
+
+    Raises:
+      UserError: there is no such variant.
+
+    >>> environment = make_hidden_ball()
+    >>> _, picture = environment.reset(jax.random.key(0))
+    >>> picture.shape, float(picture.sum())
+    ((99,), 2.0)
+    """
+    if variant not in VARIANTS:
+        raise UserError(f"there is no variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    is_drawn = jnp.isin(jnp.arange(ROWS), jnp.array(VARIANTS[variant]))
+
+    def reset(key):
+        keys = jax.random.split(key, 3)
+        state = Fall(
+            jnp.zeros((), jnp.int32),
+            jax.random.randint(keys[0], (), 0, COLUMNS),
+            jax.random.randint(keys[1], (), -1, 2),
+            jax.random.randint(keys[2], (), 0, COLUMNS),
+        )
+        return state, draw(state)
+
+    def step(key, state, action):
+        del key
+        column, velocity = fall(state.column, state.velocity)
+        paddle = jnp.clip(state.paddle + action - 1, 0, COLUMNS - 1)
+        is_last = state.row == ROWS - 1
+        after = Fall(jnp.minimum(state.row + 1, ROWS - 1), column, velocity, paddle)
+        lands = (after.row == ROWS - 1) & ~is_last
+        reward = jnp.where(lands, jnp.where(paddle == column, 1.0, -1.0), 0.0)
+        return after, Outcome(draw(after), reward, is_last)
+
+    def draw(state):
+        ball = jnp.zeros((ROWS, COLUMNS))
+        ball = ball.at[state.row, state.column].set(is_drawn[state.row].astype(jnp.float32))
+        return jnp.concatenate([ball.ravel(), jax.nn.one_hot(state.paddle, COLUMNS)])
+
+    def facts(state):
+        hides = ~is_drawn[state.row]
+        return {
+            "ball": jnp.where(hides, state.column, -1),
+            "velocity": jnp.where(hides, state.velocity + 1, -1),
+            "row": jnp.where(hides, state.row, -1),
+        }
+
+    return Environment(reset, step, 3, (ROWS * COLUMNS + COLUMNS,), facts)
+
+
+def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array]:
+    """Return column and velocity of the ball a row further down.
+
+    >>> [tuple(map(int, fall(jnp.int32(8), jnp.int32(v)))) for v in (-1, 0, 1)]
+    [(7, -1), (8, 0), (7, -1)]
+    """
+    moved = column + velocity
+    hits = (moved < 0) | (moved >= COLUMNS)
+    return jnp.where(hits, column - velocity, moved), jnp.where(hits, -velocity, velocity)
+
+
+def ball_information(variant: str, offset: int) -> float:
+    """Return what the past tells of the ball's picture `offset` steps ahead, in nats.
+
+    I = H(T) - H(T | row, column, velocity), by enumeration over all rows from which so many steps
+    stay within the episode: T is where the ball is drawn, if it is. From the first row the
+    velocity is not known. The paddle, which the agent moves, is not counted: what is measured of
+    whole observations may exceed this by what the agent knows of its own actions.
+
+    Raises:
+      UserError: no episode has so many steps.
+
+    From the second row on the last picture can be told, from the first one in part:
+
+    >>> [round(ball_information("seen_again", offset), 2) for offset in (1, 7, 8, 9)]
+    [1.06, 1.36, 1.78, 1.18]
+    >>> ball_information("never_seen", 8)
+    0.0
+    """
+    if not 0 < offset < ROWS:
+        raise UserError(f"offset is {offset}: an episode has offsets from 1 to {ROWS - 1}")
+    pairs: Counter[tuple] = Counter()
+    for start, column, velocity in itertools.product(
+        range(ROWS - offset), range(COLUMNS), (-1, 0, 1)
+    ):
+        place, speed, path = column, velocity, []
+        for _ in range(ROWS):
+            path.append((place, speed))
+            moved = place + speed
+            place, speed = (moved, speed) if 0 <= moved < COLUMNS else (place - speed, -speed)
+        known = (start, *path[start]) if start else (start, column)
+        row = start + offset
+        pairs[known, (row, path[row][0]) if row in VARIANTS[variant] else None] += 1
+    return _entropy(_marginal(pairs, 1)) + _entropy(_marginal(pairs, 0)) - _entropy(pairs)
+
+
+def _marginal(pairs, side):
+    found: Counter[tuple] = Counter()
+    for pair, count in pairs.items():
+        found[pair[side]] += count
+    return found
+
+
+def _entropy(counts):
+    total = sum(counts.values())
+    return -sum(count / total * math.log(count / total) for count in counts.values())

@@ -1,0 +1,146 @@
+"""What moves a policy and its values: one float32 loss for each step taken; the caller averages.
+
+Steps that `where` leaves out have loss 0 and a gradient of exactly 0, and may hold NaN.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from cpc.types import UserError
+
+
+def log_prob(
+    logits: Float[Array, "*shape actions"], taken: Int[Array, "*shape"]
+) -> Float[Array, "*shape"]:
+    """Return log pi(a) of the actions taken, of the softmax of the logits.
+
+    >>> log_prob(jnp.zeros((1, 4)), jnp.array([2])) + jnp.log(4.0)
+    Array([0.], dtype=float32)
+    """
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    return jnp.take_along_axis(log_probs, taken[..., None], -1)[..., 0]
+
+
+def policy_gradient_loss(
+    log_probs: Float[Array, "*shape"],
+    advantages: Float[Array, "*shape"],
+    where: Bool[Array, "*shape"] | None = None,
+) -> Float[Array, "*shape"]:
+    """Return the loss of an actor-critic: -log pi(a) A, whose gradient is the policy's.
+
+    Of logits l it is -(onehot(a) - pi) A (Mnih et al. 2016, section 4, A3C without its threads is
+    A2C). No gradient goes into the advantages.
+
+    Args:
+      log_probs: log pi(a) of the actions taken.
+      advantages: A, of `gae`.
+      where: which steps count; all by default.
+    """
+    log_probs, advantages = _counted(where, log_probs, advantages)
+    return -log_probs * lax.stop_gradient(advantages)
+
+
+def ppo_loss(
+    log_probs: Float[Array, "*shape"],
+    old_log_probs: Float[Array, "*shape"],
+    advantages: Float[Array, "*shape"],
+    clip: float | int,
+    where: Bool[Array, "*shape"] | None = None,
+) -> Float[Array, "*shape"]:
+    """Return the clipped surrogate loss of proximal policy optimization.
+
+    L = -min(r A, clip(r, 1 - e, 1 + e) A),  r = pi(a) / pi_old(a)
+
+    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of
+    `policy_gradient_loss`; it is 0 where an action is already likelier by e and was good, or less
+    likely by e and was bad. Then and only then: the other way back is open.
+
+    Args:
+      log_probs: log pi(a) of the actions taken, of the policy that is trained.
+      old_log_probs: of the policy that took them.
+      advantages: A, of `gae`, mostly made standard.
+      clip: e.
+      where: which steps count; all by default.
+
+    A good action whose chance has doubled counts as 1.2 times as likely:
+
+    >>> ppo_loss(jnp.log(jnp.array([0.8])), jnp.log(jnp.array([0.4])), jnp.ones(1), 0.2)
+    Array([-1.2], dtype=float32)
+
+    Raises:
+      UserError: a clip that is not positive.
+    """
+    _check_clip(clip)
+    log_probs, old_log_probs, advantages = _counted(where, log_probs, old_log_probs, advantages)
+    advantages = lax.stop_gradient(advantages)
+    ratio = jnp.exp(log_probs - lax.stop_gradient(old_log_probs))
+    return -jnp.minimum(ratio * advantages, jnp.clip(ratio, 1 - clip, 1 + clip) * advantages)
+
+
+def value_loss(
+    values: Float[Array, "*shape"],
+    targets: Float[Array, "*shape"],
+    where: Bool[Array, "*shape"] | None = None,
+    *,
+    old_values: Float[Array, "*shape"] | None = None,
+    clip: float | int | None = None,
+) -> Float[Array, "*shape"]:
+    """Return half the squared error of the values; with a clip, PPO's, the larger of two.
+
+    L = (V - R)^2 / 2, or max[(V - R)^2, (V_old + clip(V - V_old, -e, e) - R)^2] / 2
+
+    The second is of OpenAI's baselines and in no paper's formulas (Engstrom et al. 2020, section
+    3): it is flat where V has gone e towards its target. No gradient goes into the targets.
+
+    Args:
+      values: V, of the critic that is trained.
+      targets: R, of `gae`.
+      where: which steps count; all by default.
+      old_values: V when the steps were taken, if there is a clip.
+      clip: e, in units of the return.
+
+    Raises:
+      UserError: a clip that is not positive; one of clip and old_values without the other.
+
+    >>> one, zero = jnp.ones(1), jnp.zeros(1)
+    >>> value_loss(one, one), value_loss(one, one, old_values=zero, clip=0.5)
+    (Array([0.], dtype=float32), Array([0.125], dtype=float32))
+    """
+    values, targets = _counted(where, values, targets)
+    targets = lax.stop_gradient(targets)
+    loss = jnp.square(values - targets)
+    if old_values is not None and clip is not None:
+        _check_clip(clip)
+        old = lax.stop_gradient(_counted(where, old_values)[0])
+        near = old + jnp.clip(values - old, -clip, clip)
+        loss = jnp.maximum(loss, jnp.square(near - targets))
+    elif old_values is not None or clip is not None:
+        raise UserError("value_loss has one of clip and old_values: give it both or neither")
+    return loss / 2
+
+
+def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
+    """Return the entropy of the softmax of the logits, in nats; -inf is an action that is not.
+
+    >>> entropy(jnp.array([0.0, 0.0, -jnp.inf])) - jnp.log(2.0)
+    Array(0., dtype=float32)
+    """
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
+    probs = jnp.exp(log_probs)
+    return -(probs * jnp.where(probs > 0, log_probs, 0.0)).sum(-1)
+
+
+def _counted(where: Any, *arrays: Any) -> Any:
+    """Arrays in float32, 0 where they do not count, whatever they were."""
+    if where is None:
+        return [x.astype(jnp.float32) for x in arrays]
+    return [jnp.where(where, x, 0).astype(jnp.float32) for x in arrays]
+
+
+def _check_clip(clip):
+    if not clip > 0:
+        raise UserError(f"clip is {clip}: it must be above 0")

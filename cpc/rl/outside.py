@@ -1,0 +1,159 @@
+"""Environments by name: our own, and those of libraries that need not be installed."""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from cpc.rl.environment import Environment, Outcome
+from cpc.rl.hidden_ball import VARIANTS, make_hidden_ball
+from cpc.rl.t_maze import make_t_maze
+from cpc.types import UserError
+
+#: Ours, by name.
+OWN: Mapping[str, Callable[[], Environment]] = {
+    **{f"hidden_ball:{variant}": partial(make_hidden_ball, variant) for variant in VARIANTS},
+    "t_maze": make_t_maze,
+    "t_maze:seen_again": partial(make_t_maze, seen_again=True),
+}
+CRAFTAX = (
+    "Craftax-Symbolic-v1",
+    "Craftax-Pixels-v1",
+    "Craftax-Classic-Symbolic-v1",
+    "Craftax-Classic-Pixels-v1",
+)
+
+
+def make_environment(name: str) -> Environment:
+    """Return the environment of a name: one of `OWN`, or gymnax:ID, navix:ID or craftax:ID.
+
+    Their episodes end when their libraries say so, by limits of time, too; none begins by itself:
+    see `auto_reset`. Observations and rewards become float32; their values are the library's.
+
+    Raises:
+      UserError: there is none of that name; its library is not installed; its actions are not
+        choices of one among several.
+
+    >>> make_environment("t_maze").observation_shape
+    (3, 7, 3)
+    """
+    library, colon, identifier = name.partition(":")
+    if name in OWN:
+        return OWN[name]()
+    if colon and library in OUTSIDE:
+        return OUTSIDE[library](identifier)
+    spellings = [f"{known}:{identifier}" for known in OUTSIDE if colon]
+    hint = _hint(name, [*OWN, *spellings], [*OWN, *(f"{known}:ID" for known in OUTSIDE)])
+    raise UserError(f"there is no environment {name}; {hint}")
+
+
+def _gymnax(identifier):
+    """Lange 2022: classic control, MinAtar, and what tests one ability each."""
+    try:
+        import gymnax  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise _missing("gymnax") from error
+    _find("gymnax", identifier, gymnax.registered_envs)
+    environment, params = gymnax.make(identifier)
+    actions = environment.action_space(params)
+    if not hasattr(actions, "n"):
+        raise UserError(
+            f"gymnax:{identifier} has continuous actions: take an environment whose actions are "
+            "choices, such as gymnax:CartPole-v1"
+        )
+
+    def reset(key):
+        observation, state = environment.reset_env(key, params)
+        return state, observation
+
+    def step(key, state, action):
+        observation, state, reward, is_terminated, _ = environment.step_env(
+            key, state, action, params
+        )
+        return state, observation, reward, is_terminated | environment.is_truncated(state, params)
+
+    return _adapt(reset, step, actions.n)
+
+
+def _navix(identifier):
+    """Pignatelli et al. 2024: MiniGrid. Seen in first person: seven cells by seven, as symbols."""
+    try:
+        import navix  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise _missing("navix") from error
+    _find("navix", identifier, navix.registry())
+    environment = navix.make(identifier, observation_fn=navix.observations.symbolic_first_person)
+
+    def reset(key):
+        first = environment.reset(key)
+        return first, first.observation
+
+    def step(key, state, action):
+        del key  # the state has its own
+        after = environment.step(state, action)
+        return after, after.observation, after.reward, after.is_done()
+
+    return _adapt(reset, step, len(environment.action_set))
+
+
+def _craftax(identifier):
+    """Matthews et al. 2024. To begin an episode is to make a world: dear, and `auto_reset` does."""
+    try:
+        import craftax.craftax_env  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise _missing("craftax") from error
+    _find("craftax", identifier, CRAFTAX)
+    environment = craftax.craftax_env.make_craftax_env_from_name(identifier, auto_reset=False)
+    params = environment.default_params
+
+    def reset(key):
+        observation, state = environment.reset(key, params)
+        return state, observation
+
+    def step(key, state, action):
+        observation, state, reward, is_last, _ = environment.step(key, state, action, params)
+        return state, observation, reward, is_last
+
+    return _adapt(reset, step, environment.action_space(params).n)
+
+
+#: Makers of the environments of other libraries, by what stands before the colon.
+OUTSIDE: Mapping[str, Callable[[str], Environment]] = {
+    "gymnax": _gymnax,
+    "navix": _navix,
+    "craftax": _craftax,
+}
+
+
+def _adapt(reset: Callable[..., Any], step: Callable[..., Any], num_actions: int) -> Environment:
+    def reset_in_float(key):
+        state, observation = reset(key)
+        return state, observation.astype(jnp.float32)
+
+    def step_in_float(key, state, action):
+        state, observation, reward, is_last = step(key, state, action)
+        reward = jnp.asarray(reward, jnp.float32)
+        return state, Outcome(observation.astype(jnp.float32), reward, jnp.asarray(is_last, bool))
+
+    _, observation = jax.eval_shape(reset_in_float, jax.random.key(0))
+    return Environment(reset_in_float, step_in_float, int(num_actions), observation.shape)
+
+
+def _find(library: str, identifier: str, known: Iterable[str]) -> None:
+    if identifier not in known:
+        hint = _hint(identifier, known, known)
+        raise UserError(f"{library} has no environment {identifier}; {hint}")
+
+
+def _hint(name: str, candidates: Iterable[str], known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, candidates, 1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+
+
+def _missing(library: str) -> UserError:
+    return UserError(
+        f"environments of {library} need the library: pip install 'cpc-jax[{library}]'"
+    )

@@ -1,0 +1,96 @@
+"""A T-maze in pixels: what was seen at the start says which way to turn at the end."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from cpc.rl.environment import Environment, Outcome
+from cpc.types import UserError
+
+#: The actions.
+BACK, FORWARD, UP, DOWN = range(4)
+#: The channels of the picture: what is drawn in which.
+AGENT, CUE, FLOOR = range(3)
+
+
+class Maze(NamedTuple):
+    """Where the agent is, and what it should have kept in mind."""
+
+    x: Int[Array, ""]
+    """Cells from the start; the last one is the junction."""
+    arm: Int[Array, ""]
+    """-1 up, 0 not turned, 1 down."""
+    cue: Int[Array, ""]
+    """The arm with the reward, -1 or 1."""
+    time: Int[Array, ""]
+    """Steps since the start."""
+
+
+def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = False) -> Environment:
+    r"""Return a T-maze (Bakker 2002) that is seen from above but for its cue.
+
+        |          #       a corridor of `length` steps, then a turn
+        +  # # # # #
+        |          #
+
+    The cue lights up beside the start, above or below, in an episode's first picture alone. The
+    turn into the arm on its side has reward 1, the other none: a policy that remembers gets 1,
+    without memory none gets more than 0.5. From the arm any action ends the episode. With
+    `seen_again` the cue's arm is lit meanwhile, after the turn: the reward is the same, but there
+    is a picture that only memory predicts.
+
+    Actions are `BACK`, `FORWARD`, `UP`, `DOWN`; one that meets a wall waits. Observations are
+    (3, length + 1, 3): rows y, columns x, channels `AGENT`, `CUE`, `FLOOR`, in 0 and 1.
+
+    Args:
+      length: steps from the start to the junction.
+      max_steps: after which an episode ends unrewarded.
+      seen_again: whether the cue is shown at the end, too.
+
+    Raises:
+      UserError: there is no corridor; no time to get to its end, turn, and look.
+
+    >>> environment = make_t_maze(length=2)
+    >>> state, picture = environment.reset(jax.random.key(0))
+    >>> picture[..., FLOOR]
+    Array([[0., 0., 1.],
+           [1., 1., 1.],
+           [0., 0., 1.]], dtype=float32)
+    """
+    if length < 1 or max_steps < length + 2:
+        raise UserError(
+            f"a T-maze of length {length} with {max_steps} steps cannot be solved: give a length "
+            "of 1 or more and at least length + 2 steps"
+        )
+
+    def reset(key):
+        cue = jnp.where(jax.random.bernoulli(key), 1, -1)
+        state = Maze(*(jnp.asarray(value, jnp.int32) for value in (0, 0, cue, 0)))
+        return state, draw(state)
+
+    def step(key, state, action):
+        del key
+        move = jnp.array([-1, 1, 0, 0])[action]
+        turn = jnp.array([0, 0, -1, 1])[action]
+        in_corridor = state.arm == 0
+        arm = jnp.where(in_corridor & (state.x == length), turn, state.arm)
+        x = jnp.where(in_corridor, jnp.clip(state.x + move, 0, length), state.x)
+        after = Maze(x, arm, state.cue, state.time + 1)
+        reward = jnp.where(in_corridor & (arm == state.cue), 1.0, 0.0)
+        is_last = ~in_corridor | (after.time >= max_steps)
+        return after, Outcome(draw(after), reward, is_last)
+
+    def draw(state):
+        picture = jnp.zeros((3, length + 1, 3))
+        picture = picture.at[1, :, FLOOR].set(1.0).at[:, length, FLOOR].set(1.0)
+        picture = picture.at[1 + state.arm, state.x, AGENT].set(1.0)
+        is_lit = (state.time == 0) | (seen_again & (state.arm != 0))
+        return picture.at[1 + state.cue, state.x, CUE].set(jnp.where(is_lit, 1.0, 0.0))
+
+    def facts(state):
+        is_hidden = (state.time > 0) & (state.arm == 0)
+        return {"cue": jnp.where(is_hidden, (state.cue + 1) // 2, -1)}
+
+    return Environment(reset, step, 4, (3, length + 1, 3), facts)

@@ -1,0 +1,1 @@
+"""Agents whose memory also predicts (van den Oord et al. 2018, section 3.4)."""

@@ -1,0 +1,142 @@
+"""Statistics of a few runs, beside rliable's and by closed forms."""
+
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cpc.evaluate import (
+    area_under_curve,
+    interquartile_mean,
+    optimality_gap,
+    performance_profile,
+    probability_of_improvement,
+    stratified_interval,
+)
+from cpc.types import UserError
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
+from goldens import load_golden
+
+META, CASES = load_golden("reliable.json")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equals_rliable(name):
+    params, inputs, outputs = CASES[name]
+    x, y = np.array(inputs["x"]), np.array(inputs["y"])
+    ours = {
+        "interquartile_mean": interquartile_mean(x),
+        "optimality_gap": optimality_gap(x, params["target"]),
+        "probability_of_improvement": probability_of_improvement(x, y),
+        "performance_profile": performance_profile(x, np.array(params["thresholds"])),
+    }
+    for key, value in ours.items():
+        np.testing.assert_allclose(value, outputs[key], rtol=META["tolerance"]["rtol"], err_msg=key)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name != "one_run"])
+def test_intervals_are_near_those_of_rliable(name):
+    _, inputs, outputs = CASES[name]
+    x, y = np.array(inputs["x"]), np.array(inputs["y"])
+    atol = META["tolerance"]["interval_atol"]
+    found = stratified_interval(interquartile_mean, x, num_resamples=20_000)
+    np.testing.assert_allclose(found, outputs["interval_of_interquartile_mean"], atol=atol)
+    found = stratified_interval(probability_of_improvement, x, y, num_resamples=4000)
+    np.testing.assert_allclose(found, outputs["interval_of_probability"], atol=atol)
+
+
+@pytest.mark.parametrize(("runs", "tasks"), [(1, 1), (3, 1), (10, 1), (5, 3)])
+def test_naive_twins(runs, tasks):
+    rng = np.random.default_rng(runs)
+    x, y = rng.integers(4, size=(2, 6, runs, tasks)).astype(float)
+    mean, chance = interquartile_mean(x), probability_of_improvement(x, y)
+    for row in range(6):
+        np.testing.assert_allclose(mean[row], stats.trim_mean(x[row], 0.25, axis=None))
+        wins = [
+            (a > b) + 0.5 * (a == b)
+            for task in range(tasks)
+            for a in x[row, :, task]
+            for b in y[row, :, task]
+        ]
+        np.testing.assert_allclose(chance[row], np.mean(wins))
+    np.testing.assert_allclose(chance + probability_of_improvement(y, x), 1)
+
+
+def test_one_run_cannot_move_the_interquartile_mean():
+    scores = np.arange(8.0)[:, None]
+    far = scores.copy()
+    far[-1] = 1e9
+    assert interquartile_mean(far) == interquartile_mean(scores) == 3.5
+    far[-1] = np.nan  # which no trimming hides
+    assert np.isnan(interquartile_mean(far))
+
+
+def test_areas():
+    steps = np.array([100.0, 200.0, 400.0])
+    curves = np.array([[2.0, 2.0, 2.0], [0.0, 1.0, 2.0], [100.0, 200.0, 400.0]])
+    np.testing.assert_allclose(area_under_curve(steps, curves), [2, (50 + 300) / 300, 250])
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal():
+    x = np.random.default_rng(0).normal(size=(400, 1))
+
+    def mean(scores):
+        return scores.mean((-2, -1))
+
+    low, high = stratified_interval(mean, x, num_resamples=10_000)
+    half = stats.norm.ppf(0.975) * x.std() / np.sqrt(len(x))
+    np.testing.assert_allclose([low, high], [x.mean() - half, x.mean() + half], atol=0.004)
+    low, high = stratified_interval(mean, x, num_resamples=10_000, level=0.5)
+    np.testing.assert_allclose(high - low, 2 * stats.norm.ppf(0.75) / 20 * x.std(), rtol=0.05)
+
+
+def test_tasks_are_strata():
+    """Runs of a task stay in it: tasks that differ by much add nothing to the interval."""
+    x = np.random.default_rng(0).normal(size=(10, 2))
+    ends = stratified_interval(lambda scores: scores.mean((-2, -1)), x)
+    far = stratified_interval(lambda scores: scores.mean((-2, -1)), x + np.array([0.0, 1e3]))
+    np.testing.assert_allclose(np.array(far) - 500, ends, atol=1e-9)
+    # And each task has draws of its own, or two equal ones would be no more than one.
+    one = np.subtract(*stratified_interval(lambda x: x.mean((-2, -1)), x[:, :1]))
+    two = np.subtract(*stratified_interval(lambda x: x.mean((-2, -1)), x[:, [0, 0]]))
+    np.testing.assert_allclose(two, one / np.sqrt(2), rtol=0.1)
+
+
+def test_what_is_stacked_shares_its_draws():
+    rng = np.random.default_rng(0)
+    seeds = 100 * rng.normal(size=(10, 1))
+    both = np.stack([seeds + 1, seeds])
+
+    def paired(both):
+        return interquartile_mean(both[..., 0, :, :]) - interquartile_mean(both[..., 1, :, :])
+
+    np.testing.assert_allclose(stratified_interval(paired, both), 1)
+    low, high = stratified_interval(
+        lambda ours, theirs: interquartile_mean(ours) - interquartile_mean(theirs), *both
+    )
+    assert low < -20
+    assert high > 20
+    low, high = stratified_interval(interquartile_mean, np.stack([seeds] * 5))
+    assert low.shape == high.shape == (5,)
+    assert len(set(low)) == 1
+
+
+def test_blocks_of_draws_are_one_after_the_other():
+    """As many resamples as do not fit into one block: all are used."""
+    seen = []
+
+    def mean(scores):
+        seen.append(len(scores))
+        return scores.mean((-2, -1))
+
+    stratified_interval(mean, np.zeros((900_000, 1)), num_resamples=5)
+    assert seen == [2, 2, 1]
+
+
+@pytest.mark.parametrize("shape", [(10,), (0, 1), (3, 0)])
+def test_no_scores(shape):
+    with pytest.raises(UserError, match="runs, tasks"):
+        stratified_interval(interquartile_mean, np.zeros(shape))

@@ -1,0 +1,143 @@
+"""Losses of a policy by closed forms of gradients, and by the formulas as others wrote them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.rl import entropy, log_prob, policy_gradient_loss, ppo_loss, value_loss
+from cpc.types import UserError
+
+RNG = np.random.default_rng(0)
+LOGITS = jnp.asarray(RNG.normal(size=(4, 3, 5)), jnp.float32)
+ACTIONS = jnp.asarray(RNG.integers(5, size=(4, 3)))
+ADVANTAGES = jnp.asarray(RNG.normal(size=(4, 3)), jnp.float32)
+PI, TAKEN = jax.nn.softmax(LOGITS), jax.nn.one_hot(ACTIONS, 5)
+SOME = jnp.asarray(RNG.random((4, 3)) < 0.5)
+
+
+def test_the_gradient_of_a_policy():
+    def total(logits):
+        return policy_gradient_loss(log_prob(logits, ACTIONS), ADVANTAGES).sum()
+
+    expected = -(TAKEN - PI) * ADVANTAGES[..., None]
+    np.testing.assert_allclose(jax.grad(total)(LOGITS), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_ppo_begins_as_a_policy_gradient():
+    old = log_prob(LOGITS, ACTIONS)
+
+    def total(logits):
+        return ppo_loss(log_prob(logits, ACTIONS), old, ADVANTAGES, 0.2).sum()
+
+    expected = -(TAKEN - PI) * ADVANTAGES[..., None]
+    np.testing.assert_allclose(jax.grad(total)(LOGITS), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(total(LOGITS), -ADVANTAGES.sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope"),
+    [
+        (1.5, 2.0, -2.4, 0.0),  # good and likelier: enough
+        (0.5, 2.0, -1.0, -2.0),  # good and less likely: back
+        (1.5, -2.0, 3.0, 2.0),  # bad and likelier: back
+        (0.5, -2.0, 1.6, 0.0),  # bad and less likely: enough
+        (1.1, 2.0, -2.2, -2.0),
+        (0.9, -2.0, 1.8, 2.0),
+    ],
+)
+def test_what_ppo_clips(ratio, advantage, loss, slope):
+    old = jnp.log(jnp.array([0.3]))
+
+    def total(ratio):
+        return ppo_loss(old + jnp.log(ratio), old, jnp.array([advantage]), 0.2).sum()
+
+    value, gradient = jax.value_and_grad(total)(jnp.array([ratio]))
+    np.testing.assert_allclose([value, gradient[0]], [loss, slope], rtol=1e-5, atol=1e-6)
+
+
+def test_ppo_as_written_by_others():
+    """The expressions of purejaxrl's ppo.py, in numpy."""
+    old, new, gae, value, old_value, target = RNG.normal(size=(6, 40)).astype(np.float32)
+    ratio = np.exp(new - old)
+    loss_actor = -np.minimum(ratio * gae, np.clip(ratio, 1 - 0.2, 1 + 0.2) * gae)
+    clipped = old_value + (value - old_value).clip(-0.2, 0.2)
+    losses = np.maximum(np.square(value - target), np.square(clipped - target))
+    arrays = [jnp.asarray(x) for x in (old, new, gae, value, old_value, target)]
+    old, new, gae, value, old_value, target = arrays
+    np.testing.assert_allclose(ppo_loss(new, old, gae, 0.2), loss_actor, rtol=1e-5)
+    actual = value_loss(value, target, old_values=old_value, clip=0.2)
+    np.testing.assert_allclose(actual, 0.5 * losses, rtol=1e-5)
+
+
+def test_the_gradient_of_values():
+    values, targets = ADVANTAGES, 2 * ADVANTAGES[::-1]
+    gradient = jax.grad(lambda values: value_loss(values, targets).sum())(values)
+    np.testing.assert_allclose(gradient, values - targets, rtol=1e-6)
+    # Clipped: flat once a value has gone its way, and open where it went the other.
+    old, targets = jnp.zeros(3), jnp.array([1.0, 1.0, 1.0])
+
+    def total(values):
+        return value_loss(values, targets, old_values=old, clip=0.2).sum()
+
+    gradient = jax.grad(total)(jnp.array([0.5, -0.5, 0.1]))
+    np.testing.assert_allclose(gradient, [0, -1.5, -0.9], rtol=1e-6)
+
+
+def test_entropy():
+    probs = np.asarray(PI, np.float64)
+    np.testing.assert_allclose(entropy(LOGITS), -(probs * np.log(probs)).sum(-1), rtol=1e-5)
+    np.testing.assert_allclose(entropy(jnp.full((2, 7), 3.0)), np.log(7), rtol=1e-6)
+    # dH / dl = -pi (log pi + H)
+    gradient = jax.grad(lambda logits: entropy(logits).sum())(LOGITS)
+    expected = -PI * (jnp.log(PI) + entropy(LOGITS)[..., None])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_an_action_that_is_not_leaves_finite_gradients():
+    logits = jnp.array([[0.0, 1.0, -jnp.inf]])
+    value, gradient = jax.value_and_grad(lambda logits: entropy(logits).sum())(logits)
+    np.testing.assert_allclose(value, entropy(logits[:, :2])[0], rtol=1e-6)
+    assert np.isfinite(gradient).all()
+
+
+LOSSES = {
+    "policy_gradient": lambda x, where: policy_gradient_loss(x, ADVANTAGES, where),
+    "ppo": lambda x, where: ppo_loss(x, ADVANTAGES, ADVANTAGES, 0.2, where),
+    "value": lambda x, where: value_loss(x, ADVANTAGES, where),
+    "clipped value": lambda x, where: value_loss(
+        x, ADVANTAGES, where, old_values=2 * ADVANTAGES, clip=0.2
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_does_not_count_may_be_nan(name):
+    x = LOGITS[..., 0]
+    plain = LOSSES[name](x, None)
+    holed = jnp.where(SOME, x, jnp.nan)
+    loss, pull = jax.vjp(lambda x: LOSSES[name](x, SOME), holed)
+    np.testing.assert_allclose(loss, jnp.where(SOME, plain, 0.0), rtol=1e-6)
+    (gradient,) = pull(jnp.ones_like(loss))
+    assert np.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient[~SOME], 0)
+    assert LOSSES[name](x.astype(jnp.bfloat16), SOME).dtype == jnp.float32
+
+
+def test_constants_get_no_gradient():
+    def total(old, advantages, targets):
+        loss = ppo_loss(LOGITS[..., 0], old, advantages, 0.2) + policy_gradient_loss(
+            old, advantages
+        )
+        loss += value_loss(LOGITS[..., 0], targets, old_values=old, clip=0.2)
+        return (loss + jax.lax.stop_gradient(advantages) * old).sum()
+
+    for gradient in jax.grad(total, (0, 1, 2))(LOGITS[..., 1], ADVANTAGES, LOGITS[..., 2]):
+        np.testing.assert_allclose(gradient, 0, atol=1e-6)
+
+
+def test_bad_input():
+    with pytest.raises(UserError, match="clip is 0"):
+        ppo_loss(ADVANTAGES, ADVANTAGES, ADVANTAGES, 0)
+    with pytest.raises(UserError, match="both or neither"):
+        value_loss(ADVANTAGES, ADVANTAGES, clip=0.2)

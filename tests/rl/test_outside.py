@@ -1,0 +1,221 @@
+"""Environments by name: of stand-ins for the libraries, and of the libraries, where installed."""
+
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.rl import auto_reset
+from cpc.rl.outside import OUTSIDE, OWN, make_environment
+from cpc.types import UserError
+
+
+def fake_gymnax(*, are_discrete=True):
+    """A walk to 3 by gymnax's methods: truncated after 5 steps, which `step_env` does not say."""
+    environment = types.SimpleNamespace(
+        action_space=lambda params: types.SimpleNamespace(**({"n": 2} if are_discrete else {})),
+        reset_env=lambda key, params: (jnp.arange(2), (params["start"], jnp.int32(0))),
+        step_env=lambda key, state, action, params: (
+            jnp.stack([state[0] + action, state[1] + 1]),
+            (state[0] + action, state[1] + 1),
+            action,
+            state[0] + action >= 3,
+            {},
+        ),
+        is_truncated=lambda state, params: state[1] >= 5,
+    )
+    return types.SimpleNamespace(
+        registered_envs=["Walk-v1"],
+        make=lambda name: (environment, {"start": jnp.int32(1)}),
+    )
+
+
+def fake_navix(seen):
+    class Timestep(tuple):
+        observation = property(lambda self: jnp.full((7, 7, 3), self[0], jnp.uint8))
+        reward = property(lambda self: 0.5 * self[0])
+        is_done = lambda self: self[0] == 2  # noqa: E731
+
+    jax.tree_util.register_pytree_node(
+        Timestep, lambda x: (tuple(x), None), lambda _, x: Timestep(x)
+    )
+
+    def make(name, observation_fn):
+        seen.append(observation_fn)
+        return types.SimpleNamespace(
+            reset=lambda key: Timestep([jnp.int32(0)]),
+            step=lambda timestep, action: Timestep([timestep[0] + action]),
+            action_set=(None,) * 7,
+        )
+
+    return types.SimpleNamespace(
+        registry=lambda: {"Navix-Empty-5x5-v0": None},
+        make=make,
+        observations=types.SimpleNamespace(symbolic_first_person="first person"),
+    )
+
+
+def fake_craftax(asked):
+    def make(name, auto_reset):
+        asked.append((name, auto_reset))
+        return types.SimpleNamespace(
+            default_params={"worth": 2.0},
+            action_space=lambda params: types.SimpleNamespace(n=17),
+            reset=lambda key, params: (jnp.zeros((9, 7, 3)), jnp.int32(0)),
+            step=lambda key, state, action, params: (
+                jnp.full((9, 7, 3), 0.25),
+                state + 1,
+                params["worth"],
+                state >= 1,
+                {},
+            ),
+        )
+
+    module = types.ModuleType("craftax")
+    module.craftax_env = types.ModuleType("craftax.craftax_env")
+    module.craftax_env.make_craftax_env_from_name = make
+    return module
+
+
+def play(environment, actions):
+    """Rewards and ends of the actions, after the first observation and with the others."""
+    state, first = environment.reset(jax.random.key(0))
+    found = []
+    for action in actions:
+        state, outcome = jax.jit(environment.step)(jax.random.key(1), state, jnp.int32(action))
+        assert outcome.observation.dtype == outcome.reward.dtype == jnp.float32
+        assert outcome.observation.shape == first.shape == environment.observation_shape
+        assert outcome.is_last.dtype == bool
+        found.append((outcome.observation, float(outcome.reward), bool(outcome.is_last)))
+    return first, found
+
+
+def test_gymnax_says_both_ends(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax())
+    environment = make_environment("gymnax:Walk-v1")
+    assert (environment.num_actions, environment.observation_shape) == (2, (2,))
+    first, found = play(environment, [1, 0, 1])
+    np.testing.assert_array_equal(first, [0, 1])
+    np.testing.assert_array_equal([o for o, *_ in found], [[2, 1], [2, 2], [3, 3]])
+    assert [rest for _, *rest in found] == [[1, False], [0, False], [1, True]]
+    _, found = play(environment, [0] * 5)
+    assert [is_last for *_, is_last in found] == [False] * 4 + [True]
+
+
+def test_actions_have_to_be_choices(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax(are_discrete=False))
+    with pytest.raises(UserError, match="gymnax:Walk-v1 has continuous actions"):
+        make_environment("gymnax:Walk-v1")
+
+
+def test_navix_in_first_person(monkeypatch):
+    seen = []
+    monkeypatch.setitem(sys.modules, "navix", fake_navix(seen))
+    environment = make_environment("navix:Navix-Empty-5x5-v0")
+    assert (environment.num_actions, environment.observation_shape) == (7, (7, 7, 3))
+    first, found = play(environment, [1, 0, 1])
+    assert seen == ["first person"]
+    assert float(first.max()) == 0
+    assert [(float(o.max()), *rest) for o, *rest in found] == [
+        (1, 0.5, False),
+        (1, 0.5, False),
+        (2, 1.0, True),
+    ]
+
+
+def test_craftax_without_its_resets(monkeypatch):
+    asked, name = [], "Craftax-Classic-Pixels-v1"
+    module = fake_craftax(asked)
+    monkeypatch.setitem(sys.modules, "craftax", module)
+    monkeypatch.setitem(sys.modules, "craftax.craftax_env", module.craftax_env)
+    environment = make_environment(f"craftax:{name}")
+    assert asked == [(name, False)]
+    assert (environment.num_actions, environment.observation_shape) == (17, (9, 7, 3))
+    _, found = play(environment, [3, 3])
+    assert [(float(o.max()), *rest) for o, *rest in found] == [
+        (0.25, 2.0, False),
+        (0.25, 2.0, True),
+    ]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_ours_can_be_made(name):
+    environment = make_environment(name)
+    _, observation = environment.reset(jax.random.key(0))
+    assert observation.shape == environment.observation_shape
+
+
+@pytest.mark.parametrize("library", OUTSIDE)
+def test_a_library_that_is_not_there(monkeypatch, library):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UserError, match=rf"pip install 'cpc-jax\[{library}\]'"):
+        make_environment(f"{library}:Any-v0")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("t_mase", "did you mean t_maze"),
+        ("gymnaks:CartPole-v1", "did you mean gymnax:CartPole-v1"),
+        ("atari", "known are .*t_maze, .*gymnax:ID, navix:ID, craftax:ID"),
+        ("gymnax:Wolk-v1", "gymnax has no environment Wolk-v1; did you mean Walk-v1"),
+        ("gymnax:xyz", "known are Walk-v1"),
+        ("craftax:Craftax-Classic-v1", "did you mean Craftax-Classic-Pixels-v1"),
+    ],
+)
+def test_an_unknown_name(monkeypatch, name, hint):
+    monkeypatch.setitem(sys.modules, "gymnax", fake_gymnax())
+    monkeypatch.setitem(sys.modules, "craftax", fake_craftax([]))
+    monkeypatch.setitem(sys.modules, "craftax.craftax_env", types.ModuleType("craftax_env"))
+    with pytest.raises(UserError, match=hint):
+        make_environment(name)
+
+
+def test_gymnax_itself():
+    """Where it is installed: the same numbers as of its own resets, key by key."""
+    gymnax = pytest.importorskip("gymnax")
+    theirs, params = gymnax.make("CartPole-v1")
+    ours = auto_reset(make_environment("gymnax:CartPole-v1"))
+    key = jax.random.key(0)
+    observation, their_state = theirs.reset_env(key, params)
+    state, first = ours.reset(key)
+    np.testing.assert_array_equal(first, observation)
+    step, ends = jax.jit(ours.step), 0
+    for time in range(60):
+        key = jax.random.fold_in(key, time)
+        action = jax.random.randint(key, (), 0, 2)
+        observation, their_state, reward, *done, _ = theirs.step(key, their_state, action, params)
+        state, outcome = step(key, state, action)
+        np.testing.assert_allclose(outcome.observation, observation, rtol=1e-4, atol=1e-6)
+        assert (outcome.reward, outcome.is_last) == (reward, done[0] | done[1])
+        ends += int(outcome.is_last)
+    assert ends
+
+
+def test_navix_itself():
+    """Where it is installed: an episode has its observations and rewards, and is begun anew."""
+    navix = pytest.importorskip("navix")
+    name = "Navix-Empty-5x5-v0"
+    theirs = navix.make(name, observation_fn=navix.observations.symbolic_first_person)
+    environment = make_environment(f"navix:{name}")
+    timestep = theirs.reset(jax.random.key(0))
+    state, first = environment.reset(jax.random.key(0))
+    np.testing.assert_array_equal(first, timestep.observation)
+    step, their_step, total = jax.jit(environment.step), jax.jit(theirs.step), 0.0
+    for action in [2, 2, 1, 2, 2]:  # to the wall, right, to the goal
+        timestep = their_step(timestep, action)
+        state, outcome = step(jax.random.key(0), state, jnp.int32(action))
+        np.testing.assert_array_equal(outcome.observation, timestep.observation)
+        assert (outcome.reward, outcome.is_last) == (timestep.reward, timestep.is_done())
+        total += float(outcome.reward)
+    assert outcome.is_last
+    assert total > 0
+    many = auto_reset(environment)
+    state, _ = many.reset(jax.random.key(0))
+    for action in [2, 2, 1, 2, 2]:
+        state, outcome = jax.jit(many.step)(jax.random.key(0), state, jnp.int32(action))
+    assert outcome.is_last
+    np.testing.assert_array_equal(outcome.observation, first)

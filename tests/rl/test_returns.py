@@ -1,0 +1,97 @@
+"""Advantages by closed forms, and by a double loop."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.rl import gae, standardize
+
+
+def draw(seed=0, t=12, b=3, ends=0.2):
+    rng = np.random.default_rng(seed)
+    rewards, values = rng.normal(size=(2, t, b)).astype(np.float32)
+    return rewards, values, rng.random((t, b)) < ends, rng.normal(size=b).astype(np.float32)
+
+
+def naive_gae(rewards, values, is_last, last_value, discount, lambda_):
+    """Each advantage is a sum of its own, up to the end of the episode, in float64."""
+    t, b = rewards.shape
+    following = np.concatenate([values[1:], last_value[None]]).astype(np.float64)
+    advantages = np.zeros((t, b))
+    for row in range(b):
+        for start in range(t):
+            for step in range(start, t):
+                bootstrap = 0.0 if is_last[step, row] else discount * following[step, row]
+                error = rewards[step, row] + bootstrap - values[step, row]
+                advantages[start, row] += (discount * lambda_) ** (step - start) * error
+                if is_last[step, row]:
+                    break
+    return advantages
+
+
+@pytest.mark.parametrize(("discount", "lambda_"), [(0.99, 0.95), (0.5, 0.0), (0.9, 1.0), (1, 1)])
+def test_equals_a_double_loop(discount, lambda_):
+    arrays = draw()
+    advantages, targets = gae(*map(jnp.asarray, arrays), discount, lambda_)
+    expected = naive_gae(*arrays, discount, lambda_)
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(targets, expected + arrays[1], rtol=1e-5, atol=1e-5)
+
+
+def test_lambda_one_is_the_return_less_the_value():
+    rewards, values, is_last, last_value = draw(ends=0)
+    advantages, targets = gae(*map(jnp.asarray, (rewards, values, is_last, last_value)), 0.9, 1.0)
+    powers = 0.9 ** np.arange(len(rewards) + 1)
+    returns = powers @ np.concatenate([rewards, last_value[None]])
+    np.testing.assert_allclose(targets[0], returns, rtol=1e-5)
+    np.testing.assert_allclose(advantages[0], returns - values[0], rtol=1e-5, atol=1e-6)
+
+
+def test_lambda_zero_is_one_temporal_difference():
+    rewards, values, is_last, last_value = draw(ends=0)
+    advantages, _ = gae(*map(jnp.asarray, (rewards, values, is_last, last_value)), 0.9, 0.0)
+    expected = rewards[:-1] + 0.9 * values[1:] - values[:-1]
+    np.testing.assert_allclose(advantages[:-1], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(advantages[-1], rewards[-1] + 0.9 * last_value - values[-1], 1e-5)
+
+
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
+def test_values_that_are_right_leave_no_advantage(lambda_):
+    """Reward 1 for ever is worth 1 / (1 - discount)."""
+    ones, no_end = jnp.ones((20, 2)), jnp.zeros((20, 2), bool)
+    advantages, targets = gae(ones, 10 * ones, no_end, 10 * ones[0], 0.9, lambda_)
+    np.testing.assert_allclose(advantages, 0, atol=1e-5)
+    np.testing.assert_allclose(targets, 10, rtol=1e-6)
+
+
+def test_nothing_comes_back_over_a_reset():
+    rewards, values, _, last_value = draw()
+    is_last = np.zeros(rewards.shape, bool)
+    is_last[4, 1] = True
+    before, _ = gae(*map(jnp.asarray, (rewards, values, is_last, last_value)), 0.9, 0.8)
+    rewards[5:], values[5:] = 7, np.nan
+    after, _ = gae(*map(jnp.asarray, (rewards, values, is_last, last_value)), 0.9, 0.8)
+    np.testing.assert_array_equal(before[:5, 1], after[:5, 1])
+    assert np.isnan(after[:5, 0]).all()
+    np.testing.assert_allclose(after[4, 1], rewards[4, 1] - values[4, 1], rtol=1e-6)
+
+
+def test_what_comes_out_is_a_constant_in_float32():
+    rewards, values, is_last, last_value = map(jnp.asarray, draw())
+
+    def total(rewards, values, last_value):
+        return sum(x.sum() for x in gae(rewards, values, is_last, last_value, 0.9, 0.9))
+
+    for gradient in jax.grad(total, (0, 1, 2))(rewards, values, last_value):
+        np.testing.assert_array_equal(gradient, 0)
+    half = (x.astype(jnp.bfloat16) for x in (rewards, values, last_value))
+    rewards, values, last_value = half
+    outputs = gae(rewards, values, is_last, last_value, 0.9, 0.9)
+    assert {x.dtype for x in outputs} == {jnp.dtype("float32")}
+
+
+def test_standard_advantages():
+    advantages = standardize(jnp.asarray(draw()[0]))
+    np.testing.assert_allclose([advantages.mean(), advantages.std()], [0, 1], atol=1e-6)
+    np.testing.assert_array_equal(standardize(jnp.full((3, 2), 4.0)), 0)

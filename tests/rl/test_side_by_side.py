@@ -1,0 +1,74 @@
+"""Many environments as one: who ends begins anew, and who does not goes on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.rl import Environment, Outcome, auto_reset, make_t_maze, side_by_side
+from cpc.types import UserError
+
+
+def lottery():
+    """The state is a number drawn at the reset; an action of 1 ends the episode."""
+
+    def reset(key):
+        ticket = jax.random.randint(key, (), 0, 2**30)
+        return (ticket, jax.random.key(ticket)), jnp.full(2, ticket)
+
+    def step(key, state, action):
+        return state, Outcome(jnp.full(2, state[0]), jnp.float32(action), action == 1)
+
+    return Environment(reset, step, 2, (2,))
+
+
+def test_by_default_it_is_auto_reset():
+    environment = make_t_maze(2, max_steps=5)
+    many = side_by_side(environment, 6)
+    states, pictures = many.reset(jax.random.key(0))
+    assert pictures.shape == (6, *environment.observation_shape)
+    one = auto_reset(environment)
+    for time in range(12):
+        key = jax.random.key(time)
+        actions = jax.random.randint(key, (6,), 0, 4)
+        expected = jax.vmap(one.step)(jax.random.split(key, 6), states, actions)
+        states, outcome = jax.jit(many.step)(key, states, actions)
+        jax.tree.map(np.testing.assert_array_equal, (states, outcome), expected)
+
+
+@pytest.mark.parametrize("ends", [[], [1], [0, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
+def test_who_ends_takes_a_start_in_turn(ends):
+    many = side_by_side(lottery(), 6, num_resets=2)
+    (before, _), _ = many.reset(jax.random.key(0))
+    actions = jnp.zeros(6, jnp.int32).at[jnp.array(ends, jnp.int32)].set(1)
+    states = (before, jax.vmap(jax.random.key)(before))
+    (after, keys), outcome = jax.jit(many.step)(jax.random.key(1), states, actions)
+    np.testing.assert_array_equal(outcome.is_last, actions == 1)
+    np.testing.assert_array_equal(outcome.reward, actions)
+    np.testing.assert_array_equal(outcome.observation, jnp.stack([after, after], -1))
+    np.testing.assert_array_equal(
+        jax.random.key_data(keys), jax.random.key_data(jax.vmap(jax.random.key)(after))
+    )
+    goes_on = np.setdiff1d(np.arange(6), ends)
+    np.testing.assert_array_equal(after[goes_on], before[goes_on])
+    starts = [int(after[i]) for i in ends]
+    assert not set(starts) & set(before.tolist())
+    assert len(set(starts)) == min(len(ends), 2)  # shared only when there are too few
+    assert starts[::2] == starts[:1] * len(starts[::2])
+    assert starts[1::2] == starts[1:2] * len(starts[1::2])
+
+
+def test_starts_are_of_the_key():
+    many = side_by_side(lottery(), 3, num_resets=1)
+    states, _ = many.reset(jax.random.key(0))
+    found = [
+        int(many.step(jax.random.key(seed), states, jnp.ones(3, jnp.int32))[0][0][0])
+        for seed in (1, 1, 2)
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.parametrize(("num", "num_resets"), [(0, None), (4, 0), (4, 5)])
+def test_numbers_that_cannot_be(num, num_resets):
+    with pytest.raises(UserError, match="at least one of each"):
+        side_by_side(lottery(), num, num_resets)

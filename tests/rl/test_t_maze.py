@@ -1,0 +1,132 @@
+"""The T-maze beside a twin in numpy, and what can be earned in it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.rl import auto_reset, make_t_maze
+from cpc.rl.t_maze import AGENT, BACK, CUE, DOWN, FLOOR, FORWARD, UP
+from cpc.types import UserError
+
+
+class Twin:
+    """One episode, told step by step."""
+
+    def __init__(self, cue, length, max_steps, seen_again):
+        self.cue, self.length, self.max_steps, self.seen_again = cue, length, max_steps, seen_again
+        self.x, self.y, self.time = 0, 1, 0
+
+    def picture(self):
+        picture = np.zeros((3, self.length + 1, 3))
+        for x in range(self.length + 1):
+            picture[1, x, FLOOR] = 1
+        picture[0, -1, FLOOR] = picture[2, -1, FLOOR] = 1
+        picture[self.y, self.x, AGENT] = 1
+        row = {"up": 0, "down": 2}[self.cue]
+        if self.time == 0:
+            picture[row, 0, CUE] = 1
+        if self.seen_again and self.y != 1:
+            picture[row, -1, CUE] = 1
+        return picture
+
+    def step(self, action):
+        self.time += 1
+        if self.y != 1:
+            return 0.0, True
+        reward = 0.0
+        if action == FORWARD and self.x < self.length:
+            self.x += 1
+        elif action == BACK and self.x > 0:
+            self.x -= 1
+        elif action in (UP, DOWN) and self.x == self.length:
+            self.y = {UP: 0, DOWN: 2}[action]
+            reward = float((action == UP) == (self.cue == "up"))
+        return reward, self.time == self.max_steps
+
+
+@pytest.mark.parametrize("seen_again", [False, True])
+@pytest.mark.parametrize(("length", "max_steps"), [(1, 5), (3, 12)])
+def test_equals_its_twin(length, max_steps, seen_again):
+    environment = make_t_maze(length, max_steps=max_steps, seen_again=seen_again)
+    step = jax.jit(environment.step)
+    rng = np.random.default_rng(0)
+    seen = set()
+    for seed in range(50):
+        state, picture = environment.reset(jax.random.key(seed))
+        twin = Twin("up" if int(state.cue) == -1 else "down", length, max_steps, seen_again)
+        is_last = False
+        while not is_last:
+            np.testing.assert_array_equal(picture, twin.picture())
+            action = rng.choice(4, p=[0.1, 0.5, 0.2, 0.2])
+            state, (picture, reward, is_last) = step(jax.random.key(0), state, action)
+            assert (float(reward), bool(is_last)) == twin.step(action)
+            seen.add((float(reward), bool(is_last), twin.y))
+        np.testing.assert_array_equal(picture, twin.picture())
+        assert picture.shape == environment.observation_shape
+    # Rewards of both arms, none of both, and episodes that ran out of time.
+    assert {(1.0, False, 0), (1.0, False, 2), (0.0, False, 0), (0.0, False, 2)} <= seen
+    assert (0.0, True, 1) in seen
+
+
+def play(environment, choose, seed):
+    """Return of an episode, and its pictures, of a policy of the first picture and the last."""
+    state, picture = environment.reset(jax.random.key(seed))
+    first, pictures, total = picture, [picture], 0.0
+    for _ in range(100):
+        state, outcome = environment.step(jax.random.key(0), state, choose(first, picture))
+        picture = outcome.observation
+        pictures.append(picture)
+        total += float(outcome.reward)
+        if outcome.is_last:
+            return total, pictures
+    raise AssertionError("no end")
+
+
+def with_memory(first, picture):
+    if picture[1, -1, AGENT] == 0:
+        return FORWARD
+    return UP if first[0, 0, CUE] == 1 else DOWN
+
+
+def without(first, picture):
+    return with_memory(picture, picture)
+
+
+@pytest.mark.parametrize("seen_again", [False, True])
+def test_what_memory_is_worth(seen_again):
+    environment = make_t_maze(3, max_steps=9, seen_again=seen_again)
+    cues = [int(environment.reset(jax.random.key(seed))[0].cue) for seed in range(30)]
+    up, down = cues.index(-1), cues.index(1)  # both sides are there
+    assert 5 < cues.count(1) < 25
+    assert [play(environment, with_memory, seed)[0] for seed in (up, down)] == [1, 1]
+    assert [play(environment, without, seed)[0] for seed in (up, down)] == [0, 1]
+    # Between the first picture and the turn nothing tells the two episodes apart.
+    (_, of_up), (_, of_down) = (play(environment, without, seed) for seed in (up, down))
+    assert len(of_up) == len(of_down) == 3 + 1 + 1 + 1
+    differ = [not np.array_equal(a, b) for a, b in zip(of_up, of_down, strict=True)]
+    assert differ == [True, False, False, False, seen_again, seen_again]
+
+
+def test_many_at_once_begin_again():
+    environment = auto_reset(make_t_maze(2, max_steps=5))
+    keys = jax.random.split(jax.random.key(0), 8)
+    states, _ = jax.vmap(environment.reset)(keys)
+
+    def step(states, key):
+        actions = jax.random.randint(key, (8,), 0, 4)
+        return jax.vmap(environment.step)(jax.random.split(key, 8), states, actions)
+
+    _, outcomes = jax.jit(lambda states, keys: jax.lax.scan(step, states, keys))(
+        states, jax.random.split(jax.random.key(1), 40)
+    )
+    is_lit = outcomes.observation[..., CUE].sum((-1, -2))
+    np.testing.assert_array_equal(is_lit, outcomes.is_last)  # in first pictures, and there only
+    assert outcomes.is_last.sum() >= 8 * 40 // 5
+    assert outcomes.observation.dtype == outcomes.reward.dtype == jnp.float32
+
+
+@pytest.mark.parametrize(("length", "max_steps"), [(0, 9), (3, 4)])
+def test_a_maze_that_cannot_be_solved(length, max_steps):
+    with pytest.raises(UserError, match="cannot be solved"):
+        make_t_maze(length, max_steps=max_steps)
