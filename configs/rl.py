@@ -47,9 +47,9 @@ KEYS = {
         "given_actions": Key(False, "whether predictions know the actions between (CPC|Action)"),
         "targets": Key("own", "latents of the own environment, or, as a control, of another",
                        words=("own", "other")),
-        "rule": Key("one_per_sequence", "who is a negative: of each other environment the latent "
-                    "at the positive's time; all of the batch; those of other episodes; of the own",
-                    words=("one_per_sequence", "batch", "excluding_sequence", "own_sequence")),
+        "rule": Key("batch", "who is a negative: all of the rollout, other episodes, the own one, "
+                    "or of each other environment the latent at the positive's time",
+                    words=("batch", "excluding_sequence", "own_sequence", "one_per_sequence")),
         "cosine": Key(True, "whether scores are cosines"),
         "temperature": Key(0.1, "divides the scores", above=0),
     },

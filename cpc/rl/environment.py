@@ -28,6 +28,9 @@ class Environment(NamedTuple):
     """step(key, state, action) -> the next state, and what it brings."""
     num_actions: int
     observation_shape: tuple[int, ...]
+    facts: Callable[[PyTree], dict[str, Array]] = lambda state: {}
+    """facts(state) -> what a memory might keep, by name: whole numbers from 0 on, and -1 where what
+    is seen says it or there is none. For probes; agents do not get it."""
 
 
 def auto_reset(environment: Environment) -> Environment:

@@ -90,7 +90,15 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
         ball = ball.at[state.row, state.column].set(is_drawn[state.row].astype(jnp.float32))
         return jnp.concatenate([ball.ravel(), jax.nn.one_hot(state.paddle, COLUMNS)])
 
-    return Environment(reset, step, num_actions=3, observation_shape=(ROWS * COLUMNS + COLUMNS,))
+    def facts(state):
+        hides = ~is_drawn[state.row]
+        return {
+            "ball": jnp.where(hides, state.column, -1),
+            "velocity": jnp.where(hides, state.velocity + 1, -1),
+            "row": jnp.where(hides, state.row, -1),
+        }
+
+    return Environment(reset, step, 3, (ROWS * COLUMNS + COLUMNS,), facts)
 
 
 def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array]:

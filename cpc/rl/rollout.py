@@ -33,6 +33,8 @@ class Rollout(NamedTuple):
     observation: Float[Array, "t b *o"]
     previous: Int[Array, "t b"]
     is_first: Bool[Array, "t b"]
+    age: Int[Array, "t b"]
+    """Steps since the episode began."""
     action: Int[Array, "t b"]
     reward: Float[Array, "t b"]
     is_last: Bool[Array, "t b"]
@@ -41,6 +43,8 @@ class Rollout(NamedTuple):
     episode_return: Float[Array, "t b"]
     """Of the episode that ends with this step; 0 elsewhere."""
     episode_length: Int[Array, "t b"]
+    facts: dict[str, Int[Array, "t b"]]
+    """What a memory might keep, as the environments say."""
 
 
 #: act(observation (1, b, *o), previous (1, b), is_first (1, b), memory) -> logits (1, b, actions),
@@ -122,6 +126,7 @@ def roll_out(
             worlds.observation,
             worlds.previous,
             worlds.is_first,
+            worlds.episode_length,
             action,
             outcome.reward,
             outcome.is_last,
@@ -129,6 +134,7 @@ def roll_out(
             value[0],
             jnp.where(outcome.is_last, total, 0.0),
             jnp.where(outcome.is_last, length, 0),
+            jax.vmap(environment.facts)(worlds.states),
         )
         after = Worlds(
             states,

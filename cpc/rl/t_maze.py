@@ -89,4 +89,8 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
         is_lit = (state.time == 0) | (seen_again & (state.arm != 0))
         return picture.at[1 + state.cue, state.x, CUE].set(jnp.where(is_lit, 1.0, 0.0))
 
-    return Environment(reset, step, num_actions=4, observation_shape=(3, length + 1, 3))
+    def facts(state):
+        is_hidden = (state.time > 0) & (state.arm == 0)
+        return {"cue": jnp.where(is_hidden, (state.cue + 1) // 2, -1)}
+
+    return Environment(reset, step, 4, (3, length + 1, 3), facts)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from cpc import negatives, rl
 from cpc.losses import OffsetSums, cpc_loss
-from cpc.models.agent import Agent, DenseEncoder, Heard, PixelEncoder
+from cpc.models.agent import Agent, AgentOutputs, DenseEncoder, Heard, PixelEncoder
 from cpc.train import TrainState, init_state, make_optimizer, make_train_step
 from cpc.types import CPCOutputs, Position, Rule, UserError
 from experiments.command.config import Config
@@ -29,6 +29,16 @@ RULES = {
         negatives.own_sequence,
     )
 }
+#: Of each other environment the latent at the positive's time, if it could be a positive of this
+#: offset, too: draws from the very distribution of the positives, so that log N - L is a bound.
+STRICT = Rule(
+    "one_per_episode",
+    lambda anchor, candidate, offset: (
+        negatives.one_per_sequence(anchor, candidate, offset) & (candidate.group >= offset)
+    ),
+    independent=True,
+    aligned=True,
+)
 #: By how many environments the targets of the control are off.
 SHIFT = 1
 
@@ -38,14 +48,13 @@ class Task(NamedTuple):
 
     environment: rl.Environment
     agent: Agent
-    rule: Rule
     steps_per_launch: int
     num_launches: int
     schedule: Callable[[Any], Any]
     init: Callable[[Any], TrainState]
     """init(seed) -> the state before the first launch; to be jitted or vmapped."""
-    launch: Callable[[TrainState, Any], TrainState]
-    """launch(state, None) -> the state after one more rollout and its steps."""
+    launch: Callable[..., TrainState]
+    """launch(state) -> the state after one more rollout and its steps."""
 
 
 def check(config: Config) -> None:
@@ -133,10 +142,7 @@ def make_task(config: Config) -> Task:
     loss_fn = make_loss(config, agent)
     train_step = make_train_step(loss_fn, tx)
 
-    def act(params, observation, previous, is_first, memory):
-        heard = Heard(observation, previous, is_first)
-        out: Any = agent.apply({"params": params}, heard, memory)
-        return out.logits, out.values, out.memory
+    act = functools.partial(take_step, agent)
 
     def init(seed):
         root = jax.random.key(seed)
@@ -193,9 +199,16 @@ def make_task(config: Config) -> Task:
         state = state._replace(extra=worlds)
         return jax.lax.scan(lambda s, batch: (train_step(s, batch), None), state, batches)[0]
 
-    return Task(
-        environment, agent, RULES[config.cpc.rule], per_launch, num_launches, schedule, init, launch
-    )
+    return Task(environment, agent, per_launch, num_launches, schedule, init, launch)
+
+
+def take_step(
+    agent: Agent, params: Any, observation: Any, previous: Any, is_first: Any, memory: Any
+) -> tuple[Any, Any, Any]:
+    """Return logits, values and the memory after steps, as `cpc.rl.roll_out` asks for them."""
+    heard = Heard(observation, previous, is_first)
+    out: Any = agent.apply({"params": params}, heard, memory)
+    return out.logits, out.values, out.memory
 
 
 def make_loss(config: Config, agent: Agent) -> Callable:
@@ -233,7 +246,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
             "episode_length": steps.episode_length.sum(),
         }
         if cpc.weight:
-            value, sums = predict(config, out, steps.is_first)
+            value, sums = predict(config, out, steps, RULES[cpc.rule])
             loss += cpc.weight * value
             metrics |= {"offsets": sums}
         return loss, (worlds, metrics)
@@ -241,37 +254,35 @@ def make_loss(config: Config, agent: Agent) -> Callable:
     return loss_fn
 
 
-def predict(config: Config, out: Any, is_first: Any) -> tuple[Any, OffsetSums]:
+def predict(
+    config: Config, out: AgentOutputs, steps: rl.Rollout, rule: Rule
+) -> tuple[Any, OffsetSums]:
     """Return the loss of CPC, the mean over offsets, and the sums of each.
 
     An episode is a sequence: what another one holds is nobody's positive, so that nothing is
     predicted across an end.
     """
     cpc = config.cpc
-    outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (out.z, out.c, out.predictions)))
+    time_major: Any = (out.z, out.c, out.predictions)
+    outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in time_major))
     if cpc.targets == "other":  # as much to compute, and nothing to know
         outputs = outputs._replace(z=jnp.roll(outputs.z, SHIFT, axis=0))
     if cpc.cosine:
         outputs = outputs._replace(z=_unit(outputs.z), predictions=_unit(outputs.predictions))
-    value, sums = cpc_loss(
-        outputs, positions(is_first), RULES[cpc.rule], temperature=cpc.temperature
-    )
+    value, sums = cpc_loss(outputs, positions(steps), rule, temperature=cpc.temperature)
     return value / cpc.num_offsets, sums
 
 
-def positions(is_first: Any) -> Position:
+def positions(steps: rl.Rollout) -> Position:
     """Return where the steps of a rollout (t, b) are, as (b, t).
 
-    >>> positions(jnp.array([[True, True], [False, True]])).sequence
-    Array([[1, 1],
-           [4, 5]], dtype=int32)
+    A sequence is an episode; the group is how many steps ago it began.
     """
-    episode = jnp.cumsum(is_first.T, axis=1)
+    episode = jnp.cumsum(steps.is_first.T, axis=1)
     b, t = episode.shape
-    row = jnp.arange(b)[:, None]
-    zero = jnp.zeros((b, t), jnp.int32)
+    sequence = (t + 1) * jnp.arange(b)[:, None] + episode
     time = jnp.broadcast_to(jnp.arange(t), (b, t))
-    return Position((t + 1) * row + episode, time, zero, row + zero)
+    return Position(sequence, time, jnp.zeros((b, t), jnp.int32), steps.age.T)
 
 
 def _unit(x):

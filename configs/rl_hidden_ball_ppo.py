@@ -1,0 +1,18 @@
+"""The hidden ball by PPO with recurrent minibatches: whole environments, memories as they were.
+
+python -m experiments.rl --config configs/rl_hidden_ball_ppo.py --workdir runs/ball-ppo
+"""
+
+from typing import Any
+
+from configs import rl
+
+
+def get_config() -> Any:
+    """Four epochs of four minibatches on each rollout."""
+    c = rl.get_config()
+    c.policy.name = "ppo"
+    c.policy.epochs = c.policy.minibatches = 4
+    c.policy.gae_lambda = 0.95
+    c.optim.learning_rate = 5e-4
+    return c

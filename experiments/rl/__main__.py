@@ -1,0 +1,17 @@
+r"""Agents whose memory must also predict what it will see (van den Oord et al. 2018, section 3.4).
+
+    python -m experiments.rl --config configs/rl_hidden_ball.py --workdir runs/ball
+    python -m experiments.rl --config configs/rl_hidden_ball.py --workdir runs/alone \
+        --config.cpc.weight=0.0
+
+Trains by A2C or PPO, with or without contrastive predictive coding as an auxiliary loss, and writes
+a page: returns, what is predicted, what the memory keeps. configs/rl.py says what each key of a
+config means; any can be set, and the same command again resumes.
+"""
+
+from experiments.command import cli
+from experiments.rl.run import run
+
+if __name__ == "__main__":
+    CONFIG = cli.define_config()
+    cli.run(lambda: run(CONFIG.value, cli.WORKDIR.value, cli.DEVICE.value))

@@ -1,0 +1,141 @@
+"""What an agent has learned: its return, the bound on what it predicts, what its memory keeps."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from cpc import rl
+from cpc.estimators import Tracker
+from cpc.evaluate import bootstrap_interval, fit_lbfgs_probe, predict
+from cpc.losses import OffsetSums
+from cpc.models.agent import Heard
+from cpc.results import Score
+from experiments.command.config import Config
+from experiments.rl import step as steps
+
+#: Environments of an evaluation: as many candidates.
+NUM = 256
+#: Steps of which a probe is fitted are a multiple of this, if there are as many.
+ROWS = 512
+L2 = 1e-3
+TRACKER = Tracker(True, steps.STRICT.name)
+
+
+class Watched(NamedTuple):
+    """An agent at play, (t, b)."""
+
+    rollout: rl.Rollout
+    features: dict[str, Any]
+    """By name, (t, b, width): c, z, and those of the agent before it was trained."""
+    sums: OffsetSums
+    """Of the strict bound."""
+
+
+def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
+    """Return watch(params, seed): the agent in environments of its own, to be jitted or vmapped."""
+    agent = task.agent
+
+    def watch(params, seed):
+        root = jax.random.fold_in(jax.random.key(seed), 3)
+        of_worlds, of_steps, of_params = jax.random.split(root, 3)
+        memory = agent.begin(NUM)
+        worlds = rl.begin(task.environment, memory, NUM, of_worlds, config.environment.stagger)
+        act = functools.partial(steps.take_step, agent, params)
+        _, rollout = rl.roll_out(task.environment, act, worlds, of_steps, config.evaluate.num_steps)
+        heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
+        out: Any = agent.apply({"params": params}, heard, memory, rollout.action, True)
+        untrained = agent.init(of_params, Heard(*(x[:1] for x in heard)), memory)["params"]
+        before: Any = agent.apply({"params": untrained}, heard, memory)
+        features = {"c": out.c, "z": out.z, "random c": before.c}
+        _, sums = steps.predict(config, out, rollout, steps.STRICT)
+        return Watched(rollout, features, sums)
+
+    return watch
+
+
+def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
+    """Return the records of an evaluation: returns, and the bound by offset."""
+    rollout = watched.rollout
+    ended = np.cumsum(rollout.is_last, axis=0) - rollout.is_last
+    whole = np.asarray(rollout.is_last) & (ended > 0)  # what went before was not the agent's
+    episodes = max(whole.sum(), 1)
+    records: list[dict[str, Any]] = [
+        {
+            "return": float((rollout.episode_return * whole).sum()) / episodes,
+            "episode_length": float((rollout.episode_length * whole).sum()) / episodes,
+        }
+    ]
+    if config.cpc.weight:
+        track = TRACKER(watched.sums)
+        records.append({"series": "strict", **by_offset(TRACKER, track)})
+    return records
+
+
+def by_offset(tracker: Tracker, track: Any) -> dict[str, Any]:
+    """Return the numbers of a record by offset, as other runs have them."""
+    from experiments.training import describe_bound
+
+    return {
+        "rule": tracker.rule,
+        "is_bound": tracker.is_bound,
+        "offsets": list(range(1, len(track.n) + 1)),
+        "n": track.n,
+        "offset_loss": track.loss,
+        "acc_top1": track.acc_top1,
+        "chance_top1": 1 / track.n,
+        "acc_pairwise": track.acc_pairwise,
+        "has_bound": True,
+        **describe_bound(track),
+    }
+
+
+def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
+    """Yield scores of what the memory keeps, and the log-probabilities behind them (t, b, classes).
+
+    Linear, fitted on the first half of the environments and asked of the others, where the fact
+    cannot be seen; intervals are over environments.
+    """
+    for name, values in watched.rollout.facts.items():
+        values = np.asarray(values)
+        counts = values >= 0
+        if not counts[:, : NUM // 2].any() or not counts[:, NUM // 2 :].any():
+            continue
+        labels = np.maximum(values, 0)
+        num_classes = int(labels.max()) + 1
+        is_first_half = np.arange(NUM) < NUM // 2
+        fitted, asked = counts & is_first_half, counts & ~is_first_half
+        chosen = np.flatnonzero(fitted)
+        chosen = chosen[: max(len(chosen) // ROWS, 1) * ROWS]  # few sizes to compile
+        chance = np.bincount(labels[asked]).max() / asked.sum()
+        for features, x in watched.features.items():
+            x = np.asarray(x, np.float32)
+            x = x.reshape(-1, x.shape[-1])
+            probe = fit_lbfgs_probe(
+                x[chosen], labels.ravel()[chosen], num_classes=num_classes, l2s=(L2,)
+            )
+            log_probs = predict(probe, x).reshape(*labels.shape, -1)
+            right = (log_probs.argmax(-1) == labels) & asked
+            own = asked.sum(0) > 0
+            low, high = bootstrap_interval(right.sum(0)[own] * 1.0, asked.sum(0)[own])
+            yield (
+                Score(
+                    task=name,
+                    data=config.environment.name,
+                    unit="step",
+                    features=features,
+                    method="linear",
+                    metric="accuracy",
+                    value=float(right.sum() / asked.sum()),
+                    low=low,
+                    high=high,
+                    chance=float(chance),
+                    num_train=len(chosen),
+                    num_test=int(asked.sum()),
+                    seed=config.seed,
+                    setting=f"l2 {L2:g}",
+                ),
+                log_probs,
+            )

@@ -1,0 +1,150 @@
+"""The page of an agent: returns, what is predicted, what the memory keeps, an episode."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from cpc.files import read_arrays
+from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
+from cpc.report.engine import Figure, Section, Table, show_interval, write_page
+from cpc.report.run_page import command_sentences, provenance
+from cpc.results import Run, read_run, read_scores
+from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
+
+TITLES = {"c": "memory, c", "z": "what is seen alone, z", "random c": "memory, untrained"}
+
+
+def write_rl_report(workdir: str | Path) -> Path:
+    """Write report.html and figures/*.png of a run of an agent."""
+    workdir = Path(workdir)
+    run = read_run(workdir)
+    policy, name = run.config.get("policy", {}), run.config.get("environment", {}).get("name", "")
+    weight = run.config.get("cpc", {}).get("weight", 0)
+    drawn = [
+        ("returns", returns_figure(run), "Return", RETURN),
+        ("bound", bound_figure(run, name), "What the memory tells of what comes", BOUND),
+        ("episode", episode_figure(workdir, name), "An episode, and what the memory believes",
+         EPISODE),
+    ]  # fmt: skip
+    return write_page(
+        workdir,
+        "report",
+        "Agent",
+        f"{policy.get('name')} on {name}, CPC at weight {weight:g}: {workdir.resolve()}",
+        sections=[
+            Section("", [*lead(run), *run.problems]),
+            Section("Figures", figures=[
+                Figure(key, made, title, text) for key, made, title, text in drawn if made
+            ]),
+            Section("What the memory keeps", tables=memory_tables(workdir)),
+            Section(
+                "How it was made",
+                command_sentences(run.environment),
+                details=provenance(run.environment, run.config),
+            ),
+        ],
+    )  # fmt: skip
+
+
+RETURN = (
+    "Mean return of the episodes that ended since the record before; the policy's draws are in it."
+)
+BOUND = (
+    "Strict: against the latents of 255 other environments at the same time, each of which could "
+    "be a positive itself. Exact: of the ball alone, by enumeration; what is known of the paddle "
+    "comes on top."
+)
+EPISODE = (
+    "A row a step. Shade: the chance that a linear probe of the memory gives each column. Filled "
+    "circle: the ball as it is seen; ring: where it is hidden; bar: the paddle."
+)
+
+
+def lead(run: Run) -> list[str]:
+    """Return what came out, in a sentence."""
+    test = run.metrics[run.metrics.split == "test"] if len(run.metrics) else run.metrics
+    found = list(test["return"].dropna()) if "return" in test else []
+    if not found:
+        return ["The run has not been evaluated yet."]
+    return [f"The trained policy has a mean return of {found[-1]:.2f}."]
+
+
+def returns_figure(run: Run) -> Any:
+    """Draw the return over the frames gone through; None if no episode has ended."""
+    train = run.train
+    if train.empty or "return" not in train:
+        return None
+    figure, (axes,) = make_figure(1, row_height=3.0)
+    axes.plot(train.frames / 1e3, train["return"], color=BLUE, linewidth=1.2)
+    label(axes, "thousands of frames", "return", "")
+    return figure
+
+
+def bound_figure(run: Run, name: str) -> Any:
+    """Draw the strict bound by offset beside what is known; None without an evaluation."""
+    rows = run.offsets[run.offsets.series == "strict"] if len(run.offsets) else run.offsets
+    if not len(rows):
+        return None
+    rows = rows[rows.step == rows.step.max()]
+    figure, (axes,) = make_figure(1, row_height=3.2)
+    error = np.abs(np.stack([rows.bound_low, rows.bound_high]) - rows.bound.to_numpy())
+    axes.errorbar(rows.offset, rows.bound, error, color=BLUE, fmt="o-", label="log N − L, strict")
+    axes.plot(rows.offset, rows.log_n, color=GRAY, linestyle="--", label="log N")
+    kind, _, variant = name.partition(":")
+    if kind == "hidden_ball":
+        known = [(k, ball_information(variant, int(k))) for k in rows.offset if k < ROWS]
+        axes.plot(*zip(*known, strict=True), color=GREEN, linestyle="-.", label="exact, the ball")
+    axes.set_ylim(bottom=min(0.0, rows.bound.min()))
+    label(axes, "offset k (steps ahead)", "nats", "")
+    add_legend(axes)
+    return figure
+
+
+def episode_figure(workdir: Path, name: str) -> Any:
+    """Draw an episode of the hidden ball; None of other environments."""
+    path = workdir / "episode.npz"
+    if not name.startswith("hidden_ball") or not path.exists():
+        return None
+    arrays = read_arrays(path)
+    if "belief_ball" not in arrays:
+        return None
+    figure, (axes,) = make_figure(1, row_height=4.2)
+    draw_belief(axes, arrays)
+    return figure
+
+
+def draw_belief(axes: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    """Draw where the ball is, is seen and is believed to be, a row a step."""
+    belief, seen = arrays["belief_ball"], arrays["observation"]
+    hidden = arrays["fact_ball"]
+    shown = np.where(hidden[:, None] >= 0, belief, 0.0)
+    axes.imshow(shown, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axes.grid(visible=False)
+    pictures = seen[:, : ROWS * COLUMNS].reshape(len(seen), ROWS, COLUMNS).sum(1)
+    for row, (picture, place) in enumerate(zip(pictures, hidden, strict=True)):
+        if picture.any():
+            axes.plot(picture.argmax(), row, "o", color=INK, markersize=9)
+        elif place >= 0:
+            axes.plot(place, row, "o", color=INK, markersize=9, markerfacecolor="none")
+        paddle = seen[row, ROWS * COLUMNS :].argmax()
+        axes.plot([paddle - 0.4, paddle + 0.4], [row + 0.38] * 2, color=ORANGE, linewidth=3)
+    axes.axhline(SEEN - 0.5, color=GRAY, linewidth=0.8)
+    label(axes, "column", "step", "")
+
+
+def memory_tables(workdir: Path) -> list[Table]:
+    """Return the probes of the memory, a row each."""
+    rows = [
+        {
+            "of": score.task,
+            "from": TITLES.get(score.features, score.features),
+            "accuracy, %": f"{100 * score.value:.1f}",
+            "95 % interval": show_interval(100 * (score.low or 0), 100 * (score.high or 0)),
+            "most frequent, %": f"{100 * (score.chance or 0):.1f}",
+        }
+        for score in read_scores(workdir)
+    ]
+    return [Table("Linear probes, where it cannot be seen", pd.DataFrame(rows))] if rows else []

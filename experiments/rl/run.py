@@ -1,0 +1,173 @@
+"""A run of an agent: rollouts and steps through the loop of all runs, an evaluation, the page."""
+
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.rl import KEYS
+from cpc.estimators import Tracker
+from cpc.files import plain, write_arrays
+from cpc.results import print_scores, write_scores
+from cpc.train import (
+    ProgressWriter,
+    TrainState,
+    fit,
+    is_first,
+    jit_step,
+    make_mesh,
+    replicate,
+)
+from cpc.types import UserError
+from experiments.command import cli, cluster
+from experiments.command.config import Config, check_config
+from experiments.command.run_dir import open_run
+from experiments.rl import evaluate, step
+from experiments.training import open_training, seconds_recorded
+
+#: watch(params, seed) of `evaluate.watcher`.
+Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
+
+
+def check(config: Config) -> None:
+    """Check all of a config that needs no devices."""
+    check_config(config, KEYS)
+    step.make_task(config)
+
+
+def run(config: Config, workdir: str | None, device: str = "auto") -> None:
+    """Check the config, train, evaluate, write the page."""
+    if config is None:
+        raise UserError("no --config is given: name one, such as configs/rl_hidden_ball.py")
+    check_config(config, KEYS)
+    task = step.make_task(config)
+    # One device: these networks are too small to be shared out.
+    mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
+    with open_run(workdir, config, KEYS, mesh) as folder:
+        watch = jax.jit(evaluate.watcher(config, task))
+        state, reason = train(config, task, watch, folder, mesh)
+        if reason:
+            print(f"stopped by {reason}; to resume: {cli.command_line()}")
+            return
+        if is_first():
+            finish(config, watch, state, folder)
+
+
+def train(
+    config: Config, task: step.Task, watch: Watch, folder: pathlib.Path, mesh: jax.sharding.Mesh
+) -> tuple[TrainState, str]:
+    """Train to the end or to a signal; returns the state, and the signal's name."""
+    per_launch = task.steps_per_launch
+    state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
+    per_step = config.environment.num * config.policy.unroll / per_launch
+    num_steps = task.num_launches * per_launch
+    console = ProgressWriter(num_steps, ("return", "nats", "entropy"), (per_step / 1e3, "k frames"))
+
+    def at_end(state):
+        if not config.evaluate.num_steps:
+            return []
+        return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
+
+    seconds = seconds_recorded(folder) if is_first() else 0.0
+    with open_training(folder, state, console) as (state, checkpoint, writers, stop):
+        state, reason = fit(
+            state,
+            jit_step(task.launch, state),
+            lambda first: iter(lambda: 0, 1),  # what a launch needs, it makes
+            num_steps=num_steps,
+            summarize=make_summary(config, task, per_step, num_steps, seconds),
+            log_every=config.log_rollouts * per_launch,
+            evaluate=at_end,
+            checkpoint=checkpoint,
+            save_every=config.save_rollouts * per_launch,
+            writers=writers,
+            stop=stop,
+            steps_per_launch=per_launch,
+            metadata={"config": plain(config)},
+        )
+    return state, reason
+
+
+def make_summary(
+    config: Config, task: step.Task, per_step: float, num_steps: int, seconds_before: float
+) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
+    """Turn the sums of a window of steps into its record.
+
+    Other episodes' latents are not drawn as the positives are, which cannot lie at an episode's
+    begin: log N - L is an estimate in training, and the strict evaluation bounds.
+    """
+    begin, tracker = time.time() - seconds_before, Tracker(False, config.cpc.rule)
+
+    def summarize(sums, step):
+        num = max(float(sums["steps"]), 1.0)
+        episodes = float(sums["episodes"])
+        record = {
+            "loss": float(sums["loss"]) / num,
+            **{
+                name: float(sums[name]) / num
+                for name in ("policy_loss", "value_loss", "entropy", "gradient_norm")
+            },
+            "frames": step * per_step,
+            "learning_rate": float(task.schedule(step - 1)),
+            "num_steps": num_steps,
+            "per_step": per_step / 1e3,
+            "per_step_unit": "k frames",
+            "seconds": time.time() - begin,
+        }
+        if episodes:
+            record["return"] = float(sums["episode_return"]) / episodes
+            record["episode_length"] = float(sums["episode_length"]) / episodes
+        if "offsets" in sums:
+            record |= evaluate.by_offset(tracker, tracker(sums["offsets"]))
+        return record
+
+    return summarize
+
+
+def finish(config: Config, watch: Watch, state: TrainState, folder: pathlib.Path) -> None:
+    """Probe the memory, keep an episode for the page, and write it."""
+    from experiments.rl.page import write_rl_report
+
+    try:
+        if config.evaluate.num_steps:
+            watched = jax.device_get(watch(state.params, config.seed))
+            probed = list(evaluate.probe_memory(config, watched))
+            scores = [score._replace(step=int(state.step)) for score, _ in probed]
+            write_scores(folder, scores)
+            print_scores(scores)
+            keep_episode(folder, watched, probed)
+    finally:
+        print(f"report: {write_rl_report(folder)}")
+
+
+def keep_episode(folder: pathlib.Path, watched: evaluate.Watched, probed: Any) -> None:
+    """Write an episode of an environment that no probe was fitted on, and what its memory believes.
+
+    The first one that begins and ends within the evaluation.
+    """
+    own = evaluate.NUM // 2
+    rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
+    ends = np.cumsum(rollout.is_last, 0) - rollout.is_last
+    whole = [
+        (column, number)
+        for column in range(ends.shape[1])
+        for number in range(1, int(ends[-1, column]))
+    ]
+    if not whole:
+        return
+    column, number = whole[0]
+    at = ends[:, column] == number
+    arrays = {
+        "observation": rollout.observation[at, column],
+        "action": rollout.action[at, column],
+        "reward": rollout.reward[at, column],
+    }
+    for score, log_probs in probed:
+        if score.features == "c":
+            arrays[f"belief_{score.task}"] = np.exp(log_probs[:, own:][at, column])
+            arrays[f"fact_{score.task}"] = rollout.facts[score.task][at, column]
+    write_arrays(folder / "episode.npz", **arrays)

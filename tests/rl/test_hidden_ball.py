@@ -1,0 +1,121 @@
+"""The hidden ball against a naive twin; what the past tells against all histories."""
+
+import collections
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc.rl import auto_reset, ball_information, make_hidden_ball
+from cpc.rl.hidden_ball import COLUMNS, ROWS, VARIANTS, Fall
+from cpc.types import UserError
+
+
+def path_of(column, velocity):
+    """Columns of the ball, row by row, walked as one would say it."""
+    path = [column]
+    for _ in range(ROWS - 1):
+        if not 0 <= column + velocity < COLUMNS:
+            velocity = -velocity
+        column += velocity
+        path.append(column)
+    return path
+
+
+def picture(variant, row, column, paddle):
+    ball = np.zeros((ROWS, COLUMNS))
+    if row in VARIANTS[variant]:
+        ball[row, column] = 1
+    return np.append(ball.ravel(), np.arange(COLUMNS) == paddle)
+
+
+def state_of(column, velocity, paddle):
+    return Fall(*(jnp.int32(value) for value in (0, column, velocity, paddle)))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_episode_is_what_one_would_walk(variant):
+    step = jax.jit(make_hidden_ball(variant).step)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        column, velocity = int(rng.integers(COLUMNS)), int(rng.integers(-1, 2))
+        paddle = int(rng.integers(COLUMNS))
+        path, state = path_of(column, velocity), state_of(column, velocity, paddle)
+        for row in range(1, ROWS + 1):
+            action = int(rng.integers(3))
+            state, outcome = step(jax.random.key(0), state, jnp.int32(action))
+            paddle = min(max(paddle + action - 1, 0), COLUMNS - 1)
+            assert bool(outcome.is_last) == (row == ROWS)
+            if row == ROWS:
+                assert outcome.reward == 0
+                break
+            wanted = (1 if paddle == path[row] else -1) if row == ROWS - 1 else 0
+            assert float(outcome.reward) == wanted
+            assert (outcome.observation == picture(variant, row, path[row], paddle)).all()
+
+
+def test_balls_and_paddles_begin_anywhere():
+    _, seen = jax.vmap(make_hidden_ball().reset)(jax.random.split(jax.random.key(0), 2000))
+    first_row, paddles = np.asarray(seen)[:, :COLUMNS], np.asarray(seen)[:, -COLUMNS:]
+    for places in (first_row, paddles):
+        assert (places.sum(1) == 1).all()
+        assert np.abs(places.mean(0) - 1 / COLUMNS).max() < 0.03
+
+
+def test_facts_are_what_cannot_be_seen():
+    environment = make_hidden_ball("seen_again")
+    state = state_of(3, 1, 0)
+    for row, column in enumerate(path_of(3, 1)):
+        facts = {name: int(value) for name, value in environment.facts(state).items()}
+        hides = row not in VARIANTS["seen_again"]
+        assert facts["ball"] == (column if hides else -1)
+        assert facts["row"] == (row if hides else -1)
+        assert (facts["velocity"] >= 0) == hides
+        state, _ = environment.step(jax.random.key(0), state, jnp.int32(1))
+
+
+def entropy(items):
+    counts = np.array(list(collections.Counter(items).values()))
+    return -(counts / counts.sum() * np.log(counts / counts.sum())).sum()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("offset", [1, 2, 7, 8, 9])
+def test_information_is_that_of_the_histories_of_pictures(variant, offset):
+    """What the past tells is what all pictures up to now tell, whatever they say of a state."""
+    pairs = []
+    for column in range(COLUMNS):
+        for velocity in (-1, 0, 1):
+            path = path_of(column, velocity)
+            drawn = [(r, path[r]) if r in VARIANTS[variant] else None for r in range(ROWS)]
+            pairs += [(tuple(drawn[: r + 1]), drawn[r + offset]) for r in range(ROWS - offset)]
+    histories, targets = zip(*pairs, strict=True)
+    wanted = entropy(histories) + entropy(targets) - entropy(pairs)
+    assert math.isclose(ball_information(variant, offset), wanted, abs_tol=1e-9)
+
+
+def test_chance_is_what_the_docstring_says():
+    environment = auto_reset(make_hidden_ball())
+
+    def play(key):
+        state, _ = environment.reset(key)
+        keys = jax.random.split(key, ROWS)
+
+        def step(state, key):
+            action = jax.random.randint(key, (), 0, 3)
+            state, outcome = environment.step(key, state, action)
+            return state, outcome.reward
+
+        return jax.lax.scan(step, state, keys)[1].sum()
+
+    returns = jax.vmap(play)(jax.random.split(jax.random.key(1), 4000))
+    assert abs(float(returns.mean()) + 7 / 9) < 0.04
+
+
+def test_mistakes_are_said():
+    with pytest.raises(UserError, match=r"seen_agian.*seen_again"):
+        make_hidden_ball("seen_agian")
+    with pytest.raises(UserError, match="offset is 10"):
+        ball_information("seen_again", 10)
