@@ -1,65 +1,121 @@
-"""What an update of an agent costs, and what contrastive predictive coding adds to it.
+"""An agent's rollouts and updates beside a random policy, and what contrastive prediction adds."""
 
-    python -m experiments.bench.agents [--config configs/rl_hidden_ball.py]
-
-Frames a second of rollout and update without CPC, with it under each rule, and given the actions,
-beside what the environments alone do under a random policy; all in one run, the best of rounds that
-take turns, since the machine may do other work.
-"""
-
+import functools
 import statistics
 import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from cpc.rl import make_environment
-from experiments.bench.environments import measure
-from experiments.command import cli
+from configs import rl_hidden_ball
+from cpc import rl
+from experiments.bench.environments import random_policy
+from experiments.bench.table import Row, Target
 from experiments.command.config import Config, with_settings
 from experiments.rl import step
 
-#: What is measured, and the keys that make it.
-CASES = {
-    "no CPC": {"cpc.weight": 0.0},
-    "CPC, batch": {"cpc.rule": "batch"},
-    "CPC, one_per_sequence": {"cpc.rule": "one_per_sequence"},
-    "CPC, batch, given actions": {"cpc.rule": "batch", "cpc.given_actions": True},
+WITHOUT = "without CPC"
+#: What is measured, and the settings of each.
+ARMS: dict[str, dict[str, Any]] = {
+    WITHOUT: {"cpc.weight": 0.0},
+    "CPC": {},
+    "CPC, one negative of each environment": {"cpc.rule": "one_per_sequence"},
+    "CPC, given actions": {"cpc.given_actions": True},
 }
-ROUNDS, LAUNCHES = 7, 20
+#: An update with the loss of CPC takes at most so much more than one without.
+MOST_ADDED = 0.25
 
 
-def run(config: Config) -> None:
-    """Measure and print."""
-    frames = config.environment.num * config.policy.unroll
-    programs = {}
-    for name, settings in CASES.items():
-        task = step.make_task(with_settings(config, settings))
-        state = jax.jit(task.init)(jnp.uint32(0))
+class Seconds(NamedTuple):
+    """What calls of each case took, round by round."""
 
-        def many(state, task=task):
-            return jax.lax.scan(lambda s, _: (task.launch(s), None), state, length=LAUNCHES)[0]
-
-        programs[name] = jax.jit(many).lower(state).compile(), state
-    times = {name: [] for name in programs}
-    for _ in range(ROUNDS):
-        for name, (program, state) in programs.items():
-            begin = time.perf_counter()
-            jax.block_until_ready(program(state))
-            times[name].append((time.perf_counter() - begin) / LAUNCHES)
-    environment = make_environment(config.environment.name)
-    alone = measure(environment, config.environment.num, 10_000).steps_per_second
-    print(f"{config.environment.name}, {frames} frames an update")
-    print(f"{'environments alone':28} {alone:12,.0f} frames/s")
-    best = {name: min(found) for name, found in times.items()}
-    for name, seconds in best.items():
-        ratios = [a / b for a, b in zip(times[name], times["no CPC"], strict=True)]
-        print(
-            f"{name:28} {frames / seconds:12,.0f} frames/s   {1e3 * seconds:6.2f} ms an update   "
-            f"{statistics.median(ratios):.2f} of one without"
-        )
+    wall: dict[str, list[float]]
+    cpu: dict[str, list[float]]
+    """Of the processor, over all its cores."""
 
 
-if __name__ == "__main__":
-    CONFIG = cli.define_config("configs/rl_hidden_ball.py")
-    cli.run(lambda: run(CONFIG.value), shared=("device",))
+def agent_rows(num_rounds: int, num_updates: int = 50, seeds: tuple[int, ...] = (1, 10)) -> list[Row]:
+    """Return rows of the hidden ball: environment steps a second, for so many seeds at once.
+
+    An update is a rollout and the step on it. Cases take turns, so that a machine that slows down
+    does so for all; ratios are medians over rounds.
+    """
+    config = rl_hidden_ball.get_config()
+    per_update = config.environment.num * config.policy.unroll
+    environment = rl.make_environment(config.environment.name)
+    rows = []
+    for num_seeds in seeds:
+        num = config.environment.num * num_seeds
+        play = random_policy(environment, num, config.policy.unroll * num_updates)
+        cases = {"random policy": functools.partial(play, jax.random.key(0))} | {
+            name: advance(with_settings(config, settings), num_seeds, num_updates)
+            for name, settings in ARMS.items()
+        }
+        seconds = time_rounds(cases, num_rounds)
+        steps = per_update * num_updates * num_seeds
+        rows += [row_of(name, num_seeds, steps, num_updates, seconds) for name in cases]
+    return rows
+
+
+def advance(config: Config, num_seeds: int, num_updates: int) -> Callable[[], Any]:
+    """Return a function that makes so many updates of an agent for each seed, all at once."""
+    task = step.make_task(config)
+    state = jax.jit(jax.vmap(task.init))(jnp.arange(num_seeds, dtype=jnp.uint32))
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def update(state):
+        return jax.lax.scan(
+            lambda s, _: (jax.vmap(task.launch)(s), None), state, length=num_updates
+        )[0]
+
+    def call():
+        nonlocal state
+        state = update(state)
+        return state
+
+    return call
+
+
+def time_rounds(cases: Mapping[str, Callable[[], Any]], num_rounds: int) -> Seconds:
+    """Time a call of each case in each round, after one that compiles."""
+    seconds = Seconds({name: [] for name in cases}, {name: [] for name in cases})
+    for number in range(num_rounds + 1):
+        for name, call in cases.items():
+            begin, cpu_begin = time.perf_counter(), time.process_time()
+            jax.block_until_ready(call())
+            if number:
+                seconds.wall[name].append(time.perf_counter() - begin)
+                seconds.cpu[name].append(time.process_time() - cpu_begin)
+    return seconds
+
+
+def row_of(name: str, num_seeds: int, steps: int, num_updates: int, seconds: Seconds) -> Row:
+    """Return the row of a case: its rate and, if it is not the base, what it adds to that."""
+    rate = steps / statistics.median(seconds.wall[name])
+    cpu_rate = steps / statistics.median(seconds.cpu[name])
+    figures = {
+        "env_steps_per_second": rate,
+        "env_steps_per_cpu_second": cpu_rate,
+        "of_random_policy": ratio(seconds.wall, "random policy", name),
+    }
+    text = f"{rate:,.0f} env steps/s, {cpu_rate:,.0f} a second of CPU"
+    target = None
+    if name in ARMS:
+        figures["seconds_per_update"] = statistics.median(seconds.wall[name]) / num_updates
+        text += f", {figures['of_random_policy']:.4f} of a random policy's"
+    if name.startswith("CPC"):
+        figures["added"] = ratio(seconds.wall, name, WITHOUT) - 1
+        figures["added_cpu"] = ratio(seconds.cpu, name, WITHOUT) - 1
+        text += f"; adds {100 * figures['added']:.0f} % to an update"
+        text += f" ({100 * figures['added_cpu']:.0f} % of CPU)"
+        target = Target("added", MOST_ADDED, at_least=False)
+    seeds = "a seed" if num_seeds == 1 else f"{num_seeds} seeds at once"
+    return Row(f"agent, {seeds}: {name}", figures, text, target)
+
+
+def ratio(seconds: Mapping[str, list[float]], above: str, below: str) -> float:
+    """Return the median over rounds of the time of one case over another's."""
+    pairs = zip(seconds[above], seconds[below], strict=True)
+    return statistics.median(a / b for a, b in pairs)

@@ -6,11 +6,12 @@ Names of `cpc.rl.outside`; without any, our own. Seconds are of the processor, o
 """
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 from absl import flags
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from cpc.rl import Environment, side_by_side
 from cpc.rl.outside import OWN, make_environment
@@ -29,15 +30,17 @@ class Speed(NamedTuple):
     reward_per_step: float
 
 
-def measure(
+def random_policy(
     environment: Environment, num: int, num_steps: int, num_resets: int | None = None
-) -> Speed:
-    """Return the speed of num environments side by side, which begin again by themselves."""
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Return play(key), compiled: a random policy in num environments that begin by themselves.
+
+    It returns the sums of the rewards and, without which none would be drawn, of the observations.
+    """
     many = side_by_side(environment, num, num_resets)
 
     @jax.jit
-    def play(key: Array) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """Sums of the rewards and, without which none would be drawn, of the observations."""
+    def play(key):
         of_reset, of_steps = jax.random.split(key)
         states, _ = many.reset(of_reset)
 
@@ -50,6 +53,14 @@ def measure(
         _, (rewards, drawn) = jax.lax.scan(step, states, jax.random.split(of_steps, num_steps))
         return rewards.sum(), drawn.sum()
 
+    return play
+
+
+def measure(
+    environment: Environment, num: int, num_steps: int, num_resets: int | None = None
+) -> Speed:
+    """Return the speed of num environments side by side, which begin again by themselves."""
+    play = random_policy(environment, num, num_steps, num_resets)
     seconds, rewards = [], 0.0
     for seed in range(2):  # the first compiles
         start = time.process_time()
