@@ -36,7 +36,9 @@ class Seconds(NamedTuple):
     """Of the processor, over all its cores."""
 
 
-def agent_rows(num_rounds: int, num_updates: int = 50, seeds: tuple[int, ...] = (1, 10)) -> list[Row]:
+def agent_rows(
+    num_rounds: int, num_updates: int = 50, seeds: tuple[int, ...] = (1, 10)
+) -> list[Row]:
     """Return rows of the hidden ball: environment steps a second, for so many seeds at once.
 
     An update is a rollout and the step on it. Cases take turns, so that a machine that slows down
