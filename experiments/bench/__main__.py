@@ -12,10 +12,10 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
-The step with every choice of negatives, the step with augmentation beside one without, and
-InfoNCE over 131,072 candidates (1,048,576 off the CPU) are measured only where they are asked for:
+The step with every choice of negatives, the step with augmentation beside one without, an agent's
+updates with CPC and without, and InfoNCE over 131,072 candidates (1,048,576 off the CPU) are measured only where they are asked for:
 
-    python -m experiments.bench --part large --part negatives --part augmentation
+    python -m experiments.bench --part large --part negatives --part augmentation --part rl
 
 and so is skip-gram, against gensim where it is importable here or in the Python that
 $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
@@ -43,6 +43,7 @@ from cpc.types import UserError
 from experiments.audio.data import load_data
 from experiments.bench import (
     abx,
+    agents,
     augmentation,
     criterion,
     draws,
@@ -63,8 +64,8 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "negatives", "augmentation", "text", "large"),
-    "What to measure; by default all but the last four, which take minutes each on two cores.",
+    (*PARTS, "negatives", "augmentation", "text", "rl", "large"),
+    "What to measure; by default all but the last five, which take minutes each on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -101,6 +102,7 @@ def main(given: Config) -> None:
         "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
         "augmentation": lambda: augmentation.augmentation_rows(config, data, mesh, num_rounds),
         "text": lambda: words.word_rows(1 if QUICK.value else 5),
+        "rl": lambda: agents.agent_rows(num_rounds),
         "large": lambda: criterion.large_rows(device),
     }
     measured = []
