@@ -13,7 +13,8 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
 The step with every choice of negatives, the step with augmentation beside one without, an agent's
-updates with CPC and without, and InfoNCE over 131,072 candidates (1,048,576 off the CPU) are measured only where they are asked for:
+updates with CPC and without, and InfoNCE over 131,072 candidates (1,048,576 off the CPU) are
+measured only where they are asked for:
 
     python -m experiments.bench --part large --part negatives --part augmentation --part rl
 
