@@ -12,16 +12,19 @@ importable here or in the Python that $CPC_TORCH_PYTHON names:
 
     CPC_TORCH_PYTHON=torchenv/bin/python python -m experiments.bench --part torch
 
-The step with every choice of negatives, the step with augmentation beside one without, an agent's
-updates with CPC and without, and InfoNCE over 131,072 candidates (1,048,576 off the CPU) are
-measured only where they are asked for:
+The step with every choice of negatives, the step with augmentation beside one without, and
+InfoNCE over 131,072 candidates (1,048,576 off the CPU) are measured only where they are asked for:
 
-    python -m experiments.bench --part large --part negatives --part augmentation --part rl
+    python -m experiments.bench --part large --part negatives --part augmentation
 
 and so is skip-gram, against gensim where it is importable here or in the Python that
 $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
 
     CPC_GENSIM_PYTHON=gensimenv/bin/python python -m experiments.bench --part text
+
+Agents beside a random policy, and what contrastive prediction adds to them, likewise:
+
+    python -m experiments.bench --part rl
 
 The step is built as experiments.audio builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
@@ -65,7 +68,7 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "negatives", "augmentation", "text", "rl", "large"),
+    (*PARTS, "negatives", "augmentation", "text", "large", "rl"),
     "What to measure; by default all but the last five, which take minutes each on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
@@ -103,8 +106,8 @@ def main(given: Config) -> None:
         "negatives": lambda: negatives.negative_rows(config, data, mesh, num_rounds),
         "augmentation": lambda: augmentation.augmentation_rows(config, data, mesh, num_rounds),
         "text": lambda: words.word_rows(1 if QUICK.value else 5),
-        "rl": lambda: agents.agent_rows(num_rounds),
         "large": lambda: criterion.large_rows(device),
+        "rl": lambda: agents.agent_rows(num_rounds, 5 if QUICK.value else 50),
     }
     measured = []
     for part in PART.value or PARTS:
