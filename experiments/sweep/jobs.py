@@ -21,6 +21,7 @@ from experiments.command import cli
 from experiments.command.config import Config, with_settings
 from experiments.modality import MODALITIES
 from experiments.mutual_information import __main__ as information
+from experiments.rl import run as agents
 from experiments.run import check_run
 from experiments.sweep.cells import Cell, flag_text
 from experiments.sweep.launchers import Job, Launch
@@ -31,6 +32,7 @@ CHECKS: dict[str, Callable[[Config], object]] = {
     **{name: functools.partial(check_run, modality) for name, modality in MODALITIES.items()},
     "mutual_information": information.check,
     "words": words.check,
+    "rl": agents.check,
 }
 
 
@@ -38,8 +40,8 @@ def keys_of(config: Config) -> Keys:
     """Return every key that a config of this kind has."""
     if config.kind in MODALITIES:
         return MODALITIES[config.kind].keys
-    if config.kind == "words":
-        return words.KEYS
+    if config.kind in ("words", "rl"):
+        return {"words": words, "rl": agents}[config.kind].KEYS
     return information.KEYS[config.protocol]
 
 
