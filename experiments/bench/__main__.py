@@ -22,6 +22,10 @@ $CPC_GENSIM_PYTHON names (it fetches 50 MB of text and word pairs):
 
     CPC_GENSIM_PYTHON=gensimenv/bin/python python -m experiments.bench --part text
 
+Agents beside a random policy, and what contrastive prediction adds to them, likewise:
+
+    python -m experiments.bench --part rl
+
 The step is built as experiments.audio builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
 used if they are prepared, else sound that is made up.
@@ -43,6 +47,7 @@ from cpc.types import UserError
 from experiments.audio.data import load_data
 from experiments.bench import (
     abx,
+    agents,
     augmentation,
     criterion,
     draws,
@@ -63,8 +68,8 @@ PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "sca
 PART = flags.DEFINE_multi_enum(
     "part",
     None,
-    (*PARTS, "negatives", "augmentation", "text", "large"),
-    "What to measure; by default all but the last four, which take minutes each on two cores.",
+    (*PARTS, "negatives", "augmentation", "text", "large", "rl"),
+    "What to measure; by default all but the last five, which take minutes each on two cores.",
 )
 QUICK = flags.DEFINE_bool("quick", False, "Fewer rounds: to see that it works, not to quote.")
 
@@ -102,6 +107,7 @@ def main(given: Config) -> None:
         "augmentation": lambda: augmentation.augmentation_rows(config, data, mesh, num_rounds),
         "text": lambda: words.word_rows(1 if QUICK.value else 5),
         "large": lambda: criterion.large_rows(device),
+        "rl": lambda: agents.agent_rows(num_rounds, 5 if QUICK.value else 50),
     }
     measured = []
     for part in PART.value or PARTS:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from configs import rl_hidden_ball
+from configs import rl_hidden_ball, rl_t_maze
 from cpc import rl
 from experiments.bench.environments import random_policy
 from experiments.bench.table import Row, Target
@@ -36,43 +36,67 @@ class Seconds(NamedTuple):
     """Of the processor, over all its cores."""
 
 
-def agent_rows(num_rounds: int, num_updates: int = 50, seeds: tuple[int, ...] = (1, 10)) -> list[Row]:
-    """Return rows of the hidden ball: environment steps a second, for so many seeds at once.
+class Case(NamedTuple):
+    """A task and its agents."""
 
-    An update is a rollout and the step on it. Cases take turns, so that a machine that slows down
-    does so for all; ratios are medians over rounds.
+    title: str
+    config: Config
+    num_seeds: int = 1
+    """Agents trained at once."""
+
+
+def agent_rows(num_rounds: int, num_updates: int) -> list[Row]:
+    """Return rows of the hidden ball, of one agent and of ten at once, and of a maze in pixels."""
+    ball = rl_hidden_ball.get_config()
+    cases = [
+        Case("hidden ball", ball),
+        Case("hidden ball, 10 seeds at once", ball, 10),
+        Case("T-maze in pixels", rl_t_maze.get_config()),
+    ]
+    return [row for case in cases for row in case_rows(case, num_rounds, num_updates)]
+
+
+def case_rows(case: Case, num_rounds: int, num_updates: int) -> list[Row]:
+    """Return rows of the random policy, and of updates with and without CPC.
+
+    An update is a rollout and the step on it. All take turns, so that a machine that slows down
+    does so for each; ratios are medians over rounds.
     """
-    config = rl_hidden_ball.get_config()
-    per_update = config.environment.num * config.policy.unroll
+    config, num_seeds = case.config, case.num_seeds
     environment = rl.make_environment(config.environment.name)
-    rows = []
-    for num_seeds in seeds:
-        num = config.environment.num * num_seeds
-        play = random_policy(environment, num, config.policy.unroll * num_updates)
-        cases = {"random policy": functools.partial(play, jax.random.key(0))} | {
-            name: advance(with_settings(config, settings), num_seeds, num_updates)
-            for name, settings in ARMS.items()
-        }
-        seconds = time_rounds(cases, num_rounds)
-        steps = per_update * num_updates * num_seeds
-        rows += [row_of(name, num_seeds, steps, num_updates, seconds) for name in cases]
-    return rows
+    num, num_steps = num_seeds * config.environment.num, num_updates * config.policy.unroll
+    play = random_policy(environment, num, num_steps)
+    calls = {"random policy": functools.partial(play, jax.random.key(0))} | {
+        name: advance(with_settings(config, settings), num_seeds, num_updates)
+        for name, settings in ARMS.items()
+    }
+    seconds = time_rounds(calls, num_rounds)
+    return [row_of(name, case.title, num * num_steps, num_updates, seconds) for name in calls]
 
 
 def advance(config: Config, num_seeds: int, num_updates: int) -> Callable[[], Any]:
-    """Return a function that makes so many updates of an agent for each seed, all at once."""
-    task = step.make_task(config)
-    state = jax.jit(jax.vmap(task.init))(jnp.arange(num_seeds, dtype=jnp.uint32))
+    """Return a function that makes so many updates of each agent.
 
-    @functools.partial(jax.jit, donate_argnums=0)
-    def update(state):
-        return jax.lax.scan(
-            lambda s, _: (jax.vmap(task.launch)(s), None), state, length=num_updates
-        )[0]
+    One as a run makes them, a launch each; several as a study does, all in one program.
+    """
+    task = step.make_task(config)
+    if num_seeds == 1:
+        state = jax.jit(task.init)(jnp.uint32(0))
+        launch, num_calls = jax.jit(task.launch, donate_argnums=0), num_updates
+    else:
+        state = jax.jit(jax.vmap(task.init))(jnp.arange(num_seeds, dtype=jnp.uint32))
+        num_calls = 1
+
+        @functools.partial(jax.jit, donate_argnums=0)
+        def launch(states):
+            return jax.lax.scan(
+                lambda s, _: (jax.vmap(task.launch)(s), None), states, length=num_updates
+            )[0]
 
     def call():
         nonlocal state
-        state = update(state)
+        for _ in range(num_calls):
+            state = launch(state)
         return state
 
     return call
@@ -91,7 +115,7 @@ def time_rounds(cases: Mapping[str, Callable[[], Any]], num_rounds: int) -> Seco
     return seconds
 
 
-def row_of(name: str, num_seeds: int, steps: int, num_updates: int, seconds: Seconds) -> Row:
+def row_of(name: str, title: str, steps: int, num_updates: int, seconds: Seconds) -> Row:
     """Return the row of a case: its rate and, if it is not the base, what it adds to that."""
     rate = steps / statistics.median(seconds.wall[name])
     cpu_rate = steps / statistics.median(seconds.cpu[name])
@@ -111,8 +135,7 @@ def row_of(name: str, num_seeds: int, steps: int, num_updates: int, seconds: Sec
         text += f"; adds {100 * figures['added']:.0f} % to an update"
         text += f" ({100 * figures['added_cpu']:.0f} % of CPU)"
         target = Target("added", MOST_ADDED, at_least=False)
-    seeds = "a seed" if num_seeds == 1 else f"{num_seeds} seeds at once"
-    return Row(f"agent, {seeds}: {name}", figures, text, target)
+    return Row(f"{title}: {name}", figures, text, target)
 
 
 def ratio(seconds: Mapping[str, list[float]], above: str, below: str) -> float:

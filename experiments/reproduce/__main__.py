@@ -5,7 +5,7 @@ r"""The paper's tables and figures, made again: sweeps of ordinary runs, and a p
     python -m experiments.reproduce --all --scale paper --workdir runs/paper \
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
 
-Tables 1 to 4; figures 2, 3 and 5; and what the paper lacks: --table open (a cell for each choice
+Tables 1 to 4; figures 2, 3, 5 and 6; and what the paper lacks: --table open (a cell for each choice
 that the paper leaves open) and --table bound (log N - L by the number of negatives, and against the
 probes).
 
@@ -27,7 +27,7 @@ from experiments.reproduce.folder import find_parts, reproduce
 
 if __name__ == "__main__":
     TABLE = flags.DEFINE_multi_string("table", [], "1, 2, 3, 4, open or bound.")
-    FIGURE = flags.DEFINE_multi_string("figure", [], "2, 3 or 5.")
+    FIGURE = flags.DEFINE_multi_string("figure", [], "2, 3, 5 or 6.")
     ALL = flags.DEFINE_bool("all", False, "Every table and figure.")
     SCALE = flags.DEFINE_enum("scale", "small", list(SCALES), "How large.")
     DATASET = flags.DEFINE_enum("data", None, list(DATA), "Of audio; each scale has its own.")

@@ -1,7 +1,7 @@
 """What a reproduction runs: the cells of each table and figure, their sizes, and what is open.
 
-A cell is an ordinary run of `experiments.audio` or `experiments.image`; its settings are those of
-the scale, then the user's, then its own.
+A cell is an ordinary run of `experiments.audio`, `experiments.image` or `experiments.rl`; its
+settings are those of the scale, then the user's, then its own.
 """
 
 import pathlib
@@ -15,6 +15,7 @@ from configs import (
     audio_voices_paper,
     image_fashion_mnist,
     image_imagenet,
+    rl_hidden_ball,
 )
 from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import flatten
@@ -44,7 +45,7 @@ class Scale(NamedTuple):
     """By kind."""
     hardware: str
     seconds_per_step: dict[str, float]
-    """By kind; empty where none was measured."""
+    """By kind, of agents a step of one environment; empty where none was measured."""
     seconds_per_cell: float | int
     """Start, compilation, probes and report."""
     seconds_of_table_1: float | int
@@ -59,6 +60,12 @@ STEPS = {2: "steps-2", 4: "steps-4", 8: "steps-8", 12: MIXED, 16: "steps-16"}
 FAR_OFFSETS = "steps-20"
 IMAGE, IMAGE_GRU = "image", "image-gru"
 OTHER_SHARDS = "open-groups"
+#: By variant of the hidden ball: the cell of an agent alone, and of one with CPC.
+AGENTS = {
+    "seen_again": ("ball-seen-alone", "ball-seen"),
+    "always_visible": ("ball-visible-alone", "ball-visible"),
+    "never_seen": ("ball-gone-alone", "ball-gone"),
+}
 
 #: Settings of Table 2's cells. The probes of Table 1 are fitted on the first.
 TABLE_2: dict[str, dict[str, Any]] = {
@@ -73,6 +80,11 @@ TABLE_2: dict[str, dict[str, Any]] = {
 PHONES = {"probe.tasks": ("phones",), "probe.features": ("c",), "probe.hidden_width": 0}
 FIGURE_3 = {FAR_OFFSETS: {"model.num_offsets": 20, "probe.tasks": ()}}
 IMAGES: dict[str, dict[str, Any]] = {IMAGE: {}, IMAGE_GRU: {"model.context": "gru"}}
+FIGURE_6: dict[str, dict[str, Any]] = {
+    name: {"environment.name": f"hidden_ball:{variant}", **own}
+    for variant, names in AGENTS.items()
+    for name, own in zip(names, ({"cpc.weight": 0.0}, {}), strict=True)
+}
 
 #: Section 1 of the paper and what it does not say, with a cell for each choice that a key makes.
 OPEN = (
@@ -171,9 +183,18 @@ SCALES = {
                 "probe.num_images": 2000,
                 "probe.num_epochs": 1,
             },
+            "rl": {
+                "num_env_steps": 2560,
+                "log_rollouts": 2,
+                "save_rollouts": 0,
+                "model.widths": (16, 16),
+                "model.memory_width": 16,
+                "cpc.num_offsets": 4,
+                "evaluate.num_steps": 0,
+            },
         },
         hardware="2 CPU cores",
-        seconds_per_step={"audio": 0.05, "image": 0.05},
+        seconds_per_step={"audio": 0.05, "image": 0.05, "rl": 5e-5},
         seconds_per_cell=30,
         seconds_of_table_1=75,
     ),
@@ -210,9 +231,10 @@ SCALES = {
                 "probe.features": ("z", "c", "random z", "pixels"),
                 "probe.num_images": 10_000,
             },
+            "rl": {"num_env_steps": 400_000},
         },
         hardware="2 fast CPU cores",
-        seconds_per_step={"audio": 0.2, "image": 0.5},
+        seconds_per_step={"audio": 0.2, "image": 0.5, "rl": 5e-5},
         seconds_per_cell=50,
         # Probes 280 s, and two networks trained on labels, if they end at three times the steps.
         seconds_of_table_1=280 + 2 * 3 * 400 * 0.2,
@@ -254,9 +276,10 @@ SCALES = {
                 "probe.features": ("z", "c", "random z", "pixels"),
                 "probe.num_images": 10_000,
             },
+            "rl": {"num_env_steps": 640_000},
         },
         hardware="2 fast CPU cores",
-        seconds_per_step={"audio": 4 * 0.2, "image": 4 * 0.5},
+        seconds_per_step={"audio": 4 * 0.2, "image": 4 * 0.5, "rl": 5e-5},
         seconds_per_cell=2 * 50,
         seconds_of_table_1=2 * 280 + 2 * 3 * 700 * 4 * 0.2,
     ),
@@ -267,6 +290,7 @@ SCALES = {
                 "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
             },
             "image": {"probe.tasks": ("linear", "supervised", "units")},
+            "rl": {"num_env_steps": 640_000},
         },
         hardware="a GPU a cell of audio, a pod a cell of images",
         seconds_per_step={},
@@ -295,6 +319,7 @@ PARTS = {
     "figure 2": (MIXED,),
     "figure 3": (FAR_OFFSETS,),
     "figure 5": (IMAGE,),
+    "figure 6": tuple(FIGURE_6),
     "open": (MIXED, IMAGE, *(one.cell for one in OPEN if one.cell)),
     "bound": (*TABLE_2, OTHER_SHARDS),
 }
@@ -311,6 +336,8 @@ class Kind(NamedTuple):
     """The same of the paper."""
     card: str
     """The config whose docstring says where the paper's data come from."""
+    length: str = "num_steps"
+    """The key that says how long it trains."""
 
 
 KINDS = {
@@ -330,6 +357,16 @@ KINDS = {
         ),
         "512 images of 256 pixels, ResNet-v2-101",
         "configs/image_imagenet.py",
+    ),
+    "rl": Kind(
+        lambda scale, data: rl_hidden_ball,
+        lambda c: (
+            f"{c.environment.num} environments, unrolls of {c.policy.unroll}, a {c.model.memory} "
+            f"of {c.model.memory_width}"
+        ),
+        "1e9 frames of levels of DeepMind Lab, unrolls of 100, an LSTM",
+        "configs/rl_hidden_ball.py",
+        "num_env_steps",
     ),
 }
 
@@ -352,7 +389,8 @@ def base_config(kind: str, scale: str, data: str) -> tuple[Config, pathlib.Path]
 
 def parse_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
     """Return what the user sets: "key=value" each, but nothing that the cells differ in."""
-    own = {key for cell in (*TABLE_2.values(), *IMAGES.values()) for key in cell} | {"seed"}
+    differing = (*TABLE_2.values(), *IMAGES.values(), *FIGURE_6.values())
+    own = {key for cell in differing for key in cell} | {"seed"}
     settings = {}
     for text in texts:
         if "=" not in text:
@@ -374,6 +412,8 @@ def cells_of(parts: Sequence[str], scale: str) -> list[str]:
 
 def kind_of(name: str) -> str:
     """Return the kind of data of a cell; "audio" of a choice that has none."""
+    if name in FIGURE_6:
+        return "rl"
     return "image" if name in IMAGES else next((o.kind for o in OPEN if o.cell == name), "audio")
 
 
@@ -411,7 +451,7 @@ def plan_cells(
         kind = kind_of(name)
         config, path = base_config(kind, scale, data)
         shared = shared_settings(kind, scale, user)
-        own = {**TABLE_2, **FIGURE_3, **IMAGES}.get(name)
+        own = {**TABLE_2, **FIGURE_3, **IMAGES, **FIGURE_6}.get(name)
         if own is None:
             base = with_settings(config, shared)
             own = open_settings(next(one for one in OPEN if one.cell == name), base)
@@ -457,9 +497,10 @@ def describe_size(planned: Sequence[Planned], scale: str, data: str) -> str:
         cells = [cell for cell in planned if cell.kind == kind]
         if cells:
             c, card = config_of(cells[0], scale, data), cells[0].config.stem
+            length = flatten(c)[known.length]
             parts.append(
                 f"Runs of {kind} ({card.removeprefix(f'{kind}_')}): {len(cells)}, each of "
-                f"{c.num_steps:,} steps of {known.describe(c)} (the paper: {known.paper})"
+                f"{length:,} steps of {known.describe(c)} (the paper: {known.paper})"
             )
     return "; ".join(parts)
 
@@ -471,7 +512,7 @@ def estimate_seconds(planned: Sequence[Planned], scale: str) -> float | None:
         return None
     seconds = 0.0
     for cell in planned:
-        steps = cell.settings["num_steps"]
+        steps = cell.settings[KINDS[cell.kind].length]
         seconds += size.seconds_per_cell + size.seconds_per_step[cell.kind] * steps
         seconds += size.seconds_of_table_1 * cell.name.startswith(f"{MIXED},")
     return seconds

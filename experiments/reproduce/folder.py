@@ -39,7 +39,6 @@ ELSEWHERE = {
     "table 5": "it is of text, which is not reproduced",
     "figure 1": "it is a drawing of the method",
     "figure 4": "it is a drawing of the method",
-    "figure 6": "it is of reinforcement learning, which is not reproduced",
 }
 
 
@@ -122,13 +121,15 @@ def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> l
             why = f": {ELSEWHERE[part]}" if part in ELSEWHERE else ""
             raise UserError(
                 f"there is no {part} here{why}; choose from --table 1, 2, 3, 4, open, bound and "
-                "--figure 2, 3, 5"
+                "--figure 2, 3, 5, 6"
             )
     return [part for part in PARTS if part in asked]
 
 
 def check_prepared(cell: Planned, config: Config) -> None:
     """Refuse a cell whose files are not there; what a package holds is fetched by the cell."""
+    if cell.kind not in MODALITIES:  # an agent makes its own
+        return
     if config.data.source not in ("folder", "librispeech_tfds", "tfds"):
         return
     where, known = f"{KINDS[cell.kind].card} says where the paper's come from", flatten(config)
@@ -151,6 +152,8 @@ def check_prepared(cell: Planned, config: Config) -> None:
 
 def check_length(cell: Planned, config: Config) -> None:
     """Refuse sequences that hold no positive for the furthest offset."""
+    if cell.kind not in MODALITIES:  # its command's check says so
+        return
     num_latents, _, furthest = MODALITIES[cell.kind].loss_sizes(config)
     if furthest >= num_latents:
         raise UserError(
@@ -194,7 +197,9 @@ def joined(
     there = recorded.get("reproduction") if isinstance(recorded, dict) else None
     if there is None:
         raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
-    there = {**there, "user": {kind: renamed(one) for kind, one in there.get("user", {}).items()}}
+    user = {kind: renamed(one) for kind, one in there.get("user", {}).items()}
+    # A kind that came since has had no settings.
+    there = {**there, "user": {**{kind: {} for kind in plan["user"]}, **user}}
     found = [
         f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
         for key in ("scale", "data", "user")

@@ -252,8 +252,10 @@ def judge(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
     return pd.DataFrame(rows, columns=pd.Index([*names, "paired", "seeds", "verdict"]))
 
 
-def judge_pair(over: Difference, relation: str = "<") -> str:
+def judge_pair(over: Difference, relation: str = "<", equal: float = EQUAL_POINTS) -> str:
     """Return whether one row lies above another, by the interval of their difference in points.
+
+    Equal is what surely differs by less than `equal`.
 
     >>> judge_pair(Difference(3.0, 1.5, 4.5)), judge_pair(Difference(3.0, -1.5, 7.5))
     ('held', 'cannot be told')
@@ -263,9 +265,9 @@ def judge_pair(over: Difference, relation: str = "<") -> str:
     if not math.isfinite(over.low + over.high):
         return UNTOLD
     if relation == "=":
-        if max(-over.low, over.high) < EQUAL_POINTS:
+        if max(-over.low, over.high) < equal:
             return HELD
-        return REFUTED if over.low > EQUAL_POINTS or over.high < -EQUAL_POINTS else UNTOLD
+        return REFUTED if over.low > equal or over.high < -equal else UNTOLD
     return HELD if over.low > 0 else REFUTED if over.high < 0 else UNTOLD
 
 
@@ -408,8 +410,15 @@ def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
     return frame.loc[np.isfinite(frame.nats)].sort_values(by="data", kind="stable")
 
 
-def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
-    """Return which claims held, which did not, which cannot be told, and which are not measured."""
+def verdict(
+    reproduction: Reproduction,
+    results: Sequence[Result],
+    told: Sequence[tuple[str, str, int]] = (),
+) -> list[str]:
+    """Return which claims held, which did not, which cannot be told, and which are not measured.
+
+    `told` are claims of no table: the sentence, its verdict, and on how many seeds that rests.
+    """
     found: dict[str, dict[str, list[str]]] = {}  # verdict -> claim -> the labelled sets
     rest_on = [n for result in results for n in result.pairs.seeds if n]
     several = {
@@ -427,6 +436,9 @@ def verdict(reproduction: Reproduction, results: Sequence[Result]) -> list[str]:
         word = offsets.verdict if offsets else MISSING
         rest_on += [len(runs)] if offsets else []
         found.setdefault(word, {})["accuracy falls with the offset (Figure 3)"] = []
+    for claim, word, seeds in told:
+        rest_on += [seeds] if seeds else []
+        found.setdefault(word, {})[claim] = []
 
     def listed(claims: dict[str, list[str]]) -> str:
         return "; ".join(f"{c} ({', '.join(on)})" if on else c for c, on in claims.items())

@@ -92,7 +92,7 @@ def test_a_cell_varies_what_is_open(scale):
     assert groups.settings["negatives.shards"] != base.settings.get("negatives.shards", 1)
 
 
-@pytest.mark.parametrize(("scale", "hours"), [("small", 1.1), ("medium", 6)])
+@pytest.mark.parametrize(("scale", "hours"), [("small", 1.2), ("medium", 6)])
 def test_everything_takes_no_longer_than_is_said(scale, hours):
     cells = planned(*cells_.cells_of(tuple(PARTS), scale), scale=scale)
     assert 0.9 * hours <= cells_.estimate_seconds(cells, scale) / 3600 <= hours
@@ -114,7 +114,7 @@ def test_the_size_is_said_before():
     said = reproduce.describe(cells, "small", "voices", 1)
     assert "400 steps of 8 windows of 1.28 s" in said["size"]
     assert said["hardware"].startswith("Hardware: 2 fast CPU cores")
-    assert "; time: about 65 min" in said["hardware"]
+    assert "; time: about 72 min" in said["hardware"]
     assert "never measured" in reproduce.describe(cells, "paper", "voices", 1)["hardware"]
 
 
@@ -156,7 +156,7 @@ def test_parts():
     ([], [], "--table"),
     (["7"], [], "table 7"),
     (["5"], [], "table 5 here: it is of text"),
-    ([], ["6"], "figure 6 here: it is of reinforcement"),
+    ([], ["4"], "figure 4 here: it is a drawing"),
     ([], ["bound"], "figure bound"),
 ])  # fmt: skip
 def test_parts_that_are_not_here(tables, figures, words):
