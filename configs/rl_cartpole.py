@@ -3,9 +3,11 @@
     pip install 'cpc-jax[gymnax]'
     python -m experiments.rl --config configs/rl_cartpole.py --workdir runs/cartpole
 
-500 is the most that an episode can bring. As in purejaxrl's ppo.py but for the network (one for
-actor and critic: 64 ReLUs, then 64 tanh, and the action before beside the observation), the epsilon
-of Adam, and minibatches, which are whole environments, as recurrent PPO has them.
+Seconds on a core. 500 is the most that an episode can bring; seeds 0 to 2 end with a mean of 493,
+495 and 479 over the last tenth of their training. As in purejaxrl's ppo.py but for the actor
+(64 ReLUs, then 64 tanh, with the action before beside them), the epsilon of Adam, and minibatches,
+which are whole environments, as recurrent PPO has them. With `model.critic_widths=()` one network
+serves both, returns of hundreds make its gradients the values' alone, and 140 is all it gets to.
 """
 
 from typing import Any
@@ -29,6 +31,7 @@ def get_config() -> Any:
     c.policy.gae_lambda = 0.95
     c.policy.value = c.optim.clip_norm = 0.5
     c.cpc.weight = 0.0
+    c.evaluate.num_steps = 1200
     c.optim.learning_rate = 2.5e-4
     c.optim.schedule = "linear"
     return c

@@ -57,17 +57,18 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
 
 
 def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
-    """Return the records of an evaluation: returns, and the bound by offset."""
+    """Return the records of an evaluation: returns, if an episode is whole, and the bound."""
     rollout = watched.rollout
     ended = np.cumsum(rollout.is_last, axis=0) - rollout.is_last
     whole = np.asarray(rollout.is_last) & (ended > 0)  # what went before was not the agent's
-    episodes = max(whole.sum(), 1)
-    records: list[dict[str, Any]] = [
-        {
-            "return": float((rollout.episode_return * whole).sum()) / episodes,
-            "episode_length": float((rollout.episode_length * whole).sum()) / episodes,
-        }
-    ]
+    records: list[dict[str, Any]] = []
+    if episodes := whole.sum():
+        records.append(
+            {
+                "return": float((rollout.episode_return * whole).sum()) / episodes,
+                "episode_length": float((rollout.episode_length * whole).sum()) / episodes,
+            }
+        )
     if config.cpc.weight:
         track = TRACKER(watched.sums)
         records.append({"series": "strict", **by_offset(TRACKER, track)})
