@@ -4,7 +4,9 @@ python -m experiments.rl --config configs/rl_hidden_ball.py --workdir runs/ball
 
 A ball is seen as it begins to fall and as it lands; in between the agent has to remember it. With
 `--config.environment.name=hidden_ball:never_seen` it does not show again, and nothing that is ever
-seen asks for that memory.
+seen asks for that memory. docs/rl.md has ten seeds of both, with CPC and without: in 400,000 frames
+it raises the area under the curve by 0.32 (0.25 to 0.39) on the first, by 0.02 (-0.01 to 0.06) on
+the other.
 """
 
 from typing import Any

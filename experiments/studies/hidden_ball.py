@@ -7,8 +7,9 @@ Figure 6 of van den Oord et al. (2018), as tasks that can be refuted: Catch whos
 seen again as it lands (the memory of it predicts a picture: CPC can help), is never seen again (it
 predicts none: CPC should not help) or is always visible (no memory is needed). A2C alone, with CPC,
 with CPC that is given the actions between, and with CPC whose targets are of another environment,
-which has as much to compute and nothing to know. Ten seeds at once, in one program; the same
-command again goes on with the cells that are not there. The page says what held and what did not.
+which has as much to compute and nothing to know of the own ball. Ten seeds at once, in one program;
+the same command again goes on with the cells that are not there. The page says what held and what
+did not.
 """
 
 import functools
