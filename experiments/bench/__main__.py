@@ -107,7 +107,7 @@ def main(given: Config) -> None:
         "augmentation": lambda: augmentation.augmentation_rows(config, data, mesh, num_rounds),
         "text": lambda: words.word_rows(1 if QUICK.value else 5),
         "large": lambda: criterion.large_rows(device),
-        "rl": lambda: agents.agent_rows(num_rounds, 5 if QUICK.value else 50),
+        "rl": lambda: agents.agent_rows(num_rounds, 5 if QUICK.value else 20),
     }
     measured = []
     for part in PART.value or PARTS:
