@@ -21,13 +21,14 @@ KEYS = {
     },
     "model": {
         "encoder": Key("dense", "dense layers, or convolutions of pixels", words=("dense", "conv")),
-        "widths": Key((128, 64), "of dense layers, the last that of z"),
-        "channels": Key((16, 32), "of the convolutions"),
-        "strides": Key((1, 1), "of the convolutions"),
+        "widths": Key((128, 64), "of dense layers, the last that of z", low=1, high=WIDEST),
+        "channels": Key((16, 32), "of the convolutions", low=1, high=WIDEST),
+        "strides": Key((1, 1), "of the convolutions", low=1, high=WIDEST),
         "width": Key(64, "of z after convolutions", low=1, high=WIDEST),
         "memory": Key("gru", "what keeps the past", words=("gru", "lstm", "none")),
         "memory_width": Key(64, "of c", low=1, high=WIDEST),
-        "critic_widths": Key((), "of layers of the values' own, on observations; (): on c"),
+        "critic_widths": Key((), "of layers of the values' own, on observations; (): on c", low=1,
+                             high=WIDEST),
     },
     "policy": {
         "name": Key("a2c", "the loss: one step on each rollout, or several clipped ones",

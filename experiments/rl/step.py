@@ -88,6 +88,8 @@ def check(config: Config) -> None:
             f"num_env_steps is {config.num_env_steps}, and one rollout has {num * policy.unroll}: "
             "raise it, or lower environment.num or policy.unroll"
         )
+    if not config.model.widths:
+        raise UserError("model.widths is empty: give the width of at least one layer")
     if len(config.model.channels) != len(config.model.strides):
         raise UserError("model.channels and model.strides must have as many numbers as each other")
 

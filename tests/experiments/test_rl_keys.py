@@ -1,0 +1,167 @@
+"""Every key of a config of an agent changes what it names: a shape, a call, a loss."""
+
+import contextlib
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import pytest
+
+from configs import rl as configs_rl
+from cpc import rl
+from cpc.files import flatten
+from cpc.train import make_mesh
+from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.rl import run, step
+from tests.experiments.test_keys import Case, calls, check
+
+TINY = {
+    "num_env_steps": 960, "environment.num": 4, "environment.stagger": 3, "model.widths": (6, 5),
+    "model.channels": (2,), "model.strides": (1,), "model.memory_width": 4, "model.width": 5,
+    "policy.unroll": 12, "cpc.num_offsets": 3,
+}  # fmt: skip
+
+
+def shapes(config):
+    """Of the parameters, by name."""
+    params = jax.eval_shape(step.make_task(config).init, 0).params
+    return {name: leaf.shape for name, leaf in flatten(params).items()}
+
+
+def argument(name, which):
+    """What the step calls a function of `cpc.rl` with."""
+
+    def effect(config):
+        with calls(rl, **{name: getattr(rl, name)}) as found:
+            task = step.make_task(config)
+            jax.eval_shape(task.launch, jax.eval_shape(task.init, 0))
+        return found[name][0][which]
+
+    return effect
+
+
+def optimizer(option):
+    def effect(config):
+        with calls(step, make_optimizer=step.make_optimizer) as found:
+            step.make_task(config)
+        return found["make_optimizer"][1][option]
+
+    return effect
+
+
+class Seeded(NamedTuple):
+    """A state that shows the seed."""
+
+    params: Any
+
+
+def fitted(option):
+    """What the loop is called with."""
+
+    def effect(config):
+        found = {}
+
+        def fit(state, launch, batches, **options):
+            found.update(options, state=state, records=options["evaluate"](jax.device_get(state)))
+            return state, ""
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run, "fit", fit)
+            patch.setattr(
+                run, "open_training",
+                lambda folder, state, console: contextlib.nullcontext((state, None, [], None)),
+            )  # fmt: skip
+            patch.setattr(run, "seconds_recorded", lambda folder: 0.0)
+            patch.setattr(run.evaluate, "describe", lambda config, watched: ["a record"])
+            patch.setattr(run, "jit_step", lambda launch, state: launch)
+            task = step.make_task(config)._replace(init=Seeded)
+            mesh = make_mesh(devices=jax.devices()[:1])
+            run.train(config, task, lambda params, seed: seed, None, mesh)
+        return found[option]
+
+    return effect
+
+
+@functools.cache
+def a_batch():
+    """Parameters, and a rollout of other parameters."""
+    config = with_settings(configs_rl.get_config(), TINY)
+    task = step.make_task(config)
+    state = jax.jit(task.init)(0)
+    act = functools.partial(step.take_step, task.agent, jax.jit(task.init)(1).params)
+    _, rollout = jax.jit(
+        lambda worlds: rl.roll_out(task.environment, act, worlds, jax.random.key(0), 12)
+    )(state.extra)
+    advantages, targets = jax.random.normal(jax.random.key(1), (2, 12, 4))
+    params = jax.tree.map(lambda p: p + 0.5, state.params)
+    return params, {
+        "steps": rollout,
+        "advantages": advantages,
+        "targets": targets,
+        "memory": state.extra.memory,
+    }
+
+
+def loss(config):
+    params, batch = a_batch()
+    task = step.make_task(config)
+    value, _ = jax.jit(step.make_loss(config, task.agent))(params, {}, batch, jax.random.key(0))
+    return float(value)
+
+
+PPO = {"policy.name": "ppo"}
+PICTURES = {"environment.name": "t_maze"}
+CONV = {**PICTURES, "model.encoder": "conv"}
+CASES = {
+    "seed": Case(7, fitted("state"), Seeded(7)),
+    "num_env_steps": Case(480, fitted("num_steps"), 10),
+    "log_rollouts": Case(3, fitted("log_every"), 3),
+    "save_rollouts": Case(4, fitted("save_every"), 4),
+    "evaluate.num_steps": Case(0, fitted("records"), []),
+    "environment.name": Case("t_maze", shapes),
+    "environment.num": Case(6, argument("begin", 2), 6),
+    "environment.stagger": Case(5, argument("begin", 4), 5),
+    "model.encoder": Case("conv", shapes, beside=PICTURES),
+    "model.widths": Case((7,), shapes),
+    "model.channels": Case((3,), shapes, beside=CONV),
+    "model.strides": Case((2,), shapes, beside=CONV),
+    "model.width": Case(7, shapes, beside=CONV),
+    "model.memory": Case("lstm", shapes),
+    "model.memory_width": Case(7, shapes),
+    "model.critic_widths": Case((3,), shapes),
+    "policy.name": Case("ppo", loss),
+    "policy.unroll": Case(8, argument("roll_out", 4), 8),
+    "policy.discount": Case(0.5, argument("gae", 4), 0.5),
+    "policy.gae_lambda": Case(0.5, argument("gae", 5), 0.5),
+    "policy.entropy": Case(0.5, loss),
+    "policy.value": Case(0.5, loss),
+    "policy.clip": Case(0.01, loss, beside=PPO),
+    "policy.epochs": Case(3, lambda c: step.make_task(c).steps_per_launch, 3, PPO),
+    "policy.minibatches": Case(2, lambda c: step.make_task(c).steps_per_launch, 2, PPO),
+    "cpc.weight": Case(0.0, loss),
+    "cpc.num_offsets": Case(2, shapes),
+    "cpc.given_actions": Case(True, shapes),
+    "cpc.targets": Case("other", loss),
+    "cpc.rule": Case("own_sequence", loss),
+    "cpc.cosine": Case(False, loss),
+    "cpc.temperature": Case(0.5, loss),
+    "optim.name": Case("rmsprop", optimizer("name"), "rmsprop"),
+    "optim.learning_rate": Case(0.5, optimizer("learning_rate"), 0.5),
+    "optim.schedule": Case("linear", optimizer("schedule"), "linear"),
+    "optim.clip_norm": Case(0.5, optimizer("clip_norm"), 0.5),
+}
+
+
+@pytest.mark.parametrize("key", CASES)
+def test_key(key):
+    check(CASES[key], with_settings(configs_rl.get_config(), TINY), key)
+
+
+def test_every_key_has_a_case():
+    assert set(flatten(configs_rl.KEYS)) == {"kind", *CASES}
+
+
+def test_an_encoder_without_layers():
+    with pytest.raises(UserError, match=r"model\.widths is empty"):
+        step.make_task(with_settings(configs_rl.get_config(), {"model.widths": ()}))
