@@ -286,7 +286,7 @@ def test_every_card_can_be_meant(card, monkeypatch):
     config = module.get_config()
     library = config.environment.name.partition(":")[0] if config.kind == "rl" else ""
     if library in OUTSIDE and importlib.util.find_spec(library) is None:
-        monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_hidden_ball())
+        monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze())
     assert f"-m experiments.{config.kind} --config configs/{card}.py" in module.__doc__
     check_cell(config, Cell(card, {}))
 
