@@ -28,7 +28,9 @@ def read_modality(workdir: pathlib.Path) -> tuple[Modality, Config]:
         UserError: the directory holds no run of a known kind.
     """
     recorded = read_config(workdir) or read_json(workdir / "config.json")
-    modality = MODALITIES.get(find_kind(recorded))
+    kind = find_kind(recorded)
+    modality = MODALITIES.get(kind)
     if modality is None:
-        raise UserError(f"{workdir} holds no run of {', '.join(MODALITIES)}")
+        but = f", but one of {kind}, which this command does not take" if kind else ""
+        raise UserError(f"{workdir} holds no run of {', '.join(MODALITIES)}{but}")
     return modality, upgrade(recorded, modality.keys)
