@@ -259,6 +259,9 @@ def parse_options(text: str) -> dict[str, int | str]:
 class Requeued:
     """A command as a job of submitit; preempted, it saves and comes back to the queue."""
 
+    def __init__(self):
+        self._others: Sequence[psutil.Process] = ()
+
     def __call__(self, command: list[str], log: str) -> int:
         """Run the command to its end and return its status."""
         path = log_of(pathlib.Path(log), int(os.environ.get("SLURM_PROCID", "0")))
@@ -266,6 +269,7 @@ class Requeued:
             # SLURM signals every process of a job. USR2 is submitit's, and would kill the cell
             # before it has saved.
             deaf = ["bash", "-c", 'trap "" USR2; exec "$@"', "cell", *command]
+            self._others = psutil.Process().children()
             process = subprocess.Popen(deaf, stdout=file, stderr=subprocess.STDOUT)
         # Polled: a signal that the system hands to another thread, such as one of OpenBLAS, does
         # not interrupt `Popen.wait`, and Python runs handlers in this thread alone.
@@ -275,12 +279,12 @@ class Requeued:
         """Let the command save, and return what submitit shall run once it is back in the queue.
 
         This is a signal's handler, called at any point of `__call__`, perhaps before that has its
-        process: so the system is asked which child there is. It is left to the interrupted call to
+        process: so the system is asked which child is new. It is left to the interrupted call to
         reap, which may hold the lock for that; one that is reaped already is gone.
         """
         import submitit  # pyright: ignore[reportMissingImports]
 
-        for child in psutil.Process().children():
+        for child in set(psutil.Process().children()) - set(self._others):
             with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
                 child.terminate()
                 os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

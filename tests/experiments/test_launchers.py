@@ -323,6 +323,10 @@ def test_a_job_that_has_just_begun_saves_too(tmp_path, monkeypatch):
                 time.sleep(0.02)
             job.checkpoint(command, str(log))
 
+    other = subprocess.Popen(["sleep", "60"])
     monkeypatch.setattr(subprocess, "Popen", Slow)
     assert job(command, str(log)) == 0
     assert log.read_text() == "ready\nsaved\n"
+    assert other.poll() is None, "a child that is no cell was ended, too"
+    other.kill()
+    other.wait()

@@ -95,8 +95,9 @@ def test_every_optimizer_decays_matrices_alone(name):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"schedule": "linear"}, "'linear'; choose 'constant' or 'cosine'"),
-        ({"name": "sgd"}, "'sgd'; choose 'adam', 'lion' or 'muon'"),
+        ({"schedule": "step"}, "'step'; choose 'constant', 'cosine' or 'linear'"),
+        ({"name": "sgd"}, "'sgd'; choose 'adam', 'lion', 'muon' or 'rmsprop'"),
+        ({"name": "rmsprop", "weight_decay": 0.1}, "set weight_decay to 0"),
         ({"learning_rate": 0.0}, "must be above zero"),
         ({"learning_rate": float("nan")}, "must be above zero"),
         ({"warmup_steps": 11}, "warmup_steps is 11, but the run has 10 steps"),
