@@ -17,6 +17,8 @@ KEYS = {
             "hidden_ball:VARIANT, t_maze, t_maze:seen_again, gymnax:ID, navix:ID or craftax:ID",
         ),
         "num": Key(16, "environments side by side", low=1, high=2**20),
+        "resets": Key(0, "episodes begun at each step, at most: more that end then begin alike; "
+                      "0: one for each environment", low=0, high=2**20),
         "stagger": Key(10, "steps of a usual episode, over which they begin", low=1, high=2**20),
     },
     "model": {
@@ -45,6 +47,8 @@ KEYS = {
     "cpc": {
         "weight": Key(0.1, "of the loss of contrastive predictive coding; 0: none", low=0),
         "num_offsets": Key(8, "steps ahead that are predicted", low=1, high=MOST_OFFSETS),
+        "num_environments": Key(0, "drawn for each step, whose rollouts are predicted; 0: all",
+                                low=0, high=2**20),
         "given_actions": Key(False, "whether predictions know the actions between (CPC|Action)"),
         "targets": Key("own", "latents of the own environment, or, as a control, of another",
                        words=("own", "other")),

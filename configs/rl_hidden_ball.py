@@ -15,5 +15,7 @@ from configs import rl
 
 
 def get_config() -> Any:
-    """640,000 steps of 16 environments."""
-    return rl.get_config()
+    """640,000 steps of 16 environments, 4 of which are predicted at a step."""
+    c = rl.get_config()
+    c.cpc.num_environments = 4
+    return c

@@ -17,4 +17,5 @@ def get_config() -> Any:
     c.environment.name = "t_maze:seen_again"
     c.model.encoder = "conv"
     c.model.channels, c.model.strides = (8,), (1,)
+    c.cpc.num_environments = 4
     return c

@@ -36,8 +36,6 @@ class AgentOutputs(NamedTuple):
     values: Float[Array, "t b"]
     z: Float[Array, "t b d"]
     c: Float[Array, "t b h"]
-    predictions: Float[Array, "t b k d"] | None
-    """Of the z that lie 1 to k steps ahead; None if they are not asked for."""
     memory: Any
     """What the next step begins with."""
 
@@ -136,29 +134,32 @@ class Agent(nn.Module):
         self,
         heard: Heard,
         memory: Any,
-        actions: Int[Array, "t b"] | None = None,
-        predicts: bool = False,
     ) -> AgentOutputs:
         """Return what the agent makes of steps that follow those which left this memory.
 
         Args:
             heard: the steps.
             memory: of `begin`, or what the steps before left.
-            actions: what was done in each step, for predictions that are given them.
-            predicts: whether predictions are made.
         """
         z = self.encoder(heard.observation)
         previous = jax.nn.one_hot(heard.previous, self.num_actions)
         previous = jnp.where(heard.is_first[..., None], 0.0, previous)
         memory, c = self.cell(jnp.concatenate([z, previous], -1), heard.is_first, memory)
         values = self.critic(heard.observation if self.critic_widths else c)
-        predictions = None
-        if predicts or self.is_initializing():
-            seen = c
-            if self.given_actions:
-                seen = self._imagine(c, heard.previous if actions is None else actions)
-            predictions = self.predictor(seen)
-        return AgentOutputs(self.actor(c), values, z, c, predictions, memory)
+        if self.is_initializing():
+            self.predict(c, heard.previous)
+        return AgentOutputs(self.actor(c), values, z, c, memory)
+
+    def predict(
+        self, c: Float[Array, "t b h"], actions: Int[Array, "t b"]
+    ) -> Float[Array, "t b k d"]:
+        """Return what is predicted of the z that lie 1 to k steps ahead.
+
+        Args:
+            c: the memory at each step.
+            actions: what was done in it, for predictions that are given them.
+        """
+        return self.predictor(self._imagine(c, actions) if self.given_actions else c)
 
     def _imagine(self, c, actions):
         """h_1 .. h_k from each context, (t, b, k, h), by the actions that were done."""

@@ -59,14 +59,14 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
     begin and end together for ever, and what is seen at one time would be of one place in them.
 
     Args:
-        environment: with `auto_reset`.
+        environment: `num` of them, of `side_by_side`.
         memory: the empty memory of so many environments.
         num: how many.
         rng: for all that is drawn.
         stagger: steps of a usual episode.
     """
     of_reset, of_steps = jax.random.split(rng)
-    states, observation = jax.vmap(environment.reset)(jax.random.split(of_reset, num))
+    states, observation = environment.reset(of_reset)
     wanted = jnp.arange(num) * stagger // num
 
     def step(carry, now):
@@ -74,7 +74,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
         i, key = now
         of_action, of_step = jax.random.split(key)
         action = jax.random.randint(of_action, (num,), 0, environment.num_actions)
-        after, outcome = jax.vmap(environment.step)(jax.random.split(of_step, num), states, action)
+        after, outcome = environment.step(of_step, states, action)
         moves = i < wanted
         pick = lambda new, old: jnp.where(  # noqa: E731
             moves.reshape(-1, *(1,) * (old.ndim - 1)), new, old
@@ -103,14 +103,12 @@ def roll_out(
     """Let the policy act for so many steps in each environment.
 
     Args:
-        environment: with `auto_reset`.
+        environment: as many as stand there, of `side_by_side`.
         act: the policy; actions are drawn from the softmax of its logits.
         worlds: where the environments stand.
         rng: for actions and environments.
         num_steps: t.
     """
-    num = len(worlds.is_first)
-
     def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:
         of_action, of_step = jax.random.split(key)
         logits, value, memory = act(
@@ -118,9 +116,7 @@ def roll_out(
         )
         log_probs = jax.nn.log_softmax(logits[0].astype(jnp.float32))
         action = jax.random.categorical(of_action, log_probs).astype(jnp.int32)
-        states, outcome = jax.vmap(environment.step)(
-            jax.random.split(of_step, num), worlds.states, action
-        )
+        states, outcome = environment.step(of_step, worlds.states, action)
         total, length = worlds.episode_return + outcome.reward, worlds.episode_length + 1
         done = Rollout(
             worlds.observation,

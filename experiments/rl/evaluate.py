@@ -42,15 +42,16 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
         root = jax.random.fold_in(jax.random.key(seed), 3)
         of_worlds, of_steps, of_params = jax.random.split(root, 3)
         memory = agent.begin(NUM)
-        worlds = rl.begin(task.environment, memory, NUM, of_worlds, config.environment.stagger)
+        environment = task.many(NUM)
+        worlds = rl.begin(environment, memory, NUM, of_worlds, config.environment.stagger)
         act = functools.partial(steps.take_step, agent, params)
-        _, rollout = rl.roll_out(task.environment, act, worlds, of_steps, config.evaluate.num_steps)
+        _, rollout = rl.roll_out(environment, act, worlds, of_steps, config.evaluate.num_steps)
         heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
-        out: Any = agent.apply({"params": params}, heard, memory, rollout.action, True)
+        out: Any = agent.apply({"params": params}, heard, memory)
         untrained = agent.init(of_params, Heard(*(x[:1] for x in heard)), memory)["params"]
         before: Any = agent.apply({"params": untrained}, heard, memory)
         features = {"c": out.c, "z": out.z, "random c": before.c}
-        _, sums = steps.predict(config, out, rollout, steps.STRICT)
+        _, sums = steps.predict(config, agent, params, out.z, out.c, rollout, steps.STRICT)
         return Watched(rollout, features, sums)
 
     return watch

@@ -46,7 +46,8 @@ SHIFT = 1
 class Task(NamedTuple):
     """What a config asks for."""
 
-    environment: rl.Environment
+    many: Callable[[int], rl.Environment]
+    """many(num) -> so many environments side by side, as one."""
     agent: Agent
     steps_per_launch: int
     num_launches: int
@@ -78,15 +79,27 @@ def check(config: Config) -> None:
         raise UserError(
             f"policy.minibatches is {policy.minibatches}: it must divide environment.num, {num}"
         )
-    if cpc.weight and num // policy.minibatches < 2 and cpc.rule != "own_sequence":
+    in_minibatch = num // policy.minibatches
+    if cpc.num_environments > in_minibatch:
         raise UserError(
-            f"a minibatch has one environment, and the rule {cpc.rule} takes its negatives from "
-            "others: raise environment.num, or lower policy.minibatches"
+            f"cpc.num_environments is {cpc.num_environments}, and a minibatch has {in_minibatch}: "
+            "lower it, or set it to 0 for all of them"
+        )
+    if cpc.weight and 1 in (in_minibatch, cpc.num_environments) and cpc.rule != "own_sequence":
+        raise UserError(
+            f"one environment is predicted at a step, and the rule {cpc.rule} takes its negatives "
+            "from others: raise environment.num or cpc.num_environments, or lower "
+            "policy.minibatches"
         )
     if config.num_env_steps < num * policy.unroll:
         raise UserError(
             f"num_env_steps is {config.num_env_steps}, and one rollout has {num * policy.unroll}: "
             "raise it, or lower environment.num or policy.unroll"
+        )
+    if config.environment.resets > num:
+        raise UserError(
+            f"environment.resets is {config.environment.resets}, more than environment.num, {num}: "
+            "lower it, or set it to 0 for as many"
         )
     if not config.model.widths:
         raise UserError("model.widths is empty: give the width of at least one layer")
@@ -130,7 +143,11 @@ def make_task(config: Config) -> Task:
     """
     check(config)
     policy, num = config.policy, config.environment.num
-    environment = rl.auto_reset(rl.make_environment(config.environment.name))
+    environment = rl.make_environment(config.environment.name)
+    many = functools.partial(
+        rl.side_by_side, environment, num_resets=config.environment.resets or None
+    )
+    together = many(num)
     agent = make_agent(config, environment)
     per_launch = policy.epochs * policy.minibatches
     num_launches = config.num_env_steps // (num * policy.unroll)
@@ -150,7 +167,7 @@ def make_task(config: Config) -> Task:
         root = jax.random.key(seed)
         of_params, of_worlds, rng = (jax.random.fold_in(root, i) for i in range(3))
         memory = agent.begin(num)
-        worlds = rl.begin(environment, memory, num, of_worlds, config.environment.stagger)
+        worlds = rl.begin(together, memory, num, of_worlds, config.environment.stagger)
         first = Heard(worlds.observation[None], worlds.previous[None], worlds.is_first[None])
         params = agent.init(of_params, first, memory)["params"]
         batches = jax.eval_shape(functools.partial(collect, params), worlds, rng)[1]
@@ -163,7 +180,7 @@ def make_task(config: Config) -> Task:
         of_rollout, of_parts = jax.random.split(rng)
         before = worlds.memory
         worlds, rollout = rl.roll_out(
-            environment, functools.partial(act, params), worlds, of_rollout, policy.unroll
+            together, functools.partial(act, params), worlds, of_rollout, policy.unroll
         )
         last = act(
             params,
@@ -201,7 +218,7 @@ def make_task(config: Config) -> Task:
         state = state._replace(extra=worlds)
         return jax.lax.scan(lambda s, batch: (train_step(s, batch), None), state, batches)[0]
 
-    return Task(environment, agent, per_launch, num_launches, schedule, init, launch)
+    return Task(many, agent, per_launch, num_launches, schedule, init, launch)
 
 
 def take_step(
@@ -218,14 +235,11 @@ def make_loss(config: Config, agent: Agent) -> Callable:
     policy, cpc, is_ppo = config.policy, config.cpc, config.policy.name == "ppo"
 
     def loss_fn(params, worlds, batch, rng):
-        del rng
         steps: rl.Rollout = batch["steps"]
         out: Any = agent.apply(
             {"params": params},
             Heard(steps.observation, steps.previous, steps.is_first),
             batch["memory"],
-            steps.action,
-            cpc.weight > 0,
         )
         log_probs = rl.log_prob(out.logits, steps.action)
         if is_ppo:
@@ -248,7 +262,13 @@ def make_loss(config: Config, agent: Agent) -> Callable:
             "episode_length": steps.episode_length.sum(),
         }
         if cpc.weight:
-            value, sums = predict(config, out, steps, RULES[cpc.rule])
+            parts = out.z, out.c, steps
+            if cpc.num_environments:
+                num = steps.is_first.shape[1]
+                drawn = jax.random.choice(rng, num, (cpc.num_environments,), replace=False)
+                parts = jax.tree.map(lambda x: x[:, drawn], parts)
+            z, c, of_parts = parts
+            value, sums = predict(config, agent, params, z, c, of_parts, RULES[cpc.rule])
             loss += cpc.weight * value
             metrics |= {"offsets": sums}
         return loss, (worlds, metrics)
@@ -257,7 +277,7 @@ def make_loss(config: Config, agent: Agent) -> Callable:
 
 
 def predict(
-    config: Config, out: AgentOutputs, steps: rl.Rollout, rule: Rule
+    config: Config, agent: Agent, params: Any, z: Any, c: Any, steps: rl.Rollout, rule: Rule
 ) -> tuple[Any, OffsetSums]:
     """Return the loss of CPC, the mean over offsets, and the sums of each.
 
@@ -265,8 +285,8 @@ def predict(
     predicted across an end.
     """
     cpc = config.cpc
-    time_major: Any = (out.z, out.c, out.predictions)
-    outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in time_major))
+    predictions: Any = agent.apply({"params": params}, c, steps.action, method="predict")
+    outputs = CPCOutputs(*(jnp.swapaxes(x, 0, 1) for x in (z, c, predictions)))
     if cpc.targets == "other":  # as much to compute, and nothing to know
         outputs = outputs._replace(z=jnp.roll(outputs.z, SHIFT, axis=0))
     if cpc.cosine:

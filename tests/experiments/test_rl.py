@@ -32,9 +32,10 @@ def played(config, seed=0):
     state = jax.jit(task.init)(jnp.uint32(seed))
     act = lambda *now: step.take_step(task.agent, state.params, *now)  # noqa: E731
     worlds = state.extra
-    _, rollout = rl.roll_out(task.environment, act, worlds, jax.random.key(seed), 12)
+    environment = task.many(config.environment.num)
+    _, rollout = rl.roll_out(environment, act, worlds, jax.random.key(seed), 12)
     heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
-    out = task.agent.apply({"params": state.params}, heard, worlds.memory, rollout.action, True)
+    out = task.agent.apply({"params": state.params}, heard, worlds.memory)
     return task, state, rollout, out
 
 
@@ -59,11 +60,15 @@ def pairs_of(is_first):
     ]
 
 
+def predicted(config, task, state, rollout, out, rule):
+    return step.predict(config, task.agent, state.params, out.z, out.c, rollout, rule)
+
+
 @pytest.mark.parametrize("rule", step.RULES)
 def test_nothing_is_predicted_across_an_end(rule):
     config = config_of(cpc__rule=rule)
-    _, _, rollout, out = played(config)
-    _, sums = step.predict(config, out, rollout, step.RULES[rule])
+    _, _, rollout, _ = of = played(config)
+    _, sums = predicted(config, *of, step.RULES[rule])
     assert rollout.is_first[1:].any()
     if rule != "own_sequence":  # a short episode may have no other latent
         assert sums.anchors.tolist() == pairs_of(np.asarray(rollout.is_first))
@@ -78,9 +83,7 @@ def test_no_gradient_goes_across_an_end():
 
     def later(observation):
         heard = Heard(observation, rollout.previous, rollout.is_first)
-        out = task.agent.apply(
-            {"params": state.params}, heard, state.extra.memory, rollout.action, True
-        )
+        out = task.agent.apply({"params": state.params}, heard, state.extra.memory)
         where = (jnp.arange(len(observation)) >= start)[:, None]
         own = jnp.where(where, out.values[:, :1], 0).sum()
         return own + jnp.where(where[..., None], out.c[:, :1], 0).sum()
@@ -92,8 +95,8 @@ def test_no_gradient_goes_across_an_end():
 
 def test_strict_negatives_could_be_positives_themselves():
     config = config_of(environment__num=16)
-    _, _, rollout, out = played(config)
-    _, sums = step.predict(config, out, rollout, step.STRICT)
+    _, _, rollout, _ = of = played(config)
+    _, sums = predicted(config, *of, step.STRICT)
     age, episode = np.asarray(rollout.age), np.cumsum(rollout.is_first, 0)
     for k in (1, 2, 3):
         wanted = [
@@ -109,29 +112,48 @@ def test_strict_negatives_could_be_positives_themselves():
 
 def test_targets_of_another_environment_know_nothing():
     config = config_of(cpc__targets="other", cpc__cosine=False)
-    _, _, rollout, out = played(config)
-    loss, _ = step.predict(config, out, rollout, step.RULES["batch"])
+    *of, out = played(config)
+    loss, _ = predicted(config, *of, out, step.RULES["batch"])
     moved = out._replace(z=jnp.roll(out.z, step.SHIFT, axis=1))
     same = with_settings(config, {"cpc.targets": "own"})
-    assert loss == step.predict(same, moved, rollout, step.RULES["batch"])[0]
-    assert loss != step.predict(same, out, rollout, step.RULES["batch"])[0]
+    assert loss == predicted(same, *of, moved, step.RULES["batch"])[0]
+    assert loss != predicted(same, *of, out, step.RULES["batch"])[0]
 
 
 def test_given_actions_predictions_are_an_open_loop():
     """Those k ahead depend on the actions up to then, and on no later one, nor on pictures."""
     config = config_of(cpc__given_actions=True)
     task, state, rollout, out = played(config)
-    heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
 
     def predicted(actions):
-        return task.agent.apply(
-            {"params": state.params}, heard, state.extra.memory, actions, True
-        ).predictions
+        return task.agent.apply({"params": state.params}, out.c, actions, method="predict")
 
     other = rollout.action.at[5].set((rollout.action[5] + 1) % 3)
-    moved = np.abs(np.asarray(predicted(other) - out.predictions)).max((1, 3)) > 0
+    moved = np.abs(np.asarray(predicted(other) - predicted(rollout.action))).max((1, 3)) > 0
     wanted = [[i <= 5 <= i + k for k in range(3)] for i in range(12)]
     assert moved.tolist() == wanted
+
+
+def test_a_step_may_predict_some_environments():
+    """Those drawn, as if there were no others; each two of them are drawn now and then."""
+    config = config_of(environment__num=4)
+    task, state, rollout, out = played(config)
+    pairs = [(i, j) for i in range(4) for j in range(i)]
+
+    def of_pair(pair):
+        parts = jax.tree.map(lambda x: x[:, jnp.array(pair)], (out.z, out.c, rollout))
+        return step.predict(config, task.agent, state.params, *parts, step.RULES["batch"])[1].loss
+
+    zeros = jnp.zeros((12, 4))
+    memory = state.extra.memory
+    batch = {"steps": rollout, "memory": memory, "advantages": zeros, "targets": zeros}
+    some = with_settings(config, {"cpc.num_environments": 2})
+    loss = jax.jit(lambda rng: step.make_loss(some, task.agent)(state.params, {}, batch, rng))
+    found = [loss(rng)[1][1]["offsets"].loss for rng in jax.random.split(jax.random.key(0), 60)]
+    wanted = np.stack([of_pair(pair) for pair in pairs])
+    distance = np.abs(np.stack(found)[:, None] - wanted).max(-1)
+    assert (distance.min(1) < 1e-4).all()
+    assert set(distance.argmin(1)) == set(range(len(pairs)))
 
 
 def run_of(state, launch, number):
@@ -258,7 +280,7 @@ def test_a_probe_reads_what_a_memory_holds():
         ({"policy__unroll": 3}, "policy.unroll is 3 and cpc.num_offsets 3"),
         ({"policy__epochs": 2}, "a2c makes one step"),
         ({"policy__name": "ppo", "policy__minibatches": 3}, "must divide environment.num, 4"),
-        ({"policy__name": "ppo", "policy__minibatches": 4}, "a minibatch has one environment"),
+        ({"policy__name": "ppo", "policy__minibatches": 4}, "one environment is predicted at a step"),
         ({"num_env_steps": 40}, "one rollout has 48"),
         ({"model__encoder": "conv"}, "no picture"),
         ({"model__encoder": "conv", "model__channels": (3,)}, "as many numbers"),

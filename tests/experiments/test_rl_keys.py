@@ -41,6 +41,13 @@ def argument(name, which):
     return effect
 
 
+def resets(config):
+    """Of the rollouts, and of an evaluation."""
+    with calls(rl, side_by_side=rl.side_by_side) as found:
+        step.make_task(config).many(9)
+    return found["side_by_side"][1]["num_resets"]
+
+
 def optimizer(option):
     def effect(config):
         with calls(step, make_optimizer=step.make_optimizer) as found:
@@ -91,7 +98,7 @@ def a_batch():
     state = jax.jit(task.init)(0)
     act = functools.partial(step.take_step, task.agent, jax.jit(task.init)(1).params)
     _, rollout = jax.jit(
-        lambda worlds: rl.roll_out(task.environment, act, worlds, jax.random.key(0), 12)
+        lambda worlds: rl.roll_out(task.many(4), act, worlds, jax.random.key(0), 12)
     )(state.extra)
     advantages, targets = jax.random.normal(jax.random.key(1), (2, 12, 4))
     params = jax.tree.map(lambda p: p + 0.5, state.params)
@@ -121,6 +128,7 @@ CASES = {
     "evaluate.num_steps": Case(0, fitted("records"), []),
     "environment.name": Case("t_maze", shapes),
     "environment.num": Case(6, argument("begin", 2), 6),
+    "environment.resets": Case(2, resets, 2),
     "environment.stagger": Case(5, argument("begin", 4), 5),
     "model.encoder": Case("conv", shapes, beside=PICTURES),
     "model.widths": Case((7,), shapes),
@@ -141,6 +149,7 @@ CASES = {
     "policy.minibatches": Case(2, lambda c: step.make_task(c).steps_per_launch, 2, PPO),
     "cpc.weight": Case(0.0, loss),
     "cpc.num_offsets": Case(2, shapes),
+    "cpc.num_environments": Case(2, loss),
     "cpc.given_actions": Case(True, shapes),
     "cpc.targets": Case("other", loss),
     "cpc.rule": Case("own_sequence", loss),
