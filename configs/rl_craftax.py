@@ -4,8 +4,9 @@
     python -m experiments.rl --config configs/rl_craftax.py --workdir runs/craftax
 
 Numbers of PPO as of the recurrent baseline of Matthews et al. (2024), from memory. Not trained, for
-want of a GPU: two updates of a small one ran on a CPU. `auto_reset` makes a world for each
-environment at each step (docs/environments.md). `--config.cpc.weight=0.0` is the arm without CPC.
+want of a GPU: two updates of a small one ran on a CPU. To begin an episode is to make a world, so
+that 64 are begun at a step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` is the arm
+without CPC.
 """
 
 from typing import Any
@@ -19,6 +20,7 @@ def get_config() -> Any:
     c.num_env_steps = 10**8
     c.environment.name = "craftax:Craftax-Classic-Pixels-v1"
     c.environment.num = 1024
+    c.environment.resets = 64
     c.environment.stagger = 100
     c.model.encoder = "conv"
     c.model.channels, c.model.strides = (32, 64, 64), (2, 2, 2)

@@ -109,6 +109,7 @@ def roll_out(
         rng: for actions and environments.
         num_steps: t.
     """
+
     def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:
         of_action, of_step = jax.random.split(key)
         logits, value, memory = act(

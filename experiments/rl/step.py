@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from cpc import negatives, rl
 from cpc.losses import OffsetSums, cpc_loss
-from cpc.models.agent import Agent, AgentOutputs, DenseEncoder, Heard, PixelEncoder
+from cpc.models.agent import Agent, DenseEncoder, Heard, PixelEncoder
 from cpc.train import TrainState, init_state, make_optimizer, make_train_step
 from cpc.types import CPCOutputs, Position, Rule, UserError
 from experiments.command.config import Config

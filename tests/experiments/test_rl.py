@@ -280,8 +280,14 @@ def test_a_probe_reads_what_a_memory_holds():
         ({"policy__unroll": 3}, "policy.unroll is 3 and cpc.num_offsets 3"),
         ({"policy__epochs": 2}, "a2c makes one step"),
         ({"policy__name": "ppo", "policy__minibatches": 3}, "must divide environment.num, 4"),
-        ({"policy__name": "ppo", "policy__minibatches": 4}, "one environment is predicted at a step"),
+        (
+            {"policy__name": "ppo", "policy__minibatches": 4},
+            "one environment is predicted at a step",
+        ),
         ({"num_env_steps": 40}, "one rollout has 48"),
+        ({"cpc__num_environments": 5}, "cpc.num_environments is 5, and a minibatch has 4"),
+        ({"cpc__num_environments": 1}, "one environment is predicted at a step"),
+        ({"environment__resets": 5}, "environment.resets is 5, more than environment.num, 4"),
         ({"model__encoder": "conv"}, "no picture"),
         ({"model__encoder": "conv", "model__channels": (3,)}, "as many numbers"),
         ({"environment__name": "hidden_bal:seen_again"}, "did you mean hidden_ball:seen_again"),
@@ -293,8 +299,34 @@ def test_mistakes_are_one_sentence(given, sentence):
 
 
 def test_every_config_is_sound():
-    from configs import rl_hidden_ball, rl_hidden_ball_ppo, rl_t_maze
+    from configs import rl_hidden_ball, rl_hidden_ball_ppo, rl_paper, rl_t_maze
 
     for module in (rl_hidden_ball, rl_hidden_ball_ppo, rl_t_maze):
         check_config(module.get_config(), configs_rl.KEYS)
         step.make_task(module.get_config())
+    check_config(rl_paper.get_config(), configs_rl.KEYS)
+
+
+def test_the_papers_agent_on_small_pictures():
+    """30 steps ahead, where no episode has more than 24 steps: what lies beyond adds nothing."""
+    from configs import rl_paper
+
+    small = {
+        "environment.name": "t_maze", "environment.num": 4, "environment.resets": 2,
+        "environment.stagger": 3, "model.channels": (2,), "model.strides": (1,), "model.width": 5,
+        "model.memory_width": 6, "num_env_steps": 800,
+    }  # fmt: skip
+    task = step.make_task(with_settings(rl_paper.get_config(), small))
+    before = jax.jit(task.init)(jnp.uint32(0))
+    after = jax.jit(task.launch)(before)
+    anchors = np.asarray(after.metrics["offsets"].anchors)
+    assert anchors.shape == (30,)
+    longest = int(np.flatnonzero(anchors).max()) + 1
+    assert 1 <= longest < 24
+    assert (np.diff(anchors[:longest]) <= 0).all()
+    cell, hidden = after.extra.memory
+    assert cell.shape == hidden.shape == (4, 6)
+    moved = [np.abs(s.params["predictor"]["W"]["kernel"]) for s in (before, after)]
+    moved = np.abs(moved[1] - moved[0]).max((0, 2))  # by offset
+    assert (moved[:longest] > 0).all()
+    assert (moved[longest:] == 0).all()
