@@ -21,7 +21,8 @@ WITHOUT = "without CPC"
 ARMS: dict[str, dict[str, Any]] = {
     WITHOUT: {"cpc.weight": 0.0},
     "CPC": {},
-    "CPC, one negative of each environment": {"cpc.rule": "one_per_sequence"},
+    "CPC of 2 environments": {"cpc.num_environments": 2},
+    "CPC of all environments": {"cpc.num_environments": 0},
     "CPC, given actions": {"cpc.given_actions": True},
 }
 #: An update with the loss of CPC takes at most so much more than one without.

@@ -1,5 +1,6 @@
 """Agents from end to end: what is predicted and what is not, resume, seeds at once, mistakes."""
 
+import functools
 import json
 
 import jax
@@ -30,12 +31,16 @@ def played(config, seed=0):
     """An agent's rollout, and what it makes of it."""
     task = step.make_task(config)
     state = jax.jit(task.init)(jnp.uint32(seed))
-    act = lambda *now: step.take_step(task.agent, state.params, *now)  # noqa: E731
-    worlds = state.extra
-    environment = task.many(config.environment.num)
-    _, rollout = rl.roll_out(environment, act, worlds, jax.random.key(seed), 12)
-    heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
-    out = task.agent.apply({"params": state.params}, heard, worlds.memory)
+
+    @jax.jit
+    def play(params, worlds):
+        act = functools.partial(step.take_step, task.agent, params)
+        environment = task.many(config.environment.num)
+        _, rollout = rl.roll_out(environment, act, worlds, jax.random.key(seed), 12)
+        heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
+        return rollout, task.agent.apply({"params": params}, heard, worlds.memory)
+
+    rollout, out = play(state.params, state.extra)
     return task, state, rollout, out
 
 
