@@ -54,13 +54,13 @@ def ask_child(limit_seconds: float) -> tuple[str, str]:
             timeout=limit_seconds,
             check=False,
         )
-        output, error, status = asked.stdout, asked.stderr, asked.returncode
+        output, error, end = asked.stdout, asked.stderr, f"status {asked.returncode}"
     except subprocess.TimeoutExpired as late:
-        output, error, status = late.stdout or b"", b"", f"no answer within {limit_seconds:g} s"
+        output, error, end = late.stdout or b"", b"", f"no answer within {limit_seconds:g} s"
     data, *devices = output.decode(errors="replace").splitlines() or ["not known"]
     if not devices:
         reasons = error.decode(errors="replace").split("\n")
-        reason = next((line for line in reversed(reasons) if line.strip()), f"status {status}")
+        reason = next((line for line in reversed(reasons) if line.strip()), end)
         devices = [f"no devices: {reason.strip()}"]
     return data, devices[0]
 
