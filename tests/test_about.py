@@ -1,7 +1,9 @@
 """`cpc` alone: what is installed, on what devices, and which commands there are."""
 
 import importlib
+import pathlib
 import re
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +12,7 @@ import cpc
 from cpc import __main__ as program
 from cpc import about
 
+ROOT = pathlib.Path(__file__).parents[1]
 METADATA = """Metadata-Version: 2.4
 Name: kit
 Version: 1.5
@@ -121,3 +124,12 @@ def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given,
         run_program(monkeypatch, capsys, given, "--workdir=x")
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
+
+
+def test_windows_is_told_in_one_sentence():
+    code = "import os; os.name = 'nt'; import experiments"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: commands of cpc need Linux or macOS: on Windows give them in WSL\n"
+    )
