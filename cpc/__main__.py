@@ -76,11 +76,12 @@ def main() -> None:
     elif name == "--version":
         print(cpc.__version__)
     elif name in ("", "-h", "--help"):
+        lines = list(describe_commands(commands))
         if not name:
             from cpc import about  # its devices take a second
 
-            print(about.describe(), end="\n\n")
-        print("\n".join(describe_commands(commands)))
+            lines = [about.describe(), "", *lines]
+        print("\n".join(lines))
     else:
         near = difflib.get_close_matches(name, commands, 1)
         hint = f"did you mean {near[0]}?" if near else "cpc --help names all"

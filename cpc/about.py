@@ -1,7 +1,6 @@
 """What is installed here: versions, devices, where data lie, and which extras are complete."""
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 import sys
@@ -15,7 +14,8 @@ import cpc
 #: Says where data lie and which devices there are; in a process of its own, as a driver or its
 #: plug-in may end or hang it, and an installation of jax that is broken stops every import.
 ASK = """
-import collections, jax
+import collections, sys, jax
+sys.path.append(sys.argv[1])
 from cpc.data import cache_dir
 print(cache_dir(), flush=True)
 kinds = collections.Counter((one.platform, one.device_kind) for one in jax.local_devices())
@@ -45,11 +45,9 @@ def describe(device_seconds: float = DEVICE_SECONDS) -> str:
 
 def ask_child(limit_seconds: float) -> tuple[str, str]:
     """Return where data lie, and platforms, kinds and numbers of devices or why there are none."""
-    path = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     try:
         asked = subprocess.run(
-            [sys.executable, "-P", "-c", ASK],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+            [sys.executable, "-P", "-c", ASK, str(Path(__file__).parents[1])],
             capture_output=True,
             timeout=limit_seconds,
             check=False,

@@ -41,6 +41,9 @@ def installed(wheel, tmp_path_factory):
     """The wheel in a folder of its own."""
     target = tmp_path_factory.mktemp("target")
     pip("install", "--no-deps", "--target", target, wheel)
+    commit = ["-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m"]
+    for words in (["init", "-q"], commit):  # below a repository of somebody else's
+        subprocess.run(["git", *words], cwd=target, check=True)
     return target
 
 
