@@ -1,1 +1,17 @@
 """Contrastive predictive coding in JAX (van den Oord, Li and Vinyals, 2018)."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name):
+        if name != "__version__":
+            raise AttributeError(f"module 'cpc' has no attribute {name!r}")
+        from importlib import metadata  # not at every import, of which most ask for no version
+
+        try:
+            return metadata.version("cpc-jax")
+        except metadata.PackageNotFoundError:  # a checkout that is used where it lies
+            return "0+unknown"

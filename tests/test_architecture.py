@@ -24,6 +24,8 @@ ALLOWED = {
     "evaluate": {"types", "results", "mel"},
     "report": {"types", "files", "results"},
     "rl": {"types"},
+    "about": set(),
+    "__main__": {"about"},
 }
 #: Which files may import what.
 ONLY = {

@@ -23,6 +23,7 @@ from ml_collections import config_flags
 from cpc.files import flatten
 from cpc.train import await_verdict, leave_failing, leave_processes
 from cpc.types import UserError
+from experiments.command import names
 from experiments.command.config import parse_settings, renew_settings
 
 WORKDIR = flags.DEFINE_string(
@@ -32,13 +33,16 @@ DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
-    """Define --config, a Python file with get_config(); --config.a.b=value sets a key of it."""
-    sys.argv[1:] = renew_settings(sys.argv[1:])
+    """Define --config, a name in configs/ or a file with get_config(); --config.a=1 sets a key."""
+    try:
+        sys.argv[1:] = names.find_configs(renew_settings(sys.argv[1:]))
+    except UserError as error:
+        fail(str(error))
     return config_flags.DEFINE_config_file(
         "config",
         default,
-        "Config file, such as configs/audio_voices.py. --config.optim.learning_rate=1e-4 after it "
-        "sets a key.",
+        "Name of a config, such as audio_voices, or the path of one. "
+        "--config.optim.learning_rate=1e-4 after it sets a key.",
     )
 
 
@@ -159,7 +163,7 @@ def check_xla_flags() -> None:
 def fail(sentence: str, status: int = 2) -> NoReturn:
     """Say what is wrong and end."""
     sys.stdout.flush()
-    print(f"error: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"error: {names.as_started(' '.join(sentence.split()))}", file=sys.stderr)
     leave_failing(status)
     sys.exit(status)
 
@@ -217,13 +221,9 @@ def describe_command() -> str:
         lines += textwrap.wrap(
             f"--{flag.name:<10} {text}", 100, subsequent_indent=" " * 13, break_on_hyphens=False
         )
-    return "\n".join(lines)
+    return names.as_started("\n".join(lines))
 
 
 def command_line() -> str:
     """The command that was given, to be given again."""
-    module = sys.modules["__main__"].__spec__
-    python = os.path.relpath(sys.executable)
-    python = sys.executable if python.startswith("..") else python
-    name = ["-m", module.name.removesuffix(".__main__")] if module else [sys.argv[0]]
-    return shlex.join([python, *name, *sys.argv[1:]])
+    return shlex.join([*names.started_as(), *map(names.show_word, sys.argv[1:])])

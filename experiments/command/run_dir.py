@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+import cpc
 from configs.keys import Keys
 from cpc.files import (
     flatten,
@@ -132,6 +133,7 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
     """Versions, devices, revision and command: what a figure was measured on."""
     packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     return {
+        "cpc": cpc.__version__,
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
         "devices": [device.device_kind for device in mesh.devices.flat],
@@ -163,8 +165,10 @@ def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
 
 
 def git_revision() -> str | None:
-    """The commit of this checkout; None without git."""
-    folder = pathlib.Path(__file__).parent
+    """The commit of this checkout; None without git, or installed below a repository of others."""
+    folder = pathlib.Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
     try:
         git = subprocess.run(
             ["git", "rev-parse", "HEAD"],

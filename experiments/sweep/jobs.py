@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import functools
-import os
 import pathlib
 import shlex
 import shutil
@@ -17,7 +16,7 @@ from configs.keys import Keys
 from cpc.files import read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
-from experiments.command import cli
+from experiments.command import cli, names
 from experiments.command.config import Config, with_settings
 from experiments.modality import MODALITIES
 from experiments.mutual_information import __main__ as information
@@ -90,13 +89,8 @@ def make_job(
     device: str = "auto",
 ) -> Job:
     """Return the command that makes a cell alone, in a folder of its name."""
-
-    def near(path: pathlib.Path | str) -> str:
-        relative = os.path.relpath(path)
-        return str(path) if relative.startswith("..") else relative
-
     sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
-    command = [near(sys.executable), "-m", f"experiments.{kind}", "--config", near(config_file)]
+    command = [*names.call(kind), "--config", names.show_config(config_file)]
     command += [*sets, *([] if device == "auto" else ["--device", device])]
     path = folder / cell.name
     return Job(cell.name, path, [*command, "--workdir", str(path)])

@@ -134,7 +134,7 @@ def edit(folder, **changes):
 
 
 def test_a_folder_without_a_model_says_how_to_export(tmp_path):
-    with pytest.raises(UserError, match=r"has no model.safetensors.*experiments.export --workdir"):
+    with pytest.raises(UserError, match=r"has no model.safetensors.*cpc export --workdir"):
         load(tmp_path)
 
 

@@ -1,0 +1,93 @@
+"""The command `cpc`, or `python -m cpc`: what is installed here, and every other command by name.
+
+    cpc
+    cpc audio --config audio_voices --workdir runs/voices
+    cpc audio --help
+
+Alone it says versions, devices, where data lie, and which commands there are; `cpc --help` says the
+commands alone. `cpc audio` is `python -m experiments.audio`, wherever it is given.
+"""
+
+import ast
+import difflib
+import os
+import pathlib
+import runpy
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import cpc
+
+#: The last lines of a file that is a command begin so.
+STARTS = '\nif __name__ == "__main__":\n'
+
+
+def find_home() -> pathlib.Path:
+    """Return the folder of `experiments` and `configs`.
+
+    They lie beside this package in a checkout and inside of it elsewhere: names as common as these
+    are to be importable in the process of a command, and in no other.
+    """
+    package = pathlib.Path(__file__).parent
+    installed = package / "_checkout"
+    return installed if installed.exists() else package.parent
+
+
+def find_commands(home: pathlib.Path) -> dict[str, pathlib.Path]:
+    """Return name -> file of each command, such as audio and studies.hidden_ball."""
+    top = home / "experiments"
+    return {
+        ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__main__"): path
+        for path in sorted(top.rglob("*.py"))
+        if STARTS in path.read_text(encoding="utf-8")
+    }
+
+
+def describe_commands(commands: Mapping[str, pathlib.Path]) -> Iterator[str]:
+    """Yield a line for each command: its name, and what its file says first."""
+    shown = [name for name in commands if not name.startswith("bench.")]  # sides of comparisons
+    width = max(map(len, shown), default=0)
+    yield "commands, of which cpc NAME --help says more:"
+    for name in shown:
+        said = ast.get_docstring(ast.parse(commands[name].read_text(encoding="utf-8"))) or ""
+        yield f"  {name:<{width}}  {said.partition(chr(10))[0]}"
+
+
+def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
+    """Be the command of this name: as `python -m experiments.NAME` is, at the top of a checkout."""
+    sys.path.insert(0, str(home))
+    # A command's own processes find the same, and nothing of these names in a user's folder.
+    path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(home), *path]))
+    os.environ["PYTHONSAFEPATH"] = "1"
+    sys.argv[:] = ["-m", *words]  # as Python itself has it while it imports a package
+    runpy.run_module(
+        f"experiments.{name}", {"STARTED_AS": ("cpc", name)}, "__main__", alter_sys=True
+    )
+
+
+def main() -> None:
+    """Be the command that the first word names; without one, say what is here."""
+    home = find_home()
+    commands = find_commands(home)
+    name, *words = sys.argv[1:] or [""]
+    if name in commands:
+        start(name, words, home)
+    elif name == "--version":
+        print(cpc.__version__)
+    elif name in ("", "-h", "--help"):
+        lines = list(describe_commands(commands))
+        if not name:
+            from cpc import about  # its devices take a second
+
+            lines = [about.describe(), "", *lines]
+        print("\n".join(lines))
+    else:
+        near = difflib.get_close_matches(name, commands, 1)
+        hint = f"did you mean {near[0]}?" if near else "cpc --help names all"
+        print(f"error: there is no command {name!r}; {hint}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What is installed here: versions, devices, where data lie, and which extras are complete."""
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+import cpc
+
+#: Says where data lie and which devices there are; in a process of its own, as a driver or its
+#: plug-in may end or hang it, and an installation of jax that is broken stops every import.
+ASK = """
+import collections, sys, jax
+sys.path.append(sys.argv[1])
+from cpc.data import cache_dir
+print(cache_dir(), flush=True)
+kinds = collections.Counter((one.platform, one.device_kind) for one in jax.local_devices())
+print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.items()))
+"""
+#: A TPU that another process holds is waited for without an end.
+DEVICE_SECONDS = 60.0
+
+
+def describe(device_seconds: float = DEVICE_SECONDS) -> str:
+    """Return what a report of a problem should begin with, in a few lines.
+
+    Args:
+        device_seconds: how long the devices may take to answer.
+    """
+    data, devices = ask_child(device_seconds)
+    return "\n".join(
+        [
+            f"cpc      {cpc.__version__}, in {Path(__file__).parent}",
+            f"Python   {platform.python_version()}, {platform.platform()}",
+            f"jax      {find_version('jax')}: {devices}",
+            f"data     {data}{'' if Path(data).exists() else ' (nothing is there yet)'}",
+            *describe_extras(),
+        ]
+    )
+
+
+def ask_child(limit_seconds: float) -> tuple[str, str]:
+    """Return where data lie, and platforms, kinds and numbers of devices or why there are none."""
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-P", "-c", ASK, str(Path(__file__).parents[1])],
+            capture_output=True,
+            timeout=limit_seconds,
+            check=False,
+        )
+        output, error, end = asked.stdout, asked.stderr, f"status {asked.returncode}"
+    except subprocess.TimeoutExpired as late:
+        output, error, end = late.stdout or b"", b"", f"no answer within {limit_seconds:g} s"
+    data, *devices = output.decode(errors="replace").splitlines() or ["not known"]
+    if not devices:
+        reasons = error.decode(errors="replace").split("\n")
+        reason = next((line for line in reversed(reasons) if line.strip()), end)
+        devices = [f"no devices: {reason.strip()}"]
+    return data, devices[0]
+
+
+def find_version(name: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not there."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def describe_extras(name: str = "cpc-jax") -> list[str]:
+    """Return a line for each extra of a distribution: its versions, or what would install it."""
+    try:
+        extras = importlib.metadata.metadata(name).get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:
+        return [f"extras   are not known: {name} is not installed (pip install -e . in a checkout)"]
+    lines = ["extras"]
+    for extra in extras:
+        found = find_packages(name, extra)
+        missing = [package for package, version in found.items() if version is None]
+        said = (
+            f"lacks {', '.join(missing)}: pip install '{name}[{extra}]'"
+            if missing
+            else ", ".join(f"{package} {version}" for package, version in found.items())
+        )
+        lines += textwrap.wrap(f"  {extra:<8}{said}", 100, subsequent_indent=" " * 10)
+    return lines
+
+
+def find_packages(name: str, extra: str) -> dict[str, str | None]:
+    """Return the packages that an extra asks for -> their versions; None if missing or too old.
+
+    An extra that asks for another one, as of jax for a platform, asks for what that one does.
+    """
+    found: dict[str, str | None] = {}
+    for line in importlib.metadata.requires(name) or []:
+        wanted = Requirement(line)
+        marker = wanted.marker
+        if (
+            marker is None
+            or marker.evaluate({"extra": ""})
+            or not marker.evaluate({"extra": extra})
+        ):
+            continue
+        version = find_version(wanted.name)
+        fits = version is not None and wanted.specifier.contains(version, prereleases=True)
+        found[wanted.name] = version if fits else None
+        for inner in wanted.extras if fits else ():
+            found |= find_packages(wanted.name, inner)
+    return found

@@ -1,0 +1,196 @@
+"""A run pushed to a hub that is a folder, and pulled from one that may send anything."""
+
+import pathlib
+import shutil
+import types
+from unittest import mock
+
+import huggingface_hub
+import pytest
+from huggingface_hub.utils import filter_repo_objects
+
+from cpc.results import read_run
+from cpc.types import UserError
+from experiments import hub
+from tests import commands
+from tests.fake_run import write_fake_run
+
+
+class Folder:
+    """Repositories as folders, behind the interface of the installed library."""
+
+    def __init__(self, root):
+        self.root = root
+        self.api = mock.create_autospec(huggingface_hub.HfApi, instance=True)
+        for name in ("create_repo", "upload_folder", "upload_file", "list_repo_tree"):
+            getattr(self.api, name).side_effect = getattr(self, name)
+        self.api.model_info.side_effect = lambda name: types.SimpleNamespace(sha="abc")
+        self.api.snapshot_download.side_effect = self.snapshot_download
+
+    def create_repo(self, name, private, exist_ok):
+        self.private = private
+        (self.root / name).mkdir(parents=True, exist_ok=exist_ok)
+        (self.root / name / ".gitattributes").write_text("*.npz filter=lfs")
+        return f"https://hub/{name}"
+
+    def upload_folder(self, repo_id, folder_path, ignore_patterns, delete_patterns, commit_message):
+        for path in files_of(self.root / repo_id):
+            if path != ".gitattributes" and delete_patterns == ["*"]:
+                (self.root / repo_id / path).unlink()
+        found = filter_repo_objects(files_of(folder_path), ignore_patterns=ignore_patterns)
+        for path in found:
+            self.upload_file(repo_id, folder_path / path, path)
+
+    def upload_file(self, repo_id, path_or_fileobj, path_in_repo):
+        to = self.root / repo_id / path_in_repo
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path_or_fileobj, to)
+
+    def list_repo_tree(self, name, recursive, revision):
+        assert recursive
+        assert revision == "abc"
+        for path in files_of(self.root / name):
+            size = (self.root / name / path).stat().st_size
+            yield types.SimpleNamespace(path=path, size=size)
+        yield types.SimpleNamespace(path="figures")  # a folder
+
+    def snapshot_download(self, name, revision, local_dir, ignore_patterns):
+        assert revision == "abc"
+        for path in filter_repo_objects(
+            files_of(self.root / name), ignore_patterns=ignore_patterns
+        ):
+            to = pathlib.Path(local_dir) / path
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.root / name / path, to)
+        notes = pathlib.Path(local_dir) / ".cache" / "huggingface"
+        notes.mkdir(parents=True)
+        (notes / "x.metadata").write_text("")
+
+
+def files_of(folder):
+    folder = pathlib.Path(folder)
+    return sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
+
+
+@pytest.fixture
+def remote(tmp_path):
+    return Folder(tmp_path / "hub")
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_fake_run(tmp_path / "run")
+    (tmp_path / "run" / "exported").mkdir(exist_ok=True)
+    (tmp_path / "run" / "exported" / "README.md").write_text("a card")
+    (tmp_path / "run" / "log.txt").write_text("said")
+    return tmp_path / "run"
+
+
+def test_a_run_comes_back_as_it_went(remote, run, tmp_path):
+    assert hub.push(remote.api, run, "team/voices") == "https://hub/team/voices"
+    assert remote.private
+    there = remote.root / "team" / "voices"
+    assert (there / "README.md").read_text() == "a card"
+    assert not {"run.lock", "log.txt"} & set(files_of(there))
+    assert hub.pull(remote.api, "team/voices", tmp_path / "a" / "back") == []
+    back = tmp_path / "a" / "back"
+    assert set(files_of(run)) - set(files_of(back)) <= {"run.lock", "log.txt", "report.html"}
+    assert set(files_of(back)) <= set(files_of(run))
+    for path in files_of(back):
+        assert (back / path).read_bytes() == (run / path).read_bytes()
+    assert read_run(back).step == read_run(run).step
+    assert files_of(tmp_path / "a") == [f"back/{path}" for path in files_of(back)]
+
+
+def test_a_second_push_leaves_nothing_of_the_first(remote, run):
+    (run / "old.json").write_text("{}")
+    hub.push(remote.api, run, "team/voices", public=True)
+    assert not remote.private
+    (run / "old.json").unlink()
+    hub.push(remote.api, run, "team/voices")
+    assert "old.json" not in files_of(remote.root / "team" / "voices")
+
+
+def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
+    with pytest.raises(UserError, match="holds no run"):
+        hub.push(remote.api, tmp_path / "hub", "team/voices")
+    (run / "secret").symlink_to("/etc")
+    with pytest.raises(UserError, match="secret is a link"):
+        hub.push(remote.api, run, "team/voices")
+    assert not remote.api.upload_folder.called
+
+
+def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
+    hub.push(remote.api, run, "team/voices")
+    there = remote.root / "team" / "voices"
+    for name in ("report.html", "exported/expert[1].py", "model.pkl"):
+        (there / name).write_text("x")
+    left_out = hub.pull(remote.api, "team/voices", tmp_path / "back")
+    assert left_out == ["exported/expert[1].py", "model.pkl", "report.html"]
+    assert not set(left_out) & set(files_of(tmp_path / "back"))
+
+
+@pytest.mark.parametrize(
+    "path", ["../x.json", "/etc/x.json", "a//x.json", "./x", "a\\x.json", "C:x", "x\n", "a/../../b"]
+)
+def test_a_path_that_leads_out_is_refused(path):
+    with pytest.raises(UserError, match="no path of a run"):
+        hub.check_paths("team/voices", ["config.json", path])
+
+
+def test_a_repository_without_a_run_is_refused(remote, run, tmp_path):
+    hub.push(remote.api, run, "team/voices")
+    (remote.root / "team" / "voices" / "config.json").unlink()
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        hub.pull(remote.api, "team/voices", tmp_path / "back")
+    with pytest.raises(UserError, match="is there already"):
+        hub.pull(remote.api, "team/voices", run)
+
+
+def test_what_came_other_than_it_says_leaves_nothing(remote, run, tmp_path, monkeypatch):
+    hub.push(remote.api, run, "team/voices")
+
+    def send_link(name, revision, local_dir, ignore_patterns):
+        remote.snapshot_download(name, revision, local_dir, ignore_patterns)
+        (pathlib.Path(local_dir) / "x").symlink_to("/etc/passwd")
+
+    def send_more(name, revision, local_dir, ignore_patterns):
+        remote.snapshot_download(name, revision, local_dir, ignore_patterns)
+        (pathlib.Path(local_dir) / "config.json").write_text("{}")
+
+    for send in (send_link, send_more):
+        remote.api.snapshot_download.side_effect = send
+        with pytest.raises(UserError, match="other than it says"):
+            hub.pull(remote.api, "team/voices", tmp_path / "to" / "back")
+        assert files_of(tmp_path / "to") == []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10))
+    with pytest.raises(UserError, match="has room for 10"):
+        hub.pull(remote.api, "team/voices", tmp_path / "to" / "back")
+
+
+def test_the_hubs_refusals_are_sentences(monkeypatch):
+    from huggingface_hub import errors
+
+    for error, sentence in (
+        (
+            errors.LocalTokenNotFoundError("Token is required\nmore"),
+            r"refuses \(Token is required\)",
+        ),
+        (
+            errors.HFValidationError("Repo id must be x"),
+            "Repo id must be x: a repository is called",
+        ),
+    ):
+        with pytest.raises(UserError, match=sentence), hub.connect():
+            raise error
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"pip install 'cpc-jax\[hub\]'"), hub.connect():
+        pass
+
+
+def test_a_command_without_its_words_is_told_them():
+    done = commands.run_anyhow("experiments.hub", "push", "runs/voices")
+    assert done.returncode == 2
+    assert "give push RUN owner/name, or pull owner/name RUN" in done.stderr

@@ -1,0 +1,88 @@
+"""What configs and commands are called, in a checkout and where `cpc` is a command."""
+
+import pathlib
+import shlex
+import sys
+
+import pytest
+
+from cpc.types import UserError
+from experiments.command import cli, names
+
+ROOT = pathlib.Path(__file__).parents[2]
+VOICES = ROOT / "configs" / "audio_voices.py"
+
+
+@pytest.fixture
+def as_cpc(monkeypatch):
+    """As the command `cpc` starts `cpc audio`."""
+    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", ("cpc", "audio"), raising=False)
+
+
+@pytest.mark.parametrize("folder", [".", "configs", "docs"])
+def test_a_name_is_a_config_of_our_own_from_any_folder(monkeypatch, folder):
+    monkeypatch.chdir(ROOT / folder)
+    found = names.find_configs(["--config", "audio_voices", "--config=audio_voices:large", "x"])
+    assert pathlib.Path(found[1]).resolve() == VOICES
+    assert found == ["--config", found[1], f"--config={found[1]}:large", "x"]
+    assert found[1] == {".": "configs/audio_voices.py", "configs": "audio_voices.py"}.get(
+        folder, str(VOICES)
+    )
+
+
+def test_a_path_stays_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("audio_voices.py", "image"):
+        (tmp_path / name).write_text("")
+    given = [
+        "--config=audio_voices.py", "--config", "./audio_voices.py", "--config", "image",
+        "--config=other/thing.py:small", "--config", f"{VOICES}", "--workdir", "audio_voices",
+        "--config.data.path=audio_voices", "audio_voices",
+    ]  # fmt: skip
+    assert names.find_configs(given) == given
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("audio_voice", "cpc has no config 'audio_voice'; did you mean audio_voices?"),
+        ("keys", "cpc has no config 'keys'; "),
+        ("qqq", "cpc has no config 'qqq'; choose one of audio, audio_librispeech, "),
+        (
+            "nowhere/audio_voices.py",
+            "there is no file nowhere/audio_voices.py; did you mean --config audio_voices, ",
+        ),
+    ],
+)
+def test_a_name_that_is_not_there_is_one_sentence(given, sentence):
+    with pytest.raises(UserError) as error:
+        names.find_configs(["--config", given])
+    assert str(error.value).startswith(sentence)
+
+
+def test_a_command_is_called_as_it_was_started(monkeypatch, as_cpc):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py:a", "--workdir", "r"])
+    assert cli.command_line() == "cpc audio --config=audio_voices:a --workdir r"
+    assert names.call("image") == [names.near(sys.executable), "-m", "cpc", "image"]
+    monkeypatch.setattr(sys, "argv", ["x", "--config", "own.py", "--config.data.path", "a=b.py"])
+    assert cli.command_line() == "cpc audio --config own.py --config.data.path a=b.py"
+
+
+def test_in_a_checkout_a_command_is_a_module(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py"])
+    assert shlex.split(cli.command_line())[-1] == "--config=configs/audio_voices.py"
+    assert names.call("image")[1:] == ["-m", "experiments.image"]
+    assert names.as_started("python -m experiments.x") == "python -m experiments.x"
+
+
+def test_texts_call_commands_and_configs_as_they_are_called_here(as_cpc):
+    text = (
+        "python -m experiments.audio --config configs/audio_voices.py; configs/audio.py says it; "
+        "name one, such as configs/text_words.py; there is no file configs/a.py"
+    )
+    assert names.as_started(text) == (
+        f"cpc audio --config audio_voices; {ROOT}/configs/audio.py says it; "
+        "name one, such as text_words; there is no file configs/a.py"
+    )

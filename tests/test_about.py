@@ -1,0 +1,135 @@
+"""`cpc` alone: what is installed, on what devices, and which commands there are."""
+
+import importlib
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+import cpc
+from cpc import __main__ as program
+from cpc import about
+
+ROOT = pathlib.Path(__file__).parents[1]
+METADATA = """Metadata-Version: 2.4
+Name: kit
+Version: 1.5
+Provides-Extra: whole
+Provides-Extra: lacking
+Provides-Extra: old
+Provides-Extra: nested
+Requires-Dist: numpy>=1
+Requires-Dist: numpy>=1; extra == "whole"
+Requires-Dist: no-such-thing; extra == "lacking"
+Requires-Dist: other-such; extra == "lacking"
+Requires-Dist: numpy>=999; extra == "old"
+Requires-Dist: kit[lacking]>=1; extra == "nested"
+Requires-Dist: not-here; extra == "whole" and python_version < "3"
+"""
+
+
+def test_the_version_is_that_of_what_is_installed(monkeypatch):
+    assert cpc.__version__ == importlib.metadata.version("cpc-jax")
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: _raise_missing())
+    assert cpc.__version__ == "0+unknown"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = cpc.nothing
+
+
+def _raise_missing():
+    raise importlib.metadata.PackageNotFoundError("cpc-jax")
+
+
+def test_extras_say_their_versions_or_what_would_install_them(tmp_path, monkeypatch):
+    info = tmp_path / "kit-1.5.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(METADATA)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    numpy = importlib.metadata.version("numpy")
+    assert about.describe_extras("kit") == [
+        "extras",
+        f"  whole   numpy {numpy}",
+        "  lacking lacks no-such-thing, other-such: pip install 'kit[lacking]'",
+        "  old     lacks numpy: pip install 'kit[old]'",
+        "  nested  lacks no-such-thing, other-such: pip install 'kit[nested]'",
+    ]
+    assert about.find_packages("kit", "nested")["kit"] == "1.5"
+    assert about.describe_extras("not-here") == [
+        "extras   are not known: not-here is not installed (pip install -e . in a checkout)"
+    ]
+
+
+def test_devices_are_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "data"))
+    lines = about.describe().splitlines()
+    assert lines[0].startswith(f"cpc      {cpc.__version__}, in ")
+    assert lines[1].startswith("Python   3.")
+    assert re.fullmatch(r"jax      0\.\d+\S*: 2 cpu \(cpu\)", lines[2])
+    assert lines[3] == f"data     {tmp_path / 'data'} (nothing is there yet)"
+    assert [line.split()[0] for line in lines[5:] if re.match("  [a-z]", line)][:2] == [
+        "dev",
+        "docs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import os; os.abort()", "status -6"),
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        ("import time; time.sleep(60)", "no answer within 2 s"),
+    ],
+)
+def test_a_plug_in_that_ends_or_hangs_its_process_is_said(tmp_path, monkeypatch, code, reason):
+    (tmp_path / "jax.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert about.ask_child(2.0 if "sleep" in code else 60.0) == (
+        "not known",
+        f"no devices: {reason}",
+    )
+
+
+def run_program(monkeypatch, capsys, *words):
+    monkeypatch.setattr(sys, "argv", ["cpc", *words])
+    program.main()
+    return capsys.readouterr().out
+
+
+def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys):
+    lines = run_program(monkeypatch, capsys, "--help").splitlines()
+    listed = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert {"audio", "image", "sweep", "probe", "reproduce", "studies.hidden_ball"} <= set(listed)
+    assert not {"run", "bench.cpc_torch", "command.cli"} & set(listed)
+    for name, said in listed.items():
+        assert importlib.util.find_spec(f"experiments.{name}")
+        assert said.endswith((".", "?")), name
+    assert listed["status"] == "How all runs of a folder stand: a table, once or every few seconds."
+
+
+def test_alone_it_says_what_is_here_and_then_the_commands(monkeypatch, capsys):
+    monkeypatch.setattr(about, "describe", lambda: "cpc 7")
+    said = run_program(monkeypatch, capsys)
+    assert said == f"cpc 7\n\n{run_program(monkeypatch, capsys, '--help')}"
+    assert run_program(monkeypatch, capsys, "--version") == f"{cpc.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"), [("adio", "did you mean audio?"), ("zzz", "cpc --help names all")]
+)
+def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given, hint):
+    with pytest.raises(SystemExit) as stop:
+        run_program(monkeypatch, capsys, given, "--workdir=x")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
+
+
+def test_windows_is_told_in_one_sentence():
+    code = "import os; os.name = 'nt'; import experiments"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: commands of cpc need Linux or macOS: on Windows give them in WSL\n"
+    )

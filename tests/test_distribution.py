@@ -1,0 +1,123 @@
+"""The wheel: what is in it, and that its command runs where no checkout is."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from tests.commands import ONE_DEVICE
+
+ROOT = pathlib.Path(__file__).parents[1]
+#: A run of seconds.
+TINY = [
+    "--config.model.width=8", "--config.model.context_width=8", "--config.num_steps=2",
+    "--config.data.batch_size=4", "--config.data.window_samples=5120",
+    "--config.optim.warmup_steps=0", "--config.eval_every=0", "--config.probe.every=0",
+    "--config.model.num_offsets=2", "--config.probe.tasks=()",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of these files, built without git and without a network."""
+    source, made = (tmp_path_factory.mktemp(name) for name in ("source", "made"))
+    for name in ("cpc", "configs", "experiments"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, source)
+    (source / "build" / "lib" / "stale").mkdir(parents=True)
+    (source / "stale.py").write_text("")
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", made, source)
+    return next(made.glob("cpc_jax-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The wheel in a folder of its own."""
+    target = tmp_path_factory.mktemp("target")
+    pip("install", "--no-deps", "--target", target, wheel)
+    commit = ["-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m"]
+    for words in (["init", "-q"], commit):  # below a repository of somebody else's
+        subprocess.run(["git", *words], cwd=target, check=True)
+    return target
+
+
+def pip(command, *words):
+    call = [sys.executable, "-m", "pip", command, "--no-index", "--disable-pip-version-check"]
+    done = subprocess.run([*map(str, [*call, *words])], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def call(installed, tmp_path):
+    """Run a program where only the wheel is, beside a user's own `experiments` and `configs`."""
+    for name in ("experiments", "configs"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not of cpc')")
+    environment = {**os.environ, **ONE_DEVICE, "PYTHONPATH": str(installed)}
+
+    def run(*words, status=0):
+        done = subprocess.run(
+            [*map(str, words)], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.slow
+def test_the_wheel_has_one_name_at_the_top(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    info = next(name for name in names if name.endswith("METADATA")).split("/")[0]
+    assert {name.split("/")[0] for name in names} == {"cpc", info}
+    inside = {name.removeprefix("cpc/_checkout/") for name in names if "_checkout" in name}
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for top in ("configs", "experiments")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in (".py", ".j2")
+    }
+    assert inside == wanted
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "cpc").rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
+    assert {name for name in names if name.startswith("cpc/") and "_checkout" not in name} == wanted
+
+
+@pytest.mark.slow
+def test_only_the_command_sees_experiments_and_configs(installed, call):
+    said = call(sys.executable, "-P", "-c", "import cpc; print(cpc.__file__, cpc.__version__)")
+    assert said.split()[0] == str(installed / "cpc" / "__init__.py")
+    assert said.split()[1] == "0.1.0.dev0"  # there is no git
+    for name in ("experiments", "configs"):
+        said = call(sys.executable, "-P", "-c", f"import {name}", status=1)
+        assert f"No module named '{name}'" in said
+    said = call(installed / "bin" / "cpc", "audio", "--help")
+    assert "cpc audio --config audio_voices --workdir runs/voices" in said
+    assert f"{installed}/cpc/_checkout/configs/audio.py says" in said
+    said = call(installed / "bin" / "cpc", "audio", "--config=configs/audio_voices.py", status=2)
+    assert said.endswith("did you mean --config audio_voices, of cpc's own?\n")
+
+
+@pytest.mark.slow
+def test_a_run_and_its_child_processes_need_no_checkout(installed, call, tmp_path):
+    """A sweep of one cell: the cell is a process of its own."""
+    call(
+        installed / "bin" / "cpc", "sweep", "--config", "audio_synthetic", *TINY,
+        "--cell", "one:", "--workdir", "runs",
+    )  # fmt: skip
+    recorded = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text())
+    assert recorded["cpc"] == "0.1.0.dev0"
+    assert recorded["git_revision"] is None
+    assert recorded["command"].startswith("cpc audio --config audio_synthetic --config.")
+    assert (tmp_path / "runs" / "one" / "report.html").exists()
+    said = call(installed / "bin" / "cpc", "status", "runs")
+    assert "done" in said
