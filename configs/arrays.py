@@ -1,4 +1,4 @@
-"""Every key of the study of one's own arrays: `python -m experiments.studies.mutual_information`."""
+"""Every key of `python -m experiments.studies.mutual_information`: one's own arrays."""
 
 from typing import Any
 

@@ -245,8 +245,8 @@ def fit_and_watch(
     """Train all methods on draw(rng) -> (x, y); read each held-out part every `read_every` steps.
 
     Returns:
-        For each part what was maximized, by method, and the readings in nats, by "critic/estimator":
-        (readings, batches) each, a batch being `batch_size` pairs of the part.
+        Of each part what was maximized, by method, and the readings in nats, by
+        "critic/estimator": (readings, batches) each, a batch being `batch_size` of its pairs.
     """
     tx = optax.adam(learning_rate)
     first = draw(rng)
@@ -268,7 +268,9 @@ def fit_and_watch(
                 for name, method in methods.items()
             }
             objectives = {name: rein(objective) for name, (objective, _, _) in found.items()}
-            return objectives, values_of({name: readings for name, (_, readings, _) in found.items()})
+            return objectives, values_of(
+                {name: readings for name, (_, readings, _) in found.items()}
+            )
 
         count = len(x) // batch_size
         parts = (z[: count * batch_size].reshape(count, batch_size, -1) for z in (x, y))

@@ -1,4 +1,4 @@
-"""Arrays of users: read, checked, put in quarters that rotate, and scaled by the rows that train."""
+"""Arrays of users: read, checked, in quarters that rotate, scaled by the rows that train."""
 
 import pathlib
 from collections.abc import Callable, Mapping
@@ -96,8 +96,8 @@ def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
     both = np.concatenate([x, y], axis=1)
     if copies := len(both) - len(np.unique(both, axis=0)):
         remarks.append(
-            f"{copies:,} rows are copies of another one: if they are the same measurement, held-out "
-            "rows were seen in training; leave copies out."
+            f"{copies:,} rows are copies of another one: if they are the same measurement, "
+            "held-out rows were seen in training; leave copies out."
         )
     return tuple(remarks)
 

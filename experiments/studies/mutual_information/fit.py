@@ -8,7 +8,7 @@ its own line over 1 / n.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -111,7 +111,7 @@ def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Re
     readings = []
     for name, batches in full.items():
         critic, estimator = name.split("/")
-        reading = Reading(estimator, critic, **label(claimed[estimator]), found=student(batches.ravel()))
+        reading = Reading(estimator, critic, **claimed[estimator], found=student(batches.ravel()))
         if critic in again:
             null = np.concatenate([one[name].mean(1) for one in nulls])
             points = np.stack([one[name].mean(1) for one in fewer])  # (fractions, rotations)
@@ -119,10 +119,6 @@ def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Re
         readings.append(reading)
     say("nearest neighbours and canonical correlations")
     return [*readings, *without_critic(pairs, config, say)]
-
-
-def label(claim: Mapping[str, Any]) -> dict[str, Any]:
-    return {"label": claim["label"], "ceiling": claim["ceiling"]}
 
 
 class Sizes(NamedTuple):
@@ -175,7 +171,9 @@ def fit(
     num_train = int(2 * sizes.quarter * fraction)
     rng = np.random.default_rng((config.seed, shuffle)) if shuffle else None
     x, y = rotate(pairs.x, pairs.y, num_train, config.transform, rng)
-    estimators = [name for name in config.estimators if (name == "club") == (program == "conditional")]
+    estimators = [
+        name for name in config.estimators if (name == "club") == (program == "conditional")
+    ]
     own = FrozenConfigDict(
         {**config, "estimators": tuple(estimators), "critics": (program,), "seed": 0, "max_rows": 0}
     )
@@ -228,13 +226,13 @@ def with_line(reading: Reading, points: np.ndarray) -> Reading:
     The read rows are the same along a line, so that their luck cancels in its slope.
     """
     at = 1 / np.array(FRACTIONS)  # in units of 1 / n
-    slope, limit = np.polynomial.polynomial.polyfit(at, points, 1)[::-1]
-    middle = points[1] - (points[0] * (at[2] - at[1]) + points[2] * (at[1] - at[0])) / (at[2] - at[0])
+    limit, _ = np.polynomial.polynomial.polyfit(at, points, 1)
+    first, last = (at[2] - at[1]) / (at[2] - at[0]), (at[1] - at[0]) / (at[2] - at[0])
     return reading._replace(
         line=tuple(points.mean(1).tolist()),
         limit=student(limit),
         gain=student(limit - points[0]),
-        bend=student(middle),
+        bend=student(points[1] - first * points[0] - last * points[2]),
     )
 
 
@@ -283,9 +281,21 @@ def without_critic(pairs: Pairs, config: Config, say: Callable[[str], None]) -> 
         except UserError as error:
             say(f"{name} is left out: {error}")
             continue
-        claim = describe(whole, name)
-        claim["label"] = "no bound, no critic"
-        reading = Reading(name, NO_CRITIC, **label(claim), found=found)
+        claim = {**describe(whole, name), "label": "no bound, no critic"}
+        reading = Reading(name, NO_CRITIC, **claim, found=found)
         null = student(np.array(nulls), prediction=True)
-        readings.append(with_line(reading._replace(null=null), points))
+        reading = with_line(reading._replace(null=null), points)
+        readings.append(reading._replace(limit=widen(reading.limit, found)))
     return readings
+
+
+def widen(limit: Interval | None, by: Interval) -> Interval | None:
+    """Return a limit with the uncertainty of another interval beside its own.
+
+    >>> widen(Interval(1.0, 0.6, 1.4), Interval(9.0, 8.7, 9.3))
+    Interval(value=1.0, low=0.5, high=1.5)
+    """
+    if limit is None:
+        return None
+    reach = math.hypot(limit.high - limit.value, by.high - by.value)
+    return Interval(limit.value, limit.value - reach, limit.value + reach)
