@@ -31,9 +31,9 @@ HOW = (
     "trains, a quarter chooses the step at which training is best (early stopping), and the last "
     "is read: each row once, by networks that never saw it.",
     "Intervals are Student's, 95 %, over disjoint batches of held-out rows; of KSG and CCA over "
-    "ten disjoint parts of the rows. They are for these networks and independent rows; that rotations "
-    "share rows for training is not in them. Of the null it is the range of one more shuffle, each "
-    "trained anew.",
+    "ten disjoint parts of the rows. They are for these networks and independent rows; that "
+    "rotations share rows for training is not in them. Of the null it is the range of one more "
+    "shuffle, each trained anew.",
     "The line over 1 / n: each rotation trained with all, half and a quarter of its rows, read on "
     "the same held-out rows; its interval is Student's over the four rotations. It says what these "
     "networks would read of more rows, which of a lower bound is still one.",

@@ -4,9 +4,9 @@ r"""The study of one's own arrays on samples whose information is known: the for
         --config.max_rows=2000
 
 Each task of Czyz et al. (2023) hands out `max_rows` rows as a user would have them; what the study
-says of it is held against the truth. tasks.md and .json count, for every estimator, in how many tasks its
-value and its lower end lie below the truth, and in how many its interval holds it. The same command
-again goes on.
+says of it is held against the truth. tasks.md and .json count, for every estimator, in how many
+tasks its value and its lower end lie below the truth, and in how many its interval holds it. The
+same command again goes on.
 """
 
 import functools
