@@ -75,7 +75,7 @@ def write_study(
             Section("Estimates", figures=figures[:1], tables=[reading_table(readings, num_rows)]),
             Section("What more data would change", figures=figures[1:]),
             Section("How it was measured", HOW),
-            Section("How it was made", made, details=provenance(environment, config)),
+            Section("How it was made", made, details=provenance(environment, config.to_dict())),
         ],
         also=["md", "json"],
     )
