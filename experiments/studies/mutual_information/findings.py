@@ -83,7 +83,7 @@ def more_data(reading: Reading, begin: str) -> list[str]:
 
 def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
     """Return a sentence on the estimates that are no bounds, and one on what is too much."""
-    values = [r.found.value for r in readings if not r.label.startswith("lower")]
+    values = [r.found.value for r in readings if r.label.startswith("no ")]
     known = [value for value in values if abs(value) < DIVERGED]
     said = []
     if known:

@@ -117,8 +117,21 @@ def measure(pairs: Pairs, config: Config, say: Callable[[str], None]) -> list[Re
             points = np.stack([one[name].mean(1) for one in fewer])  # (fractions, rotations)
             reading = with_line(reading._replace(null=student(null, prediction=True)), points)
         readings.append(reading)
+    order = make_names(config)
+    readings.sort(key=lambda one: (one.null is None, order.index(one.estimator)))
     say("nearest neighbours and canonical correlations")
     return [*readings, *without_critic(pairs, config, say)]
+
+
+def make_names(config: Config) -> list[str]:
+    """Return what is read of the config's estimators, in their order.
+
+    >>> from configs import arrays
+    >>> make_names(arrays.get_config())[-5:]
+    ['js', 'smile', 'donsker_varadhan', 'mine', 'club']
+    """
+    read = {"js": ["js", "smile"]}
+    return [name for one in config.estimators for name in read.get(one, [one])]
 
 
 class Sizes(NamedTuple):

@@ -13,6 +13,7 @@ from cpc.report.draw import (
     INK,
     ORANGE,
     RED,
+    add_legend,
     add_shared_legend,
     label,
     make_figure,
@@ -183,8 +184,8 @@ def line_figure(readings: Sequence[Reading], num_rows: int) -> Any:
         axes.set_xticks([0, *at], ["0", "1/n", "2/n", "4/n"])
         values = [value for one in here for value in one.line]
         if values:  # an interval or a line that runs away is cut off
-            top = max(values) + 0.6 * (max(values) - min(0.0, *values)) + 0.1
+            top = max(values) + 0.5 * (max(values) - min(0.0, *values)) + 0.1
             axes.set_ylim(max(min(values) - 0.1, -1.0), top)
-        label(axes, "1 / rows", "nats", "lower bounds" if is_bound else "no lower bounds")
-    add_shared_legend(figure, panels)
+        label(axes, "1 / rows", "nats", "lower bounds" if is_bound else "estimates")
+        add_legend(axes, ncols=2, loc="upper right")
     return figure
