@@ -149,7 +149,7 @@ def plan(num_rows: int, config: Config) -> Sizes:
 
     >>> from configs import arrays
     >>> plan(10_000, arrays.get_config()), plan(400, arrays.get_config())
-    (Sizes(quarter=2500, train=128, read=256), Sizes(quarter=100, train=25, read=25))
+    (Sizes(quarter=2500, train=64, read=256), Sizes(quarter=100, train=25, read=25))
     """
     quarter = num_rows // ROTATIONS
     read = min(config.read_size, quarter // 4)
@@ -305,8 +305,8 @@ def without_critic(pairs: Pairs, config: Config, say: Callable[[str], None]) -> 
 def widen(limit: Interval | None, by: Interval) -> Interval | None:
     """Return a limit with the uncertainty of another interval beside its own.
 
-    >>> widen(Interval(1.0, 0.6, 1.4), Interval(9.0, 8.7, 9.3))
-    Interval(value=1.0, low=0.5, high=1.5)
+    >>> widen(Interval(1.0, 0.25, 1.75), Interval(9.0, 8.0, 10.0))
+    Interval(value=1.0, low=-0.25, high=2.25)
     """
     if limit is None:
         return None
