@@ -7,6 +7,13 @@ MOST_STEPS = 10**9
 #: Of what a matrix has rows or columns of, of layers that are compiled one by one, and of offsets.
 WIDEST, MOST_LAYERS, MOST_OFFSETS = 2**16, 256, 4096
 
+#: Of every training run.
+LOGGER = Key(
+    "",
+    "service that gets the records too, if its package is installed; empty: none",
+    words=("", "wandb", "trackio"),
+)
+
 RUN = {
     "seed": Key(0, "of all randomness", low=0, below=2**32),
     "num_steps": Key(1000, "updates of the parameters", low=1, high=MOST_STEPS),
@@ -14,6 +21,7 @@ RUN = {
     "log_every": Key(50, "steps between records of the training", low=1),
     "eval_every": Key(250, "steps between evaluations on held-out data; 0: none", low=0),
     "save_every": Key(250, "steps between checkpoints; 0: the last alone", low=0),
+    "logger": LOGGER,
 }
 
 LOSS = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from configs.defaults import MOST_OFFSETS, WIDEST
+from configs.defaults import LOGGER, MOST_OFFSETS, WIDEST
 from configs.keys import Key, make_config
 
 KEYS = {
@@ -11,6 +11,7 @@ KEYS = {
     "num_env_steps": Key(640_000, "steps of all environments together", low=1, high=2**40),
     "log_rollouts": Key(20, "rollouts from one record to the next", low=1),
     "save_rollouts": Key(500, "rollouts from one checkpoint to the next; 0: at the end", low=0),
+    "logger": LOGGER,
     "environment": {
         "name": Key(
             "hidden_ball:seen_again",

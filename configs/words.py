@@ -1,6 +1,6 @@
 """Every key of the configs of kind words: one model of words, one objective, one noise."""
 
-from configs.defaults import WIDEST
+from configs.defaults import LOGGER, WIDEST
 from configs.keys import Key
 
 MODELS = ("skip_gram", "cbow", "vlbl", "lbl", "nplm")
@@ -17,6 +17,7 @@ KEYS = {
     "steps_per_launch": Key(64, "steps of a program, and of what else is counted", low=1),
     "log_launches": Key(4, "launches from one record to the next", low=1),
     "save_launches": Key(50, "launches from one checkpoint to the next; 0: at the end", low=0),
+    "logger": LOGGER,
     "data": {
         "source": Key("words", "of the text: dictionaries, novels, both, a folder's, made up",
                       words=("words", "books", "words+books", "folder", "synthetic")),

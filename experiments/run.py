@@ -62,6 +62,7 @@ def run(
             f"{modality.name}: give python -m experiments.{config.get('kind')}, or another --config"
         )
     check_config(config, modality.keys)
+    training.check_logger(config)
     mesh = cluster.start(device)
     check_batch_size(config.data.batch_size, mesh)
     check_run(modality, config, workdir)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib.util
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from cpc.train import (
     Checkpoints,
     JsonlWriter,
     ProgressWriter,
+    ServiceWriter,
     TensorBoardWriter,
     TrainState,
     Writer,
@@ -111,7 +113,7 @@ def train(
     console = ProgressWriter(
         config.num_steps, ("loss", "nats", "top1", "chance", "strict_nats"), problem.per_step
     )
-    with open_training(workdir, state, console) as (state, checkpoint, writers, stop):
+    with open_training(workdir, state, console, config) as (state, checkpoint, writers, stop):
         seconds = seconds_recorded(workdir) if is_first() else 0.0
         state, reason = fit(
             state,
@@ -134,7 +136,7 @@ def train(
 
 @contextlib.contextmanager
 def open_training(
-    folder: pathlib.Path, state: TrainState, console: ProgressWriter
+    folder: pathlib.Path, state: TrainState, console: ProgressWriter, config: Config
 ) -> Iterator[tuple[TrainState, Checkpoints, Sequence[Writer], Callable[[], str]]]:
     """The newest state of a run directory, its checkpoints, its writers, and `stop`."""
     with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
@@ -147,9 +149,25 @@ def open_training(
         if is_first():
             tensorboard = TensorBoardWriter(folder / "tensorboard", start)
             writers = [JsonlWriter(folder / "metrics.jsonl", start), tensorboard, console]
+            if config.get("logger"):
+                service = importlib.import_module(config.logger)
+                writers.append(ServiceWriter(service, folder.name, plain(config), say=console.say))
         yield state, checkpoint, writers, stop
         for writer in writers:
             writer.close()
+
+
+def check_logger(config: Config) -> None:
+    """Check that the service's package is there.
+
+    Raises:
+        UserError: it is not; names the pip line.
+    """
+    if importlib.util.find_spec(config.logger or "cpc") is None:
+        raise UserError(
+            f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
+            "leave logger empty"
+        )
 
 
 def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any] | None:

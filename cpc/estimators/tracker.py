@@ -76,7 +76,7 @@ class Tracker:
             acc_top1=s.top1 / anchors,
             acc_pairwise=s.pairwise / anchors,
             state=tuple(
-                _state(*row) if self.has_log_n else ""
+                saturation(*row) if self.has_log_n else ""
                 for row in zip(value, log_n, low, strict=True)
             ),
         )
@@ -102,7 +102,12 @@ class Tracker:
         return None
 
 
-def _state(value, log_n, low):
+def saturation(value: float, log_n: float, low: float) -> str:
+    """Return the state of a value under its ceiling, as `Tracker` says it.
+
+    >>> saturation(1.0, 4.0, 0.9), saturation(3.0, 4.0, 2.9), saturation(0.1, 4.0, -0.1)
+    ('fine', 'warn', 'chance')
+    """
     if not np.isfinite(value) or value < 0.01 * log_n or low <= 0:
         return "chance"
     if value <= 0.6 * log_n:

@@ -29,7 +29,13 @@ from cpc.train.mesh import (
     replicate,
     replicated,
 )
-from cpc.train.metrics import JsonlWriter, ProgressWriter, TensorBoardWriter, Writer
+from cpc.train.metrics import (
+    JsonlWriter,
+    ProgressWriter,
+    ServiceWriter,
+    TensorBoardWriter,
+    Writer,
+)
 from cpc.train.optimizer import make_optimizer, scale_by_layer
 from cpc.train.rows import init_row_state, make_row_launch, make_row_step
 from cpc.train.signals import stop_on_signals
@@ -42,6 +48,7 @@ __all__ = [
     "FitResult",
     "JsonlWriter",
     "ProgressWriter",
+    "ServiceWriter",
     "TensorBoardWriter",
     "TrainState",
     "Writer",

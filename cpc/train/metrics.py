@@ -1,4 +1,4 @@
-"""Where records go: a jsonl file, TensorBoard, a progress line.
+"""Where records go: a jsonl file, TensorBoard, a progress line, a service.
 
 A record is {"step": int, "split": "train" | "test" | ..., name: number or list of numbers, ...}. A
 writer has `write(record)` and `close()`. Lists are per offset: entry i belongs to offsets[i].
@@ -96,23 +96,74 @@ class TensorBoardWriter:
 
     def write(self, record: Record) -> None:
         """Add the numbers of one record; what is no number is left to the jsonl file."""
-        values = plain(dict(record))
-        step = values.pop("step")
-        names = [values.pop(name, "") for name in ("split", "series")]
-        split = "/".join(name for name in names if name) or "train"
+        step, scalars = scalars_of(record)
         with _disk_errors(self._directory, self._file):
-            for name, value in values.items():
-                entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
-                for k, entry in entries:
-                    if isinstance(entry, int | float):
-                        tag = f"{split}/{name}/{k}".rstrip("/")
-                        self._add(step=step, summary=summary.scalar(tag, entry))
+            for tag, value in scalars.items():
+                self._add(step=step, summary=summary.scalar(tag, value))
             self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
         with _disk_errors(self._directory, self._file):
             self._writer.close()
+
+
+def scalars_of(record: Record) -> tuple[int, dict[str, float]]:
+    """Return the step of a record, and its numbers by the names that `TensorBoardWriter` gives.
+
+    >>> scalars_of({"step": 5, "split": "test", "series": "strict", "bound": [1.0, 0.5]})
+    (5, {'test/strict/bound/1': 1.0, 'test/strict/bound/2': 0.5})
+    """
+    values, scalars = plain(dict(record)), {}
+    step = values.pop("step")
+    names = [values.pop(name, "") for name in ("split", "series")]
+    split = "/".join(name for name in names if name) or "train"
+    for name, value in values.items():
+        entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
+        for k, entry in entries:
+            if isinstance(entry, int | float):
+                scalars[f"{split}/{name}/{k}".rstrip("/")] = entry
+    return step, scalars
+
+
+class ServiceWriter:
+    """The same scalars to a module that has `init`, `log` and `finish`, as wandb and trackio do.
+
+    What fails there is said once, and no more is sent: no run ends by it.
+    """
+
+    def __init__(
+        self,
+        service: Any,
+        name: str,
+        config: Mapping[str, Any],
+        project: str = "cpc",
+        say: Callable[[str], None] = print,
+    ):
+        """Begin a run of the service; one of the same name goes on, where the service can."""
+        self._service, self._say, self._works = service, say, True
+        self._try("init", project=project, name=name, config=plain(config), resume="allow")
+
+    def write(self, record: Record) -> None:
+        """Send the numbers of one record."""
+        step, scalars = scalars_of(record)
+        if scalars:
+            self._try("log", scalars, step=step)
+
+    def close(self) -> None:
+        """End the service's run."""
+        self._try("finish")
+
+    def _try(self, function: str, /, *values: Any, **options: Any) -> None:
+        if not self._works:
+            return
+        try:
+            getattr(self._service, function)(*values, **options)
+        except Exception as error:  # of any library, network or account
+            self._works = False
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            said = f"{self._service.__name__} gets no more records: {function} failed ({reason})"
+            self._say(f"{said}; the run goes on, and its files have all of them")
 
 
 class ProgressWriter:

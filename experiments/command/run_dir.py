@@ -106,7 +106,7 @@ def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> N
     differing = [
         difference
         for key, difference in differences(plain(recorded), plain(wanted))
-        if not key.startswith(("probe.", "data.num_threads", "steps_per_launch"))
+        if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
     ]
     if differing:
         raise UserError(

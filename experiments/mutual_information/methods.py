@@ -216,12 +216,7 @@ def fit_and_read(
     methods: Mapping[str, Method],
     draw: Callable[[Any], tuple[Any, Any]],
     held_out: Sequence[tuple[Any, Any]],
-    *,
-    batch_size: int,
-    learning_rate: float,
-    num_steps: int,
-    read_every: int,
-    rng: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """Train all methods on draw(rng) -> (x, y); read them on held-out pairs as they go.
 
@@ -230,6 +225,28 @@ def fit_and_read(
 
     Returns:
         Readings by name, nats: means over batches of `batch_size` held-out pairs.
+    """
+    (_, chooses), (_, reads) = fit_and_watch(methods, draw, held_out, **options)
+    best = {name: jnp.argmax(values.mean(1)) for name, values in chooses.items()}
+    return {name: reads[name].mean(1)[best[name]] for name in reads}
+
+
+def fit_and_watch(
+    methods: Mapping[str, Method],
+    draw: Callable[[Any], tuple[Any, Any]],
+    held_out: Sequence[tuple[Any, Any]],
+    *,
+    batch_size: int,
+    learning_rate: float,
+    num_steps: int,
+    read_every: int,
+    rng: Any,
+) -> tuple[tuple[dict[str, Any], dict[str, Any]], ...]:
+    """Train all methods on draw(rng) -> (x, y); read each held-out part every `read_every` steps.
+
+    Returns:
+        Of each part what was maximized, by method, and the readings in nats, by
+        "critic/estimator": (readings, batches) each, a batch being `batch_size` of its pairs.
     """
     tx = optax.adam(learning_rate)
     first = draw(rng)
@@ -246,17 +263,23 @@ def fit_and_read(
 
     def read(params, averages, x, y):
         def one(batch):
-            data = dict.fromkeys(methods, batch)
-            return values_of(total_loss(methods, params, averages, data)[1][0])
+            found = {
+                name: method.apply(params[name], averages[name], *batch)
+                for name, method in methods.items()
+            }
+            objectives = {name: rein(objective) for name, (objective, _, _) in found.items()}
+            return objectives, values_of(
+                {name: readings for name, (_, readings, _) in found.items()}
+            )
 
         count = len(x) // batch_size
         parts = (z[: count * batch_size].reshape(count, batch_size, -1) for z in (x, y))
-        return jax.tree.map(jnp.mean, jax.lax.map(one, tuple(parts)))
+        return jax.lax.map(one, tuple(parts))
 
     def stretch(carry, rng):
         carry, _ = jax.lax.scan(step, carry, jax.random.split(rng, read_every))
         return carry, tuple(read(*carry[:2], x, y) for x, y in held_out)
 
     rngs = jax.random.split(jax.random.fold_in(rng, 1), num_steps // read_every)
-    _, (chooses, reads) = jax.lax.scan(stretch, (params, averages, tx.init(params)), rngs)
-    return {name: reads[name][jnp.argmax(chooses[name])] for name in reads}
+    _, watched = jax.lax.scan(stretch, (params, averages, tx.init(params)), rngs)
+    return watched

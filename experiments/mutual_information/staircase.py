@@ -52,7 +52,7 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     step = jit_step(make_train_step(loss_fn, tx), state)
     console = ProgressWriter(num_steps, ("truth", "info_nce"))
-    with open_training(folder, state, console) as (state, checkpoint, writers, stop):
+    with open_training(folder, state, console, config) as (state, checkpoint, writers, stop):
         _, reason = fit(
             state,
             step,

@@ -27,7 +27,7 @@ from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
 from experiments.command.run_dir import open_run
 from experiments.rl import evaluate, step
-from experiments.training import open_training, seconds_recorded
+from experiments.training import check_logger, open_training, seconds_recorded
 
 #: watch(params, seed) of `evaluate.watcher`.
 Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
@@ -44,6 +44,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     if config is None:
         raise UserError("no --config is given: name one, such as configs/rl_hidden_ball.py")
     check_config(config, KEYS)
+    check_logger(config)
     task = step.make_task(config)
     # One device: these networks are too small to be shared out.
     mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
@@ -73,7 +74,7 @@ def train(
         return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
 
     seconds = seconds_recorded(folder) if is_first() else 0.0
-    with open_training(folder, state, console) as (state, checkpoint, writers, stop):
+    with open_training(folder, state, console, config) as (state, checkpoint, writers, stop):
         state, reason = fit(
             state,
             jit_step(task.launch, state),

@@ -32,7 +32,7 @@ from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
 from experiments.command.run_dir import open_run, write_skipped
-from experiments.training import open_training, seconds_recorded
+from experiments.training import check_logger, open_training, seconds_recorded
 from experiments.words import step as steps
 from experiments.words.noise import Noise, make_noise
 from experiments.words.text import Text, load_text
@@ -133,7 +133,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
         num_launches * per_launch, ("loss", "pairs"), (words_per_step / 1000, "k words")
     )
     seconds = seconds_recorded(folder) if is_first() else 0.0
-    with open_training(folder, run.state, console) as (state, checkpoint, writers, stop):
+    with open_training(folder, run.state, console, config) as (state, checkpoint, writers, stop):
         state, reason = fit(
             state,
             run.launch,
@@ -178,6 +178,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     if config is None:
         raise UserError("no --config is given: name one, such as configs/text_words.py")
     check(config)
+    check_logger(config)
     # One device: a step is too small for its rows to be worth sending about.
     mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
     with open_run(workdir, config, KEYS, mesh) as folder:

@@ -47,6 +47,7 @@ from experiments.sweep.jobs import check_cell
 from experiments.text import data as text_data
 from experiments.text import modality as text_modality
 from experiments.text import probes as text_probes
+from tests import services
 from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
 
 CHANGES = object()
@@ -123,7 +124,7 @@ def of_fit(name):
     """An option with which the loop is called."""
 
     @contextlib.contextmanager
-    def opened(folder, state, console):
+    def opened(folder, state, console, config):
         yield state, None, (), None
 
     def effect(config):
@@ -203,6 +204,11 @@ SHARED = {
     "log_every": Case(7, of_fit("log_every"), 7),
     "eval_every": Case(20, of_fit("eval_every"), 20),
     "save_every": Case(20, of_fit("save_every"), 20),
+    "logger": Case(
+        "trackio",
+        services.services_of,
+        [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)],
+    ),
     "data.num_threads": Case(5, of_fit("num_threads"), 5),
     "optim.name": Case("muon", of_step("make_optimizer", "name"), "muon"),
     "optim.learning_rate": Case(0.5, of_step("make_optimizer", "learning_rate"), 0.5),

@@ -14,6 +14,7 @@ from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.rl import run, step
+from tests import services
 from tests.experiments.test_keys import Case, calls, check
 
 TINY = {
@@ -77,7 +78,7 @@ def fitted(option):
             patch.setattr(run, "fit", fit)
             patch.setattr(
                 run, "open_training",
-                lambda folder, state, console: contextlib.nullcontext((state, None, [], None)),
+                lambda folder, state, *others: contextlib.nullcontext((state, None, [], None)),
             )  # fmt: skip
             patch.setattr(run, "seconds_recorded", lambda folder: 0.0)
             patch.setattr(run.evaluate, "describe", lambda config, watched: ["a record"])
@@ -135,6 +136,11 @@ CASES = {
     "model.channels": Case((3,), shapes, beside=CONV),
     "model.strides": Case((2,), shapes, beside=CONV),
     "model.width": Case(7, shapes, beside=CONV),
+    "logger": Case(
+        "trackio",
+        services.services_of,
+        [("init", (), None), ("log", ({"test/bound/1": 1.5},), 2), ("finish", (), None)],
+    ),
     "model.memory": Case("lstm", shapes),
     "model.memory_width": Case(7, shapes),
     "model.critic_widths": Case((3,), shapes),

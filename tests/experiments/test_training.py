@@ -7,12 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import series
 from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
 from cpc.train import make_mesh, open_checkpoints, put_batch, replicate
 from cpc.types import UserError
 from experiments import objective, training
+from experiments.command.config import with_settings
+from experiments.run import run
 from experiments.sequences import check_negatives
+from experiments.series.modality import SERIES
+from tests import services
 
 
 @pytest.fixture(scope="module")
@@ -401,3 +406,33 @@ def test_a_launch_of_the_experiment_is_its_steps(made):
     assert int(state.step) == 2
     np.testing.assert_allclose(state.metrics["loss"], one.metrics["loss"], rtol=1e-5)
     np.testing.assert_array_equal(state.metrics["offsets"].n, one.metrics["offsets"].n)
+
+
+def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
+    """Before anything is made, and only if it is asked for."""
+    config = series.get_config()
+    monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
+    config.logger = "trackio"
+    with pytest.raises(UserError, match="trackio, which is not installed: pip install trackio"):
+        run(SERIES, config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_goes_on_with_another_service(tmp_path):
+    """It gets the records of the steps that are left, under the name of the directory."""
+    config = series.get_config()
+    settings = {
+        "data.num_files": 60, "data.window_steps": 16, "data.batch_size": 8, "num_steps": 4,
+        "log_every": 2, "eval_every": 0, "save_every": 2, "probe.tasks": (), "model.width": 4,
+        "model.context_width": 4, "model.num_offsets": 2, "optim.warmup_steps": 1,
+    }  # fmt: skip
+    config = with_settings(config, settings)
+    with services.installed(services.fake_service("wandb", fails=["log"])) as module:
+        run(SERIES, with_settings(config, {"logger": "wandb"}), str(tmp_path / "run"))
+    assert [name for name, _, _ in module.calls] == ["init", "log"]
+    assert module.calls[0][2]["name"] == "run"
+    assert module.calls[0][2]["config"]["model"]["width"] == 4
+    assert (tmp_path / "run" / "report.html").exists()
+    with services.installed(services.fake_service()) as module:
+        run(SERIES, with_settings(config, {"logger": "trackio"}), str(tmp_path / "run"))
+    assert [name for name, _, _ in module.calls] == ["init", "finish"]

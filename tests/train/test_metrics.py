@@ -12,6 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from cpc import train
 from cpc.results.scores import read_records
 from cpc.types import UserError
+from tests.services import fake_service
 
 
 class Terminal(io.StringIO):
@@ -112,6 +113,37 @@ def test_tensorboard_drops_what_came_after_the_step_of_a_resume(tmp_path):
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [
         *[(1, 1.0), (2, 1.0), (3, 9.0), (4, 9.0)]
     ]
+
+
+def test_a_service_gets_what_tensorboard_gets():
+    service = fake_service("wandb")
+    config = {"model": {"widths": (4, 5)}}
+    writer = train.ServiceWriter(service, "voices", config)
+    writer.write({"step": 3, "split": "train", "loss": jnp.float32(0.5), "bound": [1.5, 2.5]})
+    writer.write({"step": 3, "split": "test", "note": "text", "bad": float("nan")})  # no number
+    writer.close()
+    init = {"project": "cpc", "name": "voices", "config": {"model": {"widths": [4, 5]}}}
+    assert service.calls == [
+        ("init", (), {**init, "resume": "allow"}),
+        ("log", ({"train/loss": 0.5, "train/bound/1": 1.5, "train/bound/2": 2.5},), {"step": 3}),
+        ("finish", (), {}),
+    ]
+
+
+@pytest.mark.parametrize("fails", ["init", "log", "finish"])
+def test_a_service_that_fails_says_it_once_and_ends_nothing(fails):
+    said, service = [], fake_service("wandb", fails=[fails])
+    writer = train.ServiceWriter(service, "voices", {}, say=said.append)
+    for step in (1, 2):
+        writer.write({"step": step, "loss": 0.5})
+    writer.close()
+    assert said == [
+        f"wandb gets no more records: {fails} failed (no {fails}); the run goes on, and its files "
+        "have all of them"
+    ]
+    told = [name for name, _, _ in service.calls]
+    want = {"init": ["init"], "log": ["init", "log"], "finish": ["init", "log", "log", "finish"]}
+    assert told == want[fails]
 
 
 def record(step, loss=4.0, rate=2.0):

@@ -1,0 +1,353 @@
+"""The study of one's own arrays: what it refuses, how rows are shared, and what it may claim."""
+
+import contextlib
+import io
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+
+import configs.arrays
+from cpc.estimators import beyond_normal
+from cpc.results import read_scores
+from cpc.types import UserError
+from experiments.command.config import with_settings
+from experiments.studies.mutual_information import __main__ as study
+from experiments.studies.mutual_information import arrays, findings, fit, page, tasks
+from experiments.studies.mutual_information.arrays import Pairs
+from experiments.studies.mutual_information.fit import Interval, Reading
+
+TASKS = {task.name: task for task in beyond_normal()}
+ROWS = 800
+
+
+def small(**settings):
+    return with_settings(configs.arrays.get_config(), {**study.QUICK, **settings})
+
+
+def write(folder, **values):
+    for name, value in values.items():
+        np.save(folder / f"{name}.npy", value)
+    return [str(folder / f"{name}.npy") for name in values]
+
+
+def read(folder, x, y):
+    return arrays.read_pairs(*write(folder, x=x, y=y), max_rows=10**6, seed=0)
+
+
+def good(n=400, d=2):
+    return np.random.default_rng(d).normal(size=(n, d))
+
+
+def with_value(value, *rows):
+    z = good()
+    z[list(rows), 1] = value
+    return z
+
+
+@pytest.mark.parametrize(("x", "y", "said"), [
+    (good(), good(399), "x.npy has 400 rows and .*y.npy has 399"),
+    (with_value(np.nan, 3, 5), good(), "2 NaN and 0 infinite numbers in 2 of 400 rows"),
+    (good(), with_value(-np.inf, 7), "y.npy has 0 NaN and 1 infinite numbers in 1 of 400 rows"),
+    (np.ones((400, 3)), good(), "3 columns of 3 that are constant, the first is 0"),
+    (good(), with_value(2.5, *range(400)), r"1 columns of 2 that are constant, the first is 1"),
+    (good(150), good(150), "there are 150 rows: 200 are needed"),
+    (good().astype(object), good(), "Python objects, which are never read"),
+    (good() > 0, good(), "holds bool, not numbers"),
+    (good().reshape(100, 4, 2), good(), r"shape \(100, 4, 2\)"),
+    (np.zeros((0, 2)), good(), "there is nothing in it"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_a_sentence(tmp_path, x, y, said):
+    with pytest.raises(UserError, match=said) as caught:
+        read(tmp_path, x, y)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_file_is_a_sentence(tmp_path):
+    (tmp_path / "words.npy").write_text("these are words")
+    for name, said in (("words.npy", "cannot read .*words.npy"), ("none.npy", "No such file")):
+        with pytest.raises(UserError, match=said):
+            arrays.read_array(tmp_path / name)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.float16, np.float32, ">f8"])
+def test_numbers_of_any_type_and_a_single_column(tmp_path, dtype):
+    x = np.random.default_rng(0).integers(0, 100, 300).astype(dtype)
+    pairs = read(tmp_path, x, good(300))
+    assert pairs.x.shape == (300, 1)
+    assert sorted(pairs.x[:, 0]) == sorted(x.astype(float))
+    assert pairs.x.dtype == pairs.y.dtype == np.float64
+
+
+def test_pairs_stay_pairs(tmp_path):
+    x = good(300, 1)
+    pairs = read(tmp_path, x, 2 * x)
+    np.testing.assert_array_equal(pairs.y, 2 * pairs.x)
+    assert not np.array_equal(pairs.x, x), "rows are in random order"
+    assert pairs.remarks == ()
+    few = arrays.read_pairs(*write(tmp_path, x=x, y=2 * x), max_rows=250, seed=0)
+    assert len(few.x) == 250
+    assert few.remarks == ("A random 250 of 300 rows are used (max_rows).",)
+
+
+def test_rows_that_are_no_independent_draws_are_remarked(tmp_path):
+    walk = np.cumsum(good(300, 1), axis=0)
+    assert "Neighbouring rows of x are alike" in read(tmp_path, walk, good(300)).remarks[0]
+    x, y = good(300, 1), good(300, 2)
+    x[10:30], y[10:30] = x[0], y[0]
+    assert read(tmp_path, x, y).remarks[-1].startswith("20 rows are copies")
+
+
+def test_each_row_is_read_once_and_by_networks_that_never_saw_it():
+    x = np.arange(400.0)[:, None]
+    turned, also = arrays.rotate(x, 10 * x, 200, "standardize")
+    rank = np.argsort(np.argsort(turned[..., 0]))  # scaling keeps the order of rows
+    np.testing.assert_array_equal(rank, np.argsort(np.argsort(also[..., 0])))
+    assert sorted(rank[:, 300:].ravel()) == list(range(400))
+    for rows in rank:
+        assert len(set(rows)) == 400
+
+
+def test_the_rows_that_train_scale_alone():
+    x, y = good(400, 1), good(400, 2)
+    changed = x.copy()
+    changed[300:] *= 50  # of the first rotation what is read, and of no row that trains
+    for transform in arrays.TRANSFORMS:
+        a, b = (arrays.rotate(z, y, 100, transform)[0][0] for z in (x, changed))
+        np.testing.assert_array_equal(a[:300], b[:300])
+        assert not np.array_equal(a[300:], b[300:])
+    standard = arrays.rotate(x, y, 100, "standardize")[0][0, :100]
+    assert standard.mean() == pytest.approx(0, abs=1e-6)
+    assert standard.std() == pytest.approx(1, abs=1e-6)
+
+
+def test_a_shuffle_breaks_pairs_and_keeps_sides():
+    x = good(400, 1)
+    turned, shuffled = (
+        side[..., 0] for side in arrays.rotate(x, x, 400, "standardize", np.random.default_rng(0))
+    )
+    for a, b in zip(turned, shuffled, strict=True):
+        assert abs(np.corrcoef(a, b)[0, 1]) < 0.2
+        np.testing.assert_allclose(np.sort(a), np.sort(b), atol=1e-5)
+    # Each rotation has a shuffle of its own.
+    assert len({tuple(np.roll(one, -100 * r)) for r, one in enumerate(shuffled)}) == 4
+
+
+def test_normal_scores_do_not_see_a_rising_map():
+    known, z = good(500, 2), good(100, 2)
+    found = arrays.normal_scores(known, z)
+    np.testing.assert_array_equal(found, arrays.normal_scores(np.exp(known), np.exp(z)))
+    assert abs(found).max() < 3.2
+    own = arrays.normal_scores(known, known)
+    assert abs(own.mean()) < 1e-3
+    assert own.std() == pytest.approx(1, abs=0.02)
+
+
+def test_intervals_are_those_of_student():
+    values = good(9, 1)[:, 0]
+    want = scipy.stats.t.interval(0.95, 8, values.mean(), values.std(ddof=1) / 3)
+    np.testing.assert_allclose(fit.student(values)[1:], want)
+    one_more = fit.student(values, prediction=True)
+    wide = (one_more.high - one_more.low) / (want[1] - want[0])
+    assert wide == pytest.approx(np.sqrt(1 + 9)), "sqrt(1 + 1 / n) over sqrt(1 / n)"
+
+
+def reading(**fields):
+    given = {"estimator": "info_nce", "critic": "joint", "label": "lower bound", "ceiling": 4.0}
+    return Reading(**{**given, "found": Interval(1.0, 0.9, 1.1), **fields})
+
+
+def test_the_line_over_one_by_n():
+    rotations = np.array([0.0, 0.1, -0.1, 0.0])
+    straight = 2.0 + rotations - 0.3 * np.array([[1.0], [2.0], [4.0]])
+    found = fit.with_line(reading(), straight)
+    assert found.line == pytest.approx((1.7, 1.4, 0.8))
+    assert found.limit.value == pytest.approx(2.0)
+    assert found.gain == pytest.approx((0.3, 0.3, 0.3))
+    assert found.bend == pytest.approx((0, 0, 0), abs=1e-9)
+    bent = fit.with_line(reading(), straight + np.array([[0.0], [0.5], [0.0]]))
+    assert bent.bend == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_the_step_is_chosen_on_other_rows_than_are_read(monkeypatch):
+    """SMILE, which is no bound, by the objective that its networks were trained on."""
+    steps, batches = jnp.arange(3.0), jnp.ones((3, 4))
+
+    def watched(methods, draw, held_out, **options):
+        (x, _), (read_x, _) = held_out
+        assert x.shape == read_x.shape == (100, 1)
+        best = {"info_nce": 0, "js": 1, "smile": 2, "js objective": 1}
+        chooses = {name: -abs(steps - best[name])[:, None] * batches for name in best}
+        reads = {
+            f"separable/{name}": steps[:, None] * batches for name in ("info_nce", "js", "smile")
+        }
+        objectives = {"separable/js": chooses["js objective"], "separable/info_nce": batches}
+        return (
+            (objectives, {name: chooses[name.split("/")[1]] for name in reads}),
+            ({}, {name: jnp.asarray(value) for name, value in reads.items()}),
+        )
+
+    monkeypatch.setattr(fit, "fit_and_watch", watched)
+    config = small(seed=77)
+    pairs = Pairs(good(400, 1), good(400, 1), ())
+    found = fit.fit(pairs, config, "separable", fit.plan(400, config))
+    means = {name.split("/")[1]: batches.mean() for name, (_, batches) in found.items()}
+    assert means == {"info_nce": 0.0, "js": 1.0, "smile": 1.0}
+
+
+def test_fewer_rows_train_and_choose_and_all_are_read(monkeypatch):
+    """A batch has no row twice, pairs that belong together, and rows of the first alone."""
+    drawn = []
+
+    def watched(methods, draw, held_out, **options):
+        x, y = draw(options["rng"])
+        jax.debug.callback(lambda x, y: drawn.append((x, y)), x, y)
+        # By the first of four batches the second reading is best, by all four the first is.
+        chooses = {"separable/info_nce": jnp.array([[0.0, 9.0, 9.0, 9.0], [1.0] * 4])}
+        return ({}, chooses), ({}, {"separable/info_nce": jnp.array([[0.0] * 4, [1.0] * 4])})
+
+    monkeypatch.setattr(fit, "fit_and_watch", watched)
+    config = small(seed=79, estimators=("info_nce",), transform="standardize")
+    x = np.random.default_rng(0).permutation(404).astype(float)[:, None]
+    pairs = Pairs(x, 3 * x + 1, ())
+    for fraction, read in ((0.25, 1.0), (1.0, 0.0)):
+        drawn.clear()
+        found = fit.fit(pairs, config, "separable", fit.plan(404, config), fraction=fraction)
+        jax.effects_barrier()
+        assert found["separable/info_nce"][1].tolist() == [[read] * 4] * 4
+        num_train = int(202 * fraction)
+        turned, _ = arrays.rotate(x, x, num_train, "standardize")
+        known = [set(rows.ravel().tolist()) for rows in turned[:, :num_train]]
+        assert len(drawn) == 4
+        for x_batch, y_batch in drawn:
+            np.testing.assert_allclose(x_batch, y_batch, atol=1e-5)
+            rows = set(np.asarray(x_batch).ravel().tolist())
+            assert len(rows) == 25
+            assert any(rows <= one for one in known)
+
+
+@pytest.fixture(scope="module")
+def records():
+    """Tasks of one dimension share their program."""
+    names = ("1v1-normal-0.75", "normal_cdf-1v1-normal-0.75", "half_cube-1v1-normal-0.75")
+    config = small(max_rows=ROWS, num_steps=120, read_every=60)
+    return [tasks.measure_task(config, TASKS[name]) for name in names]
+
+
+def test_claims_are_below_the_truth_and_estimates_near_it(records):
+    for record in records:
+        assert 0.2 < record["low"] <= record["truth"], record["task"]
+        assert record["state"] == "fine"
+        found = {one["estimator"]: one for one in record["readings"]}
+        assert found["ksg"]["found"][0] == pytest.approx(record["truth"], abs=0.1)
+        assert found["ksg"]["found"][1] <= record["truth"] <= found["ksg"]["found"][2]
+        assert found["info_nce"]["ceiling"] == pytest.approx(np.log(ROWS // 16))
+        for one in found.values():
+            assert one["null"][1] <= 0.02, one
+            assert one["null"][2] >= -0.02, one
+            assert one["null"][2] < one["found"][1], one
+    # Ranks do not see a rising map: all but the random numbers is the same.
+    a, b = (r["readings"][-2]["found"][0] for r in (records[0], records[2]))
+    assert a == pytest.approx(b, abs=1e-6)
+
+
+def test_the_count_over_tasks(records, tmp_path):
+    row = {one["estimator"]: one for one in tasks.count(records)}
+    assert row["info_nce"]["lower end not above"] == row["info_nce"]["tasks"] == 3
+    assert row["info_nce"]["mean error"] <= 0
+    assert row["ksg"]["interval covers"] == 3
+    text = tasks.write_study(tmp_path, records).with_suffix(".md").read_text()
+    assert "Of 3 tasks the claim is above the truth in 0: none." in text
+    record = {**records[0], "truth": 0.01}
+    text = tasks.write_study(tmp_path, [record]).with_suffix(".md").read_text()
+    assert "above the truth in 1: 1v1-normal-0.75." in text
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path):
+    config = small(max_rows=ROWS, num_steps=120, read_every=60)
+    readings = fit.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, lambda said: None)
+    assert findings.state_of(findings.headline(readings)) == "chance"
+    said = findings.claim(readings, ROWS)
+    assert said[0].startswith("No information was found: InfoNCE reads ")
+    assert said[0].endswith("That proves no independence.")
+
+
+@pytest.mark.parametrize(("found", "fields", "said"), [
+    (Interval(1.0, 0.9, 1.1), {}, "at least 0.90 nats; not saturated; more data would add 0.20"),
+    (Interval(3.0, 2.9, 3.1), {}, "near the ceiling of 4.00, which hides part"),
+    (Interval(3.9, 3.8, 4.0), {}, "saturated at the ceiling of 4.00: it may be far more"),
+    (Interval(0.3, 0.05, 0.5), {}, "No information was found"),
+    (Interval(1.0, 0.9, 1.1), {"gain": Interval(0.1, -0.1, 0.3)}, "add nothing that can be told"),
+    (Interval(1.0, 0.9, 1.1), {"gain": Interval(-0.2, -0.3, -0.1)}, "it promises nothing"),
+    (Interval(1.0, 0.9, 1.1), {"bend": Interval(0.2, 0.1, 0.3)}, "do not quite follow"),
+])  # fmt: skip
+def test_what_is_claimed(found, fields, said):
+    given = {
+        "null": Interval(0.0, -0.1, 0.1),
+        "limit": Interval(1.2, 1.1, 1.3),
+        "gain": Interval(0.2, 0.1, 0.3),
+        "bend": Interval(0.0, -0.1, 0.1),
+        **fields,
+    }
+    assert said in findings.claim([reading(found=found, **given)], 1000)[0]
+
+
+def test_more_than_any_sample_can_prove_is_said():
+    null = Interval(0.0, -0.1, 0.1)
+    wild = reading(label="no bound", found=Interval(30.0, 29.0, 31.0), estimator="smile")
+    (*_, said) = findings.claim([reading(null=null), wild], 1000)
+    assert said == "No sure bound from 1,000 rows can pass 18.8 nats."
+
+
+def test_the_command_leaves_a_page_and_scores(tmp_path):
+    x = good(500, 1)
+    paths = write(tmp_path, left=x, right=x + 0.5 * good(500, 2)[:, :1])
+    config, said = small(), io.StringIO()
+    with contextlib.redirect_stdout(said):
+        study.run(config, *paths, str(tmp_path / "run"))
+    lines = said.getvalue().splitlines()
+    assert lines[-1] == f"report: {tmp_path / 'run' / 'information.html'}"
+    assert any(line.startswith("x and y share at least 0.") for line in lines)
+    text = (tmp_path / "run" / "information.md").read_text()
+    assert "x: left.npy, 1 columns; y: right.npy, 1 columns; 500 rows." in text
+    scores = {score.method: score for score in read_scores(tmp_path / "run")}
+    assert set(scores) == {
+        "info_nce, separable", "js, separable", "smile, separable", "ksg, none", "cca, none",
+    }  # fmt: skip
+    info = scores["info_nce, separable"]
+    assert info.low < info.value < info.high
+    assert info.setting == "lower bound"
+    assert abs(info.chance) < 0.2
+    rows = json.loads((tmp_path / "run" / "information.json").read_text())["sections"]
+    assert rows[1]["tables"][0]["rows"][0]["estimator"] == "InfoNCE, separable"
+    for name in ("estimates", "line"):
+        assert (tmp_path / "run" / "figures" / f"{name}.png").exists()
+
+
+def test_equal_pairs_leave_nearest_neighbours_out():
+    said, config = [], small(max_rows=ROWS)
+    x = np.random.default_rng(0).integers(0, 2, (400, 1)).astype(float)
+    found = fit.without_critic(Pairs(x, 1 - x, ()), config, said.append)
+    assert not found
+    assert said[0].startswith("ksg is left out: more than k = 10 pairs are equal")
+    assert said[1] == "cca is left out: a direction of y is a linear map of x"
+
+
+def test_what_diverged_is_no_score_and_no_line():
+    wild = reading(found=Interval(-1e6, -2e6, 0.0), line=(-1e6, 0.0, 0.0), limit=Interval(0, 0, 0))
+    assert page.to_scores([wild], "a, b", small(), 400) == []
+    assert page.reading_table([wild], 400).frame.nats[0] == "diverged"
+    figure = page.line_figure([wild], 400)
+    assert not any(len(axes.lines) for axes in figure.axes)
+
+
+@pytest.mark.parametrize(("key", "value"), [
+    ("read_every", 7), ("critics", ()), ("widths", ()), ("estimators", ("nwj",)), ("shuffles", 1),
+    ("transform", "log"), ("kind", "audio"), ("read_size", 4), ("max_rows", 100),
+])  # fmt: skip
+def test_a_value_that_cannot_be_meant(key, value):
+    with pytest.raises(UserError, match=key):
+        study.check(with_settings(configs.arrays.get_config(), {key: value}))

@@ -1,0 +1,50 @@
+"""A stand-in for wandb and trackio: a module that has their common interface."""
+
+import contextlib
+import pathlib
+import sys
+import tempfile
+import types
+from importlib.machinery import ModuleSpec
+from unittest import mock
+
+from cpc.train import ProgressWriter
+from experiments import training
+
+
+def fake_service(name="trackio", fails=()):
+    """Return a module that keeps what it is told in `calls`, and raises where it shall fail."""
+    module = types.ModuleType(name)
+    module.calls = []
+    module.__spec__ = ModuleSpec(name, None)
+
+    def make(function):
+        def call(*values, **options):
+            module.calls.append((function, values, options))
+            if function in fails:
+                raise ConnectionError(f"no {function}\nand more lines")
+
+        return call
+
+    for function in ("init", "log", "finish"):
+        setattr(module, function, make(function))
+    return module
+
+
+@contextlib.contextmanager
+def installed(module):
+    """Let a module be found by its name."""
+    with mock.patch.dict(sys.modules, {module.__name__: module}):
+        yield module
+
+
+def services_of(config):
+    """Return what services are told when a training of a config opens, writes and ends."""
+    state = types.SimpleNamespace(step=0, metrics={"strict": 0})
+    with tempfile.TemporaryDirectory() as folder, installed(fake_service()) as module:
+        console = ProgressWriter(1)
+        path = pathlib.Path(folder) / "first"
+        with training.open_training(path, state, console, config) as (_, _, writers, _):
+            for writer in writers:
+                writer.write({"step": 2, "split": "test", "bound": [1.5]})
+    return [(name, values, options.get("step")) for name, values, options in module.calls]
