@@ -55,8 +55,8 @@ def pip(command, *words):
 
 @pytest.fixture
 def call(installed, tmp_path):
-    """Run a program where only the wheel is, beside a user's own `experiments` and `configs`."""
-    for name in ("experiments", "configs"):
+    """Run a program where only the wheel is, beside a user's own packages of these names."""
+    for name in ("experiments", "configs", "cpc"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not of cpc')")
     environment = {**os.environ, **ONE_DEVICE, "PYTHONPATH": str(installed)}
