@@ -6,7 +6,6 @@ import sys
 import tempfile
 import types
 from importlib.machinery import ModuleSpec
-from unittest import mock
 
 from cpc.train import ProgressWriter
 from experiments import training
@@ -34,8 +33,11 @@ def fake_service(name="trackio", fails=()):
 @contextlib.contextmanager
 def installed(module):
     """Let a module be found by its name."""
-    with mock.patch.dict(sys.modules, {module.__name__: module}):
+    sys.modules[module.__name__] = module  # patch.dict would forget what is imported meanwhile
+    try:
         yield module
+    finally:
+        del sys.modules[module.__name__]
 
 
 def services_of(config):

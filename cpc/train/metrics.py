@@ -122,7 +122,7 @@ def scalars_of(record: Record) -> tuple[int, dict[str, float]]:
         entries = enumerate(value, 1) if isinstance(value, list) else [("", value)]
         for k, entry in entries:
             if isinstance(entry, int | float):
-                scalars[f"{split}/{name}/{k}".rstrip("/")] = entry
+                scalars[f"{split}/{name}/{k}".rstrip("/")] = float(entry)
     return step, scalars
 
 

@@ -257,6 +257,7 @@ def test_claims_are_below_the_truth_and_estimates_near_it(records):
 def test_the_count_over_tasks(records, tmp_path):
     row = {one["estimator"]: one for one in tasks.count(records)}
     assert row["info_nce"]["lower end not above"] == row["info_nce"]["tasks"] == 3
+    assert row["info_nce"]["value not above"] == 3
     assert row["info_nce"]["mean error"] <= 0
     assert row["ksg"]["interval covers"] == 3
     text = tasks.write_study(tmp_path, records).with_suffix(".md").read_text()
