@@ -47,7 +47,7 @@ def test_a_path_stays_a_path(tmp_path, monkeypatch):
     [
         ("audio_voice", "cpc has no config 'audio_voice'; did you mean audio_voices?"),
         ("keys", "cpc has no config 'keys'; "),
-        ("qqq", "cpc has no config 'qqq'; choose one of audio, audio_librispeech, "),
+        ("qqq", "cpc has no config 'qqq'; choose one of arrays, audio, audio_librispeech, "),
         (
             "nowhere/audio_voices.py",
             "there is no file nowhere/audio_voices.py; did you mean --config audio_voices, ",
