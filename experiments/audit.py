@@ -11,7 +11,7 @@ from cpc.files import read_object, write_sealed
 from cpc.negatives import Audit, AuditRow
 from cpc.train import gather_rows, is_first, wait_for_all
 from experiments.command.config import Config
-from experiments.training import Problem
+from experiments.problem import Problem
 
 #: Batches that are looked at, and anchors of each at each offset.
 NUM_BATCHES, NUM_ANCHORS = 2, 512

@@ -21,7 +21,7 @@ from experiments.command.run_dir import open_run, write_skipped
 from experiments.export.model_card import describe, share
 from experiments.memory import check_memory, check_sizes
 from experiments.objective import build_objective, check_loss
-from experiments.training import Probe, Problem
+from experiments.problem import Probe, Problem
 
 
 def main(modality: Modality, others: Mapping[str, Callable[..., None]] | None = None) -> None:

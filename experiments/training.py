@@ -1,25 +1,19 @@
-"""The training run of every kind of data, and the records that it writes."""
+"""The training run of every kind of data."""
 
 import contextlib
 import functools
 import importlib.util
 import pathlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from cpc.data import prefetch
-from cpc.estimators import Track, Tracker, bound_over_sequences
-from cpc.evaluate import feature_spread
 from cpc.files import plain
-from cpc.losses import OffsetSums
 from cpc.models import Model
-from cpc.results import Score, name_of
 from cpc.results.scores import read_records
 from cpc.train import (
     Checkpoints,
@@ -39,50 +33,13 @@ from cpc.train import (
     put_batch,
     replicate,
     restore_params,
-    run_on_first,
     stop_on_signals,
 )
 from cpc.train.step import make_launch
-from cpc.types import Batch, CPCOutputs, UserError
+from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.objective import Direction, Objective
-
-#: probe(variables, step) fits and records the probes, and returns their scores.
-Probe: TypeAlias = Callable[[Any, int], list[Score]]
-#: What an objective may record of itself, as means over the steps.
-OBJECTIVE = ("temperature", "queue_age", "frames_per_prediction")
-#: Of these, what an evaluation records, too, as means over its batches.
-EVALUATED = ("frames_per_prediction",)
-#: The bound that asks for no particular loss or rule.
-STRICT = Tracker(True, "one_per_sequence")
-
-
-class Problem(NamedTuple):
-    """What makes one problem differ from another."""
-
-    model: Model
-    objective: Objective
-    offsets: tuple[int, ...]
-    """Steps ahead that are predicted."""
-    directions: tuple[str, ...]
-    """Names of the directions of prediction."""
-    prepare: Callable[[Batch, Any, bool], Batch]
-    """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
-    split_directions: Callable[[Any, Batch], Sequence[Direction]]
-    """split_directions(outputs, batch) -> outputs and positions of each direction, and which of its
-    latents exist."""
-    label: Callable[[Batch], dict[str, np.ndarray]]
-    """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
-    draw: Callable[[int], Batch]
-    """Index of a step -> its batch."""
-    draw_test: Callable[[int], Batch] | None
-    """Held-out batches, drawn as those of the training; None for no evaluation."""
-    draw_any_test: Callable[[int], Batch] | None
-    """Held-out batches of independently drawn sequences, for the strict bound."""
-    num_tests: int
-    """Batches in an evaluation."""
-    per_step: tuple[float, str]
-    """What a batch holds, and its unit, such as (0.003, "h audio")."""
+from experiments.problem import Probe, Problem, model_variables
+from experiments.records import make_evaluation, make_summary, strict_sums
 
 
 def train(
@@ -357,202 +314,7 @@ def parse_step(text: str) -> int:
     return int(text)
 
 
-def model_variables(params: Any, ema: Any, extra: Any) -> Any:
-    """The model's variables as they are evaluated: the running average, if there is one."""
-    # A checkpoint read without its state has no entry for what is empty.
-    return {"params": (ema or params)["model"], **extra.get("model", {})}
-
-
-def strict_sums(
-    objective: Objective,
-    params: Any,
-    state: Any,
-    batches: Sequence[Sequence[Direction]],
-    offsets: tuple[int, ...],
-) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
-    """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
-
-    `batches` are lists of directions; their sequences are contrasted all together, but for sounds
-    that overlap, and nothing has a gradient.
-    """
-    tau, parts, scored = objective.temperature(params, state), [], []
-    for directions in zip(*jax.lax.stop_gradient(batches), strict=True):
-        joined = [
-            (objective.scored(outputs), exists, getattr(positions, "sample", None))
-            for outputs, positions, exists in directions
-        ]
-        outputs, exists, sample = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
-        sums = bound_over_sequences(
-            outputs.z,
-            outputs.predictions / tau,
-            offsets,
-            where=exists,
-            rule=objective.apart,
-            sample=sample,
-        )
-        parts.append(sums)
-        scored.append((outputs, exists))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), scored
-
-
-def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the numbers of a record, by offset and, where there are several, direction.
-
-    Of a loss without a log N they are accuracies, and what the loss has instead.
-    """
-    directions = [name for name in problem.directions for _ in problem.offsets]
-    return {
-        "rule": tracker.rule,
-        "is_bound": tracker.is_bound,
-        "offsets": list(problem.offsets) * len(problem.directions),
-        **({"directions": directions} if len(problem.directions) > 1 else {}),
-        "n": track.n,
-        "offset_loss": track.loss,
-        "acc_top1": track.acc_top1,
-        "chance_top1": 1 / track.n,
-        "acc_pairwise": track.acc_pairwise,
-        "has_bound": tracker.has_log_n,
-        **(describe_bound(track) if tracker.has_log_n else describe_accuracy(problem, track)),
-    }
-
-
-def describe_bound(track: Track) -> dict[str, Any]:
-    """Return log N - L, whether it is a bound or an estimate, with its interval and ceiling."""
-    return {
-        "log_n": track.log_n,
-        "bound": track.value,
-        "bound_low": track.low,
-        "bound_high": track.high,
-        "state": list(track.state),
-        "nats": mean_of_known(track.value),
-    }
-
-
-def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
-    """Return what there is to say of a loss that has no log N."""
-    description = problem.objective.description
-    return {
-        "top1": mean_of_known(track.acc_top1),
-        "chance": mean_of_known(1 / track.n),
-        "optimum": description.optimum or "none",
-        "posterior": description.posterior or "none",
-    }
-
-
-def mean_of_known(values: np.ndarray) -> float:
-    """Return the mean over the offsets that had an anchor, NaN if none had.
-
-    Short clips may be all that a few steps see.
-    """
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else float("nan")
-
-
 def seconds_recorded(workdir: pathlib.Path) -> float:
     """Return how long the run has trained so far, before this start."""
     records = read_records(workdir, [])
     return max((record.get("seconds") or 0.0 for record in records), default=0.0)
-
-
-def make_summary(
-    problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
-) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Turns the sums of a window of steps into its record; says so when the state changes."""
-    tracker = make_tracker(problem.objective)
-    begin, last = time.time() - seconds_before, ""
-    names = [f" {name}" if len(problem.directions) > 1 else "" for name in problem.directions]
-    labels = [f"{k}{name}" for name in names for k in problem.offsets]
-
-    def summarize(sums, step):
-        nonlocal last
-        track = tracker(sums["offsets"])
-        strict = STRICT(sums["strict"]) if "strict" in sums else None
-        said = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
-        warning = said or "" if sums["steps"] else ""
-        kind = warning.split(":")[0]
-        if kind and kind != last:
-            say(f"step {step:,}: {warning}")
-        last = kind
-        return {
-            "loss": sums["loss"] / max(sums["steps"], 1.0),
-            "gradient_norm": sums["gradient_norm"] / max(sums["steps"], 1.0),
-            "learning_rate": float(schedule(step - 1)),
-            "seconds": time.time() - begin,
-            "per_step": problem.per_step[0],
-            "per_step_unit": problem.per_step[1],
-            **{name: sums[name] / max(sums["steps"], 1.0) for name in OBJECTIVE if name in sums},
-            **{k: v / max(sums["steps"], 1.0) for k, v in sums.get("model", {}).items()},
-            **describe_track(problem, tracker, track),
-            **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
-        }
-
-    return summarize
-
-
-def make_tracker(objective: Objective) -> Tracker:
-    """Return the tracker of an objective's own loss."""
-    return Tracker(objective.is_bound, objective.name, objective.description.has_log_n)
-
-
-def probes_due(config: Config, step: int) -> bool:
-    """Return whether the evaluation of a step fits probes; those of the last step come after it."""
-    every = config.probe.every
-    return every > 0 and step % every == 0 and step < config.num_steps
-
-
-def make_evaluation(
-    config: Config, problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
-) -> Callable[[TrainState], list[dict[str, Any]]]:
-    """Held-out batches: the loss under the training rule, the strict bound, and the spread.
-
-    Every `probe.every` steps also the probes.
-    """
-    if problem.draw_test is None or problem.draw_any_test is None:
-        return lambda state: []
-    batches = [put_batch(problem.draw_test(i), mesh) for i in range(problem.num_tests)]
-    # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
-    mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(problem.num_tests)]
-    objective, rng = problem.objective, jax.random.key(0)
-    tracker = make_tracker(objective)
-
-    def predict(variables, batch):
-        batch = problem.prepare(batch, rng, False)
-        return problem.split_directions(problem.model.apply(variables, batch, False)[0], batch)
-
-    @jax.jit
-    def measure(variables, own, batch):
-        _, sums, _, metrics = objective.loss(*own, predict(variables, batch), rng, False)
-        return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
-
-    @jax.jit
-    def together(variables, own, batches):
-        batches = [predict(variables, batch) for batch in batches]
-        strict, scored = strict_sums(objective, own[0], own[1], batches, problem.offsets)
-        (z, c, _), exists = scored[0]
-        where = None if exists is None else exists.ravel()
-        return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
-
-    def evaluate(state):
-        variables = model_variables(state.params, state.ema, state.extra)
-        own, step = (state.params["objective"], state.extra["objective"]), int(state.step)
-        # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
-        measured = [jax.device_get(measure(variables, own, batch)) for batch in batches]
-        sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
-        track = tracker(sums)
-        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
-        spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
-        records = [
-            {
-                "loss": float(np.nansum(track.loss)),
-                **spread,
-                **{name: value / len(batches) for name, value in means.items()},
-                **describe_track(problem, tracker, track),
-            },
-            {"series": "strict", **describe_track(problem, STRICT, STRICT(strict))},
-        ]
-        if probes_due(config, step):
-            scores = run_on_first(probe, variables, step) or []
-            records.append({"series": "probes"} | {name_of(one): one.value for one in scores})
-        return records
-
-    return evaluate

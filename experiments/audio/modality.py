@@ -14,7 +14,6 @@ from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.files import write_sealed
 from cpc.models import Model
 from cpc.types import Batch, UserError
-from experiments import training
 from experiments.audio import probes
 from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
 from experiments.audio.embed import embed_files
@@ -35,15 +34,14 @@ from experiments.audio.sections import SECTIONS, WORDS
 from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.objective import build_objective
+from experiments.problem import Probe, Problem
 from experiments.sequences import check_negatives
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
 MOST_SYNTHETIC = 2**20
 
 
-def make_problem(
-    config: Config, data: AudioData, mesh: jax.sharding.Mesh | None = None
-) -> training.Problem:
+def make_problem(config: Config, data: AudioData, mesh: jax.sharding.Mesh | None = None) -> Problem:
     """Return model, loss and batches of a config."""
     offsets = choose_offsets(config)
     evaluates = config.evaluate.num_windows > 0
@@ -51,7 +49,7 @@ def make_problem(
     mixed.data.one_speaker = False
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
     model = build_model(config)
-    return training.Problem(
+    return Problem(
         model=model,
         objective=build_objective(config, offsets, mesh, build_apart(config)),
         offsets=offsets,
@@ -125,9 +123,7 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
         write_sealed(workdir / "truth.json", truth)
 
 
-def make_probe(
-    config: Config, workdir: pathlib.Path, data: AudioData, model: Model
-) -> training.Probe:
+def make_probe(config: Config, workdir: pathlib.Path, data: AudioData, model: Model) -> Probe:
     """Return probe(variables, step), if the data can feed it."""
     probes.ask_all(config, data)
     return functools.partial(probes.run_tasks, config, workdir, data, model)

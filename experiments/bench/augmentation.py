@@ -18,6 +18,7 @@ from experiments.audio.prepare import augment
 from experiments.bench.step import measure_rounds
 from experiments.bench.table import Row
 from experiments.command.config import Config, with_settings
+from experiments.problem import Problem
 
 #: By what the ablation augments sides.
 TOGETHER = ("pitch", "noise", "reverb")
@@ -69,7 +70,7 @@ def apply_effects(config: Config, batch: Batch, rng: Any, effects: tuple[str, ..
 
 
 def make_advance(
-    config: Config, problem: training.Problem, mesh: jax.sharding.Mesh, batch: Batch
+    config: Config, problem: Problem, mesh: jax.sharding.Mesh, batch: Batch
 ) -> Callable[[], Any]:
     """Return a function that does a step on one batch."""
     state, step, _ = training.make_step(config, problem, mesh)

@@ -11,7 +11,6 @@ import jax
 from cpc.data import prefetch
 from cpc.models import ConvEncoder
 from cpc.train import put_batch
-from experiments import training
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
 from experiments.bench import criterion
@@ -30,6 +29,7 @@ from experiments.bench.step import (
 )
 from experiments.bench.table import Row, Target
 from experiments.command.config import Config
+from experiments.problem import Problem
 
 #: Windows of a batch: of one of the paper's 8 devices, and of all of them.
 PAPER_BATCHES = (8, 64)
@@ -183,9 +183,7 @@ def windows_row(config: Config, data: AudioData, batch_size: int, num_batches: i
     )
 
 
-def waiting_row(
-    config: Config, problem: training.Problem, mesh: jax.sharding.Mesh, effort: Effort
-) -> Row:
+def waiting_row(config: Config, problem: Problem, mesh: jax.sharding.Mesh, effort: Effort) -> Row:
     """Steps fed by the input against steps on a batch that is there, in turn."""
 
     def put(index):

@@ -13,7 +13,7 @@ from cpc.train import TrainState
 from cpc.types import Batch
 from experiments import training
 from experiments.command.config import Config
-from experiments.training import Problem
+from experiments.problem import Problem, model_variables
 
 PRODUCT_SIZE = 2048
 PRODUCT_FLOP = 2 * PRODUCT_SIZE**3
@@ -56,7 +56,7 @@ def make_parts(
     rng = jax.random.key(0)
 
     def compute(params):
-        variables = training.model_variables(params, None, extra)
+        variables = model_variables(params, None, extra)
         return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
 
     def energy(params, name):  # what is not asked for is not computed

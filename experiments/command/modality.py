@@ -13,7 +13,7 @@ from cpc.report.engine import Section
 from cpc.report.words import Words
 from cpc.results import Run
 from experiments.command.config import Config
-from experiments.training import Probe, Problem
+from experiments.problem import Probe, Problem
 
 
 class Embedding(NamedTuple):

@@ -27,7 +27,6 @@ from cpc.models import (
     resnet_stages,
 )
 from cpc.types import Batch, UserError
-from experiments import training
 from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.image import probes
@@ -36,13 +35,12 @@ from experiments.image.embed import embed_files
 from experiments.image.prepare import prepare
 from experiments.image.sections import SECTIONS, WORDS
 from experiments.objective import Direction, build_objective
+from experiments.problem import Probe, Problem
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 
 
-def make_problem(
-    config: Config, data: ImageData, mesh: jax.sharding.Mesh | None = None
-) -> training.Problem:
+def make_problem(config: Config, data: ImageData, mesh: jax.sharding.Mesh | None = None) -> Problem:
     """Return model, loss and batches of a config."""
     offsets, batch_size = choose_offsets(config), config.data.batch_size
     evaluates = config.evaluate.num_images > 0
@@ -54,7 +52,7 @@ def make_problem(
     )
     draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
     model = build_model(config)
-    return training.Problem(
+    return Problem(
         model=model,
         objective=build_objective(config, offsets, mesh),
         offsets=offsets,
@@ -156,9 +154,7 @@ def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
     probes.save_augmented(workdir, draw(0), functools.partial(prepare, config))
 
 
-def make_probe(
-    config: Config, workdir: pathlib.Path, data: ImageData, model: Model
-) -> training.Probe:
+def make_probe(config: Config, workdir: pathlib.Path, data: ImageData, model: Model) -> Probe:
     """Return probe(variables, step), if the data can feed it."""
     probes.check_data(config, data)
     of_config = functools.partial(prepare, config)

@@ -13,8 +13,8 @@ from cpc.losses import streaming_info_nce
 from cpc.results import over_seeds
 from cpc.train import restore_params
 from cpc.types import Position, UserError
-from experiments import training
 from experiments.modality import read_modality
+from experiments.problem import model_variables
 
 #: Windows whose latents are the anchors; the interval is over them.
 NUM_ANCHOR_WINDOWS = 16
@@ -41,7 +41,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     """
     modality, config = read_modality(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
-    variables = training.model_variables(arrays["params"], arrays["ema"], arrays["extra"])
+    variables = model_variables(arrays["params"], arrays["ema"], arrays["extra"])
     model = modality.build_model(config)
     encoder = model.module.encoder
     data = modality.load_data(config, print)

@@ -78,7 +78,7 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
 
 def by_offset(tracker: Tracker, track: Any) -> dict[str, Any]:
     """Return the numbers of a record by offset, as other runs have them."""
-    from experiments.training import describe_bound
+    from experiments.records import describe_bound
 
     return {
         "rule": tracker.rule,

@@ -12,11 +12,11 @@ from cpc.files import write_sealed
 from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.report.words import Words
 from cpc.types import Batch, UserError
-from experiments import training
 from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.memory import check_host
 from experiments.objective import Direction, build_objective
+from experiments.problem import Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.series import probes
 from experiments.series.data import (
@@ -89,7 +89,7 @@ def loss_sizes(config: Config) -> tuple[int, int, int]:
     return num_latents(config), config.model.width, config.model.num_offsets
 
 
-def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> training.Problem:
+def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
     """Return model, loss and batches of a config."""
     offsets = tuple(range(1, config.model.num_offsets + 1))
     options, evaluates = config.data, config.evaluate.num_windows > 0
@@ -104,7 +104,7 @@ def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> training
         group = jnp.asarray(groups, jnp.int32)[batch["utterance"]]
         return [Direction(outputs, positions(batch, group, outputs.z.shape[1]))]
 
-    return training.Problem(
+    return Problem(
         model=build_model(config),
         objective=build_objective(config, offsets, mesh),
         offsets=offsets,
@@ -162,9 +162,7 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
     write_sealed(workdir / "truth.json", truth)
 
 
-def make_probe(
-    config: Config, workdir: pathlib.Path, data: SeriesData, model: Model
-) -> training.Probe:
+def make_probe(config: Config, workdir: pathlib.Path, data: SeriesData, model: Model) -> Probe:
     """Return probe(variables, step), if the data can feed it."""
     probes.check_data(config, data)
     return functools.partial(probes.run_tasks, config, workdir, data, model)

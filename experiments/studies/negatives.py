@@ -28,6 +28,7 @@ from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.modality import read_modality
 from experiments.objective import watched_scores
+from experiments.problem import Problem, model_variables
 
 #: Batches that labels are counted in, that scores are made of, and that the gradient is taken of.
 LABEL_BATCHES, SCORE_BATCHES, GRADIENT_BATCHES = 400, 16, 8
@@ -40,7 +41,7 @@ SIZES, DRAWS = (16, 32, 64, 128, 256, 512, 1024), 8
 RATES = (0.5, 0.8, 0.95)
 
 
-def measure_labels(config: Config, problem: training.Problem) -> dict[str, Any]:
+def measure_labels(config: Config, problem: Problem) -> dict[str, Any]:
     """Return, by the name of a label, p(same | lag) and the window of each budget."""
     counts: dict[str, list[negatives.LagCounts]] = {}
     for step in range(LABEL_BATCHES):
@@ -65,13 +66,13 @@ def measure_labels(config: Config, problem: training.Problem) -> dict[str, Any]:
     return found
 
 
-def measure_hardness(problem: training.Problem, arrays: dict[str, Any]) -> dict[str, Any]:
+def measure_hardness(problem: Problem, arrays: dict[str, Any]) -> dict[str, Any]:
     """Return the fractions of hard negatives of held-out anchors, and the K for a hit rate.
 
     Hard are negatives that beat the positive, or that have at least 1 / e of its weight.
     """
     objective, rng = problem.objective, jax.random.key(0)
-    variables = training.model_variables(**arrays)
+    variables = model_variables(**arrays)
     tau = objective.temperature(arrays["params"]["objective"], arrays["extra"]["objective"])
 
     @jax.jit

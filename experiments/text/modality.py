@@ -13,10 +13,10 @@ from cpc.files import write_sealed
 from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
 from cpc.negatives import outside_anchor, outside_overlap
 from cpc.types import Batch, SoundPosition, UserError
-from experiments import training
 from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.objective import Direction, build_objective
+from experiments.problem import Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.text import probes
 from experiments.text.data import TextData, load_data, make_runs
@@ -85,7 +85,7 @@ def loss_sizes(config: Config) -> tuple[int, int, int]:
     return config.data.run_sentences, config.model.width, number
 
 
-def make_problem(config: Config, text: TextData, mesh: Any = None) -> training.Problem:
+def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:
     """Return model, loss and batches of a config."""
     options, evaluates = config.data, config.evaluate.num_runs > 0
     draw = functools.partial(
@@ -97,7 +97,7 @@ def make_problem(config: Config, text: TextData, mesh: Any = None) -> training.P
     apart = outside_overlap(options.run_sentences, 1)
     if config.model.name == "quick_thoughts":
         apart = apart & outside_anchor()
-    return training.Problem(
+    return Problem(
         model=build_model(config),
         objective=build_objective(config, offsets_of(config), mesh, apart),
         offsets=offsets_of(config),
@@ -159,9 +159,7 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
         write_sealed(workdir / "truth.json", truth)
 
 
-def make_probe(
-    config: Config, workdir: pathlib.Path, text: TextData, model: Model
-) -> training.Probe:
+def make_probe(config: Config, workdir: pathlib.Path, text: TextData, model: Model) -> Probe:
     """Return probe(variables, step), if the data can feed it."""
     probes.check_data(config, text)
     return functools.partial(probes.run_tasks, config, workdir, text, model)

@@ -9,7 +9,8 @@ from configs import audio_voices_paper
 from cpc.types import Batch
 from experiments.audio import model as audio
 from experiments.objective import build_objective
-from experiments.training import Problem, make_loss
+from experiments.problem import Problem
+from experiments.training import make_loss
 
 BOTH = ("forward", "backward")
 

@@ -21,6 +21,8 @@ from experiments.audio import heard
 from experiments.audio.data import AudioData
 from experiments.audio.modality import AUDIO
 from experiments.command.config import upgrade
+from experiments.problem import model_variables
+from experiments.records import make_evaluation
 from experiments.run import check_run
 from tests.experiments.test_clips import LENGTHS
 from tests.experiments.test_clips import problem_of as problem_of_clips
@@ -50,7 +52,7 @@ def prepare(problem, raw, key, train=True):
 
 def variables_of(problem, config):
     state, _, _ = training.make_step(config, problem, make_mesh(1))
-    return training.model_variables(state.params, state.ema, state.extra)
+    return model_variables(state.params, state.ema, state.extra)
 
 
 @pytest.mark.parametrize("side", ["none", "past", "future", "both"])
@@ -103,8 +105,7 @@ def test_evaluation_hears_the_recordings(made, side):
     config = configured(side)
     state, _, _ = training.make_step(config, problem, make_mesh(1))
     records = [
-        training.make_evaluation(config, one, no_probe, make_mesh(1))(state)
-        for one in (problem, plain_one)
+        make_evaluation(config, one, no_probe, make_mesh(1))(state) for one in (problem, plain_one)
     ]
     np.testing.assert_equal(plain(records[0]), plain(records[1]))
 
@@ -151,7 +152,7 @@ def test_a_queue_keeps_latents_of_the_target(made):
     problem = problem_of(config, made)
     state, _, _ = training.make_step(config, problem, make_mesh(1))
     raw = draw(problem)
-    variables = training.model_variables(state.params, state.ema, state.extra)
+    variables = model_variables(state.params, state.ema, state.extra)
     loss = training.make_loss(problem)
     _, (extra, _) = loss(state.params, state.extra, raw, jax.random.key(0))
     (queue,) = extra["objective"]["queues"]

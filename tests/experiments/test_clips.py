@@ -15,6 +15,7 @@ from cpc.types import CPCOutputs, UserError
 from experiments import audit, training
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.records import make_evaluation, make_summary, strict_sums
 
 WINDOW, STRIDE, OFFSETS = 1600, 160, (1, 2)
 #: Most are shorter than a window of 10 latents, one than a latent, one has one.
@@ -146,7 +147,7 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     batches = [problem.draw(step) for step in (0, 1)]
     outputs = [random_outputs(seed, batch) for seed, batch in enumerate(batches)]
     given = [problem.split_directions(*pair) for pair in zip(outputs, batches, strict=True)]
-    sums, _ = training.strict_sums(problem.objective, {}, {}, given, OFFSETS)
+    sums, _ = strict_sums(problem.objective, {}, {}, given, OFFSETS)
     joined = {
         name: np.concatenate([batch[name] for batch in batches])
         for name in ("utterance", "start", "num_samples")
@@ -310,7 +311,7 @@ def test_an_evaluation_of_short_clips():
     config = make_config()
     problem, mesh = problem_of(config), make_mesh(1)
     state, _, _ = training.make_step(config, problem, mesh)
-    own, strict = training.make_evaluation(config, problem, lambda *_: [], mesh)(state)
+    own, strict = make_evaluation(config, problem, lambda *_: [], mesh)(state)
     assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
     assert np.isfinite(strict["nats"])
     assert (strict["n"] < 16).all()  # some of the 16 windows end before
@@ -325,7 +326,7 @@ def test_offsets_without_an_anchor_add_nothing_to_a_record():
     track = Tracker(False)(metrics["offsets"])
     assert np.isfinite(track.value[0])
     assert np.isnan(track.value[1])
-    record = training.make_summary(problem, lambda step: 0.1, print)(metrics, 1)
+    record = make_summary(problem, lambda step: 0.1, print)(metrics, 1)
     assert record["nats"] == pytest.approx(track.value[0])
 
 

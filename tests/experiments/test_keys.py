@@ -39,6 +39,7 @@ from experiments.image import data as image_data
 from experiments.image import probes as image_probes
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
+from experiments.records import probes_due
 from experiments.run import check_run
 from experiments.series import modality as series_modality
 from experiments.series import probes as series_probes
@@ -378,9 +379,7 @@ def names(data):
 
 def due(config):
     """The steps at which an evaluation fits probes."""
-    return [
-        step for step in range(0, config.num_steps + 1, 10) if training.probes_due(config, step)
-    ]
+    return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
 def fits(module, config, data, get, fitter=None):

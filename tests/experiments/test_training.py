@@ -14,6 +14,7 @@ from cpc.train import make_mesh, open_checkpoints, put_batch, replicate
 from cpc.types import UserError
 from experiments import objective, training
 from experiments.command.config import with_settings
+from experiments.records import make_evaluation, make_summary
 from experiments.run import run
 from experiments.sequences import check_negatives
 from experiments.series.modality import SERIES
@@ -96,7 +97,7 @@ def test_every_option_trains_and_is_evaluated(made, options):
     state, problem, mesh = train(config, made)
     assert state.failure.tolist() == [-1, -1]
     assert np.isfinite(state.metrics["loss"])
-    records = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    records = make_evaluation(config, problem, no_probe, mesh)(state)
     for record in records:
         top1, pairwise = np.array(record["acc_top1"]), np.array(record["acc_pairwise"])
         assert ((top1 >= 0) & (top1 <= pairwise + 1e-6) & (pairwise <= 1)).all()
@@ -114,7 +115,7 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, na
     config = make_config(loss__name=name, loss__cosine=True, negatives__temperature=0.5)
     state, problem, mesh = train(config, made, steps=1)
     said = []
-    summarize = training.make_summary(problem, lambda step: 0.0, said.append)
+    summarize = make_summary(problem, lambda step: 0.0, said.append)
     record = summarize(state.metrics, 1)
     assert record["has_bound"] is False
     assert record["is_bound"] is False
@@ -134,7 +135,7 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, na
     np.testing.assert_allclose(record["strict_log_n"], np.log(8), rtol=1e-6)
     assert {f"strict_{key}" for key in BOUND} < set(record)
 
-    own, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    own, strict = make_evaluation(config, problem, no_probe, mesh)(state)
     assert own["has_bound"] is False
     assert not set(BOUND) & set(own)
     assert strict["series"] == "strict"
@@ -145,7 +146,7 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, na
 
 def test_a_loss_with_log_n_has_it_and_no_strict_sums(made):
     state, problem, _ = train(make_config(), made, steps=1)
-    record = training.make_summary(problem, lambda step: 0.0, print)(state.metrics, 1)
+    record = make_summary(problem, lambda step: 0.0, print)(state.metrics, 1)
     assert record["has_bound"] is True
     assert set(BOUND) < set(record)
     assert "strict" not in state.metrics
@@ -159,7 +160,7 @@ def test_the_strict_bound_is_of_independently_drawn_batches(made):
 
     def evaluate(**changes):
         changed = problem._replace(**changes)
-        return training.make_evaluation(config, changed, no_probe, mesh)(state)
+        return make_evaluation(config, changed, no_probe, mesh)(state)
 
     def other(step):
         return problem.draw_any_test(100 + step)
@@ -210,8 +211,8 @@ def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound
     """The loss of the evaluation adds up over predictions, which share 6 frames."""
     config = make_config(**ALIGNED, loss__align_by="best", negatives__num_sampled=5)
     state, problem, mesh = train(config, made)
-    record = training.make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
-    test, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    record = make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
+    test, strict = make_evaluation(config, problem, no_probe, mesh)(state)
     for one in (record, test):
         assert one["offsets"] == [2, 4, 6]
         assert one["has_bound"] is False
@@ -258,13 +259,13 @@ def test_penalties_are_added_to_the_loss_and_recorded(made):
     """Beside the loss of the objective, which an evaluation has alone; so is the perplexity."""
     config = make_config(**QUANTIZED, model__norm="batch")
     state, problem, mesh = train(config, made, steps=1)
-    record = training.make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
+    record = make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
     assert record["commitment"] > 0
     assert 1 < record["perplexity"] <= 8
     own = sum(record["offset_loss"]) + record["commitment"]
     assert record["loss"] == pytest.approx(own, rel=1e-5)
     before = jax.tree.map(np.array, state.extra)
-    test, strict = training.make_evaluation(config, problem, no_probe, mesh)(state)
+    test, strict = make_evaluation(config, problem, no_probe, mesh)(state)
     assert test["loss"] == pytest.approx(sum(test["offset_loss"]))
     assert np.isfinite(strict["nats"])
     jax.tree.map(np.testing.assert_array_equal, state.extra, before)
