@@ -15,8 +15,8 @@ from cpc.losses.info_nce import bound_temperature
 from cpc.losses.tiles import block_size
 from cpc.parallel import takes_ring
 from cpc.types import UserError
+from experiments.choices import build_choice, build_loss, build_rule
 from experiments.command.config import Config
-from experiments.objective import build_choice, build_loss, build_rule
 
 #: What a container may use, where it is limited: of cgroups 2 and 1.
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

@@ -4,17 +4,14 @@ Their own parameters (a learned temperature or bias) are trained with the model'
 from step to step (a held temperature, a queue, a momentum encoder) lives in the training state.
 """
 
-import functools
-import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from cpc import losses, negatives
+from cpc import negatives
 from cpc.losses import (
-    AnchorLoss,
     Description,
     MemoryBank,
     OffsetSums,
@@ -32,35 +29,19 @@ from cpc.types import (
     PyTree,
     Rule,
     SoundPosition,
-    UserError,
     is_positive,
 )
-from experiments.command.config import Config, check_word
-
-RULES = (
-    negatives.batch,
-    negatives.excluding_sequence,
-    negatives.own_sequence,
-    negatives.same_group,
-    negatives.one_per_sequence,
+from experiments.choices import (
+    are_independent,
+    build_choice,
+    build_loss,
+    build_rule,
+    check_alignment,
+    check_temperature,
+    name_negatives,
 )
-#: Names that a config once had, and what it should say instead. Of latents no log q is known, and
-#: an anchor has one positive: these are then the very same functions.
-RENAMED = {
-    "ranking_nce": ("info_nce", "without log q of the candidates it is info_nce"),
-    "sampled_softmax": (
-        "info_nce",
-        "it is info_nce, which negatives.choose=proposed corrects for log q of its draws",
-    ),
-    "nt_xent": ("info_nce", "it is info_nce with loss.cosine=True and negatives.temperature=0.5"),
-    "sup_con": ("info_nce", "an anchor has one positive here, which makes it info_nce"),
-    "negative_sampling": ("sigmoid", "it is sigmoid with loss.bias=0"),
-    "sampled_logistic": ("sigmoid", "without log q of the candidates it is sigmoid"),
-}
-#: Losses with a floor or a margin that means something on cosines alone.
-COSINE = ("debiased", "hard_weighted", "triplet_hard", "triplet_semi_hard", "triplet_all")
-CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero")
-TEMPERATURES = ("fixed", "learned", "entropy")
+from experiments.command.config import Config
+
 #: Anchors of each offset whose negatives' weights hold the temperature.
 ANCHORS_WATCHED = 32
 
@@ -150,6 +131,33 @@ def build_objective(
             return negatives.bounded_temperature(params["raw_temperature"], low, high)
         return state.get("temperature", jnp.float32(options.temperature))
 
+    def loss_of_direction(direction, tau, bias, rng, maps, queue):
+        outputs, positions, exists = direction
+        shared = {"choose": choose, "temperature": tau, "rng": rng, "where": exists}
+        if num_frames:
+            value, sums, frames = acpc_loss(
+                outputs,
+                positions,
+                rule,
+                num_frames=num_frames,
+                best=config.loss.align_by == "best",
+                **shared,
+            )
+            return value, sums, {"frames_per_prediction": frames}
+        value, sums = cpc_loss(
+            outputs,
+            positions,
+            rule,
+            maps=None if config.loss.cosine else maps,
+            loss=of_anchor,
+            bias=bias,
+            offsets=offsets,
+            memory=None if queue is None else _memory(queue, positions),
+            reducer=reducer,
+            **shared,
+        )
+        return value, sums, {}
+
     def loss(params, state, directions, rng, train=True, maps=None):
         directions = [Direction(scored(outputs), *where) for outputs, *where in directions]
         new_state = dict(state)
@@ -159,50 +167,22 @@ def build_objective(
             new_state["temperature"] = negatives.hold_entropy(
                 tau, tau * scores, where, options.target_entropy, low, high
             )
-        tau = temperature(params, new_state)
-        queues = state["queues"] if train and options.queue else ()
-        total, parts, metrics = jnp.zeros(()), [], {"temperature": tau}
-        for i, (outputs, positions, exists) in enumerate(directions):
-            if num_frames:
-                value, sums, metrics["frames_per_prediction"] = acpc_loss(
-                    outputs,
-                    positions,
-                    rule,
-                    num_frames=num_frames,
-                    best=config.loss.align_by == "best",
-                    choose=choose,
-                    temperature=tau,
-                    rng=jax.random.fold_in(rng, i),
-                    where=exists,
-                )
-                total += value
-                parts.append(sums)
-                continue
-            value, sums = cpc_loss(
-                outputs,
-                positions,
-                rule,
-                maps=None if config.loss.cosine else maps,
-                loss=of_anchor,
-                choose=choose,
-                temperature=tau,
-                bias=params.get("bias", config.loss.bias),
-                rng=jax.random.fold_in(rng, i),
-                where=exists,
-                offsets=offsets,
-                memory=_memory(queues[i], positions) if queues else None,
-                reducer=reducer,
-            )
-            total += value
-            parts.append(sums)
-        if queues:
-            step = state["step"]
-            metrics["queue_age"] = _mean_age(queues[0], step)
-            new_state["step"] = step + 1
+        tau, bias = temperature(params, new_state), params.get("bias", config.loss.bias)
+        has_queue = train and options.queue > 0
+        queues = state["queues"] if has_queue else [None] * len(directions)
+        metrics = {"temperature": tau}
+        if has_queue:
+            metrics["queue_age"] = _mean_age(queues[0], state["step"])
+            new_state["step"] = state["step"] + 1
             new_state["queues"] = tuple(
-                _push(queue, direction, step)
+                _push(queue, direction, state["step"])
                 for queue, direction in zip(queues, directions, strict=True)
             )
+        total, parts = jnp.zeros(()), []
+        for i, (direction, queue) in enumerate(zip(directions, queues, strict=True)):
+            key = jax.random.fold_in(rng, i)
+            value, sums, more = loss_of_direction(direction, tau, bias, key, maps, queue)
+            total, parts, metrics = total + value, [*parts, sums], {**metrics, **more}
         sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
         return total, sums, new_state, metrics
 
@@ -219,138 +199,6 @@ def build_objective(
         scored=scored,
         temperature=temperature,
     )
-
-
-def check_alignment(config: Config, num_offsets: int) -> None:
-    """Predictions are aligned to as many frames or more, by InfoNCE of one batch."""
-    options = config.loss
-    if options.align_to < num_offsets:
-        raise UserError(
-            f"loss.align_to is {options.align_to} and there are {num_offsets} predictions, each of "
-            "which takes a frame: raise it, or lower model.num_offsets"
-        )
-    if options.name != "info_nce":
-        raise UserError(
-            f"loss.align_to adds up log-probabilities, and loss.name is {options.name!r}: choose "
-            "info_nce, or loss.align_to=0"
-        )
-    if config.negatives.queue:
-        raise UserError(
-            "loss.align_to takes its negatives from the batch alone: set negatives.queue=0"
-        )
-
-
-def check_temperature(options: Config) -> None:
-    """The temperature is above 0, and starts where its rule may take it."""
-    check_word("negatives.temperature_rule", options.temperature_rule, TEMPERATURES)
-    if options.temperature <= 0:
-        raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
-    low, high = options.temperature_low, options.temperature_high
-    if not 0 < low < high:
-        raise UserError(
-            f"negatives.temperature_low is {low} and temperature_high {high}: they must be above 0 "
-            "and ascend"
-        )
-    if options.temperature_rule != "fixed" and not low < options.temperature < high:
-        raise UserError(
-            f"negatives.temperature is {options.temperature}: under the rule "
-            f"{options.temperature_rule} it starts between temperature_low ({low}) and "
-            f"temperature_high ({high})"
-        )
-
-
-def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
-    """Rule, choice and memory, for records."""
-    has_number = options.choose not in ("semi_hard", "ring", "with_zero")
-    number = f"{options.num_sampled} " if has_number else ""
-    chosen = "" if choose is None else f", {number}{options.choose}"
-    return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
-
-
-def are_independent(rule: Rule, choose: NegativeSampler | None, options: Config) -> bool:
-    """Whether the negatives are independent draws from the marginal, as a bound needs them."""
-    of_batch = rule.is_bound and not options.queue and not options.momentum
-    return of_batch and (choose is None or options.choose == "uniform")
-
-
-def build_rule(config: Config) -> Rule:
-    """The negative rule of a config, with its window and its shards."""
-    named = {rule.name: rule for rule in RULES}
-    options, batch_size = config.negatives, config.data.batch_size
-    check_word("negatives.rule", options.rule, named)
-    rule = named[options.rule]
-    if options.window:
-        rule = rule & negatives.outside_window(options.window)
-    if options.shards != 1:
-        rule = rule & negatives.within_shards(options.shards, batch_size)
-    return rule
-
-
-def build_loss(options: Config) -> AnchorLoss:
-    """The loss of an anchor by the config's word, its options bound; temperature comes before."""
-    prior, margin, bind = options.prior, options.margin, functools.partial
-    table: dict[str, AnchorLoss] = {
-        "info_nce": losses.info_nce,
-        # Of K noise samples, with the candidates' own distribution as the reference measure.
-        "nce": bind(losses.nce, log_noise_positive=0.0, log_noise_negatives=0.0),
-        "decoupled": losses.decoupled,
-        "debiased": bind(losses.debiased, prior=prior),
-        "hard_weighted": bind(
-            losses.hard_weighted,
-            prior=prior,
-            concentration=options.concentration,
-        ),
-        "sigmoid": losses.sigmoid,
-        "triplet_hard": bind(losses.triplet, margin=margin, mining="hard"),
-        "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
-        "triplet_all": bind(losses.triplet, margin=margin, mining="all"),
-    }
-    name, _ = RENAMED.get(options.name, (options.name, ""))  # a run that has begun goes on
-    check_word("loss.name", name, table)
-    return table[name]
-
-
-def check_loss(options: Config, workdir: str | None = None) -> None:
-    """Refuse to begin a run with a loss that is another one's name, or that presumes cosines.
-
-    What has begun in the directory goes on.
-
-    Raises:
-        UserError: saying which key to set instead.
-    """
-    if workdir and (pathlib.Path(workdir).expanduser() / "metrics.jsonl").exists():
-        return
-    if options.name in RENAMED:
-        raise UserError(f"loss.name is {options.name!r}: in a config {RENAMED[options.name][1]}")
-    if options.name in COSINE and not options.cosine:
-        raise UserError(
-            f"loss.name is {options.name!r}, whose scores are cosines: set loss.cosine=True"
-        )
-
-
-def build_choice(options: Config) -> NegativeSampler | None:
-    """Which of the allowed negatives an anchor uses; None for all."""
-    k = options.num_sampled
-    check_word("negatives.choose", options.choose, CHOICES)
-    if options.choose == "semi_hard":
-        return negatives.semi_hard(options.margin)
-    if options.choose == "ring":
-        return negatives.percentile_ring(options.ring_low, options.ring_high)
-    if options.choose == "with_zero":
-        return negatives.with_zero()
-    if not k:
-        if options.choose == "uniform":
-            return None
-        raise UserError(
-            f"negatives.choose is {options.choose}, which needs a number: set negatives.num_sampled"
-        )
-    if options.choose == "hardest":
-        return negatives.hardest(k)
-    if options.choose == "mixed":
-        return negatives.mixed(k, k)
-    if options.choose == "proposed":
-        return negatives.proposed(k, options.proposal)
-    return negatives.uniform_subset(k)
 
 
 def _unit(outputs):

@@ -14,13 +14,14 @@ from cpc.train.optimizer import make_schedule
 from cpc.types import UserError
 from experiments import training
 from experiments.audit import audit_run
+from experiments.choices import check_loss
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config, check_every
 from experiments.command.modality import Modality
 from experiments.command.run_dir import open_run, write_skipped
 from experiments.export.model_card import describe, share
 from experiments.memory import check_memory, check_sizes
-from experiments.objective import build_objective, check_loss
+from experiments.objective import build_objective
 from experiments.problem import Probe, Problem
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from cpc.models import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.types import Batch, Position, UserError
+from experiments.choices import build_rule
 from experiments.command.config import Config
-from experiments.objective import build_rule
 
 CONTEXTS = {
     "gru": GRU,

@@ -12,9 +12,9 @@ from configs import audio_synthetic, image_fashion_mnist, series_ar1
 from cpc.train import make_mesh
 from cpc.types import Position, UserError
 from experiments import memory
+from experiments.choices import build_rule
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
-from experiments.objective import build_rule
 from experiments.sequences import check_negatives
 from experiments.series import modality as series
 

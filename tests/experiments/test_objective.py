@@ -12,7 +12,7 @@ from cpc import data, losses, negatives
 from cpc.losses import cpc_loss
 from cpc.train import make_mesh, put_batch
 from cpc.types import CPCOutputs, Position, UserError
-from experiments import objective, training
+from experiments import choices, objective, training
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
 from experiments.sequences import positions
@@ -55,7 +55,7 @@ def make_config(loss="info_nce", choice=None, temperature="fixed", **more):
     config.data.batch_size, config.data.window_samples = 4, 3200
     config.model.width = config.model.context_width = 8
     config.model.num_offsets = 2
-    config.loss.name, config.loss.cosine = loss, loss in objective.COSINE
+    config.loss.name, config.loss.cosine = loss, loss in choices.COSINE
     config.negatives.temperature_rule = temperature
     for key, value in (choice or {}).items():
         config.negatives[key] = value
@@ -381,28 +381,28 @@ def test_a_learned_temperature_stays_within_its_bounds():
         assert float(made.temperature(params, {})) == pytest.approx(limit)
 
 
-@pytest.mark.parametrize("name", objective.RENAMED)
+@pytest.mark.parametrize("name", choices.RENAMED)
 def test_a_name_of_another_loss_trains_only_what_has_begun(name, tmp_path):
     options = make_config().loss
     options.name = name
-    with pytest.raises(UserError, match=rf"{name}.*{objective.RENAMED[name][0]}"):
-        objective.check_loss(options, str(tmp_path))
+    with pytest.raises(UserError, match=rf"{name}.*{choices.RENAMED[name][0]}"):
+        choices.check_loss(options, str(tmp_path))
     (tmp_path / "metrics.jsonl").touch()
-    objective.check_loss(options, str(tmp_path))
-    new = make_config(objective.RENAMED[name][0]).loss
+    choices.check_loss(options, str(tmp_path))
+    new = make_config(choices.RENAMED[name][0]).loss
     scores = [jnp.array([0.3]), jnp.array([[0.1, -2.0]]), None]
     old = getattr(losses, name)(*scores, **({"temperature": 1.0} if name == "nt_xent" else {}))
-    assert float(objective.build_loss(new)(*scores)[0]) == float(old[0])
-    assert float(objective.build_loss(options)(*scores)[0]) == float(old[0])
+    assert float(choices.build_loss(new)(*scores)[0]) == float(old[0])
+    assert float(choices.build_loss(options)(*scores)[0]) == float(old[0])
 
 
-@pytest.mark.parametrize("name", objective.COSINE)
+@pytest.mark.parametrize("name", choices.COSINE)
 def test_what_presumes_cosines_is_refused_without(name, tmp_path):
     options = make_config(name).loss
-    objective.check_loss(options)
+    choices.check_loss(options)
     options.cosine = False
     with pytest.raises(UserError, match=r"loss\.cosine=True"):
-        objective.check_loss(options, str(tmp_path))
+        choices.check_loss(options, str(tmp_path))
 
 
 def test_temperature_starts_within_its_bounds():

@@ -12,7 +12,7 @@ from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
 from cpc.train import make_mesh, open_checkpoints, put_batch, replicate
 from cpc.types import UserError
-from experiments import objective, training
+from experiments import choices, training
 from experiments.command.config import with_settings
 from experiments.records import make_evaluation, make_summary
 from experiments.run import run
@@ -77,7 +77,7 @@ OTHERS = (
     {"data__one_speaker": True},
     {"optim__ema_decay": 0.9, "optim__clip_norm": 1.0, "optim__weight_decay": 0.01},
 )
-CONTEXTS, RULES = ("gru", "lstm", "conv", "transformer"), [rule.name for rule in objective.RULES]
+CONTEXTS, RULES = ("gru", "lstm", "conv", "transformer"), [rule.name for rule in choices.RULES]
 NORMS = ("none", "layer", "channel", "batch", "group")
 #: Each occurs; that any two occur together would take ten times as long.
 OPTIONS = [
@@ -351,7 +351,7 @@ def test_one_speaker_batches_keep_the_strict_bound_strict(made):
 
 
 def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so():
-    for rule, window in itertools.product(objective.RULES, (0, 3, 99)):
+    for rule, window in itertools.product(choices.RULES, (0, 3, 99)):
         config = make_config(negatives__rule=rule.name, negatives__window=window)
         if rule.name == "own_sequence" and window == 99:
             with pytest.raises(UserError, match="no negatives at offset 1"):

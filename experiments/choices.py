@@ -1,0 +1,166 @@
+"""What a config's words of loss, negatives and temperature stand for, and which go together."""
+
+import functools
+import pathlib
+
+from cpc import losses, negatives
+from cpc.losses import AnchorLoss
+from cpc.types import NegativeSampler, Rule, UserError
+from experiments.command.config import Config, check_word
+
+RULES = (
+    negatives.batch,
+    negatives.excluding_sequence,
+    negatives.own_sequence,
+    negatives.same_group,
+    negatives.one_per_sequence,
+)
+#: Names that a config once had, and what it should say instead. Of latents no log q is known, and
+#: an anchor has one positive: these are then the very same functions.
+RENAMED = {
+    "ranking_nce": ("info_nce", "without log q of the candidates it is info_nce"),
+    "sampled_softmax": (
+        "info_nce",
+        "it is info_nce, which negatives.choose=proposed corrects for log q of its draws",
+    ),
+    "nt_xent": ("info_nce", "it is info_nce with loss.cosine=True and negatives.temperature=0.5"),
+    "sup_con": ("info_nce", "an anchor has one positive here, which makes it info_nce"),
+    "negative_sampling": ("sigmoid", "it is sigmoid with loss.bias=0"),
+    "sampled_logistic": ("sigmoid", "without log q of the candidates it is sigmoid"),
+}
+#: Losses with a floor or a margin that means something on cosines alone.
+COSINE = ("debiased", "hard_weighted", "triplet_hard", "triplet_semi_hard", "triplet_all")
+CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero")
+TEMPERATURES = ("fixed", "learned", "entropy")
+
+
+def check_alignment(config: Config, num_offsets: int) -> None:
+    """Predictions are aligned to as many frames or more, by InfoNCE of one batch."""
+    options = config.loss
+    if options.align_to < num_offsets:
+        raise UserError(
+            f"loss.align_to is {options.align_to} and there are {num_offsets} predictions, each of "
+            "which takes a frame: raise it, or lower model.num_offsets"
+        )
+    if options.name != "info_nce":
+        raise UserError(
+            f"loss.align_to adds up log-probabilities, and loss.name is {options.name!r}: choose "
+            "info_nce, or loss.align_to=0"
+        )
+    if config.negatives.queue:
+        raise UserError(
+            "loss.align_to takes its negatives from the batch alone: set negatives.queue=0"
+        )
+
+
+def check_temperature(options: Config) -> None:
+    """The temperature is above 0, and starts where its rule may take it."""
+    check_word("negatives.temperature_rule", options.temperature_rule, TEMPERATURES)
+    if options.temperature <= 0:
+        raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
+    low, high = options.temperature_low, options.temperature_high
+    if not 0 < low < high:
+        raise UserError(
+            f"negatives.temperature_low is {low} and temperature_high {high}: they must be above 0 "
+            "and ascend"
+        )
+    if options.temperature_rule != "fixed" and not low < options.temperature < high:
+        raise UserError(
+            f"negatives.temperature is {options.temperature}: under the rule "
+            f"{options.temperature_rule} it starts between temperature_low ({low}) and "
+            f"temperature_high ({high})"
+        )
+
+
+def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
+    """Rule, choice and memory, for records."""
+    has_number = options.choose not in ("semi_hard", "ring", "with_zero")
+    number = f"{options.num_sampled} " if has_number else ""
+    chosen = "" if choose is None else f", {number}{options.choose}"
+    return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
+
+
+def are_independent(rule: Rule, choose: NegativeSampler | None, options: Config) -> bool:
+    """Whether the negatives are independent draws from the marginal, as a bound needs them."""
+    of_batch = rule.is_bound and not options.queue and not options.momentum
+    return of_batch and (choose is None or options.choose == "uniform")
+
+
+def build_rule(config: Config) -> Rule:
+    """The negative rule of a config, with its window and its shards."""
+    named = {rule.name: rule for rule in RULES}
+    options, batch_size = config.negatives, config.data.batch_size
+    check_word("negatives.rule", options.rule, named)
+    rule = named[options.rule]
+    if options.window:
+        rule = rule & negatives.outside_window(options.window)
+    if options.shards != 1:
+        rule = rule & negatives.within_shards(options.shards, batch_size)
+    return rule
+
+
+def build_loss(options: Config) -> AnchorLoss:
+    """The loss of an anchor by the config's word, its options bound; temperature comes before."""
+    prior, margin, bind = options.prior, options.margin, functools.partial
+    table: dict[str, AnchorLoss] = {
+        "info_nce": losses.info_nce,
+        # Of K noise samples, with the candidates' own distribution as the reference measure.
+        "nce": bind(losses.nce, log_noise_positive=0.0, log_noise_negatives=0.0),
+        "decoupled": losses.decoupled,
+        "debiased": bind(losses.debiased, prior=prior),
+        "hard_weighted": bind(
+            losses.hard_weighted,
+            prior=prior,
+            concentration=options.concentration,
+        ),
+        "sigmoid": losses.sigmoid,
+        "triplet_hard": bind(losses.triplet, margin=margin, mining="hard"),
+        "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
+        "triplet_all": bind(losses.triplet, margin=margin, mining="all"),
+    }
+    name, _ = RENAMED.get(options.name, (options.name, ""))  # a run that has begun goes on
+    check_word("loss.name", name, table)
+    return table[name]
+
+
+def check_loss(options: Config, workdir: str | None = None) -> None:
+    """Refuse to begin a run with a loss that is another one's name, or that presumes cosines.
+
+    What has begun in the directory goes on.
+
+    Raises:
+        UserError: saying which key to set instead.
+    """
+    if workdir and (pathlib.Path(workdir).expanduser() / "metrics.jsonl").exists():
+        return
+    if options.name in RENAMED:
+        raise UserError(f"loss.name is {options.name!r}: in a config {RENAMED[options.name][1]}")
+    if options.name in COSINE and not options.cosine:
+        raise UserError(
+            f"loss.name is {options.name!r}, whose scores are cosines: set loss.cosine=True"
+        )
+
+
+def build_choice(options: Config) -> NegativeSampler | None:
+    """Which of the allowed negatives an anchor uses; None for all."""
+    k = options.num_sampled
+    check_word("negatives.choose", options.choose, CHOICES)
+    if options.choose == "semi_hard":
+        return negatives.semi_hard(options.margin)
+    if options.choose == "ring":
+        return negatives.percentile_ring(options.ring_low, options.ring_high)
+    if options.choose == "with_zero":
+        return negatives.with_zero()
+    if not k:
+        if options.choose == "uniform":
+            return None
+        raise UserError(
+            f"negatives.choose is {options.choose}, which needs a number: set negatives.num_sampled"
+        )
+    if options.choose == "hardest":
+        return negatives.hardest(k)
+    if options.choose == "mixed":
+        return negatives.mixed(k, k)
+    if options.choose == "proposed":
+        return negatives.proposed(k, options.proposal)
+    return negatives.uniform_subset(k)
