@@ -39,14 +39,13 @@ from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import TABLES
 from experiments.reproduce.judge import (
     judge,
-    kendall_tau,
-    order_agreement,
     read_offsets,
     read_reproduction,
     read_results,
     verdict,
 )
 from experiments.reproduce.page import write_reproduction
+from experiments.reproduce.ranks import kendall_tau, order_agreement
 
 # %%
 folder = pathlib.Path("../runs/reproduced").resolve()

@@ -6,16 +6,9 @@ from cpc.negatives.alias import (
     draw,
     draw_unique,
 )
-from cpc.negatives.audit import (
-    Audit,
-    AuditRow,
-    audit,
-    audit_queue,
-    audit_rule,
-    audit_sampler,
-    audit_table,
-    format_audit,
-)
+from cpc.negatives.audit import audit, audit_queue, audit_rule
+from cpc.negatives.audit_rows import Audit, AuditRow, format_audit
+from cpc.negatives.audit_sampler import audit_sampler, audit_table
 from cpc.negatives.candidates import (
     Bigrams,
     Sampled,

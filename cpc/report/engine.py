@@ -71,6 +71,11 @@ class Section(NamedTuple):
     sounds: Sequence[Sound] = ()
 
 
+def figure_of(name: str, made: Any, title: str, caption: str) -> list[Figure]:
+    """Return a figure with its words, nothing where there is none."""
+    return [] if made is None else [Figure(name, made, title, caption)]
+
+
 def write_page(
     folder: str | Path,
     name: str,

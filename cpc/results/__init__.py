@@ -26,7 +26,7 @@ from cpc.results.run import (
     rule_title,
     training_rule,
 )
-from cpc.results.scores import (
+from cpc.results.score import (
     QUESTION,
     Frame,
     Outcomes,
@@ -35,13 +35,10 @@ from cpc.results.scores import (
     in_percent,
     name_of,
     print_scores,
-    read_scores,
-    score_frame,
     show_value,
-    to_scores,
     unit_of,
-    write_scores,
 )
+from cpc.results.scores import read_scores, score_frame, to_scores, write_scores
 
 __all__ = [
     "QUESTION",

@@ -9,7 +9,8 @@ import numpy as np
 
 from cpc.files import flatten
 from cpc.results.run import Run, last_evaluation, last_scores
-from cpc.results.scores import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome, to_scores
+from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome
+from cpc.results.scores import to_scores
 from cpc.types import UserError
 
 

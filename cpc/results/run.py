@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.files import read_object
-from cpc.results.scores import Frame, read_records, score_frame, scores_of
+from cpc.results.score import Frame
+from cpc.results.scores import read_records, score_frame, scores_of
 from cpc.types import UserError
 
 

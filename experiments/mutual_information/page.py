@@ -10,7 +10,7 @@ import pandas as pd
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.report.run_page import command_sentences, provenance
+from cpc.report.provenance import command_sentences, provenance
 from cpc.results import Frame, Run, read_run
 from cpc.types import UserError
 from experiments.mutual_information.figures import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.run_page import command_sentences, provenance
+from cpc.report.provenance import command_sentences, provenance
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.nce.figures import FIGURES

@@ -18,7 +18,6 @@ from experiments.reproduce.cells import (
     KINDS,
     MIXED,
     PARTS,
-    SCALES,
     Planned,
     base_config,
     cells_of,
@@ -29,6 +28,7 @@ from experiments.reproduce.cells import (
     parse_settings,
     plan_cells,
 )
+from experiments.reproduce.scales import SCALES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, end, lock_folder, make_job, read_plan, run_jobs
 from experiments.sweep.launchers import Job, count_signals, make_local

@@ -40,12 +40,12 @@ from experiments.reproduce.judge import (
     combine,
     in_percent,
     lead,
-    rank_correlation,
     read_offsets,
     read_reproduction,
     read_results,
     verdict,
 )
+from experiments.reproduce.ranks import rank_correlation
 
 PHONES_TABLE, IMAGES_TABLE = (next(t for t in TABLES if t.number == n) for n in "23")
 #: Points that t-SNE needs; speakers (the paper's Figure 2 shows ten of 251) and points at most.

@@ -10,7 +10,7 @@ import pandas as pd
 from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
 from cpc.report.engine import Figure, Section, Table, show_interval, write_page
-from cpc.report.run_page import command_sentences, provenance
+from cpc.report.provenance import command_sentences, provenance
 from cpc.results import Run, read_run, read_scores
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 

@@ -28,16 +28,15 @@ from cpc.results import Frame, compare, group_by_seed, is_better
 from cpc.types import UserError
 from experiments.command import cli
 from experiments.command.config import Config
-from experiments.comparison import (
+from experiments.comparison import dots, read_runs
+from experiments.questions import (
     NOTE,
     Question,
     answers,
-    dots,
     estimate,
     lead_of,
     one_row,
     questions,
-    read_runs,
     show_estimate,
     show_lead,
 )

@@ -7,7 +7,7 @@ import pandas as pd
 from cpc.files import read_object
 from cpc.report.draw import BLUE, INK, label, make_figure
 from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.run_page import command_sentences, provenance
+from cpc.report.provenance import command_sentences, provenance
 from cpc.results import read_run, read_scores
 
 

@@ -11,17 +11,16 @@ from cpc.report.engine import cells as texts
 from cpc.results import Score, compare, group_by_seed, read_run, write_scores
 from cpc.types import UserError
 from experiments.comparison import (
-    Question,
     best_sentences,
     cell_table,
     curves,
-    headline,
     question_table,
     read_runs,
     score_steps,
     write_comparison,
 )
 from experiments.modality import MODALITIES
+from experiments.questions import Question, headline
 from tests.small_run import probe_row, record, write_run
 
 LINEAR = Question("classes", "clothes", "image", "z", "linear", "accuracy")

@@ -13,8 +13,9 @@ from cpc.types import UserError
 from experiments.reproduce import bound
 from experiments.reproduce import cells as cells_
 from experiments.reproduce import folder as reproduce
-from experiments.reproduce.cells import DATA, OPEN, PARTS, SCALES
+from experiments.reproduce.cells import DATA, OPEN, PARTS
 from experiments.reproduce.claims import CHANCE, TABLES
+from experiments.reproduce.scales import SCALES
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell, make_job
 from tests.commands import run

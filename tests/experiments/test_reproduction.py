@@ -21,7 +21,7 @@ from cpc.results.compare import independent_difference
 from cpc.types import UserError
 from experiments.audio.sections import flat_points
 from experiments.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
-from experiments.reproduce import cells, figures, judge, page
+from experiments.reproduce import cells, figures, judge, page, ranks
 from experiments.reproduce.claims import NEGATIVE_CELLS, TABLES
 from experiments.reproduce.judge import HELD, MISSING, REFUTED, UNTOLD
 from experiments.reproduce.page import write_reproduction
@@ -266,13 +266,13 @@ def test_tau_is_scipys():
     x = rng.integers(0, 6, (40, 7)).astype(float)  # with many ties
     y = rng.integers(0, 4, 7).astype(float)
     expected = [stats.kendalltau(row, y).statistic for row in x]
-    np.testing.assert_allclose(judge.kendall_tau(x, y), expected, atol=1e-12)
-    assert np.isnan(judge.kendall_tau(np.zeros(3), np.arange(3.0)))
+    np.testing.assert_allclose(ranks.kendall_tau(x, y), expected, atol=1e-12)
+    assert np.isnan(ranks.kendall_tau(np.zeros(3), np.arange(3.0)))
 
 
 def agreement(theirs, ours, half):
     rows = {"paper": theirs, "value": ours, "low": np.subtract(ours, half)}
-    return judge.order_agreement(pd.DataFrame(rows | {"high": np.add(ours, half)}))
+    return ranks.order_agreement(pd.DataFrame(rows | {"high": np.add(ours, half)}))
 
 
 def test_agreement_with_the_paper_and_its_exact_p():
@@ -359,11 +359,11 @@ def test_bound_and_probe_over_shared_offsets(tmp_path):
     assert points.cell.tolist() == names[:5]
     assert set(points.data) == {"voices"}
     np.testing.assert_allclose(points.nats, 0.97 + 0.1 * np.arange(5))
-    tau = judge.rank_correlation(points.nats, points.percent)
+    tau = ranks.rank_correlation(points.nats, points.percent)
     assert tau.value == pytest.approx(1.0)
     assert tau.p_value == pytest.approx(2 / math.factorial(5))
-    assert judge.rank_correlation(points.nats[:3], points.percent[:3]) is None
-    down = judge.rank_correlation(-points.nats, points.percent)
+    assert ranks.rank_correlation(points.nats[:3], points.percent[:3]) is None
+    down = ranks.rank_correlation(-points.nats, points.percent)
     assert down.high < 0
 
 

@@ -24,7 +24,8 @@ from cpc.report.figures import (
     progress_figure,
     scores_figure,
 )
-from cpc.report.run_page import curve_table, headline, score_table
+from cpc.report.run_page import headline
+from cpc.report.score_section import curve_table, score_table
 from cpc.report.scores import score_groups
 from cpc.report.sentences import against_phrase, state_sentences, summary
 from cpc.results import (

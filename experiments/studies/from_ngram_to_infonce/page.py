@@ -6,7 +6,7 @@ import pandas as pd
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.run_page import command_sentences, provenance
+from cpc.report.provenance import command_sentences, provenance
 from cpc.results import read_run
 from experiments.nce.page import numbers_table, sentence
 from experiments.studies.from_ngram_to_infonce.figures import FIGURES

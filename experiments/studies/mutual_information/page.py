@@ -19,7 +19,7 @@ from cpc.report.draw import (
     make_figure,
 )
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.report.run_page import command_sentences, provenance
+from cpc.report.provenance import command_sentences, provenance
 from cpc.results import Score
 from experiments.mutual_information.figures import COLORS, MARKERS, NAMES
 from experiments.studies.mutual_information.findings import DIVERGED, certifiable, claim, nats

@@ -1,0 +1,191 @@
+"""A score: what an evaluator measured, what tells it from others, and how it is shown."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+#: A pandas.DataFrame. Its own annotations call most of what one does with a frame a mistake.
+Frame: TypeAlias = Any
+
+
+class Outcomes:
+    """What each test item contributed to a score, so that two scores on the same items are paired.
+
+    The score's value is `sums.sum() / counts.sum()`. An item is what varies independently: an
+    image, or a whole utterance with all of its frames.
+    """
+
+    def __init__(
+        self,
+        sums: Any,
+        counts: Any = None,
+        items: str = "",
+        versus: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        """Keep the sums and counts of each item.
+
+        Args:
+            sums: (items,) such as correct frames or wrong words; booleans of one answer an item.
+            counts: (items,) such as frames; all ones by default.
+            items: says which items these are, such as a digest of their labels (`digest`). Scores
+                are paired only if these agree.
+            versus: by other features [difference, low, high, p-value], as runs recorded it that
+                kept no outcomes.
+        """
+        self.sums = np.asarray(sums)
+        self.counts = np.ones(len(self.sums), np.int32) if counts is None else np.asarray(counts)
+        self.items = items
+        self.versus = versus or {}
+
+
+class Score(NamedTuple):
+    """One measured number of a run, whatever was measured. It is never NaN: leave such out."""
+
+    task: str
+    """What was asked, such as "phones"."""
+    data: str
+    """On what, such as "fashion_mnist"."""
+    unit: str
+    """What is counted, such as "frame", "utterance" or "image"."""
+    features: str
+    """Whose answer it is: "c", "z", "mfcc", "random c" (of an untrained network), "supervised"."""
+    method: str
+    """How it answered, such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
+    metric: str
+    """What the value is, such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
+    value: float
+    """Accuracies and rates in 0..1, the rest in the metric's unit."""
+    low: float | None = None
+    """With `high` a 95 % interval."""
+    high: float | None = None
+    chance: float | None = None
+    """The value without knowledge, such as that of the most frequent class; None: there is none."""
+    higher_is_better: bool = True
+    seed: int = 0
+    step: int = 0
+    num_train: int | None = None
+    """Labelled items that the method was fitted on: the x axis of a learning curve."""
+    num_test: int | None = None
+    setting: str = ""
+    """How the method was set, such as "l2 0.01" or "k 20"."""
+    outcomes: Outcomes | None = None
+    """What each test item contributed, if it was kept."""
+
+
+#: Fields that say which number a score is. A second score with the same ones replaces the first.
+QUESTION = ("task", "data", "unit", "features", "method", "metric")
+IDENTITY = (*QUESTION, "seed", "step", "num_train")
+STORED = Score._fields[:-1]
+
+
+def check_score(score: Score) -> Score:
+    """Return a score that was read, if its fields are of the types that they have.
+
+    Raises:
+        ValueError: one is not, or the value is not finite.
+    """
+    texts = [getattr(score, name) for name in (*QUESTION, "setting")]
+    numbers = [score.value, score.low, score.high, score.chance, score.num_train, score.num_test]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a word is no text")
+    if not all(one is None or type(one) in (int, float) for one in numbers):
+        raise ValueError("a number is none")
+    if not all(type(one) is int and abs(one) < 2**63 for one in (score.seed, score.step)):
+        raise ValueError("the seed or step is no whole number")
+    if type(score.higher_is_better) is not bool or not math.isfinite(score.value):
+        raise ValueError("the value is not finite")
+    return score
+
+
+def identity(score: Score) -> tuple:
+    """Return what tells a score from the others of a run."""
+    return tuple(getattr(score, name) for name in IDENTITY)
+
+
+def digest(*parts: Any) -> str:
+    """Return a short text that is the same for the same arrays and texts, in their order.
+
+    >>> digest("test", [1, 2]) == digest("test", np.array([1, 2])), digest([1]) == digest([2])
+    (True, False)
+    """
+    found = hashlib.sha256()
+    for part in parts:
+        array = np.asarray(part)
+        array = array.astype(np.int64) if array.dtype.kind in "biu" else array
+        found.update(f"{array.shape}".encode() + (str(part).encode() if array.dtype.kind == "U"
+                                                  else array.tobytes()))  # fmt: skip
+    return found.hexdigest()[:16]
+
+
+def mean_outcome(outcomes: Outcomes) -> float:
+    """Return the value of the score that these are the outcomes of."""
+    return float(outcomes.sums.sum() / outcomes.counts.sum())
+
+
+def in_percent(metric: str) -> bool:
+    """Return whether values of a metric lie in 0..1 and are read in percent.
+
+    >>> in_percent("top-5 accuracy"), in_percent("phone error rate"), in_percent("nats")
+    (True, True, False)
+    """
+    return metric.endswith(("accuracy", "rate", "error"))
+
+
+def show_value(value: float | int | None, metric: str) -> str:
+    """Return a value as a person reads it, without its unit; a dash where there is none.
+
+    >>> show_value(0.1234, "error rate"), show_value(1.234, "nats"), show_value(None, "nats")
+    ('12.3', '1.23', '–')
+    """
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{100 * value:.1f}" if in_percent(metric) else f"{value:.3g}"
+
+
+def unit_of(metric: str) -> str:
+    """Return what follows a shown value.
+
+    >>> unit_of("accuracy"), unit_of("nats"), unit_of("return")
+    ('%', 'nats', '')
+    """
+    return "%" if in_percent(metric) else metric if metric in ("nats", "bits") else ""
+
+
+def name_of(score: Score) -> str:
+    """Return the name of a score in the metrics of a run: task, data, features, method, unit.
+
+    >>> name_of(Score("phones", "voices", "frame", "c", "linear", "accuracy", 0.5))
+    'phones/voices/c/linear/frame'
+    """
+    parts = [score.task, score.data, score.features, score.method, score.unit]
+    if score.metric != "accuracy":
+        parts.append(score.metric)
+    return "/".join(parts)
+
+
+def print_scores(scores: Iterable[Score]) -> None:
+    """Print a table of scores, as the commands do after a probe."""
+    rows = []
+    for score in scores:
+        interval = [show_value(one, score.metric) for one in (score.low, score.high)]
+        rows.append(
+            (
+                f"{score.task} by {score.unit}",
+                score.data,
+                score.features,
+                score.method,
+                "" if score.num_train is None else f"{score.num_train:,}",
+                f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip(),
+                "" if score.low is None else f"[{', '.join(interval)}]",
+                score.metric,
+                "" if score.chance is None else f"chance {show_value(score.chance, score.metric)}",
+                score.setting,
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
+        print(f"  {'  '.join(cells).rstrip()}")  # noqa: T201
