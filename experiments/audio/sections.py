@@ -137,11 +137,13 @@ def flat_points(x: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=1)
 def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     from sklearn.manifold import TSNE  # over a second, which other figures need not wait
+    from threadpoolctl import threadpool_limits
 
     x = np.frombuffer(data, dtype).reshape(shape)
     x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
     perplexity = min(30.0, (len(x) - 1) / 3)
-    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
+    with threadpool_limits(1):  # threads that wait for each other cost more than they compute
+        return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
 
 
 SECTIONS = (paper_section, speakers_section)
