@@ -1,1 +1,1 @@
-"""One experiment a file: `get_config()` returns it, the docstring says what to expect of it."""
+"""One experiment per file: `get_config()` returns it, the docstring says what to expect."""

@@ -1,4 +1,4 @@
-"""Every key of `python -m experiments.studies.mutual_information`: one's own arrays."""
+"""Every key of `python -m experiments.studies.mutual_information`, for arrays of your own."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Every key of a config of kind audio."""
+"""Every key of configs of kind audio."""
 
 from typing import Any
 

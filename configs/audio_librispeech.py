@@ -1,26 +1,26 @@
-"""Section 3.1 of van den Oord et al. (2018): Table 1 and, by its settings, Table 2.
+"""Section 3.1 of van den Oord et al. (2018): Table 1 and, with the settings below, Table 2.
 
     python -m experiments.audio --config configs/audio_librispeech.py --workdir runs/librispeech \
         --config.data.path=LibriSpeech/train-clean-100 \
         --config.data.train_list=train_split.txt --config.data.test_list=test_split.txt \
         --config.data.phones=converted_aligned_phones.txt
 
-The data: train-clean-100 (https://www.openslr.org/12) and the authors' split lists and alignments,
-which the paper links. As tfds prepares it instead, with TensorFlow, once:
+The data are train-clean-100 (https://www.openslr.org/12) and the authors' split lists and
+alignments, which the paper links. Alternatively, prepare it once with tfds and TensorFlow:
 
     pip install 'cpc-jax[tf]' && tfds build librispeech --file_format=array_record
 
-and then --config.data.source=librispeech_tfds --config.data.path=~/tensorflow_datasets.
+and set --config.data.source=librispeech_tfds --config.data.path=~/tensorflow_datasets.
 
-Paper: 8 GPUs with 8 windows each, Adam 2e-4, about 300,000 steps; phones 64.6 % (one hidden layer
-72.5 %), speakers 97.4 %. Not run by us: no machine with the data was at hand.
+Paper: 8 GPUs with 8 windows each, Adam at 2e-4, about 300,000 steps; phones 64.6 % (one hidden
+layer 72.5 %), speakers 97.4 %. Not run by us: no machine with the data was available.
 
-Table 2: --config.model.num_offsets=2,4,8,12 or 16; --config.data.one_speaker=True for same
+For Table 2, set --config.model.num_offsets=2,4,8,12 or 16; --config.data.one_speaker=True for same
 speaker; --config.negatives.rule=excluding_sequence or own_sequence.
 
-Open in the paper, and chosen here: all latents of a device's windows are candidates; scores are
-not scaled; the sum over offsets of the mean over time; no norm; causal padding; the context starts
-from zero in every window; a constant learning rate after a warm-up.
+The paper leaves these open; our choices: all latents of a device's windows are candidates; scores
+are not scaled; the loss is the sum over offsets of the mean over time; no norm; causal padding; the
+context starts from zero in every window; a constant learning rate after a warm-up.
 """
 
 from typing import Any

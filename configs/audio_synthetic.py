@@ -1,8 +1,8 @@
-"""Seconds on a laptop: phones from a Markov chain under a static speaker, of known information.
+"""Synthetic speech of known information: phones from a Markov chain, with a static speaker.
 
     python -m experiments.audio --config configs/audio_synthetic.py --workdir runs/synthetic
 
-For tests, and for judging the tracker: the report draws the exact information beside the bound.
+For tests, and for checking the tracker: the report draws the exact information beside the bound.
 Expected: just below the exact curve at every offset, in 102 s on 2 CPU cores beside another job.
 """
 

@@ -1,10 +1,10 @@
-"""The demo with its past augmented: contexts of altered sound predict latents of clean sound.
+"""The demo with augmented past: contexts of augmented sound predict latents of clean sound.
 
 python -m experiments.audio --config configs/audio_voices_augmented.py --workdir runs/augmented
 
-Pitch and artificial reverberation, as CPC2 has them (Kharitonov et al. 2020), who report 18 to 22 %
-less ABX error, relative, on LibriSpeech-100. A first look: docs/family.md. Against the demo, over
-seeds:
+Pitch and artificial reverberation, as in CPC2 (Kharitonov et al. 2020), which reports a relative
+ABX error reduction of 18 to 22 % on LibriSpeech-100. For a first look, see docs/family.md. To
+compare with the demo over seeds:
 python -m experiments.studies.augmentation --workdir runs/augmentation (docs/augmentation.md).
 """
 

@@ -1,11 +1,10 @@
-"""Bidirectional CPC on the nine voices (Kawakami et al. 2020): contexts of both directions of time.
+"""Bidirectional CPC on the nine voices (Kawakami et al. 2020): contexts in both directions of time.
 
 python -m experiments.audio --config configs/audio_voices_bidirectional.py --workdir runs/both
 
-The paper trains on some 8,000 hours of many languages (from memory) and asks for recognition in
-others; it has no row of these recordings. Differs from it in the network and the data: this is
-`audio_voices` with a second context, of the same latents in reverse. A first look:
-docs/family.md.
+The paper trains on some 8,000 hours of many languages (from memory) and evaluates recognition in
+others; it has no results on these recordings. Network and data differ: this is `audio_voices` with
+a second context over the same latents in reverse. For a first look, see docs/family.md.
 """
 
 from typing import Any

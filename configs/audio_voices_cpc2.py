@@ -1,12 +1,11 @@
-"""Modified CPC on the nine voices (Riviere et al. 2020): a Transformer layer for each offset.
+"""Modified CPC on the nine voices (Riviere et al. 2020): one Transformer layer per offset.
 
 python -m experiments.audio --config configs/audio_voices_cpc2.py --workdir runs/cpc2
 
-The paper on 60,000 hours, as SUPERB has it: phones are recognised with 41.7 to 42.5 % errors.
-Differs from it: the encoder takes log-mel energies and is 128 wide (256), the context 256 wide as
-there; scores are cosines (dot products over the width); negatives are never the positive. CPC2 adds
-a second layer of LSTM (model.context_layers=2) and augments the past.
-Not measured here.
+The paper, on 60,000 hours, as reported by SUPERB: phone error rate 41.7 to 42.5 %. Differences: the
+encoder takes log-mel energies and is 128 wide (256), the context is 256 wide as there; scores are
+cosines (dot products over the width); negatives are never the positive. CPC2 adds a second LSTM
+layer (model.context_layers=2) and augments the past. Not measured here.
 """
 
 from typing import Any

@@ -1,11 +1,11 @@
-"""The demo's data and network for nearly three times as many steps, and wider probes.
+"""The demo's data and network for nearly three times as many steps, with wider probes.
 
 python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
 
-Not run since the demo hears log-mel energies. With the encoder of the waveform and dot products, as
-the demo then had them, training took 46 minutes on 2 busy CPU cores and gave a strict bound of 3.80
-nats (N = 256), phones of festvox-ru 66.6 % (linear on c; MFCC 60.6 %), 71.0 % with one hidden layer
-(MFCC 75.1 %).
+Not run since the demo switched to log-mel energies. With the demo's earlier waveform encoder and
+dot products, training took 46 minutes on 2 busy CPU cores and gave a strict bound of 3.80 nats (N =
+256) and festvox-ru phones of 66.6 % (linear on c; MFCC 60.6 %), 71.0 % with one hidden layer (MFCC
+75.1 %).
 """
 
 from typing import Any

@@ -1,13 +1,13 @@
-"""The demo's recordings by the paper's own network: a strided encoder of the waveform.
+"""The demo's recordings with the paper's network: a strided encoder of the waveform.
 
 python -m experiments.audio --config configs/audio_voices_paper.py --workdir runs/voices_paper
 
-The network of section 3.1 of van den Oord et al. (2018) with 128 channels for 512, contrasted
-within parts of the batch, as its eight GPUs did. It departs in the scores, which are cosines at
-temperature 0.1 (the paper: dot products), and in what the paper does not say: padding looks ahead
-as far as back. Measured on 2 CPU cores, seed 0: strict bound 2.36 nats, linear probes on c: phones
-of festvox-ru 65.4 % (untrained 37.6 %), of asterisk-en 54.1 % (29.5 %), speakers by frame 75.3 %
-(31.3 %).
+The network of section 3.1 of van den Oord et al. (2018) with 128 channels instead of 512,
+contrasted within parts of the batch, as on the paper's eight GPUs. Differences: scores are cosines
+at temperature 0.1 (the paper: dot products), and padding, which the paper leaves open, looks ahead
+as far as back. Measured on 2 CPU cores, seed 0: strict bound 2.36 nats; frame-wise linear probe
+accuracy of c: festvox-ru phones 65.4 % (untrained 37.6 %), asterisk-en phones 54.1 % (29.5 %),
+speakers 75.3 % (31.3 %).
 """
 
 from typing import Any

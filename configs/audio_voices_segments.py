@@ -1,12 +1,12 @@
-"""Segmental CPC on the demo's voices: frames and the segments that they fall into.
+"""Segmental CPC on the demo's voices: frames, and the segments they form.
 
 python -m experiments.audio --config configs/audio_voices_segments.py --workdir runs/segments
 
 Both predict the next one. Bhati et al. (2021) find the phone boundaries of TIMIT with F1 of about
-85.3 % and R-value 87.4 %. It departs in the encoder, of log-mel energies for the waveform; in the
-negatives, from two windows for the own utterance alone; and in that no gradient moves the places.
-Measured on 2 CPU cores, seed 0: R-values of boundaries by z are 59.5 % of festvox-ru (MFCC 61.8,
-untrained 49.9, at equal distances 44) and 66.8 % of asterisk-en (66.7, 62.7, 47).
+85.3 % and R-value 87.4 %. Differences: the encoder takes log-mel energies, not the waveform;
+negatives come from two windows, not only the same utterance; no gradient moves the segment ends.
+Measured on 2 CPU cores, seed 0: R-values of boundaries from z are 59.5 % on festvox-ru (MFCC 61.8,
+untrained 49.9, equal distances 44) and 66.8 % on asterisk-en (66.7, 62.7, 47).
 """
 
 from typing import Any

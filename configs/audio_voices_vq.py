@@ -2,13 +2,13 @@
 
 python -m experiments.audio --config configs/audio_voices_vq.py --workdir runs/voices_vq
 
-The paper, on ZeroSpeech 2019 English: ABX of the codes 13.4 % at 421 bits a second. Like it: 512
-codes of 64 numbers, 17 negatives of other windows of the speaker, 12 offsets (of which its code
-trains 6), commitment 0.25, rate 4e-4. Differs from it: the demo's encoder; a latent each 10 ms, and
-not each 20; batches of one speaker with 8 windows, and not of 8 speakers with 8; cosines over a
-temperature, and not dot products; codes are averages over some 100 batches, and not 1,000, and
-begin anew where they are not used, without which a few codes take everything; 3,000 steps with a
-warm-up of 100, and not 22,000 epochs.
+The paper, on ZeroSpeech 2019 English: ABX of the codes 13.4 % at 421 bits per second. As in the
+paper: 512 codes of 64 dimensions, 17 negatives from other windows of the speaker, 12 offsets (its
+code trains 6 of them), commitment 0.25, learning rate 4e-4. Differences: the demo's encoder; a
+latent every 10 ms, not 20; batches of one speaker with 8 windows, not 8 speakers with 8; cosines
+over a temperature, not dot products; codes average over some 100 batches, not 1,000, and unused
+codes restart, without which a few codes take everything; 3,000 steps with a warm-up of 100, not
+22,000 epochs.
 """
 
 from typing import Any

@@ -1,12 +1,11 @@
-"""wav2vec on the nine voices (Schneider et al. 2019): convolutions all through, a yes or no a pair.
+"""wav2vec on the nine voices (Schneider et al. 2019): all convolutions, a binary choice per pair.
 
 python -m experiments.audio --config configs/audio_voices_wav2vec.py --workdir runs/wav2vec
 
-The paper trains on 960 hours (from memory) and reports word error rates of a recogniser, which
-there is none of here. Differs from it: width 128 (512); norms see one frame, not all of a sequence,
-so that c knows nothing of what follows; a residual around every layer of the context. With 10
-negatives the paper's lambda, 10, makes its loss the sum over them.
-Not measured here.
+The paper trains on 960 hours (from memory) and reports word error rates of a recogniser, which this
+project lacks. Differences: width 128 (512); norms see one frame, not a whole sequence, so that c
+knows nothing of what follows; a residual around every context layer. With 10 negatives, the paper's
+lambda of 10 makes its loss the sum over them. Not measured here.
 """
 
 from typing import Any

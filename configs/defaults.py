@@ -1,4 +1,4 @@
-"""The keys that every modality has: of the run, the loss, the negatives and the optimizer."""
+"""The keys of every modality: run, loss, negatives and optimizer."""
 
 from configs.keys import Key
 

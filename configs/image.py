@@ -1,4 +1,4 @@
-"""Every key of a config of kind image."""
+"""Every key of configs of kind image."""
 
 from typing import Any
 

@@ -1,10 +1,10 @@
-r"""CIFAR-10: color patches of 8 in images of 32 pixels, a ResNet-18 without pooling.
+r"""CIFAR-10: 8-pixel color patches of 32-pixel images, a ResNet-18 without pooling.
 
 python -m experiments.image --config configs/image_cifar10.py --workdir runs/cifar10 \
     --config.data.path=$HOME/tensorflow_datasets
 
-Prepared once by `tfds build cifar10 --file_format=array_record`. For a GPU; not measured here: the
-set could not be had.
+Prepare the data once with `tfds build cifar10 --file_format=array_record`. For a GPU; not measured
+here, because the dataset was not available.
 """
 
 from typing import Any

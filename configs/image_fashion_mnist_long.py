@@ -1,8 +1,8 @@
-r"""The default's images and patches with a wider network and a longer training, for a GPU.
+r"""The default's images and patches with a wider network and longer training, for a GPU.
 
 python -m experiments.image --config configs/image_fashion_mnist_long.py --workdir runs/fashion_long
 
-Time and accuracy are not given: no GPU was at hand to measure them.
+Time and accuracy are not given: no GPU was available.
 """
 
 from typing import Any

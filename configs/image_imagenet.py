@@ -1,13 +1,13 @@
-r"""ImageNet as the paper trains it: Tables 3 and 4 of van den Oord et al. (2018), section 3.2.
+r"""ImageNet as in section 3.2 of van den Oord et al. (2018), Tables 3 and 4.
 
 python -m experiments.image --config configs/image_imagenet.py --workdir runs/imagenet \
     --config.data.path=$HOME/tensorflow_datasets
 
 Grey crops of 256 from 300 pixels, 7x7 patches of 64 (a random 60 of each, padded back), the first
 three stages of ResNet-101 without norm, 32 devices with 16 images each. The paper: 48.7 % top-1,
-73.6 % top-5, linear on mean-pooled z. Prepared once by `tfds build imagenet2012
---file_format=array_record` from the archives that image-net.org gives. For a pod; not measured
-here: the set could not be had.
+73.6 % top-5, linear on mean-pooled z. Prepare the data once, from image-net.org's archives, with
+`tfds build imagenet2012 --file_format=array_record`. For a pod; not measured here, because the
+dataset was not available.
 """
 
 from typing import Any

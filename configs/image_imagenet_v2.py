@@ -1,12 +1,13 @@
-r"""ImageNet as CPC v2 trains it (Hénaff et al. 2019), the strongest form that was published.
+r"""ImageNet as in CPC v2 (Hénaff et al. 2019), the strongest published form.
 
 python -m experiments.image --config configs/image_imagenet_v2.py --workdir runs/imagenet_v2 \
     --config.data.path=$HOME/tensorflow_datasets
 
-A widened ResNet-161 with layer norm, 6x6 patches of 80 of a 260-pixel crop, four directions,
-targets of 64 dimensions, patch augmentation. The paper: 71.5 % top-1, linear on mean-pooled z.
-Prepared once by `tfds build imagenet2012 --file_format=array_record` from the archives that
-image-net.org gives. For a pod; not measured here: the set could not be had.
+A widened ResNet-161 with layer norm, 6x6 patches of 80 pixels from a 260-pixel crop, four
+directions, targets of 64 dimensions, patch augmentation. The paper: 71.5 % top-1, linear on
+mean-pooled z. Prepare the data once, from image-net.org's archives, with
+`tfds build imagenet2012 --file_format=array_record`. For a pod; not measured here, because the
+dataset was not available.
 """
 
 from typing import Any

@@ -3,10 +3,10 @@ r"""STL-10 as Greedy InfoMax trains it (Löwe et al. 2019, one module): the best
 python -m experiments.image --config configs/image_stl10.py --workdir runs/stl10 \
     --config.data.path=$HOME/tensorflow_datasets
 
-Grey crops of 64 pixels, a 7x7 grid of 16-pixel patches, ResNet-50, 16 negatives, 300 epochs of
-batches of 32 over the 105,000 training and unlabelled images. Theirs: 80.5 % linear on the test
-set. Prepared once by `tfds build stl10 --file_format=array_record`; for a GPU, and not measured
-here: the set could not be had.
+Grey crops of 64 pixels, a 7x7 grid of 16-pixel patches, ResNet-50, 16 negatives, 300 epochs in
+batches of 32 over the 105,000 training and unlabelled images. The paper: 80.5 % linear probe
+accuracy on the test set. Prepare the data once with `tfds build stl10 --file_format=array_record`.
+For a GPU; not measured here, because the dataset was not available.
 """
 
 from typing import Any

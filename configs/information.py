@@ -1,4 +1,4 @@
-"""Every key of the configs of kind mutual_information, by protocol."""
+"""Every key of configs of kind mutual_information, by protocol."""
 
 from configs.defaults import MOST_STEPS, WIDEST
 from configs.keys import Key, with_defaults

@@ -1,4 +1,4 @@
-"""What a key of a config is: the one place that gives its default, its meaning and its range."""
+"""Config keys: the one place that defines each key's default, meaning and range."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -2,12 +2,12 @@
 
     python -m experiments.mutual_information --config configs/mi_consistency.py --workdir runs/laws
 
-x is an image, y its top rows: information must grow with the rows; a processed copy of y beside
-it must add nothing (ratio 1); two independent images must hold twice as much (ratio 2).
+x is an image and y its top rows. Information must grow with the rows; adding a processed copy of y
+must add nothing (ratio 1); two independent images must hold twice as much (ratio 2).
 
-Measured: 2 minutes on 2 CPU cores beside other jobs. InfoNCE keeps two laws (0.87 to 1.00,
-0.97 to 1.00) and, at its ceiling, breaks the third (1.03 to 1.13 for 2). NWJ wavers by a third, JS
-diverges, SMILE reads 1.1 to 1.8 for 2.
+Measured: 2 minutes on 2 CPU cores beside other jobs. InfoNCE satisfies two laws (0.87 to 1.00, 0.97
+to 1.00) and, at its ceiling, breaks the third (1.03 to 1.13 instead of 2). NWJ fluctuates by a
+third, JS diverges, SMILE gives 1.1 to 1.8 instead of 2.
 """
 
 from typing import Any

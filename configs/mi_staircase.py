@@ -1,11 +1,11 @@
-"""The staircase of Poole et al. (2019) and Song and Ermon (2020): 2, 4, 6, 8, 10 nats, one run.
+"""The staircase of Poole et al. (2019) and Song and Ermon (2020): 2, 4, 6, 8, 10 nats in one run.
 
     python -m experiments.mutual_information --config configs/mi_staircase.py --workdir runs/stairs
 
-Ten estimators, two critics, with y and with y^3: one compiled program. Measured: 6 minutes on 2
-CPU cores beside other jobs, in two starts. At 10 nats, joint critic: InfoNCE 4.10 below its ceiling
-4.16, ML-CPC 7.0, SMILE 10.1, Donsker-Varadhan 11.2, past the truth; NWJ, TUBA, FLO and MINE break
-down. With y^3 all read low: InfoNCE 3.6, SMILE 5.4.
+Ten estimators, two critics, with y and with y^3, in one compiled program. Measured: 6 minutes on 2
+CPU cores beside other jobs, in two launches. At 10 nats with the joint critic: InfoNCE 4.10, just
+below its ceiling of 4.16, ML-CPC 7.0, SMILE 10.1, Donsker-Varadhan 11.2, above the truth; NWJ,
+TUBA, FLO and MINE break down. With y^3 all are low: InfoNCE 3.6, SMILE 5.4.
 
 The papers' protocol, for a GPU or a patient CPU:
 

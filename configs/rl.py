@@ -1,4 +1,4 @@
-"""Every key of a config of kind rl."""
+"""Every key of configs of kind rl."""
 
 from typing import Any
 

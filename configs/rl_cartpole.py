@@ -1,13 +1,13 @@
-"""PPO on a task that everyone has solved: CartPole, with purejaxrl's numbers, no memory, no CPC.
+"""PPO on CartPole with purejaxrl's settings, without memory or CPC: a check of PPO.
 
     pip install 'cpc-jax[gymnax]'
     python -m experiments.rl --config configs/rl_cartpole.py --workdir runs/cartpole
 
-Seconds on a core. 500 is the most that an episode can bring; seeds 0 to 2 end with a mean of 493,
-495 and 479 over the last tenth of their training. As in purejaxrl's ppo.py but for the actor
-(64 ReLUs, then 64 tanh, with the action before beside them), the epsilon of Adam, and minibatches,
-which are whole environments, as recurrent PPO has them. With `model.critic_widths=()` one network
-serves both, returns of hundreds make its gradients the values' alone, and 140 is all it gets to.
+Takes seconds on one core. The maximum return is 500; seeds 0 to 2 average 493, 495 and 479 over the
+last tenth of training. As in purejaxrl's ppo.py except for the actor (64 ReLUs, then 64 tanh, with
+the previous action alongside), Adam's epsilon, and minibatches, which are whole environments, as in
+recurrent PPO. With `model.critic_widths=()` one network serves both; returns in the hundreds make
+value gradients dominate, and it gets no further than 140.
 """
 
 from typing import Any

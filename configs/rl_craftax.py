@@ -3,10 +3,10 @@
     pip install 'cpc-jax[craftax]'
     python -m experiments.rl --config configs/rl_craftax.py --workdir runs/craftax
 
-Numbers of PPO as of the recurrent baseline of Matthews et al. (2024), from memory. Not trained, for
-want of a GPU: two updates of a small one ran on a CPU. To begin an episode is to make a world, so
-that 64 are begun at a step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` is the arm
-without CPC.
+PPO settings follow the recurrent baseline of Matthews et al. (2024), from memory. Not trained for
+lack of a GPU; two updates of a small version ran on a CPU. Each episode start generates a world, so
+64 start per step, not 1,024 (docs/environments.md). `--config.cpc.weight=0.0` is the arm without
+CPC.
 """
 
 from typing import Any

@@ -2,11 +2,11 @@
 
 python -m experiments.rl --config configs/rl_hidden_ball.py --workdir runs/ball
 
-A ball is seen as it begins to fall and as it lands; in between the agent has to remember it. With
-`--config.environment.name=hidden_ball:never_seen` it does not show again, and nothing that is ever
-seen asks for that memory. docs/rl.md has ten seeds of both, with CPC and without: in 400,000 frames
-it raises the area under the curve by 0.21 (0.18 to 0.26) on the first, by 0.00 (-0.04 to 0.05) on
-the other.
+A ball is visible as it starts to fall and as it lands; in between the agent must remember it. With
+`--config.environment.name=hidden_ball:never_seen` it does not reappear, and no observation requires
+that memory. docs/rl.md has ten seeds of both, with and without CPC: in 400,000 frames CPC raises
+the area under the learning curve by 0.21 (0.18 to 0.26) on the first and by 0.00 (-0.04 to 0.05) on
+the second.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The hidden ball by PPO with recurrent minibatches: whole environments, memories as they were.
+"""The hidden ball with PPO and recurrent minibatches: whole environments, with stored memories.
 
 python -m experiments.rl --config configs/rl_hidden_ball_ppo.py --workdir runs/ball-ppo
 """

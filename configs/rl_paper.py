@@ -1,12 +1,12 @@
-"""The agent of the paper's section 3.4: A2C by RMSProp, an LSTM, 30 steps ahead in unrolls of 100.
+"""The agent of the paper's section 3.4: A2C, RMSProp, an LSTM, 30 steps ahead in unrolls of 100.
 
     pip install 'cpc-jax[craftax]'
     python -m experiments.rl --config configs/rl_paper.py --workdir runs/paper-agent
 
-Its levels, of DeepMind Lab, are no JAX; here it plays Craftax-Classic from pixels, whose episodes
-are as long. The paper says of the network that it is the baseline's, and draws the learning rate,
-the weight of the entropy and RMSProp's epsilon at random: width and numbers here are ours. Not
-trained, for want of a GPU: a small one ran on the T-maze.
+The paper's DeepMind Lab levels are not in JAX; here the agent plays Craftax-Classic from pixels,
+whose episodes are as long. The paper uses the baseline's network and samples the learning rate, the
+entropy weight and RMSProp's epsilon at random, so widths and values here are ours. Not trained for
+lack of a GPU; a small version ran on the T-maze.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
-"""A T-maze in pixels: the turn at its end is worth 1 to whoever remembers the cue, else a half.
+"""A T-maze from pixels: the turn at its end is worth 1 with memory of the cue, one half without.
 
     python -m experiments.rl --config configs/rl_t_maze.py --workdir runs/t_maze
 
-`--config.environment.name=t_maze` never shows the cue again, so that no picture asks for it.
+`--config.environment.name=t_maze` never shows the cue again, so no image requires remembering it.
 """
 
 from typing import Any

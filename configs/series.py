@@ -1,4 +1,4 @@
-"""Every key of a config of kind series."""
+"""Every key of configs of kind series."""
 
 from typing import Any
 

@@ -1,9 +1,9 @@
-"""Seconds on a laptop: an AR(1) process, whose information is known in closed form.
+"""An AR(1) process with information in closed form; takes seconds on a laptop.
 
     python -m experiments.series --config configs/series_ar1.py --workdir runs/ar1
 
-Of a Gaussian process with correlation r of a step with the next, all of the past tells
--log(1 - r^(2k)) / 2 nats of the step k ahead; the page draws that beside the bound.
+In a Gaussian process with correlation r between neighbouring steps, the whole past holds -log(1 -
+r^(2k)) / 2 nats about the step k ahead; the page draws that beside the bound.
 """
 
 from typing import Any

@@ -3,10 +3,10 @@
     python -m experiments.series --config configs/series_files.py --workdir runs/mine \
         --config.data.path=/my/files --config.data.channels=3 --config.data.rate_hz=250
 
-A file is a sequence (time, channels); a folder is read at any depth. Labels are optional, of steps
-(--config.data.step_label=stage --config.probe.tasks="('steps',)") or of files
-(--config.data.file_label=folder --config.probe.tasks="('files',)"). Sizes for some hours at 100 to
-500 Hz, on a laptop.
+Each file is a sequence (time, channels); folders are read at any depth. Optional labels are per
+step (--config.data.step_label=stage --config.probe.tasks="('steps',)") or per file
+(--config.data.file_label=folder --config.probe.tasks="('files',)"). Sized for a few hours of data
+at 100 to 500 Hz, on a laptop.
 """
 
 from typing import Any

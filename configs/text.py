@@ -1,4 +1,4 @@
-"""Every key of a config of kind text."""
+"""Every key of configs of kind text."""
 
 from typing import Any
 

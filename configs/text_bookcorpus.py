@@ -1,13 +1,14 @@
-r"""The paper's sentences (section 3.3) on a text of one's own, such as the BookCorpus.
+r"""The paper's sentence model (section 3.3) on your own text, such as the BookCorpus.
 
 python -m experiments.text --config configs/text_bookcorpus.py --workdir runs/books \
     --config.data.path=/my/books
 
-Latents and contexts of 2,400, three sentences ahead, Adam at 2e-4, 8 x 64 sequences as on the
-paper's 8 GPUs, of which each sees its own negatives. The paper does not say how wide embeddings and
-convolution are, nor the vocabulary: 620 and 20,000 are those of skip-thought vectors (Kiros et al.
-2015), which it follows. The BookCorpus is passed on as lines, a sentence each, and so are files
-read here; a folder of prose needs --config.data.form=prose. For accelerators: never run to its end.
+Latents and contexts of width 2,400, three sentences ahead, Adam at 2e-4, 8 x 64 sequences as on the
+paper's 8 GPUs, each with its own negatives. The paper gives neither the width of embeddings and
+convolution nor the vocabulary size: 620 and 20,000 are those of skip-thought vectors (Kiros et al.
+2015), which it follows. The BookCorpus is distributed with one sentence per line, and files are
+read that way; a folder of prose needs --config.data.form=prose. For accelerators; never run to the
+end.
 """
 
 from typing import Any

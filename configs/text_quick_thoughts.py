@@ -1,11 +1,12 @@
-"""Quick-Thoughts (Logeswaran and Lee 2018) from the parts of CPC, at the size of minutes.
+"""Quick-Thoughts (Logeswaran and Lee 2018) from the parts of CPC; takes minutes.
 
 python -m experiments.text --config configs/text_quick_thoughts.py --workdir runs/quick_thoughts
 
 Two encoders without a context: f of a sentence finds g of the next one and, as a second direction,
-of the one before, among all sentences of the batch, by dot products. The own sentence is no
-candidate; the authors' code keeps it with the score 0, as --config.negatives.choose=with_zero does.
-Theirs are bidirectional GRUs of 600 over the sentences of one book; here they are convolutions.
+of the previous one, among all sentences of the batch, by dot products. The sentence itself is not a
+candidate; the authors' code keeps it with score 0, as --config.negatives.choose=with_zero does.
+Their encoders are bidirectional GRUs of width 600 over the sentences of one book; ours are
+convolutions.
 """
 
 from typing import Any

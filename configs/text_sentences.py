@@ -1,11 +1,11 @@
-"""Sentences of books: CPC as in the paper's section 3.3, at the size of ten minutes on 2 cores.
+"""Sentences of books: CPC as in the paper's section 3.3, sized for ten minutes on 2 cores.
 
 python -m experiments.text --config configs/text_sentences.py --workdir runs/sentences
 
 Measured with seed 0 (docs/text.md): strict bound 1.44, 1.35 and 1.29 nats at offsets 1 to 3; of two
-sentences c knows which one follows in 90.4 % (untrained 49.6 %). Frozen features tell movie reviews
-from newspapers better than untrained ones (z: 79.3 against 76.6 %), the sign of a review worse.
-5 min 18 s with all probes, 6 min 9 s of CPU time, on 2 cores that others used too.
+sentences, c picks the one that follows in 90.4 % (untrained 49.6 %). Frozen features tell movie
+reviews from newspapers better than untrained ones (z: 79.3 against 76.6 %), the sign of a review
+worse. 5 min 18 s with all probes, 6 min 9 s of CPU time, on 2 shared cores.
 """
 
 from typing import Any

@@ -2,20 +2,19 @@
 
     python -m experiments.text --config configs/text_words.py --workdir runs/words
 
-Measured on 2 CPU cores: 70 s in all for 5 times 5.6 million words.
-WordSim-353 0.58 [0.49, 0.65], SimLex-999 0.35 [0.29, 0.40], analogies 18 %; gensim by the same
-settings 0.58 and 0.36 (`python -m experiments.bench --part text`: 725,000 words a second, gensim
-841,000).
+Measured on 2 CPU cores: 70 s in total for 5 epochs of 5.6 million words. WordSim-353 0.58 [0.49,
+0.65], SimLex-999 0.35 [0.29, 0.40], analogies 18 %; gensim with the same settings 0.58 and 0.36
+(`python -m experiments.bench --part text`: 725,000 words per second, gensim 841,000).
 
-Every objective from maximum likelihood to InfoNCE is a key away, such as a log-bilinear language
-model by noise-contrastive estimation (Mnih & Teh 2012):
+Every objective from maximum likelihood to InfoNCE is one key away, such as a log-bilinear language
+model with noise-contrastive estimation (Mnih & Teh 2012):
 
     ... --config.model.name=vlbl --config.model.reach=2 --config.model.bias=unigram \
         --config.objective.name=nce --config.objective.k=25 --config.objective.alpha=1 \
         --config.objective.share=1 --config.objective.draws=0 --config.data.subsample=0 \
         --config.optim.rule=adagrad --config.optim.learning_rate=0.1
 
-Of sweeps and of others that go by `kind` the command is:
+For sweeps, and other commands that go by `kind`, use:
 
     python -m experiments.words --config configs/text_words.py --workdir runs/words
 """

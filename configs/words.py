@@ -1,4 +1,4 @@
-"""Every key of the configs of kind words: one model of words, one objective, one noise."""
+"""Every key of configs of kind words: one word model, one objective, one noise."""
 
 from configs.defaults import LOGGER, WIDEST
 from configs.keys import Key
