@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -16,7 +15,7 @@ def embed_utterances(
     embed: Callable[[np.ndarray], ArrayLike],
     waveforms: Iterable[Float[np.ndarray, "..."]],
     stride: int,
-    batch_samples: int | None = None,
+    batch_samples: int = 2_000_000,
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of at most six shapes.
 
@@ -29,13 +28,12 @@ def embed_utterances(
             the caller.
         waveforms: float32, (s,) or (s, channels) of each utterance; all are held in memory.
         stride: samples from frame to frame.
-        batch_samples: at most so many samples in a batch (a longer utterance goes alone); None:
-            250,000 on a CPU, whose caches hold no more activations, and 2,000,000 elsewhere.
+        batch_samples: at most so many samples in a batch (a longer utterance goes alone). Fewer
+            leave a recurrent context with few rows, for which it reads all of its weights.
 
     Returns:
         Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
     """
-    batch_samples = batch_samples or (250_000 if jax.default_backend() == "cpu" else 2_000_000)
     waveforms = list(waveforms)
     if not waveforms:
         return []
