@@ -17,16 +17,19 @@ METHODS = {
 
 
 def score_groups(scores: Frame, words: Words) -> dict[tuple[str, str, str], Frame]:
-    """Return scores by task, data and unit, each from baselines to what was learned."""
+    """Return scores by task, data and unit, as asked, each from baselines to what was learned."""
     if not len(scores):
         return {}
-    rank = [
-        (method_order(row.method), feature_order(row.features, words), number)
-        for number, row in enumerate(scores.itertuples())
-    ]
-    ordered = scores.iloc[sorted(range(len(scores)), key=rank.__getitem__)]
-    groups = {key: rows for key, rows in ordered.groupby(["task", "data", "unit"])}
-    return {(str(task), str(data), str(unit)): rows for (task, data, unit), rows in groups.items()}
+
+    def ordered(rows: Frame) -> Frame:
+        rank = [
+            (method_order(row.method), feature_order(row.features, words), number)
+            for number, row in enumerate(rows.itertuples())
+        ]
+        return rows.iloc[sorted(range(len(rows)), key=rank.__getitem__)]
+
+    groups = scores.groupby(["task", "data", "unit"], sort=False)
+    return {(str(task), str(data), str(unit)): ordered(rows) for (task, data, unit), rows in groups}
 
 
 def is_curve(rows: Frame) -> bool:

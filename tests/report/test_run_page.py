@@ -157,6 +157,18 @@ def test_score_tables_of_images_have_paired_leads_and_top_5(images):
     }
 
 
+def test_tasks_come_as_they_were_asked_and_features_from_baselines_to_what_was_learned():
+    asked = [("speakers", "c"), ("speakers", "random c"), ("ABX", "c"), ("ABX", "mfcc")]
+    scores = score_frame(
+        Score(task, "voices", "frame", features, "linear", "accuracy", 0.5)
+        for task, features in asked
+    )
+    groups = score_groups(scores, AUDIO)
+    assert [task for task, *_ in groups] == ["speakers", "ABX"]
+    found = {task: list(rows.features) for (task, *_), rows in groups.items()}
+    assert found == {"speakers": ["random c", "c"], "ABX": ["mfcc", "c"]}
+
+
 def test_learning_curves(images):
     run = read_run(images)
     groups = score_groups(last_scores(run.scores), IMAGES)
