@@ -139,10 +139,15 @@ def show_value(value: float | int | None, metric: str) -> str:
 
     >>> show_value(0.1234, "error rate"), show_value(1.234, "nats"), show_value(None, "nats")
     ('12.3', '1.23', '–')
+    >>> show_value(0.954, "nats"), show_value(0.954, "R"), show_value(1234.5, "return")
+    ('0.95', '0.954', '1,234')
     """
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{100 * value:.1f}" if in_percent(metric) else f"{value:.3g}"
+    if in_percent(metric):
+        return f"{100 * value:.1f}"
+    style = ".2f" if metric in ("nats", "bits") else ",.0f" if abs(value) >= 1000 else ".3g"
+    return format(value, style)
 
 
 def unit_of(metric: str) -> str:

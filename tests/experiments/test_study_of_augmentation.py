@@ -54,9 +54,9 @@ def test_the_page_says_what_differs_by_more_than_seeds(tmp_path):
     )
     study.write_study(tmp_path)
     text = (tmp_path / "augmentation.md").read_text()
-    assert "better than without augmentation: past: pitch, noise, reverb +0.507" in text
+    assert "better than without augmentation: past: pitch, noise, reverb +0.51" in text
     assert "1 of 2 cannot be told from it" in text
-    assert "| nothing | 1 (0.752 to 1.25) |" in text
+    assert "| nothing | 1.00 (0.75 to 1.25) |" in text
     tables = json.loads((tmp_path / "augmentation.json").read_text())["sections"]
     assert len(tables) >= 3
 
