@@ -172,7 +172,12 @@ def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
     (folder / "done.json").write_text(json.dumps({"step": 500}))
     write_arrays(folder, rng)
     audit = [
-        {"name": "negatives_mean", "value": 127.0, "unit": "negatives", "meaning": "an anchor's"},
+        {
+            "name": "negatives_mean",
+            "value": 127.0,
+            "unit": "negatives",
+            "meaning": "of an anchor, on average",
+        },
         {
             "name": "false_negatives_by_class",
             "value": None,

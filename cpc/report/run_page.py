@@ -198,7 +198,7 @@ def audit_section(run: Run) -> Section | None:
             "what": str(row.get("name", "")).replace("_", " "),
             "value": math.nan if row.get("value") is None else row["value"],
             "unit": str(row.get("unit", "")),
-            "which is what": str(row.get("meaning", "")),
+            "meaning": str(row.get("meaning", "")),
         }
         for row in run.audit["rows"]
         if isinstance(row, dict)
