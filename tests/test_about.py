@@ -2,6 +2,7 @@
 
 import importlib
 import pathlib
+import os
 import re
 import subprocess
 import sys
@@ -75,6 +76,12 @@ def test_devices_are_named(tmp_path, monkeypatch):
     ]
 
 
+def test_a_platform_without_its_plug_in_is_said(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    devices = about.ask_child(60.0)[1]
+    assert devices == "no devices: jax has no plug-in here for JAX_PLATFORMS=cuda"
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -124,6 +131,16 @@ def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given,
         run_program(monkeypatch, capsys, given, "--workdir=x")
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "cpc", "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_windows_is_told_in_one_sentence():
