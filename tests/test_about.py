@@ -1,8 +1,8 @@
 """`cpc` alone: what is installed, on what devices, and which commands there are."""
 
 import importlib
-import pathlib
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -131,6 +131,23 @@ def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given,
         run_program(monkeypatch, capsys, given, "--workdir=x")
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
+
+
+@pytest.mark.parametrize("part", ["models", "data", "train", "evaluate", "results"])
+def test_parts_that_need_locks_say_so_in_windows(part):
+    """Where there is no fcntl, what computes alone can still be imported."""
+    code = f"""
+import sys
+sys.modules["fcntl"] = None
+import cpc.losses, cpc.negatives, cpc.estimators
+try:
+    import cpc.{part}
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("this part of cpc needs Linux or macOS"), done.stderr
+    assert done.stdout.count("\n") == 1
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():
