@@ -81,7 +81,10 @@ def main() -> None:
             from cpc import about  # its devices take a second
 
             lines = [about.describe(), "", *lines]
-        print("\n".join(lines))
+        try:
+            print("\n".join(lines), flush=True)
+        except BrokenPipeError:  # of `cpc | head`; nor can Python write the rest when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     else:
         near = difflib.get_close_matches(name, commands, 1)
         hint = f"did you mean {near[0]}?" if near else "cpc --help names all"

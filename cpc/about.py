@@ -18,7 +18,11 @@ import collections, sys, jax
 sys.path.append(sys.argv[1])
 from cpc.data import cache_dir
 print(cache_dir(), flush=True)
-kinds = collections.Counter((one.platform, one.device_kind) for one in jax.local_devices())
+try:
+    devices = jax.local_devices()
+except AssertionError:  # jax's own, which has no words
+    sys.exit(f"jax has no plug-in here for JAX_PLATFORMS={jax.config.jax_platforms}")
+kinds = collections.Counter((one.platform, one.device_kind) for one in devices)
 print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.items()))
 """
 #: A TPU that another process holds is waited for without an end.

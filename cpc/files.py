@@ -1,7 +1,6 @@
 """Files that are written whole or not at all, sealed against damage, and what JSON can hold."""
 
 import contextlib
-import fcntl
 import json
 import math
 import os
@@ -14,6 +13,14 @@ from typing import Any
 import numpy as np
 
 from cpc.types import ArrayLike, UserError
+
+try:
+    import fcntl
+except ModuleNotFoundError as error:  # whatever reads or writes files of ours imports this module
+    raise ImportError(
+        "this part of cpc needs Linux or macOS, whose locks hold its files: on Windows use WSL, or "
+        "cpc.losses, cpc.negatives and cpc.estimators alone"
+    ) from error
 
 
 @contextlib.contextmanager

@@ -89,6 +89,11 @@ def check_run(modality: Modality, config: Config, workdir: str | None = None) ->
     num_offsets = modality.loss_sizes(config)[2]
     build_objective(config, tuple(range(1, num_offsets + 1)))
     optim = config.optim
+    if optim.warmup_steps > config.num_steps:
+        raise UserError(
+            f"optim.warmup_steps is {optim.warmup_steps}, but the run has {config.num_steps} "
+            f"steps: for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"
+        )
     make_schedule(optim.learning_rate, optim.warmup_steps, config.num_steps, optim.schedule)
 
 

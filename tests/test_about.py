@@ -1,6 +1,7 @@
 """`cpc` alone: what is installed, on what devices, and which commands there are."""
 
 import importlib
+import os
 import pathlib
 import re
 import subprocess
@@ -75,6 +76,12 @@ def test_devices_are_named(tmp_path, monkeypatch):
     ]
 
 
+def test_a_platform_without_its_plug_in_is_said(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    devices = about.ask_child(60.0)[1]
+    assert devices == "no devices: jax has no plug-in here for JAX_PLATFORMS=cuda"
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -124,6 +131,33 @@ def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given,
         run_program(monkeypatch, capsys, given, "--workdir=x")
     assert stop.value.code == 2
     assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
+
+
+@pytest.mark.parametrize("part", ["models", "data", "train", "evaluate", "results"])
+def test_parts_that_need_locks_say_so_in_windows(part):
+    """Where there is no fcntl, what computes alone can still be imported."""
+    code = f"""
+import sys
+sys.modules["fcntl"] = None
+import cpc.losses, cpc.negatives, cpc.estimators
+try:
+    import cpc.{part}
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("this part of cpc needs Linux or macOS"), done.stderr
+    assert done.stdout.count("\n") == 1
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "cpc", "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_windows_is_told_in_one_sentence():

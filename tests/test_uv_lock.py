@@ -24,7 +24,8 @@ def test_the_lock_is_of_todays_dependencies():
     wanted = set()
     for extra, lines in lists:
         for one in map(Requirement, lines):
-            marker = f"extra == '{extra}'" if extra else ""
+            markers = [str(one.marker).replace('"', "'")] if one.marker else []
+            marker = " and ".join([*markers, *([f"extra == '{extra}'"] if extra else [])])
             wanted.add(
                 (canonicalize_name(one.name), marker, frozenset(str(one.specifier).split(",")))
             )

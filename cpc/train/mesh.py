@@ -30,12 +30,13 @@ def choose_devices(kind: str = "auto") -> list[Device]:
         raise UserError(f"Unknown device {kind!r}; choose one of {', '.join(KINDS)}.")
     try:
         return jax.devices(None if kind == "auto" else kind)
-    except RuntimeError as error:
+    except (RuntimeError, AssertionError) as error:  # jax asserts that a platform has its plug-in
         advice = "" if kind == "auto" else "choose 'auto', or "
+        extra = "tpu" if kind == "tpu" else "cuda"
         raise UserError(
             f"No {'' if kind == 'auto' else f'{kind} '}device was found here; {advice}install the "
-            "jax extra for the device, and check the environment variable JAX_PLATFORMS if it is "
-            "set."
+            f"jax extra for the device (pip install 'cpc-jax[{extra}]'), and check the environment "
+            "variable JAX_PLATFORMS if it is set."
         ) from error
 
 

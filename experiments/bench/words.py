@@ -26,6 +26,13 @@ PYTHON = "CPC_GENSIM_PYTHON"
 LEAST = 0.6
 
 
+def count_cores() -> int:
+    """Return how many cores this process may use: all where there is no affinity, as on macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def word_rows(epochs: int, num_rounds: int = 1, source: str = "words") -> list[Row]:
     """Return rows of the rate and of word similarity, each beside gensim's where there is one."""
     python = os.environ.get(PYTHON) or (
@@ -50,7 +57,7 @@ def word_rows(epochs: int, num_rounds: int = 1, source: str = "words") -> list[R
                     "k": config.objective.k, "subsample": config.data.subsample,
                     "learning_rate": config.optim.learning_rate, "epochs": epochs, "seed": i,
                     "source": source, "num_words": len(vocabulary.words),
-                    "cores": len(os.sched_getaffinity(0)), "sentences": str(sentences),
+                    "cores": count_cores(), "sentences": str(sentences),
                     "vectors": str(vectors),
                 }  # fmt: skip
                 rates[side] = run_side(sides[side], side, json.dumps(given))["words_per_second"]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import pathlib
 import sys
 
@@ -27,6 +28,7 @@ from experiments.bench.flop import count_flop
 from experiments.bench.process import peak_bytes, time_cases
 from experiments.bench.step import count_compilations
 from experiments.bench.table import Row, Target, describe, format_table
+from experiments.bench.words import count_cores
 from tests import commands
 from tests.commands import ONE_DEVICE_POLISHED
 
@@ -37,6 +39,13 @@ def shapes(encoder, context, num_offsets, batch, samples):
     module = CPC(encoder, context, LinearPredictor(num_offsets, encoder.width))
     x = jnp.zeros((batch, samples))
     return jax.eval_shape(module.init, jax.random.key(0), x)["params"]
+
+
+def test_cores_are_counted_where_there_is_no_affinity(monkeypatch):
+    """As on macOS, whose Python has no sched_getaffinity."""
+    assert count_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert count_cores() == os.cpu_count()
 
 
 def test_flop_by_hand():

@@ -100,7 +100,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("data.source", "voice", "choose one of voices, folder"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
     ("optim.schedule", "linear", "choose one of cosine, constant"),
-    ("optim.warmup_steps", 9, "warmup_steps is 9"),
+    ("optim.warmup_steps", 9, "is 9, .* 2 steps: .* add --config.optim.warmup_steps=0"),
     ("probe.tasks", ("phone",), "probe.tasks has 'phone'"),
     ("probe.features", ("d",), "probe.features has 'd'"),
     # Numbers have an upper end, in their key or by the memory that there is.

@@ -1,4 +1,4 @@
-"""NT-Xent, SupCon and triplets against pytorch-metric-learning, and their reductions."""
+"""NT-Xent, SupCon and triplets against pytorch-metric-learning and lightly, and reductions."""
 
 import functools
 import pathlib
@@ -17,6 +17,7 @@ from goldens import load_golden
 
 META, CASES = load_golden("metric_learning.npz")
 RTOL, ATOL = META["tolerance"]["f32_rtol"], META["tolerance"]["f32_atol"]
+_, OF_LIGHTLY = load_golden("lightly.npz")
 
 
 def close(actual, expected, largest=1.0):
@@ -162,6 +163,25 @@ def test_view_scores_of_a_zero_vector_are_finite():
     value, slope = total(views)
     assert np.isfinite(value)
     assert np.isfinite(slope).all()
+
+
+def as_lightly(z0, z1, temperature, bank=None):
+    """NTXentLoss(temperature)(z0, z1); with a memory bank, of its rows before the call."""
+    if bank is None:
+        return nt_xent(*view_scores(z0, z1), temperature=temperature).mean()
+    positive = (unit(z0) * unit(z1)).sum(1)
+    return info_nce(positive, unit(z0) @ bank.T, temperature=temperature).mean()
+
+
+@pytest.mark.parametrize("name", OF_LIGHTLY)
+def test_nt_xent_equals_that_of_lightly(name):
+    params, inputs, expected = OF_LIGHTLY[name]
+    loss = functools.partial(as_lightly, **params, bank=inputs.get("bank"))
+    value, slopes = jax.jit(jax.value_and_grad(loss, (0, 1)))(inputs["z0"], inputs["z1"])
+    np.testing.assert_allclose(value, expected["loss"], rtol=1e-5)
+    for slope, key in zip(slopes, ("grad0", "grad1"), strict=True):
+        largest = np.abs(expected[key]).max()
+        np.testing.assert_allclose(slope, expected[key], rtol=1e-5, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("b", [1, 2, 8])

@@ -15,16 +15,20 @@ def test_devices_by_name():
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="about a machine without accelerators")
 @pytest.mark.parametrize("kind", ["gpu", "tpu"])
 def test_an_absent_device_is_one_sentence(kind):
-    with pytest.raises(UserError, match=f"No {kind} device was found here"):
+    extra = {"gpu": "cuda"}.get(kind, kind)
+    with pytest.raises(UserError, match=rf"No {kind} device was found here.*jax\[{extra}\]'"):
         train.choose_devices(kind)
 
 
 @pytest.mark.parametrize("kind", ["auto", "gpu"])
-def test_no_backend_at_all_is_one_sentence(kind, monkeypatch):
+@pytest.mark.parametrize(
+    "error", [RuntimeError("Unable to initialize backend 'cuda': no device"), AssertionError()]
+)
+def test_no_backend_at_all_is_one_sentence(kind, error, monkeypatch):
     """As with JAX_PLATFORMS=cuda on a machine without one, where every question raises."""
 
     def absent(*_):
-        raise RuntimeError("Unable to initialize backend 'cuda': no device")
+        raise error
 
     monkeypatch.setattr(jax, "devices", absent)
     monkeypatch.setattr(jax, "default_backend", absent)
