@@ -129,6 +129,18 @@ def test_a_value_that_cannot_be_meant(audio, config, tmp_path, monkeypatch, key,
     mistake(audio, config, tmp_path / "run", words)
 
 
+def test_a_gpu_that_jax_cannot_use_is_seen():
+    """As where the extra is not installed, or the driver is too old: the run goes on without."""
+    code = """
+from jax._src import xla_bridge
+from experiments.command import cli
+cli.run(lambda: xla_bridge.logger.warning("Falling back to cpu."))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Falling back to cpu." in done.stderr
+
+
 def test_missing_and_unknown_keys(audio, config, tmp_path):
     del config.model.norm
     mistake(audio, config, tmp_path / "run", r"lacks the key model\.norm")
