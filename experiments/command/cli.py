@@ -111,8 +111,14 @@ def _guard(main, words, takes_folders):
         fail(f"cannot read or write{where}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted", 130)
-    except Exception:
+    except Exception as error:
         await_verdict()
+        if str(error).startswith("RESOURCE_EXHAUSTED"):
+            fail(
+                f"a device has too little memory ({str(error).splitlines()[0]}): model.remat=True, "
+                "optim.accumulate=2, model.dtype=bfloat16 or a smaller data.batch_size need less, "
+                "where the config has them"
+            )
         traceback.print_exc()
         leave_failing(1)
         sys.exit(1)
