@@ -14,6 +14,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from logging import getLogger
 from typing import Any, NoReturn
 
 from absl import app, flags, logging
@@ -77,6 +78,8 @@ def run(
         if name in flags.FLAGS:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
+    # That there is a GPU which jax cannot use is no detail: it says so before days on the CPU.
+    getLogger("jax._src.xla_bridge").setLevel("WARNING")
     # Pillow's warning of large images: those that are too large are said in a sentence of ours.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -108,8 +111,14 @@ def _guard(main, words, takes_folders):
         fail(f"cannot read or write{where}: {error.strerror or error}")
     except KeyboardInterrupt:
         fail("interrupted", 130)
-    except Exception:
+    except Exception as error:
         await_verdict()
+        if str(error).startswith("RESOURCE_EXHAUSTED"):
+            fail(
+                f"a device has too little memory ({str(error).splitlines()[0]}): model.remat=True, "
+                "optim.accumulate=2, model.dtype=bfloat16 or a smaller data.batch_size need less, "
+                "where the config has them"
+            )
         traceback.print_exc()
         leave_failing(1)
         sys.exit(1)

@@ -129,6 +129,31 @@ def test_a_value_that_cannot_be_meant(audio, config, tmp_path, monkeypatch, key,
     mistake(audio, config, tmp_path / "run", words)
 
 
+def test_too_little_memory_is_one_sentence():
+    code = """
+from experiments.command import cli
+import jax.numpy
+cli.run(lambda: jax.numpy.zeros(2**46).block_until_ready())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: a device has too little memory (RESOURCE_EXHAUSTED: ")
+    assert done.stderr.count("\n") == 1
+    assert "optim.accumulate=2" in done.stderr
+
+
+def test_a_gpu_that_jax_cannot_use_is_seen():
+    """As where the extra is not installed, or the driver is too old: the run goes on without."""
+    code = """
+from jax._src import xla_bridge
+from experiments.command import cli
+cli.run(lambda: xla_bridge.logger.warning("Falling back to cpu."))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "Falling back to cpu." in done.stderr
+
+
 def test_missing_and_unknown_keys(audio, config, tmp_path):
     del config.model.norm
     mistake(audio, config, tmp_path / "run", r"lacks the key model\.norm")
