@@ -17,7 +17,7 @@ from cpc.data import Corpus, Vocabulary
 from cpc.data.sources import texts
 from cpc.data.sources.grammar import make_grammar
 from cpc.results import read_scores
-from cpc.types import UserError
+from cpc.types import CPCOutputs, UserError
 from experiments import training
 from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
@@ -134,7 +134,7 @@ def test_both_directions_find_their_neighbour():
     batch = problem.draw(0)
     place = np.arange(6)[None, :, None, None]
     shape = (4, 6, 1, 1)
-    outputs = training.CPCOutputs(*(jnp.broadcast_to(place * s, shape) for s in (1.0, 10.0, 100.0)))
+    outputs = CPCOutputs(*(jnp.broadcast_to(place * s, shape) for s in (1.0, 10.0, 100.0)))
     outputs = outputs._replace(z=outputs.z[..., 0], c=outputs.c[..., 0])
     forward, backward = problem.split_directions(outputs, batch)
     assert forward.outputs.z[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
@@ -188,7 +188,7 @@ def test_the_same_sentence_in_another_run_is_no_negative():
         "utterance": np.zeros(2, np.int32),
         "sample": np.array([10, 13]),
     }
-    outputs = training.CPCOutputs(*(jnp.zeros((2, 6, 1)) for _ in range(3)))
+    outputs = CPCOutputs(*(jnp.zeros((2, 6, 1)) for _ in range(3)))
     positions = problem.split_directions(outputs, batch)[0].positions
     flat = jax.tree.map(lambda p: np.broadcast_to(p, (2, 6)).ravel(), positions)
     anchor = jax.tree.map(lambda p: p[0], flat)
@@ -312,7 +312,7 @@ def test_a_context_that_knows_the_next_topic_finds_the_next_sentence():
     def apply(variables, batch, train):
         first = jax.nn.one_hot((batch["x"][..., 0]), 41)
         ahead = jnp.concatenate([first[:, 1:], first[:, :1]], axis=1)
-        return training.CPCOutputs(first, first, ahead[:, :, None]), {}
+        return CPCOutputs(first, first, ahead[:, :, None]), {}
 
     model = types.SimpleNamespace(apply=apply)
     right = probes.predicted_right(config, model, {}, "c", x, other)
