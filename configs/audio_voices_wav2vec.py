@@ -5,7 +5,11 @@ python -m experiments.audio --config configs/audio_voices_wav2vec.py --workdir r
 The paper trains on 960 hours (from memory) and reports word error rates of a recogniser, which this
 project lacks. Differences: width 128 (512); norms see one frame, not a whole sequence, so that c
 knows nothing of what follows; a residual around every context layer. With 10 negatives, the paper's
-lambda of 10 makes its loss the sum over them. Not measured here.
+lambda of 10 makes its loss the sum over them. Scores are cosines over 0.1 plus a learned bias,
+which starts at the log odds of a pair: with the paper's dot products (loss.cosine=False,
+negatives.temperature=1, no bias) the first gradients, all of which say "no", collapse the latents.
+Measured for 600 steps, one seed (docs/family.md): strict bound 0.96 nats, phones of festvox-ru
+48.4 %, of asterisk-en 37.6 %, speakers by frame 35.0 %.
 """
 
 from typing import Any
@@ -22,8 +26,9 @@ def get_config() -> Any:
     c.model.context_layers = 9
     c.model.predictor = "affine"
     c.loss.name = "sigmoid"
-    c.loss.cosine = False
-    c.negatives.temperature = 1.0
+    c.loss.bias = -2.3  # log 1 / 10: one pair in eleven is a positive
+    c.loss.learn_bias = True
+    c.negatives.temperature = 0.1
     c.negatives.rule = "own_sequence"
     c.negatives.shards = 1
     c.negatives.num_sampled = 10
