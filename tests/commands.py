@@ -13,12 +13,20 @@ from collections.abc import Mapping, Sequence
 ROOT = pathlib.Path(__file__).parents[1]
 #: Most of a test's time is compilation, and most of that is LLVM polishing loops that run once:
 #: without it, the 15 s of a training step's test are 6.
-QUICK_COMPILATION = "--xla_backend_optimization_level=0"
+QUICK_COMPILATION = (
+    "--xla_backend_optimization_level=0"
+    # Both cores have tests of their own: parts of a program that wait for threads are a sixth more.
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 if importlib.metadata.version("jaxlib").startswith("0.10."):  # an unknown flag ends the process
     # The older emitters of loops take half the time. What users run is tested by what is polished.
     QUICK_COMPILATION += " --xla_cpu_use_fusion_emitters=false"
 #: One device, as a laptop has, and not the tests' own eight.
-ONE_DEVICE = {"XLA_FLAGS": QUICK_COMPILATION, "JAX_PLATFORMS": "cpu"}
+ONE_DEVICE = {
+    "XLA_FLAGS": QUICK_COMPILATION,
+    "JAX_PLATFORMS": "cpu",
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0",  # as in conftest.py
+}
 #: For what trains or measures long enough that polished loops pay.
 ONE_DEVICE_POLISHED = {**ONE_DEVICE, "XLA_FLAGS": ""}
 
