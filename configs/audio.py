@@ -129,6 +129,13 @@ KEYS = {
             low=0,
             below=1,
         ),
+        "segment_offsets": Key(
+            0,
+            "segments ahead that are predicted, beside the latents that contexts of their own "
+            "predict; 0: latents and segments predict the next one, latents without contexts",
+            low=0,
+            high=MOST_OFFSETS,
+        ),
         "num_offsets": Key(12, "latents ahead that are predicted", low=1, high=MOST_OFFSETS),
         **PRECISION,
     },

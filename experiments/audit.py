@@ -69,7 +69,7 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
         return negatives.audit_rule(
             problem.objective.rule,
             positions,
-            problem.offsets,
+            problem.offsets[0],
             labels=[label[name] for label in labels],
             utterances=utterances,
             choose=problem.objective.choose,

@@ -34,9 +34,9 @@ CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with
 TEMPERATURES = ("fixed", "learned", "entropy")
 
 
-def check_alignment(config: Config, num_offsets: int) -> None:
+def check_alignment(config: Config) -> None:
     """Predictions are aligned to as many frames or more, by InfoNCE of one batch."""
-    options = config.loss
+    options, num_offsets = config.loss, config.model.num_offsets
     if options.align_to < num_offsets:
         raise UserError(
             f"loss.align_to is {options.align_to} and there are {num_offsets} predictions, each of "

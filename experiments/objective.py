@@ -92,7 +92,10 @@ def build_objective(
     mesh: jax.sharding.Mesh | None = None,
     apart: Rule | None = None,
 ) -> Objective:
-    """The objective of a config, whose predictions are of these offsets.
+    """The objective of a config, whose predictions are of these offsets, or of the first of them.
+
+    A direction of fewer predictions is of as many offsets, and aligned to as many frames as the
+    last of these is ahead.
 
     On a mesh of several devices each scores its own anchors (`cpc.parallel`): the same numbers.
     The rule `apart` leaves out what no config wants as a negative: the same sound once more.
@@ -100,9 +103,9 @@ def build_objective(
     options, of_config = config.negatives, build_rule(config)
     rule = of_config if apart is None else of_config & apart
     of_anchor, choose = build_loss(config.loss), build_choice(options)
-    description, num_frames = describe(of_anchor), config.loss.get("align_to", 0)
-    if num_frames:
-        check_alignment(config, len(offsets))
+    description, is_aligned = describe(of_anchor), config.loss.get("align_to", 0) > 0
+    if is_aligned:
+        check_alignment(config)
         description = describe_aligned(description)
     check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
@@ -133,17 +136,18 @@ def build_objective(
 
     def loss_of_direction(direction, tau, bias, rng, maps, queue):
         outputs, positions, exists = direction
+        own = offsets[: outputs.predictions.shape[-2]]
         shared = {"choose": choose, "temperature": tau, "rng": rng, "where": exists}
-        if num_frames:
+        if is_aligned:
             value, sums, frames = acpc_loss(
                 outputs,
                 positions,
                 rule,
-                num_frames=num_frames,
+                num_frames=own[-1],
                 best=config.loss.align_by == "best",
                 **shared,
             )
-            return value, sums, {"frames_per_prediction": frames}
+            return value, sums, frames
         value, sums = cpc_loss(
             outputs,
             positions,
@@ -151,12 +155,12 @@ def build_objective(
             maps=None if config.loss.cosine else maps,
             loss=of_anchor,
             bias=bias,
-            offsets=offsets,
+            offsets=own,
             memory=None if queue is None else _memory(queue, positions),
             reducer=reducer,
             **shared,
         )
-        return value, sums, {}
+        return value, sums, None
 
     def loss(params, state, directions, rng, train=True, maps=None):
         directions = [Direction(scored(outputs), *where) for outputs, *where in directions]
@@ -178,12 +182,14 @@ def build_objective(
                 _push(queue, direction, state["step"])
                 for queue, direction in zip(queues, directions, strict=True)
             )
-        total, parts = jnp.zeros(()), []
+        total, parts, frames = jnp.zeros(()), [], []
         for i, (direction, queue) in enumerate(zip(directions, queues, strict=True)):
             key = jax.random.fold_in(rng, i)
-            value, sums, more = loss_of_direction(direction, tau, bias, key, maps, queue)
-            total, parts, metrics = total + value, [*parts, sums], {**metrics, **more}
+            value, sums, of_each = loss_of_direction(direction, tau, bias, key, maps, queue)
+            total, parts, frames = total + value, [*parts, sums], [*frames, of_each]
         sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+        if is_aligned:
+            metrics["frames_per_prediction"] = jnp.concatenate(frames)
         return total, sums, new_state, metrics
 
     return Objective(

@@ -19,8 +19,8 @@ class Problem(NamedTuple):
 
     model: Model
     objective: Objective
-    offsets: tuple[int, ...]
-    """Steps ahead that are predicted."""
+    offsets: tuple[tuple[int, ...], ...]
+    """Steps ahead that each direction predicts."""
     directions: tuple[str, ...]
     """Names of the directions of prediction."""
     prepare: Callable[[Batch, Any, bool], Batch]

@@ -31,15 +31,17 @@ def strict_sums(
     params: Any,
     state: Any,
     batches: Sequence[Sequence[Direction]],
-    offsets: tuple[int, ...],
+    offsets: Sequence[tuple[int, ...]],
 ) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
     """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
 
-    `batches` are lists of directions; their sequences are contrasted all together, but for sounds
-    that overlap, and nothing has a gradient.
+    `batches` are lists of directions, each with its `offsets`; their sequences are contrasted all
+    together, but for sounds that overlap, and nothing has a gradient.
     """
     tau, parts, scored = objective.temperature(params, state), [], []
-    for directions in zip(*jax.lax.stop_gradient(batches), strict=True):
+    for own, directions in zip(
+        offsets, zip(*jax.lax.stop_gradient(batches), strict=True), strict=True
+    ):
         joined = [
             (objective.scored(outputs), exists, getattr(positions, "sample", None))
             for outputs, positions, exists in directions
@@ -48,7 +50,7 @@ def strict_sums(
         sums = bound_over_sequences(
             outputs.z,
             outputs.predictions / tau,
-            offsets,
+            own,
             where=exists,
             rule=objective.apart,
             sample=sample,
@@ -63,11 +65,12 @@ def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str
 
     Of a loss without a log N they are accuracies, and what the loss has instead.
     """
-    directions = [name for name in problem.directions for _ in problem.offsets]
+    each = list(zip(problem.directions, problem.offsets, strict=True))
+    directions = [name for name, offsets in each for _ in offsets]
     return {
         "rule": tracker.rule,
         "is_bound": tracker.is_bound,
-        "offsets": list(problem.offsets) * len(problem.directions),
+        "offsets": [k for _, offsets in each for k in offsets],
         **({"directions": directions} if len(problem.directions) > 1 else {}),
         "n": track.n,
         "offset_loss": track.loss,
@@ -118,7 +121,8 @@ def make_summary(
     tracker = make_tracker(problem.objective)
     begin, last = time.time() - seconds_before, ""
     names = [f" {name}" if len(problem.directions) > 1 else "" for name in problem.directions]
-    labels = [f"{k}{name}" for name in names for k in problem.offsets]
+    each = zip(names, problem.offsets, strict=True)
+    labels = [f"{k}{name}" for name, offsets in each for k in offsets]
 
     def summarize(sums, step):
         nonlocal last

@@ -1,6 +1,8 @@
-"""Segmental CPC: frames tell where segments end, and segments predict the next one.
+"""Segmental CPC: frames tell where segments end, and segments predict those that follow.
 
-Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word segmentation".
+Bhati et al. (2021), "Segmental contrastive predictive coding for unsupervised word segmentation";
+with contexts of frames Cuervo et al. (2022), "Contrastive prediction strategies for unsupervised
+segmentation and categorization of phonemes and words".
 """
 
 import flax.linen as nn
@@ -71,13 +73,15 @@ def segment_means(
 
 
 class SegmentalCPC(nn.Module):
-    """CPC on two levels, each a step ahead: frames, and the segments that they fall into.
+    """CPC on two levels: frames, and the segments that they fall into.
 
-    Frames z_t are contrasted with z_(t+1) itself, without context or map; the mean of each segment
-    goes through a hidden layer to s_m; contexts of s_1 .. s_m predict s_(m+1) by `predictor`.
-    Outputs are of the frames (z, z, z) and of the segments (s, c, W_1 c), in this order.
+    The mean z of each segment goes through a hidden layer to s_m; contexts of s_1 .. s_m predict
+    the segments that follow by `predictor`. Outputs are of the frames and of the segments (s, c,
+    predictions), in this order.
 
-    c as a feature of frames is the context of the frame's segment, which has seen all of it.
+    Without `frame_context`, frames z_t are contrasted with z_(t+1) itself, without context or map
+    (z, z, z), and c as a feature of a frame is the context of its segment, which has seen all of
+    it. With `frame_context`, frames have contexts and predictions of their own, and c is theirs.
     """
 
     encoder: nn.Module
@@ -86,6 +90,10 @@ class SegmentalCPC(nn.Module):
     width: int
     """Of s: the predictor's."""
     threshold: float = 0.05
+    frame_context: nn.Module | None = None
+    """Of frames; None for frames that predict the next one as they are."""
+    frame_predictor: nn.Module | None = None
+    """From the frames' contexts."""
     dtype: DTypeLike = jnp.float32
 
     def setup(self):
@@ -102,7 +110,7 @@ class SegmentalCPC(nn.Module):
         """Return latents, contexts and predictions of frames and of segments."""
         z = self.encode(x, train, num_samples)
         s, c, _ = self._segments(z, self.existing(num_samples, z.shape[1]))
-        return CPCOutputs(z, z, z[..., None, :]), CPCOutputs(s, c, self.predictor(c))
+        return self._frames(z), CPCOutputs(s, c, self.predictor(c))
 
     def embed(
         self,
@@ -110,8 +118,10 @@ class SegmentalCPC(nn.Module):
         train: bool = False,
         num_samples: Int[ArrayLike, " b"] | None = None,
     ) -> tuple[Float[Array, "b t d"], Float[Array, "b t h"]]:
-        """Return latents, and for each the context of its segment."""
+        """Return latents, and for each its context, or without one that of its segment."""
         z = self.encode(x, train, num_samples)
+        if self.frame_context is not None:
+            return z, self.frame_context(z)
         _, c, begins = self._segments(z, self.existing(num_samples, z.shape[1]))
         return z, jnp.take_along_axis(c, segment_of(begins)[..., None], axis=1)
 
@@ -126,19 +136,19 @@ class SegmentalCPC(nn.Module):
 
     @property
     def num_layers(self) -> dict[str, int]:
-        """Number of layers of the encoder, under "z", and of the segments' context, under "c"."""
-        return {"z": self.encoder.num_layers, "c": self.context.num_layers}
+        """Number of layers of the encoder, under "z", and of the context c is of, under "c"."""
+        return {"z": self.encoder.num_layers, "c": getattr(self, self._part("c")).num_layers}
 
     @nn.nowrap
     def upto(self, part: str, number: int, variables: PyTree) -> tuple["SegmentalCPC", PyTree]:
         """Return the model whose "z" or "c" ends after `number` layers, and its variables."""
-        name = {"z": "encoder", "c": "context"}[part]
+        name = self._part(part)
         shorter, own = getattr(self, name).upto(number, part_of(variables, name))
         return self.clone(**{name: shorter}), with_part(variables, name, own)
 
     @nn.nowrap
     def linear_maps(self, params: PyTree) -> None:
-        """Return None: frames are predicted by themselves, segments by a map."""
+        """Return None: each level predicts in its own way."""
 
     @nn.nowrap
     def existing(
@@ -148,6 +158,16 @@ class SegmentalCPC(nn.Module):
         if num_samples is None:
             return None
         return jnp.arange(length) < self.encoder.num_existing(num_samples)[:, None]
+
+    def _part(self, part):
+        c = "context" if self.frame_context is None else "frame_context"
+        return {"z": "encoder", "c": c}[part]
+
+    def _frames(self, z):
+        if self.frame_context is None or self.frame_predictor is None:
+            return CPCOutputs(z, z, z[..., None, :])
+        c = self.frame_context(z)
+        return CPCOutputs(z, c, self.frame_predictor(c))
 
     def _segments(self, z, exists):
         begins = boundaries(z, self.threshold, exists)

@@ -166,11 +166,11 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
     has_directions = any(rows.direction.nunique() > 1 for rows in shown.values())
     for axes, (key, title) in zip(panels, readings, strict=True):
         for number, (rule, rows) in enumerate(shown.items()):
-            count = show(rows.n.mean(), ",.0f")
             parts = [part for _, part in rows.groupby("direction", sort=False)]
             hollow = bool(number) and len(parts) > 1
             for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=True):
                 name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
+                count = show(part.n.mean(), ",.0f")
                 axes.plot(
                     part.offset,
                     100 * part[key],
@@ -183,6 +183,7 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
                 )
             if key == "acc_top1" or not number:
                 chance = 100 / parts[0].n.where(parts[0].n > 0)
+                count = show(parts[0].n.mean(), ",.0f")
                 axes.plot(
                     parts[0].offset,
                     chance if key == "acc_top1" else chance * 0 + 50,

@@ -78,7 +78,8 @@ def headline(run: Run, words: Words) -> list[tuple[str, str]]:
     if bound is not None:
         rows = last_evaluation(run, strict=bound.method == "bound")
         kind = "bound" if bound.method == "bound" else "estimate log N − L, no bound"
-        meaning = f"{kind}, mean of {rows.offset.nunique()} offsets"
+        each = "predictions" if rows.direction.nunique() > 1 else "offsets"
+        meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = show(rows.log_n.mean(), ".2f")
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} (ceiling {ceiling})"))
     for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():

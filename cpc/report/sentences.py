@@ -93,15 +93,19 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
         return [f"No evaluation on test {words.examples} is recorded yet."]
     sentences = []
     if strict.bound.notna().any():
-        by_offset = strict.groupby("offset").bound.mean().dropna()
-        directions = strict.direction.nunique()
-        over = f"{len(by_offset)} offsets"
-        over += f" and {directions} directions" if directions > 1 else ""
+        known = strict[strict.bound.notna()]
+        first = known[known.direction == known.direction.iloc[0]]
+        directions = known.direction.nunique()
+        over, whose = f"{len(known)} offsets", ""
+        if directions > 1:
+            over = f"{len(known)} predictions in {directions} directions"
+            whose = f" of {first.direction.iloc[0]}"
         sentences.append(
             "Mutual information between context and future latent, lower bound on test "
-            f"{words.examples}: {by_offset.mean():.2f} nats averaged over {over}, "
-            f"{by_offset.iloc[0]:.2f} at offset {by_offset.index[0]} and {by_offset.iloc[-1]:.2f} "
-            f"at offset {by_offset.index[-1]} (rule “{title_of(run, strict)}”, ceiling log N = "
+            f"{words.examples}: {known.bound.mean():.2f} nats averaged over {over}, "
+            f"{first.bound.iloc[0]:.2f} at offset {first.offset.iloc[0]} and "
+            f"{first.bound.iloc[-1]:.2f} at offset {first.offset.iloc[-1]}{whose} "
+            f"(rule “{title_of(run, strict)}”, ceiling log N = "
             f"{show(strict.log_n.mean(), '.2f')})."
         )
     rule = rule_title(str(trained.rule.iloc[0]))

@@ -16,7 +16,7 @@ class Words(NamedTuple):
     near: str = "the near future"
     """What is easy to predict."""
     ahead: str = "steps ahead"
-    """What an offset counts, such as "frames ahead"."""
+    """What an offset counts, such as "latents ahead"."""
     tested: str = "examples"
     """The items of the test set over which intervals are taken, such as "utterances"."""
     features: tuple[str, ...] = ("c", "z")

@@ -27,6 +27,7 @@ from experiments.audio.model import (
     loss_sizes,
     name_branches,
     num_latents,
+    offsets_of_branches,
     split_directions,
 )
 from experiments.audio.prepare import check_augmentation, prepare
@@ -52,7 +53,7 @@ def make_problem(config: Config, data: AudioData, mesh: jax.sharding.Mesh | None
     return Problem(
         model=model,
         objective=build_objective(config, offsets, mesh, build_apart(config)),
-        offsets=offsets,
+        offsets=offsets_of_branches(model.module, offsets),
         directions=name_branches(model.module),
         prepare=functools.partial(prepare, config),
         split_directions=functools.partial(split_directions, model.module),

@@ -30,8 +30,12 @@ def build_model(config: Config) -> Model:
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
     predictor = PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
     if options.segment_threshold:
+        of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
+        of_frames = (context.clone(), predictor) if options.segment_offsets else (None, None)
         return make_model(
-            SegmentalCPC(encoder, context, predictor, width, options.segment_threshold, dtype)
+            SegmentalCPC(
+                encoder, context, of_segments, width, options.segment_threshold, *of_frames, dtype
+            )
         )
     cuts = module_ends(encoder.num_layers, options.modules)
     return make_model(CPC(encoder, context, predictor, tuple(options.directions), cuts))
@@ -73,12 +77,16 @@ def num_latents(config: Config) -> int:
 def loss_sizes(config: Config) -> tuple[int, int, int]:
     """Return the latents of a window, their width, and the offsets of all directions together."""
     options = config.model
-    num = 2 if options.segment_threshold else len(options.directions) * options.modules
-    return num_latents(config), latent_width(config), options.num_offsets * num
+    num = options.num_offsets * len(options.directions) * options.modules
+    if options.segment_threshold:
+        num += options.segment_offsets or 1
+    return num_latents(config), latent_width(config), num
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
     """Return the offset of each prediction; aligned ones have that of their last even share.
+
+    Segments predict the first few of these.
 
     What the strict bound asks of a prediction is a fixed offset. Where K predictions are aligned to
     F latents, it is where the k-th ends if each takes as many.
@@ -97,10 +105,21 @@ def check_model(config: Config) -> None:
     """Check that the model's keys go together."""
     options = config.model
     is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
-    if options.segment_threshold and options.num_offsets != 1:
+    if options.segment_offsets and not options.segment_threshold:
+        raise UserError(
+            "model.segment_offsets predicts segments, and there are none: set "
+            "model.segment_threshold above 0, or model.segment_offsets to 0"
+        )
+    if options.segment_offsets > options.num_offsets:
+        raise UserError(
+            f"model.segment_offsets is {options.segment_offsets} and model.num_offsets "
+            f"{options.num_offsets}: segments are longer than frames, so predict as many or fewer"
+        )
+    if options.segment_threshold and options.num_offsets != 1 and not options.segment_offsets:
         raise UserError(
             f"model.num_offsets is {options.num_offsets}: with model.segment_threshold frames and "
-            "segments predict the next one, so set model.num_offsets to 1"
+            "segments predict the next one, so set model.num_offsets to 1, or give frames contexts "
+            "and predictions of their own with model.segment_offsets"
         )
     if options.segment_threshold and not is_plain:
         raise UserError(
@@ -127,6 +146,16 @@ def name_branches(module: CPC | SegmentalCPC) -> tuple[str, ...]:
         return tuple(module.directions)
     both = module.is_bidirectional
     return tuple(f"module {n}" + f" {one}" * both for n, one in module.branches)
+
+
+def offsets_of_branches(
+    module: CPC | SegmentalCPC, offsets: tuple[int, ...]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the offsets that each of these predicts: the first, as many as it has predictions."""
+    if isinstance(module, SegmentalCPC):
+        frames = 1 if module.frame_predictor is None else module.frame_predictor.num_offsets
+        return offsets[:frames], offsets[: module.predictor.num_offsets]
+    return (offsets,) * len(module.branches)
 
 
 def split_directions(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[Direction]:

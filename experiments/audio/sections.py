@@ -15,7 +15,7 @@ from experiments.paper import NUM_CLASSES, SOURCE, TABLE_1
 WORDS = Words(
     examples="recordings",
     target="future frame",
-    ahead="frames ahead",
+    ahead="latents ahead",
     tested="utterances",
     baselines=("mfcc", "mfcc context"),
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},

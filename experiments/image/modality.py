@@ -52,11 +52,12 @@ def make_problem(config: Config, data: ImageData, mesh: jax.sharding.Mesh | None
     )
     draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
     model = build_model(config)
+    directions = name_branches(model.module)
     return Problem(
         model=model,
         objective=build_objective(config, offsets, mesh),
-        offsets=offsets,
-        directions=name_branches(model.module),
+        offsets=(offsets,) * len(directions),
+        directions=directions,
         prepare=functools.partial(prepare, config),
         split_directions=split_directions,
         label=lambda batch: {"class": batch["label"][:, None, None]},

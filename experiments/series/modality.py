@@ -107,7 +107,7 @@ def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
     return Problem(
         model=build_model(config),
         objective=build_objective(config, offsets, mesh),
-        offsets=offsets,
+        offsets=(offsets,),
         directions=("forward",),
         prepare=lambda batch, rng, train: batch,
         split_directions=split_directions,

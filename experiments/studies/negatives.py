@@ -81,7 +81,7 @@ def measure_hardness(problem: Problem, arrays: dict[str, Any]) -> dict[str, Any]
         outputs = problem.model.apply(variables, batch, False)[0]
         direction = problem.split_directions(outputs, batch)[0]
         direction = direction._replace(outputs=objective.scored(direction.outputs))
-        return watched_scores(direction, objective.rule, None, problem.offsets, tau, rng)
+        return watched_scores(direction, objective.rule, None, problem.offsets[0], tau, rng)
 
     draw = problem.draw_test or problem.draw
     scores = [jax.device_get(score(gather_rows(draw(i)))) for i in range(SCORE_BATCHES)]

@@ -100,7 +100,7 @@ def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:
     return Problem(
         model=build_model(config),
         objective=build_objective(config, offsets_of(config), mesh, apart),
-        offsets=offsets_of(config),
+        offsets=(offsets_of(config),) * len(directions_of(config)),
         directions=directions_of(config),
         prepare=lambda batch, rng, train: batch,
         split_directions=functools.partial(split_directions, directions_of(config)),

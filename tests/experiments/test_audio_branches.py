@@ -105,7 +105,7 @@ def test_padding_has_no_part_in_the_loss_and_gradients_are_finite(keys):
     problem = Problem(
         model=model,
         objective=build_objective(config, (1, 2), None, audio.build_apart(config)),
-        offsets=(1, 2),
+        offsets=((1, 2),) * len(model.module.branches),
         directions=audio.name_branches(model.module),
         prepare=lambda batch, rng, train: batch,
         split_directions=lambda outputs, batch: audio.split_directions(

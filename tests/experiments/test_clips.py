@@ -147,7 +147,7 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     batches = [problem.draw(step) for step in (0, 1)]
     outputs = [random_outputs(seed, batch) for seed, batch in enumerate(batches)]
     given = [problem.split_directions(*pair) for pair in zip(outputs, batches, strict=True)]
-    sums, _ = strict_sums(problem.objective, {}, {}, given, OFFSETS)
+    sums, _ = strict_sums(problem.objective, {}, {}, given, (OFFSETS,))
     joined = {
         name: np.concatenate([batch[name] for batch in batches])
         for name in ("utterance", "start", "num_samples")

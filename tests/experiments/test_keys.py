@@ -31,6 +31,7 @@ from experiments.audio import abx as audio_abx
 from experiments.audio import ctc_head
 from experiments.audio import data as audio_data
 from experiments.audio import frames as audio_frames
+from experiments.audio import model as audio_model
 from experiments.audio import probes as audio_probes
 from experiments.audio import recognition as audio_recognition
 from experiments.audio.question import Asked, Feature
@@ -175,9 +176,9 @@ def outputs():
     return latents, Position(sequence, time, 0 * sequence, sequence // 2)
 
 
-def learning(config):
+def learning(config, offsets=(1, 2)):
     """What the objective of a config is at some outputs: loss, gradients, parameters, state."""
-    made = objective.build_objective(config, (1, 2))
+    made = objective.build_objective(config, offsets)
     latents, positions = outputs()
     params, state = made.init([(latents, positions)])
 
@@ -188,6 +189,10 @@ def learning(config):
 
     grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
     return params, grad(params, latents.z, latents.predictions)
+
+
+def aligned(config):
+    return learning(config, audio_model.choose_offsets(config))
 
 
 def limits(config):
@@ -815,8 +820,9 @@ TABLES["audio"] = {
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
     "negatives.overlap": Case(True, problem_of_clips(lambda p: p.objective.apart), None),
-    "loss.align_to": Case(3, learning),
-    "loss.align_by": Case("best", learning, beside={"loss.align_to": 4}),
+    "loss.align_to": Case(3, aligned, beside={"model.num_offsets": 2}),
+    "loss.align_by": Case("best", aligned,
+                          beside={"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
     "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),

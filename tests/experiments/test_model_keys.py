@@ -117,6 +117,14 @@ AUDIO = {
         lambda look: len(look.outputs) == 2 and look.outputs[1].z.shape[1] == 65,
         {"num_offsets": 1},
     ),
+    "segment_offsets": (
+        2,
+        lambda look: (
+            [one.predictions.shape[2] for one in look.outputs] == [12, 2]
+            and "frame_context" in look.params
+        ),
+        {"segment_threshold": 0.3},
+    ),
     "remat": (True, lambda look: "checkpoint" in look.gradient or "remat" in look.gradient),
     "dtype": ("bfloat16", computes_in_bfloat16),
 }

@@ -135,3 +135,41 @@ def test_upto_ends_encoder_or_context():
     shorter, own = module.upto("z", 2, variables)
     assert shorter.num_layers == {"z": 2, "c": 1}
     assert shorter.apply(own, x, method="encode").shape == (2, 40, 8)
+
+
+def make_levels():
+    """Frames with contexts of their own, of which 3 predictions are made, and of segments 2."""
+    encoder, linear = LogMelEncoder(8, padding="same"), LinearPredictor(3, 8)
+    module = SegmentalCPC(encoder, GRU(6), LinearPredictor(2, 8), 8, 0.05, GRU(5), linear)
+    x = np.random.default_rng(0).normal(size=(2, 6400)).astype(np.float32)
+    return module, random_variables(module, x), jnp.asarray(x)
+
+
+def test_frames_with_contexts_predict_by_them_and_change_no_segment():
+    module, variables, x = make_levels()
+    params = variables["params"]
+    frames, segments = module.apply(variables, x)
+    c = GRU(5).apply({"params": params["frame_context"]}, frames.z)
+    np.testing.assert_allclose(frames.c, c, rtol=1e-4, atol=1e-5)
+    wanted = LinearPredictor(3, 8).apply({"params": params["frame_predictor"]}, c)
+    np.testing.assert_allclose(frames.predictions, wanted, rtol=1e-4, atol=1e-5)
+    without = {k: v for k, v in params.items() if not k.startswith("frame")}
+    plain = module.clone(frame_context=None, frame_predictor=None)
+    _, alone = plain.apply({"params": without}, x)
+    jax.tree.map(np.testing.assert_array_equal, alone, segments)
+    assert segments.predictions.shape[-2] == 2
+
+
+def test_c_is_the_context_of_frames_where_they_have_one():
+    module, variables, x = make_levels()
+    frames, _ = module.apply(variables, x)
+    z, c = make_model(module).embed(variables, x)
+    np.testing.assert_array_equal(z, frames.z)
+    np.testing.assert_array_equal(c, frames.c)
+    deep = module.clone(frame_context=GRU(5, num_layers=3))
+    assert deep.num_layers == {"z": 5, "c": 3}
+    variables = random_variables(deep, np.asarray(x))
+    shorter, own = deep.upto("c", 1, variables)
+    first = GRU(5, num_layers=3).upto(1, {"params": variables["params"]["frame_context"]})[1]
+    wanted = GRU(5).apply(first, shorter.apply(own, x, method="encode"))
+    np.testing.assert_allclose(shorter.apply(own, x, method="embed")[1], wanted, atol=1e-5)

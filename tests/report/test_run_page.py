@@ -274,6 +274,28 @@ def test_directions_have_panels_and_lines_of_their_own(images):
     assert top1.get_xlabel() == "offset k (rows ahead)"
 
 
+def test_parts_that_predict_unequally_are_averaged_by_prediction(workdir):
+    """Six predictions of frames, two of segments that have fewer candidates."""
+    rng, directions = np.random.default_rng(0), ["frames"] * 6 + ["segments"] * 2
+    for is_bound, rule in ((False, "batch"), (True, "one_per_sequence")):
+        full = fake_record(600, rule, is_bound, 256, 4.0, rng)
+        record = {k: v[:8] if isinstance(v, list) else v for k, v in full.items()}
+        bound = [2.0, 1.8, 1.6, 1.4, 1.2, 1.0, 0.4, 0.2]
+        offsets, n = [2, 4, 6, 8, 10, 12, 2, 4], [256] * 6 + [32] * 2
+        more = {"offsets": offsets, "n": n, "bound": bound, "directions": directions}
+        add_records(workdir, record | more)
+    run = read_run(workdir)
+    (said,) = [one for one in summary(run, AUDIO) if "lower bound" in one]
+    assert "1.20 nats averaged over 8 predictions in 2 directions" in said
+    assert "2.00 at offset 2 and 1.00 at offset 12 of frames" in said
+    number, meaning = headline(run, AUDIO)[0]
+    assert (number, meaning[:26]) == ("1.20 nats", "bound, mean of 8 predictio")
+    top1, _ = accuracy_figure(run, AUDIO).axes
+    assert {"batch, frames, N = 256", "batch, segments, N = 32"} <= {
+        line.get_label() for line in top1.lines
+    }
+
+
 def test_states_name_their_offsets():
     bound, state = [2.0, 1.0, np.nan, 3.0, 2.0], ["fine", "chance", "chance", "saturated", "warn"]
     rows = pd.DataFrame(

@@ -1,0 +1,114 @@
+"""Frames and segments that both predict: each level's loss is what it would be alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from configs import audio_voices_macpc
+from cpc.losses import acpc_loss, cpc_loss
+from cpc.types import UserError
+from experiments.audio import model as audio
+from experiments.objective import build_objective, build_rule
+from experiments.records import strict_sums
+
+SAMPLES = 9600  # 60 frames
+
+
+def small(align_to=6, **keys):
+    config = audio_voices_macpc.get_config()
+    config.model.width = config.model.context_width = 8
+    config.model.num_offsets, config.loss.align_to = 3, align_to
+    config.data.window_samples, config.data.batch_size, config.negatives.shards = SAMPLES, 4, 1
+    config.model.update(keys)
+    return config
+
+
+def batch_of(lengths=None, filling=0.0):
+    x = np.random.default_rng(0).normal(size=(4, SAMPLES)).astype(np.float32)
+    x *= 1 + np.sin(np.arange(SAMPLES) / 700) * np.linspace(0.5, 0.9, 4)[:, None]
+    batch = {
+        "sequence": jnp.arange(4),
+        "speaker": jnp.zeros(4, int),
+        "sample": 10**6 * jnp.arange(4),
+    }
+    if lengths is not None:
+        x = np.where(np.arange(SAMPLES) < np.array(lengths)[:, None], x, filling)
+        batch["num_samples"] = jnp.array(lengths)
+    return batch | {"x": jnp.asarray(x)}
+
+
+def made(config, batch):
+    """The objective, the offsets of each level, and the levels."""
+    model = audio.build_model(config)
+    variables = model.init(jax.random.key(0), batch_of())
+    outputs, _ = model.apply(variables, batch, False)
+    offsets = audio.choose_offsets(config)
+    objective = build_objective(config, offsets, None, audio.build_apart(config))
+    levels = audio.split_directions(model.module, outputs, batch)
+    return objective, audio.offsets_of_branches(model.module, offsets), levels
+
+
+@pytest.mark.parametrize("lengths", [None, (SAMPLES, 7000, SAMPLES, 5000)])
+@pytest.mark.parametrize("align_to", [0, 6])
+def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
+    config = small(align_to)
+    objective, offsets, levels = made(config, batch_of(lengths))
+    total, sums, _, metrics = objective.loss({}, {}, levels, jax.random.key(0), False)
+    assert offsets == (((2, 4, 6), (2, 4)) if align_to else ((1, 2, 3), (1, 2)))
+    losses, counts, frames = [], [], []
+    for own, (outputs, positions, exists) in zip(offsets, levels, strict=True):
+        shared = {"temperature": 0.05, "where": exists}
+        outputs, rule = objective.scored(outputs), build_rule(config) & objective.apart
+        if align_to:
+            loss, one, each = acpc_loss(outputs, positions, rule, num_frames=own[-1], **shared)
+            frames.extend(each)
+        else:
+            loss, one = cpc_loss(outputs, positions, rule, **shared)
+        losses.append(loss)
+        counts.extend(one.anchors)
+    np.testing.assert_allclose(total, sum(losses), rtol=1e-5)
+    np.testing.assert_array_equal(sums.anchors, counts)
+    if align_to:
+        np.testing.assert_allclose(metrics["frames_per_prediction"], frames, rtol=1e-5)
+    strict, _ = strict_sums(objective, {}, {}, [levels], offsets)
+    assert strict.loss.shape == (5,)
+    assert (np.asarray(strict.anchors) > 0).all()
+
+
+def test_anchors_of_segments_have_all_the_segments_that_they_are_aligned_to():
+    objective, _, levels = made(small(), batch_of())
+    _, sums, _, _ = objective.loss({}, {}, levels, jax.random.key(0), False)
+    segments = np.asarray(levels[1].exists).sum(1)
+    assert (segments > 5).all()
+    wanted = [4 * (60 - 6)] * 3 + [np.maximum(segments - 4, 0).sum()] * 2
+    np.testing.assert_array_equal(sums.anchors, wanted)
+
+
+def test_what_padding_holds_changes_neither_level():
+    config, lengths = small(padding="causal"), (SAMPLES, 7000, SAMPLES, 5000)
+    found = []
+    for filling in (0.0, 50.0):
+        objective, _, levels = made(config, batch_of(lengths, filling))
+        total, sums, *_ = objective.loss({}, {}, levels, jax.random.key(0), False)
+        found.append((total, sums.anchors))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
+    np.testing.assert_array_equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"segment_threshold": 0.0}, "there are none: set model.segment_threshold above 0"),
+        ({"segment_offsets": 4}, "model.segment_offsets is 4 and model.num_offsets 3"),
+        ({"segment_offsets": 0}, "set model.num_offsets to 1, or give frames contexts"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_refused(keys, said):
+    with pytest.raises(UserError, match=said):
+        audio.check_model(small(**keys))
+
+
+def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():
+    assert audio.loss_sizes(small()) == (60, 8, 3 + 2)
+    assert audio.loss_sizes(small(segment_offsets=0, num_offsets=1)) == (60, 8, 2)
