@@ -288,8 +288,8 @@ def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     add_shared_legend(figure, panels)
     caption = (
-        "Test data, mean over offsets; a line for each run, a color for each cell. Numbers of "
-        "cells with another rule or N of the negatives do not compare."
+        "Test data, averaged over offsets; one line per run, one color per cell. Cells whose "
+        "negatives differ in rule or number are not comparable."
     )
     return [Figure("comparison_curves", figure, "Numbers at the evaluations", caption)]
 

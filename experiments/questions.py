@@ -10,12 +10,12 @@ from cpc.report.sentences import lead_phrase
 from cpc.results import QUESTION, Frame, show_value
 
 NOTE = (
-    "Intervals are of 95 %. Of one seed they are over test items; of several, Student's t-interval "
-    "of the mean over seeds, which says nothing about other test items. Over untrained: the "
-    "difference to the same network at random initialization with the same method. Over the first: "
-    "to the first cell. Both are differences on the same items or the same seeds where those are "
-    "recorded, else of two intervals taken as independent. The more cells, the more of them differ "
-    "from the first by chance."
+    "All intervals are 95 %. With one seed they are over test items; with several, Student's "
+    "t-intervals of the mean over seeds, which say nothing about other test items. Over untrained: "
+    "the difference from the same network at random initialization by the same method. Over the "
+    "first: the difference from the first cell. Both are taken on the same items or the same seeds "
+    "where these are recorded, and from two independent intervals otherwise. The more cells there "
+    "are, the more of them differ from the first by chance."
 )
 LEARNED = ("c", "z")
 

@@ -102,21 +102,22 @@ def information_section(run: Run, words: Words) -> Section:
         "curves",
         figures.curves_figure(run),
         "Loss and log N − L over training",
-        "Loss (left) and log N − L (right), in nats, averaged over offsets; dashed: the ceiling "
-        "log N, which is also the InfoNCE loss of guessing: a loss that stays there has learned "
-        "nothing. log N − L near log N cannot grow further, whatever the model knows. Only the "
-        "curve marked as a bound is a lower bound on mutual information. log N − L far lower on "
-        "test than on train is overfitting.",
+        "Loss (left) and log N − L (right) in nats, averaged over offsets. The dashed line is the "
+        "ceiling log N, which is also the InfoNCE loss of guessing: while the loss stays there, "
+        "nothing has been learned. Close to log N, log N − L cannot grow, whatever the model "
+        "knows. Only the curve labeled as a bound is a lower bound on mutual information. If log "
+        "N − L is far lower on test than on training data, the model overfits.",
     )
     bound = figure_of(
         "bound",
         figures.bound_figure(run, words),
         "log N − L at each offset, last evaluation",
-        f"Points are test {words.examples} with 95 % intervals over blocks of {words.sequence}s; "
-        f"dashed: the ceiling log N. It should fall with the offset: {words.near} is easier to "
-        "predict. A point at the ceiling is saturated: it says that the information is at least "
-        "about log N. Two panels compare the training rule with one candidate from each "
-        f"{words.sequence}, whose independence makes log N − L a bound.",
+        f"Measured on test {words.examples}, with 95 % intervals over blocks of {words.sequence}s; "
+        "the dashed line is the ceiling log N. Values should fall with the offset, because "
+        f"{words.near} is easier to predict. A point at the ceiling is saturated and shows only "
+        "that the information is at least about log N. Where there are two rules, one is the "
+        f"training's and the other takes one candidate from each {words.sequence}: these are "
+        "independent, which makes log N − L a bound.",
     )
     details = [
         offset_table(f"{rule}, {direction}" if direction else rule, part, words)
@@ -156,7 +157,7 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     return Table(
         f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}",
         frame,
-        f"Test {words.examples}; nats; {kind}. Chance of pairwise is 50 %.",
+        f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %.",
         {
             "N": ",.0f",
             "log N": ".2f",
@@ -179,11 +180,11 @@ def accuracy_section(run: Run, words: Words) -> Section:
             "accuracy",
             figures.accuracy_figure(run, words),
             "Accuracy of predicting the positive, by offset (the paper's Figure 3)",
-            f"How often the true {words.target} wins, on test {words.examples}. Left: against all "
-            "negatives at once; right: against one negative at a time. The paper does not say "
-            "which it plots, so both readings are here; dotted: chance. Expect a high start and a "
-            "fall with the offset. Top-1 depends on N and compares only between runs with the "
-            "same N.",
+            f"How often the true {words.target} scores highest, on test {words.examples}. Left: "
+            "against all negatives at once; right: against one negative at a time. The paper does "
+            "not say which of the two it plots. The dotted line is chance. Accuracy should start "
+            "high and fall with the offset. Top-1 depends on N, so compare it only between runs "
+            "with the same N.",
         ),
     )
 
@@ -214,16 +215,17 @@ def health_section(run: Run, words: Words) -> Section:
         "collapse",
         figures.spread_figure(run),
         "Spread of the representation",
-        "Standard deviation (mean over dimensions) and effective rank, the exponential of the "
-        f"entropy of the covariance's normalized eigenvalues, on test {words.examples}. Either one "
-        "falling towards zero means collapse: all inputs get nearly the same features.",
+        f"Measured on test {words.examples}: the standard deviation, averaged over dimensions, and "
+        "the effective rank, the exponential of the entropy of the covariance's normalized "
+        "eigenvalues. If the deviation falls towards zero or the rank towards one, the "
+        "representation has collapsed: all inputs get nearly the same features.",
     )
     speed = figure_of(
         "speed",
         figures.speed_figure(run),
         "Speed and optimization",
-        "Steps a second, learning rate and norm of the gradient while training. A step rate that "
-        "dips tells of evaluations or of another job on the machine; a gradient norm that jumps "
-        "tells of a learning rate too high.",
+        "Steps per second, learning rate and gradient norm during training. Dips in speed come "
+        "from evaluations or from other jobs on the machine; jumps in the gradient norm suggest "
+        "that the learning rate is too high.",
     )
     return Section("Health of the run", figures=[*spread, *speed])

@@ -26,34 +26,33 @@ def scores_section(run: Run, words: Words) -> Section:
     """Return what evaluators measured: figures, a table for each task, learning curves."""
     title, last = "What the representation knows", last_scores(run.scores)
     if not len(last):
-        missing = "No probe is recorded yet; run the probe command on this directory to add them."
+        missing = "No probe has been recorded yet; run the probe command on this directory."
         return Section(title, [missing])
     bars = figure_of(
         "scores",
         figures.scores_figure(last, words),
         "Scores of frozen features",
-        f"Bars: scores on test {words.tested}; black lines: 95 % intervals over {words.tested}; "
-        "dotted: the score without knowledge, such as that of always answering the most frequent "
-        "class. CPC is worth its training where it is better than the same network at random "
-        f"initialization, and useful where it is better than {baseline_phrase(words)}.",
+        f"Bars are scores on test {words.tested}, black lines 95 % intervals over {words.tested}. "
+        "The dotted line is the score of knowing nothing, such as always answering the most "
+        "frequent class. Training paid off where CPC beats the same network at random "
+        f"initialization; CPC is useful where it also beats {baseline_phrase(words)}.",
     )
     progress = figure_of(
         "progress",
         figures.progress_figure(run.scores, words),
         "Scores during training",
-        f"Of what was measured at evaluations along the way, on test {words.tested}; dashed: other "
-        "methods than the linear probe. A curve that still improves asks for a longer training; "
-        "one that gets worse while the bound rises tells of features that serve the prediction "
-        "and not the task.",
+        f"Scores at evaluations during training, on test {words.tested}; dashed lines are methods "
+        "other than the linear probe. If a curve still improves, train longer; if it gets worse "
+        "while the bound rises, the features serve the prediction and not the task.",
     )
     curves = [
         Figure(
             f"curve_{task}_{data}",
             figure,
             f"{task_title(task)} of {data}: scores against labels",
-            "Of a probe of frozen features, or of the whole network, that sees only so many of the "
-            "labels. Lines: 95 % intervals. Features are worth their training where their curve "
-            "gets as good with fewer labels as that of the supervised network.",
+            "Scores of a probe on frozen features, or of the whole network, given only this many "
+            "labels; lines are 95 % intervals. Pretraining pays off where it matches the "
+            "supervised network with fewer labels.",
         )
         for task, data, figure in figures.curve_figures(last, words)
     ]
@@ -145,7 +144,7 @@ def score_note(first: Score, rows: Frame, words: Words) -> str:
     """Return what the scores of a table were measured on."""
     parts = []
     if first.num_train is not None:
-        parts.append(f"{first.num_train:,} labeled items to fit on")
+        parts.append(f"fitted on {first.num_train:,} labeled items")
     if first.num_test is not None:
         parts.append(f"tested on {first.num_test:,} {first.unit}s")
     note = f"{', '.join([*parts, f'at step {first.step:,}']).capitalize()}."
@@ -155,8 +154,8 @@ def score_note(first: Score, rows: Frame, words: Words) -> str:
         note += f" Intervals: over test {words.tested}."
     if any(name.startswith("random") for name in rows.features):
         note += (
-            " Over untrained: the difference to the same network at random initialization with "
-            f"the same method, on the same {words.tested} where they were recorded."
+            " Over untrained: the difference from the same network at random initialization by "
+            f"the same method, on the same {words.tested} where these were recorded."
         )
     return note
 

@@ -203,7 +203,7 @@ def truth_sentences(run: Run) -> list[str]:
         f"The exact information of this source is known: the bound reaches {reached:.0f} % of it"
     )
     if violated:
-        return [f"{sentence}, but lies above it at {violated} offsets, which a bound must not."]
+        return [f"{sentence}, but exceeds it at {violated} offsets, which no bound may."]
     return [f"{sentence} and nowhere exceeds it by more than its interval."]
 
 

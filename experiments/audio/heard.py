@@ -31,9 +31,9 @@ TITLES = {
     "dropout": "a silence",
 }
 SIDES = {
-    "past": "Contexts are of augmented sound, and predict latents of the sound as it is.",
-    "future": "Contexts are of the sound as it is, and predict latents of augmented sound.",
-    "both": "Contexts are of augmented sound, and predict latents of another augmentation of it.",
+    "past": "Contexts of augmented sound predict latents of the original sound.",
+    "future": "Contexts of the original sound predict latents of augmented sound.",
+    "both": "Contexts of augmented sound predict latents of the same sound, augmented differently.",
 }
 #: Of a spectrogram: samples of a frame and between frames, and dB shown below the loudest.
 FRAME, HOP, RANGE_DB = 400, 80, 70
@@ -110,13 +110,13 @@ def augmentation_section(run: Run) -> Section | None:
     if not heard:
         return None
     side = run.config.get("augment", {}).get("side", "")
-    told = f"{SIDES.get(side, '')} In training only: evaluation and probes hear the recordings."
+    told = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
     figure = Figure(
         "augmentation",
         draw_sounds(heard),
-        "A window of the training, before and after each effect",
-        "Waveforms, the window as recorded in gray, and spectrograms: dark is loud, over "
-        f"{RANGE_DB} dB.",
+        "A training window, before and after each effect",
+        "Waveforms (gray: the window as recorded) and spectrograms, in which dark is loud, over a "
+        f"range of {RANGE_DB} dB.",
     )
     return Section("Augmentation, heard and drawn", [told.strip(), *lost], [figure], sounds=sounds)
 

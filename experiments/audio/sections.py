@@ -49,8 +49,8 @@ def paper_section(run: Run) -> Section | None:
         return None
     note = (
         f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
-        "those used here, so absolute values do not compare; the order of the rows does: random "
-        "initialization, MFCC, CPC, supervised."
+        "those used here, so absolute values are not comparable, but the order of the rows is: "
+        "random initialization, MFCC, CPC, supervised."
     )
     return Section("Beside the paper", [note], tables=tables)
 
@@ -85,7 +85,7 @@ def speakers_section(run: Run) -> Section | None:
     try:
         found = read_speaker_map(run)
     except UserError as error:
-        return Section("Speakers", [f"The map is left out: {error}; fit the probes again."])
+        return Section("Speakers", [f"The map was left out: {error}; fit the probes again."])
     if found is None or len(found[0]) < 10:
         return None
     figure = Figure(

@@ -44,20 +44,19 @@ PIXELS = ("queries", "neighbours", "patches", "plain", "augmented")
 CAPTIONS = {
     "neighbours": (
         "Nearest neighbors",
-        "Left: test images; then the labeled images whose z, pooled over the grid, has the highest "
-        "cosine to theirs, nearest first. Green: of the same class; red: of the class that is "
-        "named.",
+        "Left: test images. To the right: the labeled images whose z, pooled over the grid, is "
+        "most similar by cosine, nearest first. Green: same class; red: the class named.",
     ),
     "units": (
         "Patches that excite a unit most (the paper's Figure 5)",
         "Each row is one dimension of z and the patches of test images at which it is largest, "
-        "strongest first. A unit that has learned something answers to one kind of thing.",
+        "strongest first. A unit that has learned something responds to one kind of thing.",
     ),
     "augmented": (
-        "Patches as the training sees them",
-        "The overlapping patches of some training images, laid side by side: above without, below "
-        "with the augmentation of the training. What a person cannot recognize any more is too "
-        "much.",
+        "Patches as training sees them",
+        "The overlapping patches of some training images, side by side: above without and below "
+        "with the augmentation used in training. If a person can no longer recognize them, it is "
+        "too strong.",
     ),
 }
 
@@ -67,10 +66,10 @@ def paper_section(run: Run) -> Section | None:
     if not len(run.scores):
         return None
     note = (
-        "The paper probes features of ImageNet, so absolute values do not compare with those of "
-        "other images; what compares is the order: above the untrained network and above raw "
-        "pixels, and more so with few labels. CPC v2 reports the accuracy of a network trained "
-        "from pixels with 2 to 5 times fewer labels."
+        "The paper probes features of ImageNet, so absolute values are not comparable with those "
+        "of other images, but the order is: above the untrained network and above raw pixels, and "
+        "more so with few labels. CPC v2 reaches the accuracy of a network trained from pixels "
+        "with 2 to 5 times fewer labels."
     )
     return Section("Beside the paper", [note], details=[imagenet_table()])
 

@@ -25,7 +25,7 @@ def write_rl_report(workdir: str | Path) -> Path:
     weight = run.config.get("cpc", {}).get("weight", 0)
     drawn = [
         ("returns", returns_figure(run), "Return", RETURN),
-        ("bound", bound_figure(run, name), "What the memory tells of what comes", BOUND),
+        ("bound", bound_figure(run, name), "What the memory knows of what comes", BOUND),
         ("episode", episode_figure(workdir, name), "An episode, and what the memory believes",
          EPISODE),
     ]  # fmt: skip
@@ -50,16 +50,17 @@ def write_rl_report(workdir: str | Path) -> Path:
 
 
 RETURN = (
-    "Mean return of the episodes that ended since the record before; the policy's draws are in it."
+    "Mean return of the episodes that ended since the previous record, with actions drawn from the "
+    "policy."
 )
 BOUND = (
     "Strict: against the latents of 255 other environments at the same time, each of which could "
-    "be a positive itself. Exact: of the ball alone, by enumeration; what is known of the paddle "
-    "comes on top."
+    "itself be a positive. Exact: information about the ball alone, by enumeration; the paddle "
+    "adds to it."
 )
 EPISODE = (
-    "A row a step. Shade: the chance that a linear probe of the memory gives each column. Filled "
-    "circle: the ball as it is seen; ring: where it is hidden; bar: the paddle."
+    "One row per step. Shade: the probability that a linear probe of the memory gives each column. "
+    "Filled circle: the ball while it is seen; ring: the hidden ball; bar: the paddle."
 )
 
 

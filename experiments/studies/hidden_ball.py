@@ -206,12 +206,12 @@ def write_study(folder: pathlib.Path) -> pathlib.Path:
 
 
 CURVES = (
-    "Interquartile mean of the return over seeds, shaded to its interval; thin: each seed. Chance "
-    "is -0.78, and 1 is a ball always caught."
+    "Interquartile mean of the return over seeds, with its interval shaded; thin lines: each seed. "
+    "Chance is -0.78; a policy that always catches the ball has 1."
 )
 NATS = (
     "log N - L in a strict evaluation against 255 other environments, mean of seeds, beside what "
-    "the past tells of the ball by enumeration. The paddle, which the agent moves, adds to it."
+    "the past says about the ball, by enumeration. The paddle, which the agent moves, adds to it."
 )
 
 

@@ -44,10 +44,11 @@ def paper_section(run: Run) -> Section | None:
     formats: dict[str, Format] = {name: ".1f" for name in TABLE_5["CPC"]}
     table = Table("Accuracy, %", pd.DataFrame(rows), "A dash: not measured.", formats)
     note = (
-        "The paper's rows are its Table 5: trained on the BookCorpus, with words from word2vec. "
-        "The sentences like MR's and CR's are rated here by other people, and each has the sign of "
-        "its mean rating; Subj, MPQA and TREC are not to be had. Old books are no reviews: a bag "
-        "of words, fitted to the reviews themselves, is hard to beat by features that are not."
+        "The paper's rows are from its Table 5: trained on the BookCorpus, with words from "
+        "word2vec. The sentences here resemble MR's and CR's but were rated by other people, and "
+        "each is labeled by the sign of its mean rating; Subj, MPQA and TREC are not available. "
+        "Old books are not reviews: a bag of words fitted to the reviews themselves is hard to "
+        "beat with features learned from books."
     )
     return Section("Beside the paper", [note], tables=[table])
 

@@ -40,7 +40,7 @@ def write_words_report(workdir: str | Path) -> Path:
     )
 
 
-LOSS = "Nats of a pair, as the objective has them; losses of different objectives do not compare."
+LOSS = "Nats per pair, by the objective; losses of different objectives are not comparable."
 MAP = "The two axes of greatest variance of the input vectors."
 
 

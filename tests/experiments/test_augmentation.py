@@ -263,7 +263,7 @@ def test_a_run_is_heard_and_drawn_on_its_page(made, tmp_path):
         return write_page(tmp_path, "report", "", "", (), sections, ["md"]).read_text()
 
     assert page().count("<audio") == 4
-    assert "Contexts are of augmented sound" in page()
+    assert "Contexts of augmented sound predict latents of the original" in page()
     text = (tmp_path / "report.md").read_text()
     assert "(augmentation/1_pitch.wav)" in text
     (folder / names[1]).write_bytes(b"RIFF")
