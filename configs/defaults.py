@@ -10,17 +10,19 @@ WIDEST, MOST_LAYERS, MOST_OFFSETS = 2**16, 256, 4096
 #: Of every training run.
 LOGGER = Key(
     "",
-    "service that gets the records too, if its package is installed; empty: none",
+    "service that also receives the records, if its package is installed; empty: none",
     words=("", "wandb", "trackio"),
 )
 
 RUN = {
-    "seed": Key(0, "of all randomness", low=0, below=2**32),
-    "num_steps": Key(1000, "updates of the parameters", low=1, high=MOST_STEPS),
-    "steps_per_launch": Key(1, "steps that the device does without the host", low=1, high=1024),
-    "log_every": Key(50, "steps between records of the training", low=1),
+    "seed": Key(0, "seed of all randomness", low=0, below=2**32),
+    "num_steps": Key(1000, "number of parameter updates", low=1, high=MOST_STEPS),
+    "steps_per_launch": Key(
+        1, "steps the device takes without returning to the host", low=1, high=1024
+    ),
+    "log_every": Key(50, "steps between training records", low=1),
     "eval_every": Key(250, "steps between evaluations on held-out data; 0: none", low=0),
-    "save_every": Key(250, "steps between checkpoints; 0: the last alone", low=0),
+    "save_every": Key(250, "steps between checkpoints; 0: only the last", low=0),
     "logger": LOGGER,
 }
 
@@ -28,20 +30,24 @@ LOSS = {
     # Its words are checked by `experiments.objective`, which says of an old name what it means.
     "name": Key(
         "info_nce",
-        "of an anchor: info_nce, nce, sigmoid, decoupled; of cosines: debiased, hard_weighted, "
-        "triplet_hard, triplet_semi_hard or triplet_all",
+        "loss of an anchor: info_nce, nce, sigmoid, decoupled; with cosine scores only: debiased, "
+        "hard_weighted, triplet_hard, triplet_semi_hard, triplet_all",
     ),
     "cosine": Key(False, "whether scores are cosines"),
-    "bias": Key(0.0, "added to the scores: matters to nce, sigmoid and other logistic losses"),
+    "bias": Key(0.0, "added to the scores; matters to nce, sigmoid and other logistic losses"),
     "learn_bias": Key(False, "whether the bias is trained"),
     "prior": Key(
         0.1,
-        "debiased, hard_weighted: chance that a negative is of the positive's class",
+        "debiased, hard_weighted: probability that a negative has the positive's class",
         low=0,
         below=1,
     ),
-    "concentration": Key(1.0, "hard_weighted: tilt towards negatives of high score", low=0),
-    "margin": Key(1.0, "triplet: by which the positive's score shall exceed", low=0),
+    "concentration": Key(
+        1.0, "hard_weighted: how strongly negatives with high scores are favored", low=0
+    ),
+    "margin": Key(
+        1.0, "triplet losses: by how much the positive's score should exceed a negative's", low=0
+    ),
 }  # fmt: skip
 
 NEGATIVES = {
@@ -51,79 +57,97 @@ NEGATIVES = {
         words=("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence"),
     ),
     "window": Key(
-        0, "latents around the positive, of the own sequence, to leave out", low=0, high=2**30
+        0,
+        "latents around the positive, in its own sequence, that are no negatives",
+        low=0,
+        high=2**30,
     ),
     "shards": Key(
-        1, "parts of the batch that see no negatives of each other; the paper: its 8 devices", low=1
+        1,
+        "parts of the batch that do not see each other's negatives; the paper: its 8 devices",
+        low=1,
     ),
     "choose": Key(
         "uniform",
-        "which of the rule's negatives are used: at random, by their scores, or all and a 0 beside",
+        "which of the rule's negatives are used: drawn at random, chosen by score, or all with a "
+        "score of 0 beside them",
         words=("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero"),
     ),
     "num_sampled": Key(
-        0, "negatives an anchor, under uniform, hardest, mixed, proposed; 0: all", low=0, high=2**30
+        0,
+        "negatives per anchor for uniform, hardest, mixed and proposed; 0: all",
+        low=0,
+        high=2**30,
     ),
-    "margin": Key(1.0, "semi_hard: negatives within it below the positive", low=0),
+    "margin": Key(
+        1.0, "semi_hard: use negatives that score at most this much below the positive", low=0
+    ),
     "ring_low": Key(
-        50.0, "ring: percentile of the scores from which negatives are taken", low=0, high=100
+        50.0, "ring: lowest percentile of the scores to take negatives from", low=0, high=100
     ),
-    "ring_high": Key(95.0, "ring: percentile up to which they are taken", low=0, high=100),
+    "ring_high": Key(
+        95.0, "ring: highest percentile of the scores to take negatives from", low=0, high=100
+    ),
     "proposal": Key(
         "stopped",
-        "proposed: whether the gradient passes the proposal",
+        "proposed: whether the gradient flows through the proposal",
         words=("stopped", "through"),
     ),
-    "queue": Key(0, "latents of earlier batches kept as further candidates", low=0, high=2**30),
-    "momentum": Key(0.0, "decay of a slow encoder that makes the keys; 0: none", low=0, below=1),
-    "temperature": Key(1.0, "by which scores are divided, or where it starts", above=0),
+    "queue": Key(0, "latents of earlier batches kept as additional candidates", low=0, high=2**30),
+    "momentum": Key(
+        0.0, "decay of a slow copy of the encoder that computes the keys; 0: none", low=0, below=1
+    ),
+    "temperature": Key(1.0, "divisor of the scores, or its initial value if it changes", above=0),
     "temperature_rule": Key(
         "fixed",
-        "entropy: held where the entropy of the negatives' weights is target_entropy",
+        "how the temperature is set; entropy: so that the negatives' weights keep target_entropy",
         words=("fixed", "learned", "entropy"),
     ),
     "target_entropy": Key(
-        0.8, "as a fraction of the logarithm of the number of negatives", low=0, below=1
+        0.8, "entropy to keep, as a fraction of the log of the number of negatives", low=0, below=1
     ),
-    "temperature_low": Key(0.01, "least that a learned or held temperature can be", above=0),
-    "temperature_high": Key(100.0, "most that it can be", above=0),
+    "temperature_low": Key(0.01, "lower limit of a temperature that changes", above=0),
+    "temperature_high": Key(100.0, "upper limit of a temperature that changes", above=0),
 }
 
 OPTIM = {
     "name": Key(
         "adam",
-        "of the optimizer; muon orthogonalizes matrices and leaves the rest to Adam",
+        "optimizer; muon orthogonalizes the updates of matrices and leaves the rest to Adam",
         words=("adam", "lion", "muon", "rmsprop"),
     ),
-    "learning_rate": Key(2e-3, "after the warm-up", above=0),
+    "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
     "warmup_steps": Key(100, "steps over which the learning rate rises from 0", low=0),
-    "schedule": Key("cosine", "of the learning rate", words=("cosine", "constant")),
-    "clip_norm": Key(0.0, "largest norm of a gradient; 0: any", low=0),
-    "weight_decay": Key(0.0, "decoupled; 0: none", low=0),
+    "schedule": Key("cosine", "schedule of the learning rate", words=("cosine", "constant")),
+    "clip_norm": Key(0.0, "maximum gradient norm; 0: unlimited", low=0),
+    "weight_decay": Key(0.0, "decoupled weight decay; 0: none", low=0),
     "ema_decay": Key(
-        0.0, "of the running average of parameters that is evaluated; 0: none", low=0, below=1
+        0.0,
+        "decay of the parameters' running average, which is then evaluated; 0: none",
+        low=0,
+        below=1,
     ),
-    "accumulate": Key(1, "parts of a batch whose activations are in memory one at a time", low=1),
+    "accumulate": Key(
+        1, "parts into which a batch is split to save memory, one in memory at a time", low=1
+    ),
 }
 
 #: Keys of the data section that all sources share.
 INPUT = {
-    "batch_size": Key(
-        8, "sequences of the global batch, on however many devices", low=1, high=2**17
-    ),
-    "num_threads": Key(2, "that read and prepare batches ahead", low=0, high=256),
-    "max_skipped_fraction": Key(0.1, "of files that may be unreadable", low=0, high=1),
+    "batch_size": Key(8, "sequences in the global batch, over all devices", low=1, high=2**17),
+    "num_threads": Key(2, "threads that read and prepare batches ahead", low=0, high=256),
+    "max_skipped_fraction": Key(0.1, "fraction of files that may be unreadable", low=0, high=1),
 }
 
 #: Keys of the model section that all modalities share.
 PRECISION = {
-    "remat": Key(False, "compute the encoder again for the gradient: less memory"),
+    "remat": Key(False, "recompute the encoder for the gradient, which saves memory"),
     "dtype": Key(
         "float32",
-        "of the computation; parameters and loss are always float32",
+        "precision of the computation; parameters and loss are always float32",
         words=("float32", "bfloat16"),
     ),
 }
 
 #: When probes are fitted.
-EVERY = Key(0, "steps between probes, at evaluations; 0: once, at the end", low=0)
+EVERY = Key(0, "steps between probes, at evaluations; 0: only once, at the end", low=0)
