@@ -3,11 +3,11 @@
 python -m experiments.audio --config configs/audio_voices_macpc.py --workdir runs/voices_macpc
 
 Contexts of frames make 6 predictions of the next 12 frames, contexts of segments 2 of the next 4
-segments, as in the authors' recipe. The paper finds that it improves on aligned CPC by every
-measure of categorization; its numbers are not at hand. Differences: the demo's network instead of
-waveform convolutions below LSTMs and Transformers; negatives from two windows on both levels; no
-gradient moves the segment ends. After 600 steps (seed 0) the probes of c cannot be told from
-aligned CPC's: festvox-ru phones 71.1 %, asterisk-en phones 67.2 %, speakers 91.5 %.
+segments, as in the authors' recipe. By its abstract (from memory) the paper finds it better than
+aligned CPC by every measure of categorization; its numbers are not at hand. Differences: the demo's
+network instead of waveform convolutions below LSTMs and Transformers; negatives from two windows on
+both levels; no gradient moves the segment ends. After 600 steps (seed 0) the probes of c cannot be
+told from aligned CPC's: festvox-ru phones 71.1 %, asterisk-en phones 67.2 %, speakers 91.5 %.
 """
 
 from typing import Any
