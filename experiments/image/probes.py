@@ -158,6 +158,8 @@ def class_scores(
             k = min(options.num_neighbours, len(train))
             votes = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
             correct[name, "knn"] = votes.argmax(1) == test.labels
+            if num_classes > 5:
+                correct_5[name, "knn"] = in_best(votes, test.labels, 5)
             settings[name, "knn"] = f"k {k}"
     if "supervised" in options.tasks:
         numbers = np.arange(len(labelled))
