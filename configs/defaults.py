@@ -113,8 +113,9 @@ NEGATIVES = {
 OPTIM = {
     "name": Key(
         "adam",
-        "optimizer; muon orthogonalizes the updates of matrices and leaves the rest to Adam",
-        words=("adam", "lion", "muon", "rmsprop"),
+        "optimizer; muon orthogonalizes the updates of matrices and leaves the rest to Adam; "
+        "schedule_free, for schedule=constant, averages Adam's steps and evaluates the average",
+        words=("adam", "lion", "muon", "rmsprop", "schedule_free"),
     ),
     "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
     "warmup_steps": Key(100, "steps over which the learning rate rises from 0", low=0),

@@ -175,6 +175,11 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
             f"optim.accumulate is {parts}: choose a number of parts into which a batch of "
             f"{batch_size} divides evenly on {mesh.size} devices"
         )
+    if config.optim.name == "schedule_free" and config.optim.ema_decay:
+        raise UserError(
+            f"optim.ema_decay is {config.optim.ema_decay}, but schedule_free evaluates an average "
+            "of its own: set optim.ema_decay to 0, or choose another optimizer"
+        )
     if config.steps_per_launch < 1:
         raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
     if parts > 1 and config.model.get("norm") == "batch":
@@ -287,7 +292,7 @@ def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> 
         state["slow"] = model
     params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)
-    has_ema = config.optim.ema_decay > 0
+    has_ema = config.optim.ema_decay > 0 or config.optim.name == "schedule_free"
 
     @jax.jit  # one program, where a start would else wait for a hundred small ones
     def make(params, extra, rng):

@@ -36,7 +36,7 @@ from cpc.train.metrics import (
     TensorBoardWriter,
     Writer,
 )
-from cpc.train.optimizer import make_optimizer, scale_by_layer
+from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
 from cpc.train.rows import init_row_state, make_row_launch, make_row_step
 from cpc.train.signals import stop_on_signals
 from cpc.train.state import TrainState, init_state
@@ -81,6 +81,7 @@ __all__ = [
     "restore_params",
     "run_on_first",
     "scale_by_layer",
+    "schedule_free_average",
     "stop_on_signals",
     "wait_for_all",
 ]

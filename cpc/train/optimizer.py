@@ -1,4 +1,4 @@
-"""Adam, Lion, Muon or RMSProp with warm-up, a schedule, clipping and weight decay."""
+"""Adam, Lion, Muon, RMSProp or schedule-free Adam with warm-up, a schedule, clipping and decay."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from cpc.types import UserError
+from cpc.types import PyTree, UserError
 
 Schedule = Callable[[Any], Any]
 
@@ -30,8 +30,10 @@ def make_optimizer(
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
     `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023; its own momenta), "muon"
-    (Jordan et al. 2024: matrices by orthogonalized momentum, all else by Adam with Nesterov's) or
-    "rmsprop" (Tieleman and Hinton 2012; squares averaged by 0.99, as in Mnih et al. 2016).
+    (Jordan et al. 2024: matrices by orthogonalized momentum, all else by Adam with Nesterov's),
+    "rmsprop" (Tieleman and Hinton 2012; squares averaged by 0.99, as in Mnih et al. 2016) or
+    "schedule_free" (Defazio et al. 2024: Adam whose steps are averaged instead of shortened; what
+    is to be evaluated is the `schedule_free_average`).
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
     (Loshchilov and Hutter 2019) and spares vectors and scalars: biases, scales of norms.
 
@@ -56,8 +58,18 @@ def make_optimizer(
         own = optax.rmsprop(rate, decay=0.99, eps=1e-5)
         if weight_decay:
             raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
+    elif name == "schedule_free":
+        if schedule != "constant":
+            raise UserError(
+                f"schedule_free has no schedule but a warm-up, and schedule is {schedule!r}: set "
+                "it to 'constant', or choose another optimizer"
+            )
+        own = optax.contrib.schedule_free(optax.adamw(rate, 0.0, b2, eps, **decay), rate, b1)
     elif name != "adam":
-        raise UserError(f"Unknown optimizer {name!r}; choose 'adam', 'lion', 'muon' or 'rmsprop'.")
+        raise UserError(
+            f"Unknown optimizer {name!r}; choose 'adam', 'lion', 'muon', 'rmsprop' or "
+            "'schedule_free'."
+        )
     else:
         own = (
             optax.adamw(rate, b1, b2, eps, **decay)
@@ -65,6 +77,23 @@ def make_optimizer(
             else optax.adam(rate, b1, b2, eps)
         )
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
+
+
+def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:
+    """Return the average of parameters that schedule-free Adam keeps; None for other optimizers.
+
+    With z what Adam steps, x the average of all z, weighted by the squared rate, and y, where
+    gradients are taken, b1 x + (1 - b1) z: x = (y - (1 - b1) z) / b1 (Defazio et al. 2024).
+
+    Args:
+        opt_state: after an update.
+        params: y, after the same update.
+    """
+    is_own = lambda node: isinstance(node, optax.contrib.ScheduleFreeState)  # noqa: E731
+    for node in jax.tree.leaves(opt_state, is_leaf=is_own):
+        if is_own(node):
+            return optax.contrib.schedule_free_eval_params(node, params)
+    return None
 
 
 def make_schedule(

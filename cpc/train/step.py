@@ -10,6 +10,7 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from cpc.train.integrity import named_leaves
+from cpc.train.optimizer import schedule_free_average
 from cpc.train.state import OWN_METRICS, TrainState
 from cpc.types import PyTree
 
@@ -28,8 +29,8 @@ def make_train_step(
     From the first non-finite loss or gradient on, no update is applied: the state keeps the last
     good parameters, and `state.failure` holds the index of that step and of its first non-finite
     leaf, so that nobody needs to look at the numbers of every step. A gradient whose square
-    overflows float32 counts as non-finite. With `ema_decay`, the state must have been made with
-    `ema=True`: ema <- decay * ema + (1 - decay) * params.
+    overflows float32 counts as non-finite. In a state made with `ema=True`, ema <- ema_decay * ema
+    + (1 - ema_decay) * params, or what schedule-free Adam averages.
     """
 
     def step(state: TrainState, batch: Any) -> TrainState:
@@ -44,8 +45,11 @@ def make_train_step(
         updates, opt_state = tx.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema
-        if ema_decay:
-            ema = jax.tree.map(lambda e, p: ema_decay * e + (1 - ema_decay) * p, ema, params)
+        if ema is not None:
+            kept = schedule_free_average(opt_state, params)
+            if kept is None:
+                kept = jax.tree.map(lambda e, p: ema_decay * e + (1 - ema_decay) * p, ema, params)
+            ema = kept
         sums = own_sums(metrics, loss, jnp.sqrt(jnp.sum(squares)), jnp.any(bad))
         first_failure = (state.failure[0] < 0) & jnp.any(bad)
         return TrainState(

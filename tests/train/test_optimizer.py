@@ -83,6 +83,31 @@ def test_lion_moves_by_signs_and_muon_along_orthogonal_matrices():
     np.testing.assert_allclose(moved["b"], adam["b"], rtol=1e-4)
 
 
+def test_schedule_free_averages_the_steps_of_adam():
+    """Against the method as it is written, Defazio et al. 2024, in float64."""
+    goal, b1, b2, eps = np.array([[1.0, -2.0], [0.5, 3.0]]), 0.9, 0.99, 1e-8
+    tx, rate = train.make_optimizer(
+        learning_rate=0.3, warmup_steps=3, num_steps=20, name="schedule_free", b1=b1, b2=b2
+    )
+    params = {"w": jnp.zeros((2, 2))}
+    state = tx.init(params)
+    z = x = y = second = np.zeros((2, 2))
+    weights = largest = 0.0
+    for n in range(12):
+        updates, state = tx.update({"w": params["w"] - goal}, state, params)
+        params = optax.apply_updates(params, updates)
+        second = b2 * second + (1 - b2) * (y - goal) ** 2
+        z = z - float(rate(n)) * (y - goal) / (np.sqrt(second / (1 - b2 ** (n + 1))) + eps)
+        largest = max(largest, float(rate(n + 1)))  # optax counts its steps from 1
+        weights += largest**2
+        x = x + largest**2 / weights * (z - x)
+        y = b1 * x + (1 - b1) * z
+        average = train.schedule_free_average(state, params)
+        np.testing.assert_allclose(params["w"], y, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(average["w"], x, rtol=2e-4, atol=1e-5)
+    assert train.schedule_free_average(optax.adam(0.1).init(params), params) is None
+
+
 @pytest.mark.parametrize("name", ["lion", "muon"])
 def test_every_optimizer_decays_matrices_alone(name):
     tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name=name, weight_decay=0.5)
@@ -96,7 +121,8 @@ def test_every_optimizer_decays_matrices_alone(name):
     ("wrong", "message"),
     [
         ({"schedule": "step"}, "'step'; choose 'constant', 'cosine' or 'linear'"),
-        ({"name": "sgd"}, "'sgd'; choose 'adam', 'lion', 'muon' or 'rmsprop'"),
+        ({"name": "sgd"}, "'sgd'; choose 'adam', 'lion', 'muon', 'rmsprop' or 'schedule_free'"),
+        ({"name": "schedule_free", "schedule": "cosine"}, "set it to 'constant'"),
         ({"name": "rmsprop", "weight_decay": 0.1}, "set weight_decay to 0"),
         ({"learning_rate": 0.0}, "must be above zero"),
         ({"learning_rate": float("nan")}, "must be above zero"),

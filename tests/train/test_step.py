@@ -53,6 +53,21 @@ def test_ema_is_the_running_average():
     np.testing.assert_allclose(state.ema["layer"]["kernel"], ema, rtol=1e-6)
 
 
+def test_schedule_free_evaluates_its_own_average():
+    tx, _ = train.make_optimizer(
+        learning_rate=0.1, num_steps=5, name="schedule_free", clip_norm=1.0
+    )
+    params = {"w": jnp.array([3.0, -1.0])}
+    state = train.init_state(params, {}, tx, jax.random.key(0), {}, ema=True)
+    step = train.make_train_step(lambda p, e, b, r: (jnp.sum(p["w"] ** 2), (e, {})), tx)
+    step = train.jit_step(step, state)
+    for _ in range(5):
+        state = step(state, None)
+    expected = train.schedule_free_average(state.opt_state, state.params)
+    np.testing.assert_allclose(state.ema["w"], expected["w"], rtol=1e-6)
+    assert np.abs(state.ema["w"] - state.params["w"]).min() > 1e-3
+
+
 def test_the_state_is_donated_and_the_callers_arrays_survive():
     params = {"w": jnp.ones(1000)}
     state = train.init_state(params, {}, TX, jax.random.key(0), {}, ema=True)
