@@ -31,7 +31,8 @@ LOSS = {
     "name": Key(
         "info_nce",
         "loss of an anchor: info_nce, nce, sigmoid, decoupled; with cosine scores only: debiased, "
-        "hard_weighted, triplet_hard, triplet_semi_hard, triplet_all",
+        "hard_weighted, triplet_hard, triplet_semi_hard, triplet_all, and sup_con, which is "
+        "supervised: candidates of the same speaker or class are positives, too",
     ),
     "cosine": Key(False, "whether scores are cosines"),
     "bias": Key(0.0, "added to the scores; matters to nce, sigmoid and other logistic losses"),

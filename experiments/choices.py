@@ -15,8 +15,8 @@ RULES = (
     negatives.same_group,
     negatives.one_per_sequence,
 )
-#: Names that a config once had, and what it should say instead. Of latents no log q is known, and
-#: an anchor has one positive: these are then the very same functions.
+#: Names that a config once had, and what it should say instead. Of latents no log q is known:
+#: these are then the very same functions.
 RENAMED = {
     "ranking_nce": ("info_nce", "without log q of the candidates it is info_nce"),
     "sampled_softmax": (
@@ -24,12 +24,13 @@ RENAMED = {
         "it is info_nce, which negatives.choose=proposed corrects for log q of its draws",
     ),
     "nt_xent": ("info_nce", "it is info_nce with loss.cosine=True and negatives.temperature=0.5"),
-    "sup_con": ("info_nce", "an anchor has one positive here, which makes it info_nce"),
     "negative_sampling": ("sigmoid", "it is sigmoid with loss.bias=0"),
     "sampled_logistic": ("sigmoid", "without log q of the candidates it is sigmoid"),
 }
 #: Losses with a floor or a margin that means something on cosines alone.
-COSINE = ("debiased", "hard_weighted", "triplet_hard", "triplet_semi_hard", "triplet_all")
+COSINE = (
+    "debiased", "hard_weighted", "sup_con", "triplet_hard", "triplet_semi_hard", "triplet_all",
+)  # fmt: skip
 CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero")
 TEMPERATURES = ("fixed", "learned", "entropy")
 
@@ -50,6 +51,23 @@ def check_alignment(config: Config) -> None:
     if config.negatives.queue:
         raise UserError(
             "loss.align_to takes its negatives from the batch alone: set negatives.queue=0"
+        )
+
+
+def check_groups(config: Config) -> None:
+    """SupCon has all of the rule's candidates, and some of them are of other groups."""
+    if config.loss.name != "sup_con":
+        return
+    options = config.negatives
+    if options.rule in ("same_group", "own_sequence"):
+        raise UserError(
+            f"loss.name is sup_con, and under negatives.rule={options.rule} all candidates are of "
+            "the positive's group: choose batch, excluding_sequence or one_per_sequence"
+        )
+    if options.num_sampled or options.choose != "uniform":
+        raise UserError(
+            "loss.name is sup_con, which takes all candidates of other groups as negatives: set "
+            "negatives.num_sampled=0 and negatives.choose=uniform"
         )
 
 
@@ -114,6 +132,7 @@ def build_loss(options: Config) -> AnchorLoss:
             concentration=options.concentration,
         ),
         "sigmoid": losses.sigmoid,
+        "sup_con": losses.sup_con,
         "triplet_hard": bind(losses.triplet, margin=margin, mining="hard"),
         "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
         "triplet_all": bind(losses.triplet, margin=margin, mining="all"),

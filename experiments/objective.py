@@ -37,6 +37,7 @@ from experiments.choices import (
     build_loss,
     build_rule,
     check_alignment,
+    check_groups,
     check_temperature,
     name_negatives,
 )
@@ -107,6 +108,7 @@ def build_objective(
     if is_aligned:
         check_alignment(config)
         description = describe_aligned(description)
+    check_groups(config)
     check_temperature(options)
     low, high = options.temperature_low, options.temperature_high
     reducer = make_reducer(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None

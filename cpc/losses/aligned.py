@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import Plan, anchor_scores
+from cpc.losses.blocks import Plan, anchor_scores, takes_groups
 from cpc.losses.info_nce import info_nce
-from cpc.losses.tiles import AnchorScores, Latents, find_negatives, find_positives
+from cpc.losses.tiles import AnchorScores, Latents, find_alike, find_negatives, find_positives
 
 
 def aligned_losses(
@@ -37,6 +37,11 @@ def aligned_losses(
             allowed = find_negatives(here, there, plan.rule, k) & ~positives
             where = allowed & jnp.diagonal(positives)[:, None]
             positive, negatives = jnp.diagonal(scores), scores
+            if takes_groups(loss):
+                alike = where & find_alike(here, there)
+                where, positives = where & ~alike, positives | alike
+                value = loss(scores, scores, where, where_positive=positives)
+                return anchor_scores(value, positive, negatives, where)
             if plan.choose is not None:
                 negatives, where = plan.choose(rng, positive, negatives, where)
             value = loss(positive, negatives, where)

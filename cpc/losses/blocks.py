@@ -25,6 +25,7 @@ from cpc.losses.tiles import (
     Latents,
     block_size,
     cut_latents,
+    find_alike,
     find_negatives,
     find_positives,
     gradient_of_keys,
@@ -32,6 +33,7 @@ from cpc.losses.tiles import (
     score_tiles,
     vary_alike,
 )
+from cpc.losses.views import sup_con
 from cpc.types import NegativeRule, NegativeSampler
 
 #: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
@@ -74,6 +76,17 @@ class Plan(NamedTuple):
         if self.block is not None:
             return self.block
         return block_size(num_candidates, self.columns if self.may_cut else num_candidates)
+
+
+def takes_groups(loss: AnchorLoss | None) -> bool:
+    """Whether candidates of the anchor's group are positives, beside the one that is predicted.
+
+    >>> takes_groups(functools.partial(sup_con, inside=True)), takes_groups(None)
+    (True, False)
+    """
+    while isinstance(loss, functools.partial):
+        loss = loss.func
+    return loss is sup_con
 
 
 #: reducer(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
@@ -203,6 +216,11 @@ def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
     has_positive = is_positive.any(-1, keepdims=True)
     allowed = has_positive & find_negatives(anchors, candidates, rule, k) & ~is_positive
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
+    if loss is not None and takes_groups(loss):
+        alike = allowed & find_alike(anchors, candidates)
+        where, positives = allowed & ~alike, is_positive | alike
+        value, back = jax.vjp(lambda s: loss(s, s, where, where_positive=positives), scores)
+        return anchor_scores(value, positive, scores, where), back(jnp.ones_like(value))[0]
     negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
 
     value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)

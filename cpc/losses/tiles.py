@@ -108,6 +108,13 @@ def find_negatives(anchors: Latents, candidates: Latents, rule: NegativeRule, of
     return rule(here.positions, there.positions, offset) & (here.exists & there.exists)
 
 
+def find_alike(anchors: Latents, candidates: Latents) -> Any:
+    """Is the candidate of the anchor's group? Booleans (m, n); groups below 0 are unknown."""
+    here, there = _broadcast(anchors, candidates)
+    group = here.positions.group
+    return (group == there.positions.group) & (group >= 0)
+
+
 def compare(
     q: Float[Array, "m d"],
     keys: Float[Array, "n d"],

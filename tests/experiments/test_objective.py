@@ -27,6 +27,7 @@ LOSSES = (
     "triplet_hard",
     "triplet_semi_hard",
     "triplet_all",
+    "sup_con",
 )
 NEGATIVES = (
     {},
@@ -301,6 +302,7 @@ MEANINGS = [
         },
     ),
     ({"loss.name": "decoupled"}, {"loss": losses.decoupled}),
+    ({"loss.name": "sup_con", "loss.cosine": True}, {"loss": losses.sup_con, "outputs": UNIT}),
     (
         {"loss.name": "debiased", "loss.prior": 0.3, "loss.cosine": True},
         {"loss": bind(losses.debiased, prior=0.3), "outputs": UNIT},
@@ -403,6 +405,20 @@ def test_what_presumes_cosines_is_refused_without(name, tmp_path):
     options.cosine = False
     with pytest.raises(UserError, match=r"loss\.cosine=True"):
         choices.check_loss(options, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("choice", "message"),
+    [
+        ({"rule": "own_sequence"}, "all candidates are of the positive's group"),
+        ({"rule": "same_group"}, "all candidates are of the positive's group"),
+        ({"num_sampled": 3}, "num_sampled=0"),
+        ({"choose": "ring"}, "choose=uniform"),
+    ],
+)
+def test_sup_con_is_refused_without_negatives_of_all_other_groups(choice, message):
+    with pytest.raises(UserError, match=message):
+        objective.build_objective(make_config("sup_con", choice), (1,))
 
 
 def test_temperature_starts_within_its_bounds():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.losses import cpc_loss, decoupled
+from cpc.losses import cpc_loss, decoupled, sup_con
 from cpc.losses.blocks import Plan, summed_losses
 from cpc.losses.tiles import Latents
 from cpc.parallel import gathered_losses, make_reducer, ring_losses, takes_ring
@@ -96,9 +96,10 @@ def test_number_of_devices_changes_nothing(form, devices):
     assert np.abs(want[2][0]).min() > 0
 
 
-def test_gather_takes_any_loss():
-    want = evaluate("one", 1, "batch", loss=decoupled)
-    assert_same(evaluate("gather", 4, "batch", loss=decoupled), want)
+@pytest.mark.parametrize("loss", [decoupled, sup_con])
+def test_gather_takes_any_loss(loss):
+    want = evaluate("one", 1, "batch", loss=loss)
+    assert_same(evaluate("gather", 4, "batch", loss=loss), want)
     assert not np.allclose(want[0], evaluate("one", 1, "batch")[0])
 
 
