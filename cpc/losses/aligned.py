@@ -4,6 +4,8 @@ Only b of the b t candidates can be negatives, so only these are scored: 1 / t o
 blocks, with the same result.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -27,7 +29,7 @@ def aligned_losses(
     entries on (`index.is_grid`). Of a sequence that is none of these the positive goes uncounted.
     """
     a = keys.shape[1]
-    loss = plan.loss or info_nce
+    loss: Any = plan.loss or info_nce
     rows = []
     for i, k in enumerate(plan.offsets):
 
