@@ -20,6 +20,8 @@ class Scale(NamedTuple):
     """More, for all probes of the first cell and the networks trained on labels."""
 
 
+#: What the paper probes its sound for.
+TABLE_1 = ("phones", "speakers")
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
@@ -44,6 +46,7 @@ SCALES = {
                 "negatives.shards": 1,
                 "optim.warmup_steps": 2,
                 "evaluate.num_windows": 16,
+                "probe.tasks": TABLE_1,
                 "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
                 "probe.hidden_width": 8,
                 "probe.num_epochs": 1,
@@ -99,6 +102,7 @@ SCALES = {
                 "optim.schedule": "cosine",
                 "optim.warmup_steps": 50,
                 "evaluate.num_windows": 128,
+                "probe.tasks": TABLE_1,
                 "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
                 "probe.hidden_width": 64,
                 "probe.num_epochs": 3,
@@ -142,6 +146,7 @@ SCALES = {
                 "optim.schedule": "cosine",
                 "optim.warmup_steps": 100,
                 "evaluate.num_windows": 128,
+                "probe.tasks": TABLE_1,
                 "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
                 "probe.hidden_width": 64,
                 "probe.num_epochs": 3,
@@ -170,6 +175,7 @@ SCALES = {
         settings={
             "audio": {
                 **{key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
+                "probe.tasks": TABLE_1,
                 "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
             },
             "image": {"probe.tasks": ("linear", "supervised", "units")},
