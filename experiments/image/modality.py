@@ -34,6 +34,7 @@ from experiments.image.data import ImageData, load_data, skipped
 from experiments.image.embed import embed_files
 from experiments.image.prepare import prepare
 from experiments.image.sections import SECTIONS, WORDS
+from experiments.image.shown import save_augmented
 from experiments.objective import Direction, build_objective
 from experiments.problem import Probe, Problem
 
@@ -152,7 +153,7 @@ def split_directions(outputs: Any, batch: Batch) -> list[Direction]:
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
     """Write some images' patches as they are, and as training sees them, for the page."""
     draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
-    probes.save_augmented(workdir, draw(0), functools.partial(prepare, config))
+    save_augmented(workdir, draw(0), functools.partial(prepare, config))
 
 
 def make_probe(config: Config, workdir: pathlib.Path, data: ImageData, model: Model) -> Probe:

@@ -1,4 +1,4 @@
-"""Probes of image features: classes from z, c, a network never trained, pixels, and few labels."""
+"""Probes of image features: classes from z, c, an untrained network, pixels, and few labels."""
 
 import functools
 import pathlib
@@ -9,9 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
-from cpc.data import Images, make_image_batches, select_images
+from cpc.data import Images, select_images
 from cpc.evaluate import (
     embed_images,
     few_label_score,
@@ -22,25 +21,19 @@ from cpc.evaluate import (
     in_best,
     knn_predict,
     label_subset,
-    most_exciting,
-    nearest,
     paper_sgd,
     predict,
 )
-from cpc.files import write_arrays
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
-from cpc.train import make_optimizer, scale_by_layer
-from cpc.types import Batch, UserError
+from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.command.run_dir import write_latest
 from experiments.image.data import ImageData
-from experiments.supervised import hold_out, train_on_labels
+from experiments.image.shown import save_neighbours, save_units
+from experiments.image.supervised import pool, train_classifier
+from experiments.supervised import hold_out
 
-#: Images of the run directory.
-NUM_QUERIES, NUM_NEIGHBOURS, NUM_UNITS, NUM_PATCHES, NUM_AUGMENTED = 8, 8, 8, 12, 8
-
-#: Features or images to classes.
+#: Features to scores of the classes.
 Predict = Callable[[Any], np.ndarray]
 #: Name -> features of the labelled and of the test images.
 Features = Callable[[str], tuple[np.ndarray, ...]]
@@ -122,16 +115,6 @@ def make_features(
         return tuple(part["zc".index(which)] for part in of_network(bool(random)))
 
     return features
-
-
-def pool(grid: jax.Array, regions: int) -> jax.Array:
-    """Means of (b, i, j, d) over regions x regions parts of the grid, side by side: (b, f)."""
-    parts = [
-        part.mean((1, 2))
-        for rows in jnp.array_split(grid, regions, axis=1)
-        for part in jnp.array_split(rows, regions, axis=2)
-    ]
-    return jnp.concatenate(parts, -1)
 
 
 def class_scores(
@@ -244,124 +227,3 @@ def few_label_scores(
             )
             scores.append(score)
     return scores
-
-
-def train_classifier(
-    config: Config,
-    labelled: Images,
-    model: Model,
-    prepare: Callable,
-    start: Any,
-    stop_by: Images | None = None,
-) -> tuple[Predict, str]:
-    """The same network with a softmax on its pooled z, trained whole on labels, and how long.
-
-    From the variables `start`, whose layers learn less by `probe.layer_decay` the further they lie
-    below the softmax, or from the beginning if None; `probe.num_epochs` over the images, the
-    learning rate falling as a cosine. With images to stop by until it stops improving on them,
-    `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up.
-    """
-    num_classes, options = len(labelled.class_names), config.probe
-    batch_size = min(config.data.batch_size, len(labelled))
-    draw = make_image_batches(labelled, batch_size=batch_size, seed=config.seed)
-    num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
-    root = jax.random.key(config.seed + 2)
-    batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
-
-    def pooled_z(params, extra, batch, rng, train):
-        z, _ = model.embed({"params": params, **extra}, prepare(batch, rng, train)["x"])
-        return pool(z, options.regions), extra
-
-    def classes(answer, pixels):
-        return embed_images(answer, pixels).argmax(1)
-
-    tx, _ = make_optimizer(
-        learning_rate=config.optim.learning_rate,
-        warmup_steps=min(config.optim.warmup_steps, num_steps),
-        num_steps=num_steps,
-        schedule="constant" if stop_by else "cosine",
-    )
-    decay = 1.0 if start is None else options.layer_decay
-    tx = optax.chain(tx, scale_by_layer(decay, ("encoder",)))
-    answer, words = train_on_labels(
-        pooled_z,
-        start or model.init(root, batch),
-        draw,
-        tx,
-        num_classes=num_classes,
-        num_steps=num_steps,
-        rng=root,
-        accuracy=(lambda one: (classes(one, stop_by.pixels) == stop_by.labels).mean())
-        if stop_by
-        else None,
-        num_threads=config.data.num_threads,
-    )
-    return functools.partial(classes, answer), words
-
-
-def save_neighbours(
-    folder: pathlib.Path,
-    step: int,
-    labelled: Images,
-    test: Images,
-    features: Features,
-) -> None:
-    """Some test images and the labeled images nearest to them in z."""
-    gallery, held = features("z")
-    queries = np.arange(0, len(test), max(1, len(test) // NUM_QUERIES))[:NUM_QUERIES]
-    k = min(NUM_NEIGHBOURS, len(gallery))
-    rows = np.asarray(nearest(gallery, held[queries], k=k).row)
-    neighbours = np.stack([labelled.pixels[row] for row in rows])
-    write_latest(
-        folder / "neighbours.npz",
-        step,
-        queries=test.pixels[queries],
-        neighbours=neighbours,
-        query_labels=test.labels[queries],
-        neighbour_labels=labelled.labels[rows],
-        class_names=np.asarray(test.class_names),
-    )
-
-
-def save_units(
-    folder: pathlib.Path, step: int, test: Images, model: Model, prepare: Callable, variables: Any
-) -> None:
-    """The patches that excite some units of z most (the paper's Figure 5)."""
-    rng = jax.random.key(0)
-    size = 128
-
-    @jax.jit
-    def embed(images):
-        patches = prepare({"x": images}, rng, False)["x"]
-        z = model.embed(variables, patches)[0]
-        return z.reshape(-1, z.shape[-1])
-
-    starts = range(0, len(test) - size + 1, size) if len(test) >= size else [0]
-    top = most_exciting((embed(test.pixels[s : s + size]) for s in starts), NUM_PATCHES)
-    liveliest = np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS]
-    units = np.sort(liveliest)
-    cut = jax.jit(lambda images: prepare({"x": images}, rng, False)["x"])
-    _, i, j, *_ = cut(test.pixels[:1]).shape
-    image, place = np.divmod(np.asarray(top.row)[units], i * j)
-    patches = [
-        [np.asarray(cut(test.pixels[[n]]))[0, p // j, p % j] for n, p in zip(*pair, strict=True)]
-        for pair in zip(image, place, strict=True)
-    ]
-    write_latest(folder / "units.npz", step, units=units, patches=to_uint8(np.asarray(patches)))
-
-
-def save_augmented(workdir: pathlib.Path, batch: Batch, prepare: Callable) -> None:
-    """Write some images' patches as they are, and as training sees them."""
-    batch = {name: value[:NUM_AUGMENTED] for name, value in batch.items()}
-    rng = jax.random.key(0)
-    plain, augmented = (
-        np.asarray(jax.jit(prepare, static_argnums=2)(batch, rng, train)["x"])
-        for train in (False, True)
-    )
-    path = workdir / "probes" / "augmented.npz"
-    write_arrays(path, plain=to_uint8(plain), augmented=to_uint8(augmented))
-
-
-def to_uint8(x: np.ndarray) -> np.ndarray:
-    """From [-1, 1] to pixels."""
-    return np.clip(np.round((x + 1) * 127.5), 0, 255).astype(np.uint8)

@@ -38,6 +38,7 @@ from experiments.audio.question import Asked, Feature
 from experiments.command.config import with_settings
 from experiments.image import data as image_data
 from experiments.image import probes as image_probes
+from experiments.image import supervised as image_supervised
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
 from experiments.records import probes_due
@@ -956,7 +957,8 @@ def image_fits(get, *names):
         with pytest.MonkeyPatch.context() as patch:
             for name, answer in answers.items():
                 wanted = not names or name in names
-                patch.setattr(image_probes, name, recorder(name, answer) if wanted else answer)
+                home = image_supervised if name == "train_on_labels" else image_probes
+                patch.setattr(home, name, recorder(name, answer) if wanted else answer)
             for name in ("write_scores", "print_scores"):
                 patch.setattr(image_probes, name, lambda *args: None)
             image_probes.run_tasks(

@@ -22,7 +22,7 @@ from experiments.audio import probes as audio_probes
 from experiments.audio import supervised as audio_supervised
 from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
 from experiments.audio.question import Asked, Feature
-from experiments.image import probes as image_probes
+from experiments.image import supervised as image_supervised
 from experiments.image.modality import IMAGE
 from experiments.supervised import MOST_RUNS, PATIENCE, cross_entropy, hold_out, train_on_labels
 
@@ -396,9 +396,9 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
     prepare = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
     learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
     for start in (None, learned):
-        answer, _ = image_probes.train_classifier(config, images, model, prepare, start)
+        answer, _ = image_supervised.train_classifier(config, images, model, prepare, start)
         assert answer(pixels).tolist() == labels.tolist()
-    answer, words = image_probes.train_classifier(config, images, model, prepare, None, images)
+    answer, words = image_supervised.train_classifier(config, images, model, prepare, None, images)
     assert answer(pixels).tolist() == labels.tolist()
     assert "the most" not in words  # of 100 steps: it knows all long before
 
@@ -431,10 +431,10 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
         found.update({name: {rate / whole for rate in jax.tree.leaves(own[name])} for name in own})
         return lambda x: x, ""
 
-    monkeypatch.setattr(image_probes, "train_on_labels", take)
-    image_probes.train_classifier(config, images, model, prepare, start)
+    monkeypatch.setattr(image_supervised, "train_on_labels", take)
+    image_supervised.train_classifier(config, images, model, prepare, start)
     order = sorted(name for name in found if name != "stem")[::-1]
     for depth, name in enumerate([*order, *(["stem"] if "stem" in found else [])], start=1):
         assert max(found[name]) == min(found[name]) == pytest.approx(0.5**depth, rel=1e-3), name
     assert len(found) > 2
-    image_probes.train_classifier(config, images, model, prepare, None)
+    image_supervised.train_classifier(config, images, model, prepare, None)
