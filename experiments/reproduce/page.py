@@ -284,7 +284,8 @@ def open_section(reproduction: Reproduction) -> Section:
             continue
         frame = pd.DataFrame({head: [one[key] for one in rows] for head, key in heads.items()})
         scores = linear_scores(reproduction.scores, table, features)
-        for data, of_data in scores.groupby("data"):
+        varied = scores[scores.cell.isin([one["cell"] for one in rows])]
+        for data, of_data in scores[scores.data.isin(varied.data)].groupby("data"):
             found = [compare_with(of_data, one["cell"], base) for one in rows]
             percent, over = f"{table.task} %, {data}", f"over {base}, {data}"
             frame[percent], frame[over] = zip(*found, strict=True)

@@ -494,6 +494,14 @@ def test_what_is_open_is_compared_with_its_own_base(tmp_path):
     ]
 
 
+def test_choices_that_were_not_varied_have_no_columns_of_numbers(tmp_path):
+    choices = [{"what": "norm", "choice": "none", "cell": "open-norm", "change": "layer"}]
+    write_plan(tmp_path, ("mixed", "open-norm"), open=choices)
+    write_cell(tmp_path, "mixed", 0.5, half=0.03)
+    (audio,) = page.open_section(judge.read_reproduction(tmp_path)).tables
+    assert [*audio.frame] == ["open", "here", "varied as"]
+
+
 @pytest.mark.parametrize("name", ["mixed", "steps-20", "open-groups", "image-gru", "same-excl"])
 def test_a_renamed_cell_is_still_found(tmp_path, monkeypatch, name):
     """Its name is written once: what is measured under the new one is on the page."""
