@@ -156,6 +156,13 @@ KEYS = {
         "num_offsets": Key(
             12, "number of latents ahead that are predicted", low=1, high=MOST_OFFSETS
         ),
+        "horizon": Key(
+            0,
+            "latents ahead that the last prediction is of, the others spread evenly from the next "
+            "latent to it; 0: predictions are of the next num_offsets latents",
+            low=0,
+            high=MOST_OFFSETS,
+        ),
         **PRECISION,
     },
     "loss": {

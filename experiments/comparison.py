@@ -231,14 +231,13 @@ def obstacles_of(cells: Sequence[Cell]) -> list[str]:
     """Return why the nats of cells do not compare; nothing if they do."""
     last = [rows for cell in cells for _, run in cell.runs if len(rows := watched(run))]
     last = [rows[rows.step == rows.step.max()] for rows in last]
-    num_offsets = {len(rows) for rows in last}
+    offsets = [tuple(rows.offset) for rows in last]
     # Over the offsets that all have: a ceiling falls with the offset where windows are short.
-    shared = min(num_offsets, default=0)
+    shared = set(offsets[0]).intersection(*offsets) if offsets else set()
+    alike = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
     found = {
-        "their offsets differ": len(num_offsets) > 1,
-        "their numbers of negatives differ": len(
-            {tuple(rows.log_n.iloc[:shared].round(6)) for rows in last}
-        )
+        "their offsets differ": len(set(offsets)) > 1,
+        "their numbers of negatives differ": len({tuple(rows.log_n.round(6)) for rows in alike})
         > 1,
         "not all are bounds": not all(rows.is_bound.all() for rows in last),
     }

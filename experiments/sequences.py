@@ -39,7 +39,8 @@ def check_negatives(config: Config, length: int) -> None:
     """
     rule, batch_size = build_rule(config), config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
-    furthest = max(config.model.num_offsets, config.loss.get("align_to", 0))
+    options = config.model
+    furthest = max(options.num_offsets, options.get("horizon", 0), config.loss.get("align_to", 0))
     for k in range(1, min(furthest, length - 1) + 1):
         first = np.array([0, length - 1 - k])[:, None, None]
         time = np.clip([0, 1, k - 1, k, k + 1, length - 2, length - 1], 0, length - 1)

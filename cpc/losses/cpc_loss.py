@@ -206,7 +206,7 @@ def _check_offsets(offsets, num_offsets, length):
     if max(offsets) >= length:
         raise UserError(
             f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "
-            f"these have {length}: lower model.num_offsets or lengthen the window"
+            f"these have {length}: predict fewer latents ahead, or lengthen the window"
         )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from cpc.models import (
     AUDIO_ENCODERS,
@@ -93,17 +94,38 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
 
     >>> from configs import audio
     >>> config = audio.get_config()
-    >>> config.model.num_offsets, config.loss.align_to = 3, 8
+    >>> config.model.num_offsets, config.model.horizon = 4, 12
     >>> choose_offsets(config)
-    (3, 6, 8)
+    (1, 5, 8, 12)
+    >>> config.model.horizon, config.loss.align_to = 0, 8
+    >>> choose_offsets(config)
+    (2, 4, 6, 8)
     """
-    num, num_frames = config.model.num_offsets, config.loss.align_to or config.model.num_offsets
+    num, horizon = config.model.num_offsets, config.model.horizon
+    if horizon:
+        return tuple(np.linspace(horizon, 1, num)[::-1].round().astype(int).tolist())
+    num_frames = config.loss.align_to or num
     return tuple(-(-k * num_frames // num) for k in range(1, num + 1))
 
 
 def check_model(config: Config) -> None:
     """Check that the model's keys go together."""
     options = config.model
+    if options.horizon and options.horizon < options.num_offsets:
+        raise UserError(
+            f"model.horizon is {options.horizon} and model.num_offsets {options.num_offsets}: "
+            "that many latents do not fit, so raise the one, or lower the other"
+        )
+    if options.horizon and config.loss.align_to:
+        raise UserError(
+            f"model.horizon is {options.horizon} and loss.align_to {config.loss.align_to}: both "
+            "say what the predictions are of, so set one of them to 0"
+        )
+    if options.horizon and options.segment_threshold:
+        raise UserError(
+            "model.horizon spreads predictions of frames, and with model.segment_threshold "
+            "segments predict the next ones: set one of them to 0"
+        )
     is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
     if options.segment_offsets and not options.segment_threshold:
         raise UserError(

@@ -184,6 +184,25 @@ def test_estimates_and_other_ceilings_are_not_ranked(tmp_path):
     assert texts(table)[1][2] == "3.00 (estimate)"
 
 
+def test_bounds_of_other_offsets_are_not_ranked(tmp_path):
+    """As many of them, two of which are the same and have as many negatives."""
+    base = write_run(tmp_path / "base", nats=1.0)
+    other = write_run(tmp_path / "other", nats=3.0, norm="x")
+    text = (other / "metrics.jsonl").read_text()
+    assert '"offsets": [2, 3]' in text
+    text = text.replace('"offsets": [2, 3]', '"offsets": [1, 2]')
+    (other / "metrics.jsonl").write_text(text)
+    cells = cells_of(tmp_path, base=base, other=other)
+    sentence = best_sentences(cells, compare(cells))[0]
+    assert "their offsets differ" in sentence
+    assert "negatives" not in sentence
+    text = text.replace("2.08, 2.08", "2.06, 2.07")  # their offset 2 is the second
+    (other / "metrics.jsonl").write_text(text)
+    cells = cells_of(tmp_path, base=base, other=other)
+    sentence = best_sentences(cells, compare(cells))[0]
+    assert "their numbers of negatives differ" in sentence
+
+
 def test_scores_over_the_training(tmp_path):
     log = [
         record(step, "test", 1.0, series="probes") | {"classes/clothes/z/linear/image": 0.01 * step}

@@ -821,6 +821,7 @@ TABLES["audio"] = {
     "data.window_samples": Case(3200, problem_of_clips(lambda p: p.draw(0)["x"].shape), (4, 3200)),
     "data.one_speaker": Case(True, ONE_SPEAKER, 1),
     "negatives.overlap": Case(True, problem_of_clips(lambda p: p.objective.apart), None),
+    "model.horizon": Case(5, aligned, beside={"model.num_offsets": 2}),
     "loss.align_to": Case(3, aligned, beside={"model.num_offsets": 2}),
     "loss.align_by": Case("best", aligned,
                           beside={"loss.align_to": 4, "model.num_offsets": 2}),

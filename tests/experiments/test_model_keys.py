@@ -15,7 +15,7 @@ from configs import audio_voices_paper, image_fashion_mnist
 from cpc.types import UserError
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData, Phones
-from experiments.command.config import upgrade
+from experiments.command.config import upgrade, with_settings
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
@@ -112,6 +112,10 @@ AUDIO = {
     "directions": (("forward", "backward"), lambda look: "context_backward" in look.params),
     "modules": (3, lambda look: {"predictor_of_1", "predictor_of_2"} < {*look.params}),
     "num_offsets": (3, lambda look: look.first.predictions.shape[2] == 3),
+    "horizon": (
+        34,
+        lambda look: audio.choose_offsets(look.config) == tuple(range(1, 35, 3)),
+    ),
     "segment_threshold": (
         0.3,
         lambda look: len(look.outputs) == 2 and look.outputs[1].z.shape[1] == 65,
@@ -221,6 +225,22 @@ def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
     del recorded["model"]["encoder"]
     config = upgrade(recorded, MODALITIES["audio"].keys)
     assert audio.build_encoder(config) == audio.build_encoder(audio_voices_paper.get_config())
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"model.horizon": 11}, "model.num_offsets 12: that many"),
+    ({"model.horizon": 12, "loss.align_to": 12}, "loss.align_to 12: both say"),
+    ({"model.horizon": 2, "model.num_offsets": 1, "model.segment_threshold": 0.3}, "of frames"),
+])  # fmt: skip
+def test_a_horizon_that_cannot_be_is_one_sentence(keys, words):
+    config = with_settings(audio_voices_paper.get_config(), keys)
+    with pytest.raises(UserError, match=words):
+        check_run(MODALITIES["audio"], config)
+
+
+def test_a_single_prediction_is_of_the_horizon():
+    config = with_settings(audio_voices_paper.get_config(), {"model.num_offsets": 1})
+    assert audio.choose_offsets(with_settings(config, {"model.horizon": 9})) == (9,)
 
 
 @pytest.mark.parametrize(("key", "value"), [
