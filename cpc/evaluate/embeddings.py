@@ -7,17 +7,19 @@ from jaxtyping import Float, Int
 
 from cpc.types import ArrayLike
 
-MAX_SHAPES = 6
-MAX_CANDIDATES = 128
+MAX_SHAPES = 16
+MAX_CANDIDATES = 512
+#: A further shape must save so much padding: it takes as long to compile as this to embed.
+SHAPE_SAMPLES = 2_000_000
 
 
 def embed_utterances(
     embed: Callable[[np.ndarray], ArrayLike],
     waveforms: Iterable[Float[np.ndarray, "..."]],
     stride: int,
-    batch_samples: int = 2_000_000,
+    batch_samples: int = 4_000_000,
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the features of utterances of any length, in padded batches of at most six shapes.
+    """Return the features of utterances of any length, in padded batches of a few shapes.
 
     Utterances of like length share a batch. Each is continued by its own mirror image up to the
     batch's length, which leaves causal features untouched and shows all others plausible sound
@@ -57,13 +59,16 @@ def embed_utterances(
     return features
 
 
-def bucket_lengths(lengths: Int[np.ndarray, " u"]) -> Int[np.ndarray, " buckets"]:
-    """At most six padded lengths, ascending, that waste the least padding over all utterances.
+def bucket_lengths(
+    lengths: Int[np.ndarray, " u"], shape_samples: int = SHAPE_SAMPLES
+) -> Int[np.ndarray, " buckets"]:
+    """Padded lengths, ascending, that waste the least padding over all utterances.
 
-    Exact by dynamic programming over the sorted lengths (over quantiles when there are many).
+    At most 16, each of which saves `shape_samples` of it. Exact by dynamic programming over the
+    sorted lengths (over quantiles when there are many).
 
-    >>> bucket_lengths(np.array([160, 160, 320, 1600]))
-    array([ 160,  320, 1600])
+    >>> bucket_lengths(np.array([160, 160, 320, 1600]), 1000)
+    array([ 320, 1600])
     """
     candidates = np.unique(lengths)
     if len(candidates) > MAX_CANDIDATES:
@@ -77,13 +82,16 @@ def bucket_lengths(lengths: Int[np.ndarray, " u"]) -> Int[np.ndarray, " buckets"
         (below[1:] - below[:, None]) * candidates.astype(np.float64),
         np.inf,
     )
-    best, choices = cost[0], []
+    best, choices = cost[0], [np.zeros(len(candidates), int)]
+    totals = [best[-1]]  # with one shape, two, three
     for _ in range(min(MAX_SHAPES, len(candidates)) - 1):
         through = np.concatenate([[0.0], best])[:, None] + cost
         choices.append(through.argmin(axis=0))
         best = through.min(axis=0)
+        totals.append(best[-1])
+    number = int(np.argmin(totals + shape_samples * np.arange(len(totals))))
     bounds, end = [], len(candidates)
-    for choice in [*reversed(choices), np.zeros(len(candidates), int)]:
+    for choice in choices[number::-1]:
         if end > 0:
             bounds.append(candidates[end - 1])
             end = int(choice[end - 1])

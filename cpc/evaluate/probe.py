@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +23,7 @@ MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransfor
 
 #: At most so many updates of a fit are one call of compiled code, with the rows that they read.
 CALL_UPDATES = 256
-CHUNK_FRAMES = 65_536
+CHUNK_FRAMES = 8192
 CHUNK_VALUES = 2**27  # half a GiB: pixels of large images are wider than any features
 
 
@@ -73,9 +74,10 @@ def fit_probe(
     """Fit a probe to training frames; the test set has no way in.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2` by Adam with cosine
-    decay, or another optimizer. All weight decays are fitted at once on the training utterances
-    without a share of `validation_fraction`, the one with the most correct frames of that share is
-    taken, and the probe is refitted with it on all training utterances.
+    decay, or another optimizer. All weight decays are fitted at once, for a third of the epochs,
+    on the training utterances without a share of `validation_fraction`; the one with the most
+    correct frames of that share is taken, and the probe is fitted with it on all training
+    utterances.
 
     Args:
         features: of all training frames; put on the device once. Of `Stacked` frames a row is
@@ -84,7 +86,7 @@ def fit_probe(
         utterances: the utterance of each frame; the validation split never divides one. Of
             images with one row each, `np.arange(n)`.
         hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
-        num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
+        num_epochs: passes over the data; each fit goes on until there are `min_updates` updates.
         optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.
         weight_decays: the grid; with one entry nothing is set aside for validation.
 
@@ -103,10 +105,12 @@ def fit_probe(
     # A frame and its neighbours are of one kind: of each frame once.
     mean, std = (jnp.tile(of_frame, rows.around.shape[1]) for of_frame in standardisation(x))
 
-    def fit(num_rows: int, weight_decays: Sequence[float | int]) -> list[Probe]:
+    def fit(
+        num_rows: int, weight_decays: Sequence[float | int], epochs: float | int
+    ) -> list[Probe]:
         """A probe for each weight decay, of the first rows."""
         size = min(batch_size, num_rows)
-        num_updates = max(num_epochs * (num_rows // size), min_updates)
+        num_updates = max(math.ceil(epochs * (num_rows // size)), min_updates)
         num_calls = -(-num_updates // CALL_UPDATES)
         per_call = -(-num_updates // num_calls)
         make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
@@ -122,9 +126,10 @@ def fit_probe(
     best = 0
     if len(validation):
         held = Stacked(rows.frames, rows.around[len(train) :])
-        answers = [predict(probe, held).argmax(axis=1) for probe in fit(len(train), weight_decays)]
+        fitted = fit(len(train), weight_decays, num_epochs / 3)
+        answers = [predict(probe, held).argmax(axis=1) for probe in fitted]
         best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
-    return fit(len(chosen), weight_decays[best : best + 1])[0]
+    return fit(len(chosen), weight_decays[best : best + 1], num_epochs)[0]
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
@@ -133,9 +138,9 @@ def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[
     whole = 2 ** max(0, num_rows - 1).bit_length()
     rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // width))
     for start in range(0, num_rows, rows):
-        chunk = jnp.asarray(read_rows(features, start, start + rows))
+        chunk = read_rows(features, start, start + rows)
         padding = ((0, rows - len(chunk)), (0, 0))
-        chunks.append(np.asarray(log_probabilities(probe, jnp.pad(chunk, padding)))[: len(chunk)])
+        chunks.append(np.asarray(log_probabilities(probe, np.pad(chunk, padding)))[: len(chunk)])
     if not chunks:
         return np.zeros((0, probe.params[-1][1].shape[0]), np.float32)
     return np.concatenate(chunks)

@@ -32,7 +32,8 @@ def test_equals_one_at_a_time(batch_samples):
             np.testing.assert_allclose(features, alone, atol=1e-5)
 
 
-def test_few_shapes_and_little_padding():
+def test_few_shapes_and_little_padding(monkeypatch):
+    monkeypatch.setattr("cpc.evaluate.embeddings.MAX_SHAPES", 6)
     rng = np.random.default_rng(1)
     lengths = np.exp(rng.uniform(np.log(8_000), np.log(300_000), 400)).astype(int)
     shapes, rows = set(), 0
@@ -48,20 +49,21 @@ def test_few_shapes_and_little_padding():
     assert rows < 1.35 * lengths.sum()
 
 
-def test_buckets_are_the_best_of_all_choices():
+@pytest.mark.parametrize("shape_samples", [0, 50, 150, 10_000])
+def test_buckets_are_the_best_of_all_choices(shape_samples):
+    """Of all sets of lengths, with a price for each."""
     lengths = np.random.default_rng(2).integers(1, 400, 11)
 
-    def padded(bounds):
-        return np.sum(bounds[np.searchsorted(bounds, lengths)])
+    def price(bounds):
+        return np.sum(bounds[np.searchsorted(bounds, lengths)]) + shape_samples * len(bounds)
 
-    candidates = np.unique(lengths)
-    best = min(
-        padded(np.array([*inner, candidates[-1]]))
-        for inner in itertools.combinations(candidates[:-1], 5)
+    *inner, longest = np.unique(lengths)
+    every = itertools.chain.from_iterable(
+        itertools.combinations(inner, number) for number in range(len(inner) + 1)
     )
-    found = bucket_lengths(lengths)
-    assert len(found) == 6
-    assert padded(found) == best
+    found = bucket_lengths(lengths, shape_samples)
+    assert price(found) == min(price(np.array([*some, longest])) for some in every)
+    assert len(found) == {0: len(inner) + 1, 10_000: 1}.get(shape_samples, len(found))
 
 
 def test_continuation_is_the_mirror_image():

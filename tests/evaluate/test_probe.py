@@ -116,6 +116,22 @@ def test_refits_on_all_training_utterances_with_the_decay_that_held_out_ones_cho
     assert read == {3: {tuple(row) for row in x[train]}, 1: {tuple(row) for row in x}}
 
 
+@pytest.mark.parametrize(("min_updates", "updates"), [(10, {3: 60, 1: 200}), (90, {3: 90, 1: 200})])
+def test_decays_are_compared_after_a_third_of_the_epochs(monkeypatch, min_updates, updates):
+    """36 and 40 batches of 10 an epoch, and no fewer updates than the least."""
+    x, y, utterances = blobs(400)
+    found = {}
+
+    def spy(*args, num_updates, **options):
+        found[len(args[7])] = num_updates
+        return fit_layers(*args, num_updates=num_updates, **options)
+
+    monkeypatch.setattr("cpc.evaluate.probe.fit_layers", spy)
+    options = {"num_epochs": 5, "min_updates": min_updates, "batch_size": 10}
+    fit_probe(x, y, utterances, num_classes=4, **options)
+    assert found == updates
+
+
 def test_every_row_is_drawn_equally_often():
     calls = draw_rows(10, 3, 5, np.random.default_rng(0))
     drawn = np.stack([next(calls) for _ in range(4)])
