@@ -14,7 +14,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo, whose predictions say what comes next and not when."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.model.num_offsets = 6  # predictions
     c.loss.align_to = 12  # frames, 120 ms
     return c

@@ -15,7 +15,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo, augmented."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.augment.side = "past"
     c.augment.effects = ("pitch", "reverb")
     return c

@@ -14,7 +14,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo, whose c sees what follows, too."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.model.directions = ("forward", "backward")
     c.model.context_width = 256  # of each: c is as wide as the demo's
     return c

@@ -15,7 +15,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """Channel norm, LSTM, a predictor each, and 128 negatives of the same speaker."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.data.one_speaker = True
     c.model.norm = "channel"
     c.model.context = "lstm"

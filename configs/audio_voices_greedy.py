@@ -17,7 +17,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo with the paper's encoder: five convolutions and the context are modules."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.model.encoder = "conv"
     c.model.norm = "layer"
     c.model.modules = 6

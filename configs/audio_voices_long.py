@@ -15,7 +15,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo, longer."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.num_steps = 8_000
     c.log_every = 100
     c.eval_every = c.save_every = 1_000

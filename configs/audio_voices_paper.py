@@ -17,7 +17,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The paper's network, a quarter as wide, and its negatives."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.num_steps = 2500
     c.eval_every = c.save_every = 500
     c.model.encoder = "conv"

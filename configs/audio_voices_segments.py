@@ -16,7 +16,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """Two levels for one, and boundaries among the questions."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.num_steps = 1000
     c.eval_every = c.save_every = 500
     c.negatives.temperature = 0.5  # at 0.05 boundaries get worse the longer it trains

@@ -18,7 +18,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo with codes for latents, and negatives of the same speaker."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.data.one_speaker = True
     c.model.num_codes, c.model.code_width = 512, 64
     c.model.commitment = 0.25

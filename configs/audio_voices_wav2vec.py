@@ -19,7 +19,7 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo's data, with the paper's encoder, context, predictors, loss and negatives."""
-    c = audio_voices.get_config()
+    c = audio_voices.every_offset()
     c.model.encoder = "conv"
     c.model.norm = "layer"
     c.model.context = "conv_undilated"
