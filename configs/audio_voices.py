@@ -23,7 +23,7 @@ def get_config() -> Any:
 
 
 def every_offset() -> Any:
-    """The same with each of the next 12 latents predicted: what the configs of its family change."""
+    """Twelve predictions, one of each latent ahead: what the configs of the family change."""
     c = audio.get_config()
     c.num_steps = 3000
     c.log_every = 100
