@@ -3,9 +3,9 @@
 python -m experiments.audio --config configs/audio_voices.py --workdir runs/voices
 
 Settings were chosen on training utterances (docs/audio.md). Measured on 2 CPU cores, mean of seeds
-0 to 2: strict bound 3.35 nats; frame-wise linear probe accuracy of c: festvox-ru phones 72.9 %
-(MFCC with context 69.0 %, untrained 66.2 %), asterisk-en phones 69.0 % (65.8, 61.6), speakers
-94.9 % (83.1, 82.5).
+0 to 2: strict bound 3.25 nats; frame-wise linear probe accuracy of c: festvox-ru phones 72.2 %
+(MFCC with context 69.0 %, untrained 66.2 %), asterisk-en phones 68.3 % (65.8, 61.7), speakers
+94.0 % (83.1, 82.5).
 """
 
 from typing import Any
