@@ -54,10 +54,11 @@ def main() -> None:
     flop = count_flop(
         step.params["model"],
         problem.model.module.encoder,
-        config.data.batch_size // num_shards,
+        config.data.batch_size,
         config.data.window_samples,
+        problem.offsets[0],
+        num_shards,
     )
-    flop = Flop(*(num_shards * part for part in flop))
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work(flop)}))
 
 

@@ -4,6 +4,7 @@ The compiler's own count takes the body of a loop once, however often it runs, a
 all of a recurrence and of a criterion over blocks.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,19 +27,24 @@ class Flop(NamedTuple):
 
 
 def count_flop(
-    params: PyTree, encoder: ConvEncoder | LogMelEncoder, batch_size: int, window_samples: int
+    params: PyTree,
+    encoder: ConvEncoder | LogMelEncoder,
+    batch_size: int,
+    window_samples: int,
+    offsets: Sequence[int],
+    num_shards: int = 1,
 ) -> Flop:
     """Operations that the products of a step need, a multiplication and an addition being two.
 
     As the network's formulas have them: an encoder that shares products does fewer, so that its
     fraction of a peak can pass 1.
 
-    With b windows of t latents, K offsets and A = b sum_k (t - k) pairs of anchor and offset:
+    With b windows of t latents in S shards, and A = b sum_k (t - k) pairs of anchor and offset:
 
         convolution of layer i  2 b t_i |kernel_i|
         context                 2 b t |W| of each matrix, and 4 b t^2 h of each attention
         predictor               2 A h d
-        criterion               2 A (b t) d
+        criterion               2 A (b t / S) d
 
     each three times, but the first convolution twice: the waveform needs no gradient. The Fourier
     transform and the filters of log-mel energies are not counted.
@@ -58,13 +64,13 @@ def count_flop(
     for name, layer in params["context"].items():
         if name.startswith("attention"):
             context += 4 * latents * frames[-1] * layer["kernel"].shape[0]
-    h, num_offsets, d = params["predictor"]["W"]["kernel"].shape
-    pairs = batch_size * sum(frames[-1] - k for k in range(1, num_offsets + 1))
+    h, _, d = params["predictor"]["W"]["kernel"].shape
+    pairs = batch_size * sum(frames[-1] - k for k in offsets)
     return Flop(
         encoder=FORWARD_AND_BACKWARD * sum(layers) - layers[0],
         context=FORWARD_AND_BACKWARD * context,
         predictor=FORWARD_AND_BACKWARD * 2 * pairs * h * d,
-        criterion=FORWARD_AND_BACKWARD * 2 * pairs * latents * d,
+        criterion=FORWARD_AND_BACKWARD * 2 * pairs * (latents // num_shards) * d,
     )
 
 

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 
 from configs import audio_voices_greedy
 from cpc.types import Batch
-from experiments.audio.model import build_apart, build_model, name_branches, split_directions
+from experiments.audio.model import (
+    build_apart,
+    build_model,
+    choose_offsets,
+    name_branches,
+    split_directions,
+)
 from experiments.command.config import Config
 from experiments.objective import build_objective
 
@@ -20,8 +26,7 @@ from experiments.objective import build_objective
 def temporary_bytes(config: Config, only: int | None = None) -> int:
     """Return the temporary memory of a gradient, of one branch's loss alone or of all."""
     model = build_model(config)
-    offsets = tuple(range(1, config.model.num_offsets + 1))
-    objective = build_objective(config, offsets, None, build_apart(config))
+    objective = build_objective(config, choose_offsets(config), None, build_apart(config))
     rows = jnp.arange(config.data.batch_size)
     x = jax.ShapeDtypeStruct((len(rows), config.data.window_samples), jnp.float32)
 

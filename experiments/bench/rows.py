@@ -9,7 +9,6 @@ from typing import NamedTuple
 import jax
 
 from cpc.data import prefetch
-from cpc.models import ConvEncoder
 from cpc.train import put_batch
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
@@ -91,7 +90,7 @@ def step_rows(
     timings = measure_rounds(cases, effort.num_rounds, effort.num_calls)
     return [
         product_row(timings),
-        *timing_rows(config, step, timings),
+        *timing_rows(config, problem, step, timings),
         compilation_row(num_compilations, effort.num_steps),
     ]
 
@@ -108,11 +107,17 @@ def product_row(timings: dict[str, Timing]) -> Row:
     return Row(f"matrix product {PRODUCT_SIZE}^3, float32", figures, text)
 
 
-def timing_rows(config: Config, step: Step, timings: dict[str, Timing]) -> list[Row]:
+def timing_rows(
+    config: Config, problem: Problem, step: Step, timings: dict[str, Timing]
+) -> list[Row]:
     """The whole step, and what its parts take alone."""
-    encoder = ConvEncoder(padding=config.model.padding)
     flop = count_flop(
-        step.params["model"], encoder, config.data.batch_size, config.data.window_samples
+        step.params["model"],
+        problem.model.module.encoder,
+        config.data.batch_size,
+        config.data.window_samples,
+        problem.offsets[0],
+        config.negatives.shards,
     )
     work = {
         "step": sum(flop),

@@ -51,18 +51,20 @@ def test_cores_are_counted_where_there_is_no_affinity(monkeypatch):
 def test_flop_by_hand():
     """2 windows of 40 samples; layers of 20 and 10 frames; width 3, GRU 5, offsets 1 and 2."""
     encoder = ConvEncoder(3, kernels=(4, 4), strides=(2, 2))
-    flop = count_flop(shapes(encoder, GRU(5), 2, 2, 40), encoder, 2, 40)
+    flop = count_flop(shapes(encoder, GRU(5), 2, 2, 40), encoder, 2, 40, (1, 2))
     first, second = 2 * 2 * 20 * (4 * 1 * 3), 2 * 2 * 10 * (4 * 3 * 3)
     assert flop.encoder == 2 * first + 3 * second
     assert flop.context == 3 * 2 * (2 * 10) * (3 * 15 + 5 * 15)
     pairs = 2 * (9 + 8)
     assert flop.predictor == 3 * 2 * pairs * 5 * 3
     assert flop.criterion == 3 * 2 * pairs * 20 * 3
+    further = count_flop(shapes(encoder, GRU(5), 2, 2, 40), encoder, 2, 40, (1, 5), num_shards=2)
+    assert further.criterion == 3 * 2 * (2 * (9 + 5)) * 10 * 3
 
 
 def test_flop_of_log_mel_energies_are_those_of_the_convolutions_after_them():
     encoder = LogMelEncoder(3, kernels=(3, 1), num_mels=5)
-    flop = count_flop(shapes(encoder, GRU(5), 1, 2, 1600), encoder, 2, 1600)
+    flop = count_flop(shapes(encoder, GRU(5), 1, 2, 1600), encoder, 2, 1600, (1,))
     first, second = 2 * 2 * 10 * (3 * 5 * 3), 2 * 2 * 10 * (3 * 3)
     assert flop.encoder == 2 * first + 3 * second
 
@@ -76,7 +78,7 @@ def test_flop_of_log_mel_energies_are_those_of_the_convolutions_after_them():
 def test_flop_of_contexts(context, matrices):
     """Columns of all matrices by width 8 of the context; attention costs 2 t h for each product."""
     encoder = ConvEncoder(4, kernels=(4, 4), strides=(2, 2))
-    flop = count_flop(shapes(encoder, context, 1, 2, 40), encoder, 2, 40)
+    flop = count_flop(shapes(encoder, context, 1, 2, 40), encoder, 2, 40, (1,))
     assert flop.context == 3 * 2 * 20 * 8 * matrices
 
 
@@ -95,7 +97,7 @@ def test_flop_agrees_with_the_compilers_where_nothing_loops(width, share):
         return jnp.square(encoder.apply(variables, x)).sum()
 
     cost = jax.jit(jax.value_and_grad(energy)).lower(variables, x).cost_analysis()
-    plain = count_flop(params, encoder, 2, 20480).encoder
+    plain = count_flop(params, encoder, 2, 20480, (1,)).encoder
     assert math.isclose(share * plain, cost["flops"], rel_tol=0.05)
 
 
