@@ -15,10 +15,8 @@ from configs import audio_voices
 
 def get_config() -> Any:
     """The demo, longer."""
-    c = audio_voices.every_offset()
+    c = audio_voices.get_config()
     c.num_steps = 8_000
-    c.log_every = 100
-    c.eval_every = c.save_every = 1_000
     c.optim.warmup_steps = 200
     c.evaluate.num_windows = 256
     c.probe.features = ("c", "z", "mfcc", "mfcc context", "random c")
