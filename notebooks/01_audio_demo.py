@@ -41,6 +41,7 @@ from cpc.results import last_evaluation, read_run
 from experiments import training
 from experiments.audio.data import load_data
 from experiments.audio.modality import AUDIO
+from experiments.audio.model import choose_offsets
 from experiments.run import run as run_command
 
 # %% [markdown]
@@ -159,9 +160,10 @@ whole = data.select(recordings.test, np.flatnonzero(recordings.test.lengths >= w
 draw = data.make_batches(whole, window_samples=window, batch_size=16, seed=9)
 batch = draw(0)
 outputs, _ = jax.jit(model.apply)(variables, {"x": batch["x"]})
-(b, t), k = outputs.z.shape[:2], min(4, config.model.num_offsets)
+(b, t), number = outputs.z.shape[:2], min(2, config.model.num_offsets - 1)
+k = choose_offsets(config)[number]
 margin = t // 4
-scores = jnp.einsum("btd,und->btun", outputs.predictions[:, :, k - 1], outputs.z)
+scores = jnp.einsum("btd,und->btun", outputs.predictions[:, :, number], outputs.z)
 scores = np.array(scores)  # (window, time) of the anchor, then of the candidate
 positive = np.stack([scores[:, i, :, i + k].diagonal() for i in range(t - k)], 1)
 negatives = scores[:, : t - k].copy()
@@ -192,5 +194,5 @@ for axes, (name, clip) in zip(panels, clips.items(), strict=True):
     display(Audio(clip, rate=data.SAMPLE_RATE_HZ))
 
 # %% [markdown]
-# `make demo` trains a wider network on longer windows, for 1,200 steps. Set `workdir` to its
+# `make demo` trains a wider network on longer windows, for 2,000 steps. Set `workdir` to its
 # `runs/voices` and `config` to its config, leave out the training, and look again.
