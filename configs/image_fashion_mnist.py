@@ -3,9 +3,9 @@
 python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
 python -m experiments.probe --workdir runs/fashion --task few_labels
 
-13 min 20 s including probes on 2 CPU cores, 8 of them training. Linear (ridge) probe accuracy of c
-on 10,000 test images: 89.4 % (untrained 85.9, raw pixels 81.2). docs/images.md documents the
-search.
+16 minutes including probes on 2 CPU cores, 11 of them training. Accuracy of c on 10,000 test
+images, mean of seeds 0 to 2: linear (ridge) probe 89.4 % (untrained 85.8, raw pixels 81.2), 20
+neighbors 84.8 % (82.6, 84.6). docs/images.md documents the search.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from configs import image
 def get_config() -> Any:
     """Patches of 8 pixels, a small network, predicted downwards and upwards."""
     c = image.get_config()
-    c.num_steps = 1000
+    c.num_steps = 1250
     c.log_every = 50
     c.eval_every = c.save_every = 250
     c.data.source = "fashion_mnist"
