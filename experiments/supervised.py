@@ -104,17 +104,7 @@ def train_on_labels(
     Raises:
         UserError: the loss or a gradient is not finite; a signal stopped the training.
     """
-    # Wherever it was trained, it is trained on here.
-    extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
-    model = extra.pop("params")
-    found, _ = jax.eval_shape(lambda p, e, x: features(p, e, x, rng, False), model, extra, draw(0))
-    width = found.shape[-1]
-    params = {"model": model, "head": (jnp.zeros((width, num_classes)), jnp.zeros(num_classes))}
-
-    def score(params, extra, batch, rng, train):
-        found, extra = features(params["model"], extra, batch, rng, train)
-        weight, bias = params["head"]
-        return found.astype(jnp.float32) @ weight + bias, extra
+    score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
 
     def loss_fn(params, extra, batch, rng):
         scores, own = score(params, extra["own"], batch, rng, True)
@@ -124,50 +114,32 @@ def train_on_labels(
     def answer(params, extra, x):
         return jax.nn.log_softmax(score(params, extra, {"x": x}, rng, False)[0])
 
-    every = min(MOST_BETWEEN, max(1, num_steps // NUM_EVALUATIONS)) if accuracy else num_steps
+    def measure(state: TrainState) -> float:
+        """How good its parameters are; where nothing says so, the later the better."""
+        number = int(state.step)
+        if accuracy is None:
+            return number
+        found = float(accuracy(functools.partial(answer, state.params, state.extra["own"])))
+        for writer in writers:
+            writer.write({"step": number, "split": "held-out", "accuracy": found})
+        return found
+
     # The best so far is part of the state, so that a checkpoint holds all that an end depends on.
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
     state = init_state(params, {"own": extra, "best": best}, tx, rng, {})
     step = jit_step(make_train_step(loss_fn, tx), state)
+    every = min(MOST_BETWEEN, max(1, num_steps // NUM_EVALUATIONS)) if accuracy else num_steps
 
-    def evaluate(state: TrainState) -> TrainState:
-        """The state, with its own parameters for the best if they are; unmeasured, the last are."""
-        own, former, number = state.extra["own"], state.extra["best"], int(state.step)
-        found = number
-        if accuracy:
-            found = accuracy(functools.partial(answer, state.params, own))
-            for writer in writers:
-                writer.write({"step": number, "split": "held-out", "accuracy": float(found)})
-        if np.float32(found) <= former["accuracy"]:
-            return state
-        best = {"params": state.params, "extra": own, "step": state.step}
-        best = jax.tree.map(  # fresh buffers, as the next step donates its state
-            lambda old, new: jax.device_put(jnp.array(new, old.dtype), old.sharding),
-            former,
-            {**best, "accuracy": found},
-        )
-        return state._replace(extra={"own": own, "best": best})
+    def advance(state, end, stop, **saving):
+        batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
+        return fit(
+            state, step, batches, num_steps=end, log_every=log_every, writers=writers, stop=stop,
+            **saving,
+        )  # fmt: skip
 
-    def train(
-        state: TrainState, stop: Callable[[], str] = lambda: "", **saving: Any
-    ) -> tuple[TrainState, str]:
-        """The last state, and why it ended before it was done."""
-        while True:
-            number = int(state.step)
-            if number % every == 0 or number == num_steps:
-                state = evaluate(state)
-            waited = number - int(state.extra["best"]["step"])
-            if number == num_steps or waited >= PATIENCE * every:
-                return state, stop()
-            end = min(number - number % every + every, num_steps)
-            batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
-            state, reason = fit(
-                state, step, batches, num_steps=end, log_every=log_every, writers=writers,
-                stop=stop, **saving,
-            )  # fmt: skip
-            if reason:
-                return state, reason
-
+    train = functools.partial(
+        train_until_best, advance=advance, measure=measure, num_steps=num_steps, every=every
+    )
     if folder is None or jax.process_count() > 1:
         state, _ = train(state)
     else:
@@ -185,6 +157,67 @@ def train_on_labels(
     words = f"best at step {int(best['step']):,} of {number:,}"
     at_most = ", the most" if number == num_steps else ""
     return functools.partial(answer, best["params"], best["extra"]), words + at_most
+
+
+def put_head(
+    features: Features, variables: Any, x: Any, num_classes: int, rng: Array
+) -> tuple[Callable[..., tuple[Array, Any]], dict[str, Any], dict[str, Any]]:
+    """Return (score, params, extra) of a network with a linear layer, from zero, on its features.
+
+    score(params, extra, batch, rng, train) -> (scores (..., classes) in float32, extra).
+    """
+    # Wherever it was trained, it is trained on here.
+    extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
+    model = extra.pop("params")
+    found, _ = jax.eval_shape(lambda p, e: features(p, e, {"x": x}, rng, False), model, extra)
+    weights = jnp.zeros((found.shape[-1], num_classes)), jnp.zeros(num_classes)
+
+    def score(params, extra, batch, rng, train):
+        found, extra = features(params["model"], extra, batch, rng, train)
+        weight, bias = params["head"]
+        return found.astype(jnp.float32) @ weight + bias, extra
+
+    return score, {"model": model, "head": weights}, extra
+
+
+def train_until_best(
+    state: TrainState,
+    stop: Callable[[], str] = lambda: "",
+    *,
+    advance: Callable[..., tuple[TrainState, str]],
+    measure: Callable[[TrainState], float],
+    num_steps: int,
+    every: int,
+    **saving: Any,
+) -> tuple[TrainState, str]:
+    """Return the last state, the best kept in it, and why it ended before it was done, or "".
+
+    Measured every so many steps, and at the last; done after `PATIENCE` measurements in a row that
+    are no better than the best before.
+    """
+    while True:
+        number = int(state.step)
+        if number % every == 0 or number == num_steps:
+            state = keep_best(state, measure(state))
+        waited = number - int(state.extra["best"]["step"])
+        if number == num_steps or waited >= PATIENCE * every:
+            return state, stop()
+        end = min(number - number % every + every, num_steps)
+        state, reason = advance(state, end, stop, **saving)
+        if reason:
+            return state, reason
+
+
+def keep_best(state: TrainState, found: float) -> TrainState:
+    """Return the state, with its own parameters for the best if they are better than those."""
+    own, former = state.extra["own"], state.extra["best"]
+    if np.float32(found) <= former["accuracy"]:
+        return state
+    best = {"params": state.params, "extra": own, "step": state.step, "accuracy": found}
+    best = jax.tree.map(  # fresh buffers, as the next step donates its state
+        lambda old, new: jax.device_put(jnp.array(new, old.dtype), old.sharding), former, best
+    )
+    return state._replace(extra={"own": own, "best": best})
 
 
 @contextlib.contextmanager
