@@ -84,35 +84,24 @@ def init(config: Config, model: WordModel, noise: Noise, log_unigram: Any, rng: 
 
 def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Callable]:
     """Return `choose` and `loss_fn` of `make_row_step`."""
-    objective, reach, t = config.objective, model.reach, config.data.positions
+    objective, t = config.objective, config.data.positions
     share = objective.share or t
-    block = block_size(t, reach)
     num_drawn = objective.draws or objective.k
-    name = objective.name
+    is_full = objective.name == "full_softmax"
 
     def choose(params, extra, batch, rng):
-        words, of = batch["tokens"], batch["sentence"]
+        words = batch["tokens"]
         far, of_noise = jax.random.split(rng)
         near = None
         if config.model.reduce and not model.is_causal:
-            near = jax.random.randint(far, (t,), 1, reach + 1)
-        sees = look(words, of, reach, near)
-        own = words[reach : reach + t]
-        context = own if model.predicts_neighbours else jnp.where(
-            sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1
-        )  # fmt: skip
-        if model.predicts_neighbours:
-            there = band(sees.at[:, reach].set(False), block)
-            labels = jnp.where(there, spans(words, block, reach)[:, None], -1).reshape(t, -1)
-        else:
-            # A place without context tells a language model the first word, others nothing.
-            has = own >= 0 if model.is_causal else sees.at[:, reach].set(False).any(1)
-            labels = jnp.where(has, own, -1)[:, None]
+            near = jax.random.randint(far, (t,), 1, model.reach + 1)
+        sees = look(words, batch["sentence"], model.reach, near)
+        own, context, labels = look_up(model, words, sees)
         ids: dict[str, Any] = {"input": jnp.maximum(words, 0)}
         if "log_z" in params["tables"]:
             last = len(params["tables"]["log_z"]) - 1
             ids["log_z"] = jnp.where(context >= 0, context, last)
-        if name == "full_softmax":
+        if is_full:
             places = Places(sees, context, labels, None, 0.0, 0.0, extra["noise"])
             return places, {**ids, **dict.fromkeys(("output", "bias"))}
         dense = params["dense"]["noise"]
@@ -128,86 +117,112 @@ def make(config: Config, model: WordModel, noise: Noise) -> tuple[Callable, Call
         rows, dense = parts["tables"], parts["dense"]
         h = model.encode(rows["input"], places.sees, dense["model"])
         there = places.labels >= 0
-        num = jnp.maximum(there.sum(), 1)
-        if name == "full_softmax":
-            loss = full_loss(h, rows, places.labels, there)
-            extra_loss = 0.0
-            state = extra["noise"]
+        if is_full:
+            loss, state, extra_loss = full_loss(h, rows, places.labels, there), extra["noise"], 0.0
         else:
-            positive, negatives = score(h, rows, places)
-            loss = contrast(positive, negatives, rows, places, there).sum()
+            positive, negatives = score(model, h, rows, places.drawn)
+            log_q = places.log_q_labels, places.log_q_drawn
+            if not noise.is_conditional:  # the same for all places of a group
+                log_q = log_q[0], jnp.repeat(log_q[1], t // len(places.drawn), 0)
+            positive, negatives = correct(objective, positive, negatives, log_q, rows.get("log_z"))
+            where = negatives_that_count(objective, model, places)
+            if objective.name in LOGISTIC:
+                weight = objective.negative_weight * objective.k / places.drawn.shape[1]
+                each = logistic_pairs(positive, negatives, there, where, weight=weight)
+            else:
+                each = softmax_pairs(positive, negatives, there, where)
+            loss = each.sum()
             state, extra_loss = noise.learn(
                 places.noise, dense["noise"], places.context, places.labels
             )
-        metrics = {"pairs": num.astype(jnp.float32), "loss_of_pairs": loss,
+        metrics = {"pairs": jnp.maximum(there.sum(), 1).astype(jnp.float32), "loss_of_pairs": loss,
                    "proposal_loss": jnp.asarray(extra_loss, jnp.float32)}  # fmt: skip
         return loss + extra_loss, ({"noise": state}, metrics)
 
-    def full_loss(h, rows, labels, there):
-        scores = h @ rows["output"].T + rows.get("bias", 0.0)
-        log_p = jax.nn.log_softmax(scores)
-        own = jnp.take_along_axis(log_p, jnp.maximum(labels, 0), 1)
-        return -jnp.where(there, own, 0.0).sum()
-
-    def score(h, rows, places):
-        """Scores of the positives (t, p) and of the noise words (t, n)."""
-        size = t + 2 * reach
-        output, noisy = rows["output"][:size], rows["output"][size:]
-        noisy = noisy.reshape(*places.drawn.shape, -1)
-        groups, n = places.drawn.shape
-        bias = rows.get("bias", jnp.zeros(size + groups * n))
-        if model.predicts_neighbours:
-            blocks = h.reshape(t // block, block, -1)
-            positive = jnp.einsum("gcd,ged->gce", blocks, spans(output, block, reach))
-            positive += spans(bias[:size], block, reach)[:, None]
-            positive = positive.reshape(t, -1)
-        else:
-            positive = (h * output[reach : reach + t]).sum(-1, keepdims=True)
-            positive += bias[reach : reach + t, None]
-        negatives = jnp.einsum("gsd,gnd->gsn", h.reshape(groups, -1, h.shape[-1]), noisy)
-        negatives += bias[size:].reshape(groups, 1, n)
-        return positive, negatives.reshape(t, n)
-
-    def contrast(positive, negatives, rows, places, there):
-        groups, n = places.drawn.shape
-        log_q = places.log_q_labels, places.log_q_drawn
-        if not noise.is_conditional:  # the same for all places of a group
-            log_q = log_q[0], jnp.repeat(log_q[1], t // groups, 0)
-        constant = 0.0
-        if name in ("nce", "sampled_logistic"):
-            constant = jnp.log(jnp.float32(objective.k))
-        if "log_z" in rows:
-            constant += rows["log_z"][:, None]
-        corrects = name in ("nce", "ranking_nce") or (
-            objective.subtract_log_q and name != "negative_sampling"
-        )
-        if corrects:
-            positive = positive - log_q[0] - constant
-            negatives = negatives - log_q[1] - constant
-        where = None
-        if objective.remove_hits or objective.noise == "batch":
-            shared = jnp.repeat(places.drawn, t // groups, 0)[:, None]
-            if objective.remove_hits:
-                where = shared != places.labels[..., None]
-            else:  # a word of the batch is not its own negative; others of its kind are
-                at = jnp.arange(t).reshape(groups, -1).repeat(t // groups, 0)[:, None]
-                where = at != position_of_labels()[..., None]
-            if objective.noise == "batch":
-                where &= shared >= 0
-        if name in LOGISTIC:
-            weight = objective.negative_weight * objective.k / n
-            return logistic_pairs(positive, negatives, there, where, weight=weight)
-        return softmax_pairs(positive, negatives, there, where)
-
-    def position_of_labels():
-        if model.predicts_neighbours:
-            return jnp.broadcast_to(
-                spans(jnp.arange(-reach, t + reach), block, reach)[:, None],
-                (t // block, block, block + 2 * reach),
-            ).reshape(t, -1)
-        return jnp.arange(t)[:, None]
-
     return choose, loss_fn
+
+
+def look_up(model: WordModel, words: Any, sees: Any) -> tuple[Any, Any, Any]:
+    """Return of each place the own word (t,), the nearest of its context (t,) and labels (t, p)."""
+    reach, t = model.reach, len(sees)
+    own = words[reach : reach + t]
+    if model.predicts_neighbours:
+        block = block_size(t, reach)
+        there = band(sees.at[:, reach].set(False), block)
+        labels = jnp.where(there, spans(words, block, reach)[:, None], -1).reshape(t, -1)
+        return own, own, labels
+    context = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
+    # A place without context tells a language model the first word, others nothing.
+    has = own >= 0 if model.is_causal else sees.at[:, reach].set(False).any(1)
+    return own, context, jnp.where(has, own, -1)[:, None]
+
+
+def full_loss(h: Any, rows: Any, labels: Any, there: Any) -> Any:
+    """Return the sum of -log softmax(h . output + bias) of the labels that are there."""
+    log_p = jax.nn.log_softmax(h @ rows["output"].T + rows.get("bias", 0.0))
+    own = jnp.take_along_axis(log_p, jnp.maximum(labels, 0), 1)
+    return -jnp.where(there, own, 0.0).sum()
+
+
+def score(model: WordModel, h: Any, rows: Any, drawn: Any) -> tuple[Any, Any]:
+    """Return the scores of the positives (t, p) and of the noise words (t, n)."""
+    (groups, n), reach, t = drawn.shape, model.reach, len(h)
+    size = t + 2 * reach
+    output, noisy = rows["output"][:size], rows["output"][size:]
+    bias = rows.get("bias", jnp.zeros(size + groups * n))
+    if model.predicts_neighbours:
+        block = block_size(t, reach)
+        blocks = h.reshape(t // block, block, -1)
+        positive = jnp.einsum("gcd,ged->gce", blocks, spans(output, block, reach))
+        positive += spans(bias[:size], block, reach)[:, None]
+        positive = positive.reshape(t, -1)
+    else:
+        positive = (h * output[reach : reach + t]).sum(-1, keepdims=True)
+        positive += bias[reach : reach + t, None]
+    of_groups = h.reshape(groups, -1, h.shape[-1])
+    negatives = jnp.einsum("gsd,gnd->gsn", of_groups, noisy.reshape(groups, n, -1))
+    negatives += bias[size:].reshape(groups, 1, n)
+    return positive, negatives.reshape(t, n)
+
+
+def correct(
+    objective: Any, positive: Any, negatives: Any, log_q: tuple[Any, Any], log_z: Any
+) -> tuple[Any, Any]:
+    """Return both scores less log q and, where the objective has them, log k and log Z."""
+    name = objective.name
+    corrects = name in ("nce", "ranking_nce") or (
+        objective.subtract_log_q and name != "negative_sampling"
+    )
+    if not corrects:
+        return positive, negatives
+    constant = jnp.log(jnp.float32(objective.k)) if name in ("nce", "sampled_logistic") else 0.0
+    if log_z is not None:
+        constant += log_z[:, None]
+    return positive - log_q[0] - constant, negatives - log_q[1] - constant
+
+
+def negatives_that_count(objective: Any, model: WordModel, places: Places) -> Any:
+    """Return which noise words count beside which positive, (t, p, n); None for all."""
+    if not (objective.remove_hits or objective.noise == "batch"):
+        return None
+    t, groups = len(places.labels), len(places.drawn)
+    shared = jnp.repeat(places.drawn, t // groups, 0)[:, None]
+    if objective.remove_hits:
+        where = shared != places.labels[..., None]
+    else:  # a word of the batch is not its own negative; others of its kind are
+        at = jnp.arange(t).reshape(groups, -1).repeat(t // groups, 0)[:, None]
+        where = at != places_of_labels(model, t)[..., None]
+    return where & (shared >= 0) if objective.noise == "batch" else where
+
+
+def places_of_labels(model: WordModel, t: int) -> Any:
+    """Return which place each label is the word of, (t, p)."""
+    if not model.predicts_neighbours:
+        return jnp.arange(t)[:, None]
+    reach = model.reach
+    block = block_size(t, reach)
+    near = spans(jnp.arange(-reach, t + reach), block, reach)[:, None]
+    return jnp.broadcast_to(near, (t // block, block, block + 2 * reach)).reshape(t, -1)
 
 
 def log_p_scores(objective: Config, scores: Any, log_q: Any) -> Any:
