@@ -12,7 +12,7 @@ from configs import audio
 
 
 def get_config() -> Any:
-    """The demo, smaller in everything, on sound that is made up."""
+    """A small network of the waveform, on sound that is made up."""
     c = audio.get_config()
     c.num_steps = 300
     c.log_every = 25

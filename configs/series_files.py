@@ -15,7 +15,7 @@ from configs import series
 
 
 def get_config() -> Any:
-    """A latent each 16 steps, which sees 31 of them; windows of 64 latents."""
+    """A latent each 16 steps, which sees 44 of them; windows of 64 latents."""
     c = series.get_config()
     c.num_steps = 2000
     c.log_every = 50

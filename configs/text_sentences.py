@@ -1,4 +1,4 @@
-"""Sentences of books: CPC as in the paper's section 3.3, sized for ten minutes on 2 cores.
+"""Sentences of books: CPC as in the paper's section 3.3, sized for six minutes on 2 cores.
 
 python -m experiments.text --config configs/text_sentences.py --workdir runs/sentences
 

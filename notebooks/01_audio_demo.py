@@ -18,8 +18,8 @@
 #
 # `make demo` trains for minutes and writes a page. This notebook makes the same run smaller, in a
 # minute, and looks into it: at the sound, the bound, the latents, the probe, and at what the model
-# takes for the future when it is wrong. It takes the demo's voices where `make demo` has prepared
-# them, and sound that is made up where not.
+# takes for the future when it is wrong. It uses the demo's voices if `make demo` has prepared them,
+# otherwise synthetic sound.
 
 # %%
 import pathlib

@@ -19,7 +19,7 @@
 # Contexts are made of altered sound and predict latents of the sound as it is, so that what an
 # effect destroys cannot help to predict (Kharitonov et al. 2020). A run does so by
 # `configs/audio_voices_augmented.py`. Here is what each effect does to a recording: one of the
-# demo's voices where `make demo` has prepared them, and sound that is made up where not.
+# demo's voices if `make demo` has prepared them, otherwise synthetic sound.
 
 # %%
 import io

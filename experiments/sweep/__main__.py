@@ -1,8 +1,8 @@
 r"""Many runs of one config: grids, single cells, seeds; a table and a page of them together.
 
     python -m experiments.sweep --config configs/audio_voices.py --workdir runs/sweep \
-        --grid config.negatives.rule=batch,own_sequence --grid config.model.num_offsets=2,4,8 \
-        --seeds 3
+        --grid config.negatives.rule=batch,own_sequence \
+        --grid config.negatives.temperature=0.05,0.1 --seeds 3
 
 The cells are the product of all --grid, and beside it each --cell; all with every seed. One factor
 at a time:
