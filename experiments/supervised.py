@@ -169,7 +169,7 @@ def put_head(
     # Wherever it was trained, it is trained on here.
     extra = jax.tree.map(jnp.asarray, dict(jax.device_get(variables)))
     model = extra.pop("params")
-    found, _ = jax.eval_shape(lambda p, e: features(p, e, {"x": x}, rng, False), model, extra)
+    found, _ = jax.eval_shape(lambda p, e, x: features(p, e, {"x": x}, rng, False), model, extra, x)
     weights = jnp.zeros((found.shape[-1], num_classes)), jnp.zeros(num_classes)
 
     def score(params, extra, batch, rng, train):
@@ -211,7 +211,7 @@ def train_until_best(
 def keep_best(state: TrainState, found: float) -> TrainState:
     """Return the state, with its own parameters for the best if they are better than those."""
     own, former = state.extra["own"], state.extra["best"]
-    if np.float32(found) <= former["accuracy"]:
+    if not np.float32(found) > former["accuracy"]:  # NaN is not better
         return state
     best = {"params": state.params, "extra": own, "step": state.step, "accuracy": found}
     best = jax.tree.map(  # fresh buffers, as the next step donates its state

@@ -9,15 +9,15 @@ from cpc.types import ArrayLike
 
 MAX_SHAPES = 16
 MAX_CANDIDATES = 512
-#: A further shape must save so much padding: it takes as long to compile as this to embed.
-SHAPE_SAMPLES = 2_000_000
+#: A further shape must save so many frames: it takes as long to compile as these to embed.
+SHAPE_FRAMES = 12_500
 
 
 def embed_utterances(
     embed: Callable[[np.ndarray], ArrayLike],
     waveforms: Iterable[Float[np.ndarray, "..."]],
     stride: int,
-    batch_samples: int = 4_000_000,
+    batch_frames: int = 25_000,
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
@@ -30,7 +30,7 @@ def embed_utterances(
             the caller.
         waveforms: float32, (s,) or (s, channels) of each utterance; all are held in memory.
         stride: samples from frame to frame.
-        batch_samples: at most so many samples in a batch (a longer utterance goes alone). Fewer
+        batch_frames: at most so many frames in a batch (a longer utterance goes alone). Fewer
             leave a recurrent context with few rows, for which it reads all of its weights.
 
     Returns:
@@ -39,19 +39,19 @@ def embed_utterances(
     waveforms = list(waveforms)
     if not waveforms:
         return []
-    lengths = np.array([max(1, -(-len(w) // stride)) * stride for w in waveforms])
+    lengths = np.array([max(1, -(-len(w) // stride)) for w in waveforms])  # in frames
     features: list[np.ndarray] = [np.empty((0, 0), np.float32)] * len(waveforms)
     bounds = bucket_lengths(lengths)
     bucket = np.searchsorted(bounds, lengths)
-    for number, padded_length in enumerate(bounds):
+    for number, num_padded in enumerate(bounds.tolist()):
         members = np.flatnonzero(bucket == number)
-        num_batches = -(-len(members) // max(1, batch_samples // int(padded_length)))
+        num_batches = -(-len(members) // max(1, batch_frames // num_padded))
         rows = -(-len(members) // num_batches)
         for start in range(0, len(members), rows):
             chosen = members[start : start + rows]
-            batch = np.zeros((rows, padded_length, *waveforms[0].shape[1:]), np.float32)
+            batch = np.zeros((rows, num_padded * stride, *waveforms[0].shape[1:]), np.float32)
             for row, index in enumerate(chosen):
-                batch[row] = continue_mirrored(waveforms[index], int(padded_length))
+                batch[row] = continue_mirrored(waveforms[index], num_padded * stride)
             embedded = np.asarray(embed(batch), np.float32)
             for row, index in enumerate(chosen):
                 num_frames = max(1, len(waveforms[index]) // stride)
@@ -60,15 +60,15 @@ def embed_utterances(
 
 
 def bucket_lengths(
-    lengths: Int[np.ndarray, " u"], shape_samples: int = SHAPE_SAMPLES
+    lengths: Int[np.ndarray, " u"], shape_frames: int = SHAPE_FRAMES
 ) -> Int[np.ndarray, " buckets"]:
     """Padded lengths, ascending, that waste the least padding over all utterances.
 
-    At most 16, each of which saves `shape_samples` of it. Exact by dynamic programming over the
+    At most 16, each of which saves `shape_frames` of it. Exact by dynamic programming over the
     sorted lengths (over quantiles when there are many).
 
-    >>> bucket_lengths(np.array([160, 160, 320, 1600]), 1000)
-    array([ 320, 1600])
+    >>> bucket_lengths(np.array([16, 16, 32, 160]), 100)
+    array([ 32, 160])
     """
     candidates = np.unique(lengths)
     if len(candidates) > MAX_CANDIDATES:
@@ -76,7 +76,7 @@ def bucket_lengths(
         candidates = np.unique(np.quantile(lengths, levels, method="higher"))
     below = np.searchsorted(np.sort(lengths), candidates, side="right")
     below = np.concatenate([[0], below])  # utterances that fit into the first j candidates
-    # cost[i, j]: padded samples when the utterances between candidates i and j share length j.
+    # cost[i, j]: padded frames when the utterances between candidates i and j share length j.
     cost = np.where(
         np.arange(len(below))[:, None] < np.arange(1, len(below)),
         (below[1:] - below[:, None]) * candidates.astype(np.float64),
@@ -89,7 +89,7 @@ def bucket_lengths(
         choices.append(through.argmin(axis=0))
         best = through.min(axis=0)
         totals.append(best[-1])
-    number = int(np.argmin(totals + shape_samples * np.arange(len(totals))))
+    number = int(np.argmin(totals + shape_frames * np.arange(len(totals))))
     bounds, end = [], len(candidates)
     for choice in choices[number::-1]:
         if end > 0:

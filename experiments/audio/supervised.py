@@ -14,6 +14,7 @@ from cpc.data import SAMPLE_RATE_HZ, Recordings, make_batches, read_all, select
 from cpc.evaluate import embed_utterances
 from cpc.models import Model
 from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
+from cpc.types import UserError
 from experiments.audio.data import labels_at
 from experiments.command.config import Config
 from experiments.supervised import MOST_RUNS, Features, hold_out, train_on_labels
@@ -95,6 +96,12 @@ def train_supervised(
             for i, number in zip(held, lengths, strict=True)
         ]
     )
+
+    if not (expected >= 0).any():
+        raise UserError(
+            f"of {len(recordings)} labelled utterances, the {len(held)} held out to stop by have "
+            "no labels at all: give more, or leave the supervised network out of probe.features"
+        )
 
     def accuracy(answer):
         given = np.concatenate(answer_with(answer, stop_by)).argmax(1)

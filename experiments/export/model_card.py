@@ -102,10 +102,11 @@ def describe_bound(run: Run, step: int) -> str:
     rows = rows[rows.step == rows.step.max()]
     if not len(rows):
         return "No bound was measured on held-out data."
+    offsets = ", ".join(str(k) for k in sorted(rows.offset.unique()))
     return (
         f"On held-out data, by InfoNCE against one latent of each independent sequence: at least "
-        f"{rows.bound.mean():.2f} nats,\nthe mean over offsets {rows.offset.min()} to "
-        f"{rows.offset.max()} (step {rows.step.iloc[0]:,}, N {rows.n.max():.0f}, ceiling "
+        f"{rows.bound.mean():.2f} nats,\nthe mean over offsets "
+        f"{offsets} (step {rows.step.iloc[0]:,}, N {rows.n.max():.0f}, ceiling "
         f"{rows.log_n.max():.2f} nats)."
     )
 

@@ -1,7 +1,7 @@
 """Log N - L of a finished run against the number of negatives, on held-out windows."""
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -42,16 +42,23 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     modality, config = read_modality(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
     variables = model_variables(arrays["params"], arrays["ema"], arrays["extra"])
-    model = modality.build_model(config)
-    encoder = model.module.encoder
     data = modality.load_data(config, print)
+    problem = modality.make_problem(config, data, None)
+    objective, encoder = problem.objective, problem.model.module.encoder
+    # A checkpoint has no entry for what is empty.
+    own = (arrays[part].get("objective", {}) for part in ("params", "extra"))
+    tau = objective.temperature(*own)
     draw = make_batches(
         data.test,
         window_samples=config.data.window_samples,
         batch_size=config.data.batch_size,
         seed=config.seed + 2,
     )
-    forward = jax.jit(lambda x: model.apply(variables, {"x": x}, False)[0])
+
+    @jax.jit
+    def forward(x):
+        outputs = objective.scored(problem.model.apply(variables, {"x": x}, False)[0])
+        return outputs._replace(predictions=outputs.predictions / tau)
 
     def windows() -> Iterator[tuple[int, int, Any]]:
         """Yield (utterance, start, outputs) of different windows."""
@@ -91,7 +98,9 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     rows = [
         row
         for n in sizes
-        for row in estimates(z, predictions, latents[: n - 1], n - 1 <= num_independent)
+        for row in estimates(
+            z, predictions, problem.offsets[0], latents[: n - 1], n - 1 <= num_independent
+        )
     ]
     return {"step": step, "rows": rows}
 
@@ -116,7 +125,11 @@ def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, in
 
 
 def estimates(
-    z: np.ndarray, predictions: np.ndarray, latents: np.ndarray, is_bound: bool
+    z: np.ndarray,
+    predictions: np.ndarray,
+    offsets: Sequence[int],
+    latents: np.ndarray,
+    is_bound: bool,
 ) -> list[dict[str, Any]]:
     """Return log N - L by offset for z (b, t, d) and predictions (b, t, k, d) of the anchors."""
     b, t, d = z.shape
@@ -140,8 +153,8 @@ def estimates(
         return streaming_info_nce(queries, keys, anchors, candidates, is_candidate, 0)
 
     rows = []
-    for k in range(1, predictions.shape[2] + 1):
-        loss, standing = losses(predictions[:, :, k - 1].reshape(-1, d), time + k)
+    for i, k in enumerate(offsets):
+        loss, standing = losses(predictions[:, :, i].reshape(-1, d), time + k)
         value = np.log(n) - np.asarray(loss).reshape(b, t)[:, : t - k]
         assert np.all(np.asarray(standing.counted).reshape(b, t)[:, : t - k] == 1)
         mean, low, high, *_ = over_seeds(value.mean(axis=1).tolist())

@@ -229,6 +229,8 @@ def parse_settings(config: Config, texts: Sequence[str]) -> dict[str, Any]:
         key, value = parse_setting(config, text)
         if key in own:
             raise UserError(f"{key} is what the cells differ in: leave it out")
+        if key in ("model.horizon", "loss.align_to") and value:
+            raise UserError(f"{key} changes what a cell's steps ahead are: leave it out")
         settings[key] = value
     return settings
 

@@ -196,6 +196,13 @@ def test_no_npm(tmp_path, monkeypatch):
         fetch(texts.STDLIB, tmp_path, quiet)
 
 
+def test_no_pip(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives.importlib.util, "find_spec", lambda name: None)
+    package = known("pypi", "trap", "1.0", "trap-1.0.tar.gz", b"")
+    with pytest.raises(UserError, match=r"there is no pip .*uv pip install"):
+        fetch(package, tmp_path / "archives", quiet)
+
+
 # The texts.
 
 LICENSE = "  1 This software and database is provided by Princeton\n"

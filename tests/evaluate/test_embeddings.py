@@ -18,11 +18,11 @@ def waveforms_of(lengths):
     return [rng.standard_normal(length).astype(np.float32) for length in lengths]
 
 
-@pytest.mark.parametrize("batch_samples", [1, 5_000, 10_000_000])
-def test_equals_one_at_a_time(batch_samples):
+@pytest.mark.parametrize("batch_frames", [1, 31, 62_500])
+def test_equals_one_at_a_time(batch_frames):
     lengths = [1600, 170, 32_000, 159, 4805, 0, 1600, 9000, 12_345]
     waveforms = waveforms_of(lengths)
-    found = embed_utterances(causal_embed, iter(waveforms), 160, batch_samples)
+    found = embed_utterances(causal_embed, iter(waveforms), 160, batch_frames)
     for waveform, features in zip(waveforms, found, strict=True):
         num_frames = max(1, len(waveform) // 160)
         assert features.shape == (num_frames, 2)
@@ -44,26 +44,43 @@ def test_few_shapes_and_little_padding(monkeypatch):
         rows += x.size
         return np.zeros((len(x), x.shape[1] // 160, 1), np.float32)
 
-    embed_utterances(embed, [np.zeros(n, np.float32) for n in lengths], 160, 600_000)
+    embed_utterances(embed, [np.zeros(n, np.float32) for n in lengths], 160, 3_750)
     assert len(shapes) <= 6
     assert rows < 1.35 * lengths.sum()
 
 
-@pytest.mark.parametrize("shape_samples", [0, 50, 150, 10_000])
-def test_buckets_are_the_best_of_all_choices(shape_samples):
+@pytest.mark.parametrize("shape_frames", [0, 50, 150, 10_000])
+def test_buckets_are_the_best_of_all_choices(shape_frames):
     """Of all sets of lengths, with a price for each."""
     lengths = np.random.default_rng(2).integers(1, 400, 11)
 
     def price(bounds):
-        return np.sum(bounds[np.searchsorted(bounds, lengths)]) + shape_samples * len(bounds)
+        return np.sum(bounds[np.searchsorted(bounds, lengths)]) + shape_frames * len(bounds)
 
     *inner, longest = np.unique(lengths)
     every = itertools.chain.from_iterable(
         itertools.combinations(inner, number) for number in range(len(inner) + 1)
     )
-    found = bucket_lengths(lengths, shape_samples)
+    found = bucket_lengths(lengths, shape_frames)
     assert price(found) == min(price(np.array([*some, longest])) for some in every)
-    assert len(found) == {0: len(inner) + 1, 10_000: 1}.get(shape_samples, len(found))
+    assert len(found) == {0: len(inner) + 1, 10_000: 1}.get(shape_frames, len(found))
+
+
+def test_budgets_are_of_frames_whatever_a_sample_is():
+    """What a batch and a compilation may cost does not grow with the rate of what is embedded."""
+    lengths = np.random.default_rng(4).integers(50, 2_000, 200)
+    seen = {}
+    for stride in (1, 4, 160):
+        sizes = []
+
+        def embed(x, stride=stride, sizes=sizes):
+            sizes.append((len(x), x.shape[1] // stride))
+            return np.zeros((len(x), x.shape[1] // stride, 1), np.float32)
+
+        embed_utterances(embed, [np.zeros(n * stride, np.float32) for n in lengths], stride)
+        seen[stride] = sizes
+    assert seen[1] == seen[4] == seen[160]
+    assert max(rows * frames for rows, frames in seen[4]) <= 25_000
 
 
 def test_continuation_is_the_mirror_image():

@@ -211,6 +211,8 @@ def test_clips_too_short_to_predict_anything(audio, folder_config, tmp_path):
     write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
     words = r"recordings has 480 samples \(0.03 s\), of which 3 latents .* lower model.num_offsets"
     mistake(audio, folder_config, tmp_path / "run", words)
+    folder_config.model.num_offsets, folder_config.model.horizon = 1, 4
+    mistake(audio, folder_config, tmp_path / "run2", "lower model.horizon")
 
 
 def test_a_folder_of_mostly_short_clips_trains_and_says_so(audio, folder_config, tmp_path):

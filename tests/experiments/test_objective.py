@@ -421,6 +421,13 @@ def test_sup_con_is_refused_without_negatives_of_all_other_groups(choice, messag
         objective.build_objective(make_config("sup_con", choice), (1,))
 
 
+def test_sup_con_is_refused_where_a_batch_is_of_one_speaker():
+    config = make_config("sup_con")
+    config.data.one_speaker = True
+    with pytest.raises(UserError, match="one_speaker=False"):
+        objective.build_objective(config, (1,))
+
+
 def test_temperature_starts_within_its_bounds():
     config = make_config(temperature="learned")
     config.negatives.temperature = 1000.0

@@ -5,6 +5,7 @@ of a source archive to learn its name, gets a build backend that says the name. 
 compared with a known sha256 and read member by member, so that no path in them leads anywhere.
 """
 
+import importlib.util
 import io
 import os
 import shutil
@@ -97,8 +98,7 @@ def _pip_download(package: Registered, folder: Path) -> None:
     )
     options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
     options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
-    command = [sys.executable, "-m", "pip", "download", "-q", *options]
-    _run(command, folder, {"PYTHONPATH": str(backend.parent)})
+    _run(_pip(package, options), folder, {"PYTHONPATH": str(backend.parent)})
 
 
 def _wheel_download(package: Registered, folder: Path) -> None:
@@ -110,7 +110,16 @@ def _wheel_download(package: Registered, folder: Path) -> None:
     options = ["--no-deps", "--only-binary", ":all:", "--python-version", python[2:]]
     options += [word for name in platforms.split(".") for word in ("--platform", name)]
     options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
-    _run([sys.executable, "-m", "pip", "download", "-q", *options], folder, {})
+    _run(_pip(package, options), folder, {})
+
+
+def _pip(package: Registered, options: list[str]) -> list[str]:
+    if importlib.util.find_spec("pip") is None:  # environments of uv have none
+        raise UserError(
+            f"there is no pip in this environment to fetch {package.name} with: install it "
+            f"(uv pip install --python {sys.executable} pip)"
+        )
+    return [sys.executable, "-m", "pip", "download", "-q", *options]
 
 
 def _run(command: list[str], cwd: Path, variables: dict[str, str]) -> None:
