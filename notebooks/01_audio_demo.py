@@ -194,5 +194,5 @@ for axes, (name, clip) in zip(panels, clips.items(), strict=True):
     display(Audio(clip, rate=data.SAMPLE_RATE_HZ))
 
 # %% [markdown]
-# `make demo` trains a wider network on longer windows, for 2,000 steps. Set `workdir` to its
+# `make demo` trains a wider network on longer windows, for 2,400 steps. Set `workdir` to its
 # `runs/voices` and `config` to its config, leave out the training, and look again.
