@@ -70,8 +70,8 @@ def check_clips(config: Config, recordings: Recordings) -> None:
     """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
     longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(build_encoder(config).num_existing(np.array([longest]))[0])
-    key = "loss.align_to" if config.loss.align_to else "model.horizon"
-    key = key if config.loss.align_to or config.model.horizon else "model.num_offsets"
+    further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
+    key = next((key for key, value in further.items() if value), "model.num_offsets")
     if longest < config.data.window_samples and number <= furthest:
         raise UserError(
             f"the longest of {len(recordings):,} recordings has {longest:,} samples "
