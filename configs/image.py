@@ -33,7 +33,12 @@ KEYS = {
         **with_defaults(INPUT, batch_size=128),
     },
     "augment": {  # in training; of whole images, then of each patch by itself
-        "crop": Key(28, "side in pixels of a random crop, half of them mirrored", low=1, high=4096),
+        "crop": Key(
+            0,
+            "side in pixels of a random crop, half of them mirrored; 0: data.size, no crop",
+            low=0,
+            high=4096,
+        ),
         "grey": Key(False, "whether all images lose their colors"),
         "jitter": Key(
             0,

@@ -23,7 +23,6 @@ def get_config() -> Any:
     c.data.size = 28
     c.data.channels = 1
     c.data.batch_size = 128
-    c.augment.crop = 28
     c.model.patch = 8
     c.model.stride = 4
     c.model.encoder = "small"

@@ -10,6 +10,7 @@ from cpc import negatives
 from cpc.files import read_object, write_sealed
 from cpc.negatives import Audit, AuditRow
 from cpc.train import gather_rows, is_first, wait_for_all
+from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.problem import Problem
 
@@ -36,6 +37,28 @@ def audit_run(
     if is_first():
         audit = {"rule": problem.objective.name, "title": title, "rows": described}
         write_sealed(path, {**audit, "is_all": True} if is_all else audit)
+    if not is_all:
+        check_negatives(config, problem.objective.name, rows)
+
+
+def check_negatives(config: Config, name: str, rows: Audit) -> None:
+    """Check that there is something to learn from.
+
+    Raises:
+        UserError: no anchor has a negative, or for SupCon none of another group.
+    """
+    values = {row.name: row.value for row in rows}
+    if values["anchors_without_negative"] == 1 and not config.negatives.queue:
+        raise UserError(
+            f"under {name} not one anchor of {NUM_BATCHES} batches has a negative, so that nothing "
+            "is learned: choose another negatives.rule, a larger data.batch_size, or give more data"
+        )
+    same = [name for name, value in values.items() if "false_negatives_by" in name and value == 1]
+    if config.loss.name == "sup_con" and same:
+        raise UserError(
+            f"loss.name is sup_con, and all latents of {NUM_BATCHES} batches are of one "
+            f"{same[0].split('_by_')[1]}: give data of several, or choose info_nce"
+        )
 
 
 def audit_problem(config: Config, problem: Problem) -> Audit:

@@ -117,6 +117,12 @@ def build_rule(config: Config) -> Rule:
     rule = named[options.rule]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
+    if options.queue and (options.rule == "own_sequence" or options.shards != 1):
+        key = "rule=own_sequence" if options.rule == "own_sequence" else f"shards={options.shards}"
+        raise UserError(
+            f"negatives.queue is {options.queue}, and negatives.{key} takes none of its latents: "
+            "set negatives.queue=0, or take negatives from other batches, too"
+        )
     if options.shards != 1:
         rule = rule & negatives.within_shards(options.shards, batch_size)
     return rule

@@ -289,6 +289,22 @@ def test_comparison_by_seed(tmp_path):
     assert b["over_first_high"] == pytest.approx(-0.095 + half, rel=1e-4)
 
 
+def test_seeds_that_split_the_files_differently_are_compared(tmp_path):
+    """Each with labels of its own number: they answer one question; parts of a curve do not."""
+    parts = ("50 % of the labels", "100 % of the labels")
+    runs = []
+    for seed, number in enumerate((810, 785)):
+        scores = [PHONES._replace(value=0.2 + 0.1 * seed, seed=seed, num_train=number)]
+        for part, setting in enumerate(parts):
+            curve = {"method": "frozen", "num_train": number * (part + 1), "setting": setting}
+            scores.append(PHONES._replace(value=0.4 + 0.1 * part, seed=seed, **curve))
+        runs.append(run_with(tmp_path, f"a,seed={seed}", seed, scores, width=1))
+    whole, half, full = compare(group_by_seed(runs)).to_dict("records")
+    assert (whole["value"], whole["by_seed"]) == (pytest.approx(0.25), pytest.approx([0.2, 0.3]))
+    assert (half["by_seed"], full["by_seed"]) == ([0.4, 0.4], [0.5, 0.5])
+    assert (half["num_train"], full["num_train"]) == (810, 1620)
+
+
 def test_comparison_of_single_runs_is_paired_by_item(tmp_path):
     right = np.arange(100) < 80
     score = PHONES._replace(metric="accuracy", value=0.8, outcomes=outcomes(right))

@@ -84,7 +84,7 @@ def make_packed_batches(
         utterance: int32 (b,), index into `recordings`.
         start: int32 (b,), sample of the utterance at which the window begins.
         sample: int32 (b,), the same on a line of all recordings, modulo 2^32: a recording takes its
-            length of it, and no less than a window. It tells what overlaps.
+            length of it, a clip shorter than a window two of these. It tells what overlaps.
         num_samples: int32 (b,), how many samples are real; the others are 0. Only if there are
             clips shorter than a window, in whatever batch.
 
@@ -111,7 +111,10 @@ def make_packed_batches(
     gain = gains(rms) / np.float32(32768)
     real = np.minimum(recordings.lengths, window_samples)
     has_short = bool((real < window_samples).any())
-    line = np.append(0, np.cumsum(np.maximum(recordings.lengths, window_samples)))
+    is_short = recordings.lengths < window_samples
+    # A clip has a window on either side to itself, as its own may be counted from its end, too.
+    slots = np.where(is_short, 2 * window_samples, recordings.lengths)
+    line = np.append(0, np.cumsum(slots))[:-1] + np.where(is_short, window_samples, 0)
     rows_each = batch_size // num_processes
     rows = np.arange(process * rows_each, (process + 1) * rows_each)
 

@@ -85,15 +85,25 @@ def bootstrap_interval(
 
     Frames of one utterance are not independent, so utterances are what is drawn with replacement
     (Efron, 1979, with clusters). With one utterance the interval has no width: it says nothing.
+    Where all of several utterances are wholly right, or wrong, no draw differs, and the other end
+    is exact for as many independent answers (Clopper and Pearson, 1934).
+
+    >>> low, high = bootstrap_interval(np.ones(16), np.ones(16))
+    >>> f"{low:.3f}, {high:.3f}"
+    '0.794, 1.000'
     """
     rng = np.random.default_rng(seed)
     correct, count = correct.astype(np.float64), count.astype(np.float64)
+    tail, num_counted = (1 - level) / 2, int((count > 0).sum())
+    if num_counted > 1 and (correct == count).all():
+        return tail ** (1 / num_counted), 1.0
+    if num_counted > 1 and not correct.any():
+        return 0.0, 1 - tail ** (1 / num_counted)
     accuracies = []
     rows = max(1, 2_000_000 // len(count))  # bounds the memory of one block of draws
     for start in range(0, num_resamples, rows):
         size = (min(rows, num_resamples - start), len(count))
         drawn = rng.integers(len(count), size=size)
         accuracies.append(correct[drawn].sum(axis=1) / count[drawn].sum(axis=1))
-    tail = (1 - level) / 2
     low, high = np.quantile(np.concatenate(accuracies), [tail, 1 - tail])
     return float(low), float(high)

@@ -64,7 +64,7 @@ class ConvEncoder(nn.Module):
 
     Of a row with `num_samples` real samples and zeros after, the latents that exist are those whose
     frame lies within these, and batch norm sees no others. Under "same" padding the last of them
-    look into the zeros, as they do at any signal's own end.
+    look into zeros at every layer, as they do at any signal's own end.
     """
 
     width: int = 512
@@ -206,7 +206,7 @@ class ConvEncoder(nn.Module):
     @nn.compact
     def _encode(self, x, train, num_samples, cuts):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
-        y, pads, ends = x.astype(self.dtype), self.pads, []
+        y, pads, ends, exist = x.astype(self.dtype), self.pads, [], None
         for i, (kernel, stride) in enumerate(self.layers):
             # He initialisation keeps the scale through five ReLU layers.
             w = self.param(
@@ -216,23 +216,25 @@ class ConvEncoder(nn.Module):
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
                 y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`
-            y = nn.relu(self._normalise(y, i, train, num_samples))
+            if num_samples is not None:
+                filled = jnp.maximum(num_samples, self.shortest)
+                number = num_existing(self.layers[: i + 1], pads[: i + 1], filled)
+                exist = (jnp.arange(y.shape[1]) < number[:, None])[..., None]
+            y = nn.relu(self._normalise(y, i, train, exist))
+            if exist is not None and any(right for _, right in pads):
+                y = jnp.where(exist, y, 0)  # what is looked ahead at, at the signal's end: zeros
             if i + 1 in cuts:
                 ends.append(y)
                 y = jax.lax.stop_gradient(y)
         return [*ends, y]
 
-    def _normalise(self, y, i, train, num_samples):
+    def _normalise(self, y, i, train, exist):
         name = f"norm{i}"
         if self.norm == "none":
             return y
         if self.norm == "batch":
-            mask = None
-            if num_samples is not None:
-                number = num_existing(self.layers[: i + 1], self.pads[: i + 1], num_samples)
-                mask = (jnp.arange(y.shape[1]) < number[:, None])[..., None]
             return nn.BatchNorm(
                 use_running_average=not train, momentum=0.9, dtype=self.dtype, name=name
-            )(y, mask=mask)
+            )(y, mask=exist)
         groups = max(1, self.width // 32) if self.norm == "group" else 1
         return ChannelNorm(groups, self.norm == "channel", self.dtype, name=name)(y)

@@ -160,6 +160,9 @@ class LogMelEncoder(nn.Module):
         filters = mel_filters(self.sample_rate_hz, FFT_LENGTH, self.num_mels)
         energies = log_mel(x, np.hamming(self.window_samples), self.hop_samples, filters)
         convolutions = self.make_convolutions().clone(parent=self, name="convolutions")
-        if num_samples is not None:  # from here on, of energies
-            num_samples = num_existing(self.layers[:1], self.pads[:1], num_samples)
-        return convolutions.through((energies - MEAN) / SCALE, train, num_samples, cuts)
+        energies = (energies - MEAN) / SCALE
+        if num_samples is not None:  # from here on, of energies; beyond the end they are zeros
+            number = num_existing(self.layers[:1], self.pads[:1], num_samples)
+            exist = jnp.arange(energies.shape[1]) < number[:, None]
+            energies, num_samples = jnp.where(exist[..., None], energies, 0.0), number
+        return convolutions.through(energies, train, num_samples, cuts)

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -245,8 +245,8 @@ def compare(cells: Sequence[Cell]) -> Frame:
         for _, run in cell.runs:
             scores = to_scores(last_scores(run.scores))
             own = information(run)
-            for score in [own, *scores] if own else scores:
-                table.setdefault(_question(score), {})[run.seed] = score
+            for question, score in _by_question([own, *scores] if own else scores):
+                table.setdefault(question, {})[run.seed] = score
         first = first or table
         for question, ours in table.items():
             untrained = table.get((*question[:3], f"random {question[3]}", *question[4:]), {})
@@ -259,7 +259,7 @@ def compare(cells: Sequence[Cell]) -> Frame:
             rows.append(
                 {
                     "cell": cell.name,
-                    **dict(zip((*QUESTION, "num_train"), question, strict=True)),
+                    **{name: getattr(one, name) for name in (*QUESTION, "num_train")},
                     **{"value": value, "low": low, "high": high, "chance": one.chance},
                     "higher_is_better": one.higher_is_better,
                     "by_seed": [score.value for score in ours.values()],
@@ -279,8 +279,18 @@ def compare(cells: Sequence[Cell]) -> Frame:
     return pd.DataFrame(rows)
 
 
-def _question(score: Score) -> tuple:
-    return (*(getattr(score, name) for name in QUESTION), score.num_train)
+def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
+    """Yield a run's scores with what they answer; of a curve over labels, also by which part.
+
+    How many labels a part has may differ by seed, as the split of the files does.
+    """
+    groups: dict[tuple, list[Score]] = {}
+    for score in scores:
+        groups.setdefault(tuple(getattr(score, name) for name in QUESTION), []).append(score)
+    for question, group in groups.items():
+        for score in group:
+            part = score.setting if score.setting.endswith("of the labels") else score.num_train
+            yield (*question, part if len(group) > 1 else None), score
 
 
 def _together(scores: Sequence[Score]) -> Difference:

@@ -148,6 +148,11 @@ def check_model(config: Config) -> None:
             "model.segment_threshold makes two levels of its own: set it to 0, or model.modules "
             "to 1 and model.directions to forward"
         )
+    if options.segment_threshold and config.negatives.momentum:
+        raise UserError(
+            "with model.segment_threshold the segments of the slow encoder would be others than "
+            "those of the trained one: set negatives.momentum to 0"
+        )
     if options.segment_threshold and config.augment.side != "none":
         raise UserError(
             "with model.segment_threshold the segments of an augmented copy would be others than "

@@ -107,9 +107,12 @@ def train_supervised(
         given = np.concatenate(answer_with(answer, stop_by)).argmax(1)
         return (given == expected)[expected >= 0].mean()
 
-    own = ("learning_rate", "warmup_steps", "clip_norm", "weight_decay")
+    own = ("name", "learning_rate", "warmup_steps", "clip_norm", "weight_decay")
+    of_run = {name: config.optim[name] for name in own}
+    if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
+        of_run["name"] = "adam"
     num_steps = MOST_RUNS * config.num_steps
-    tx, _ = make_optimizer(num_steps=num_steps, **{name: config.optim[name] for name in own})
+    tx, _ = make_optimizer(num_steps=num_steps, **of_run)
     decay = 1.0 if start is None else config.probe.layer_decay
     tx = optax.chain(tx, scale_by_layer(decay, ("context", "encoder")))
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600

@@ -38,6 +38,14 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     return loaded
 
 
+def name_of(config: Config) -> str:
+    """Return what the images are called: the name of a set of tfds, or of the folder."""
+    options = config.data
+    if options.source == "folder":
+        return pathlib.Path(options.path).expanduser().resolve().name
+    return options.name or options.source
+
+
 def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str], data.Images]:
     """Return a function from the name of a split to its images."""
     options = config.data

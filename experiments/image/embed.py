@@ -16,7 +16,7 @@ from cpc.types import UserError
 from experiments.command.config import Config, check_config, upgrade
 from experiments.command.modality import Embedding
 from experiments.embed.files import embed_batch, fill, list_files, skip
-from experiments.image.prepare import prepare
+from experiments.image.prepare import prepare, side_of
 
 BATCH_IMAGES = 64
 
@@ -48,7 +48,7 @@ def read_config(pretrained: models.Pretrained) -> Config:
         raise UserError("the model does not say how images were cut into patches: export it again")
     config = upgrade(recorded, KEYS)
     check_config(config, KEYS)
-    crop, patch = config.augment.crop, config.model.patch
+    crop, patch = side_of(config), config.model.patch
     cut = [*patch_grid((crop, crop), patch, config.model.stride), patch, patch]
     if cut != pretrained.input["shape"][:4] or crop > config.data.size:
         raise UserError(

@@ -32,7 +32,7 @@ from experiments.command.modality import Modality
 from experiments.image import probes
 from experiments.image.data import ImageData, load_data, skipped
 from experiments.image.embed import embed_files
-from experiments.image.prepare import prepare
+from experiments.image.prepare import prepare, side_of
 from experiments.image.sections import SECTIONS, WORDS
 from experiments.image.shown import save_augmented
 from experiments.objective import Direction, build_objective
@@ -65,9 +65,26 @@ def make_problem(config: Config, data: ImageData, mesh: jax.sharding.Mesh | None
         draw=draw(data.train, seed=config.seed),
         draw_test=draw_test,
         draw_any_test=draw_test,
-        num_tests=-(-config.evaluate.num_images // batch_size),
+        # Each image once: copies of a candidate would make N larger than what it tells apart.
+        num_tests=min(-(-config.evaluate.num_images // batch_size), len(data.test) // batch_size),
         per_step=(batch_size, "images"),
     )
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    side, patch, jitter = side_of(config), config.model.patch, config.augment.jitter
+    if side > config.data.size:
+        raise UserError(
+            f"augment.crop is {side}, and data.size {config.data.size}: a crop is at most as large "
+            "as the image"
+        )
+    if jitter > patch:
+        raise UserError(
+            f"augment.jitter is {jitter}, and model.patch {patch}: a part of a patch is at most as "
+            "large as it"
+        )
+    choose_offsets(config)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -75,14 +92,14 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
     options = config.model
     first = options.first_offset or first_clean_offset(options.patch, options.stride)
     offsets = tuple(range(first, first + options.num_offsets))
-    size = (config.augment.crop, config.augment.crop)
+    size = (side_of(config), side_of(config))
     check_offsets(offsets, patch_grid(size, options.patch, options.stride), options.directions)
     return offsets
 
 
 def loss_sizes(config: Config) -> tuple[int, int, int]:
     """Return the latents of an image, their width, and the offsets of all branches together."""
-    options, size = config.model, (config.augment.crop, config.augment.crop)
+    options, size = config.model, (side_of(config), side_of(config))
     width = options.target_width or build_encoder(options, jnp.float32)[1]
     num_latents = math.prod(patch_grid(size, options.patch, options.stride))
     return num_latents, width, options.num_offsets * len(options.directions) * options.modules
@@ -143,10 +160,11 @@ def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNe
 
 
 def split_directions(outputs: Any, batch: Batch) -> list[Direction]:
-    """Return outputs and positions of each direction."""
+    """Return outputs and positions of each direction; without a label an image is a group."""
+    label, sequence = batch["label"], batch["sequence"]
+    group = jnp.where(label < 0, -1 - sequence, label)
     return [
-        Direction(direction, frame_positions(direction.z, batch["sequence"], batch["label"]))
-        for direction in outputs
+        Direction(direction, frame_positions(direction.z, sequence, group)) for direction in outputs
     ]
 
 
@@ -165,7 +183,7 @@ def make_probe(config: Config, workdir: pathlib.Path, data: ImageData, model: Mo
 
 def describe_input(config: Config) -> dict[str, Any]:
     """Return the shape of an image's grid of patches."""
-    patch, size = config.model.patch, (config.augment.crop, config.augment.crop)
+    patch, size = config.model.patch, (side_of(config), side_of(config))
     channels = 1 if config.augment.grey else config.data.channels
     grid = patch_grid(size, patch, config.model.stride)
     return {"kind": "image", "shape": [*grid, patch, patch, channels]}
@@ -173,7 +191,7 @@ def describe_input(config: Config) -> dict[str, Any]:
 
 def show_use(config: Config, folder: str) -> str:
     """Return Python that makes features with an exported model."""
-    x = f"augment.scale_pixels(augment.centre_crop(images, {config.augment.crop}))"
+    x = f"augment.scale_pixels(augment.centre_crop(images, {side_of(config)}))"
     x = f"augment.to_grey({x})" if config.augment.grey else x
     size, channels = config.data.size, config.data.channels
     return f"""from cpc import models
@@ -190,7 +208,7 @@ IMAGE = Modality(
     keys=KEYS,
     words=WORDS,
     sections=SECTIONS,
-    check=choose_offsets,
+    check=check,
     load_data=load_data,
     skipped=skipped,
     build_model=build_model,

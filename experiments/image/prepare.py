@@ -9,15 +9,20 @@ from cpc.types import Batch
 from experiments.command.config import Config
 
 
+def side_of(config: Config) -> int:
+    """Return the side in pixels of what is cut into patches."""
+    return config.augment.crop or config.data.size
+
+
 def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Return a batch of raw images (b, y, x, ch) as patches (b, i, j, y, x, ch)."""
     options, patch = config.augment, (config.model.patch, config.model.stride)
     images = batch["x"]
     of_image, of_patch, of_jitter = jax.random.split(rng, 3)
     if train:
-        images = augment.crop_and_flip(of_image, images, options.crop)
+        images = augment.crop_and_flip(of_image, images, side_of(config))
     else:
-        images = augment.centre_crop(images, options.crop)
+        images = augment.centre_crop(images, side_of(config))
     images = augment.scale_pixels(images)
     if options.grey:
         images = augment.to_grey(images)

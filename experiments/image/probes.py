@@ -24,11 +24,12 @@ from cpc.evaluate import (
     paper_sgd,
     predict,
 )
-from cpc.models import Model
+from cpc.models import Model, patch_grid
 from cpc.results import Score, print_scores, write_scores
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.image.data import ImageData
+from experiments.image.data import ImageData, name_of
+from experiments.image.prepare import side_of
 from experiments.image.shown import save_neighbours, save_units
 from experiments.image.supervised import pool, train_classifier
 from experiments.supervised import hold_out
@@ -49,6 +50,21 @@ def check_data(config: Config, data: ImageData) -> None:
                 f"no image of data.{which} ({config.data[which]}) has a label, but probes are "
                 "asked for: name a labelled split, or set probe.tasks to ()"
             )
+    fitted = set(config.probe.tasks) - {"neighbours", "units"}
+    classes = np.unique(data.probe.labels[data.probe.labels >= 0])
+    if fitted and len(classes) < 2:
+        raise UserError(
+            f"all labelled images of data.probe_split ({config.data.probe_split}) are of the class "
+            f"{data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} tell classes "
+            "apart: give more classes, or set probe.tasks to ()"
+        )
+    side, model = side_of(config), config.model
+    grid = patch_grid((side, side), model.patch, model.stride)
+    if config.probe.regions > min(grid):
+        raise UserError(
+            f"probe.regions is {config.probe.regions}, but an image is cut into {grid[0]} by "
+            f"{grid[1]} patches: choose at most {min(grid)}"
+        )
 
 
 def run_tasks(
@@ -158,7 +174,7 @@ def class_scores(
         labelled.labels,
         test.labels,
         task="classes",
-        data=config.data.name or config.data.source,
+        data=name_of(config),
         correct_5=correct_5,
     )
 
@@ -219,7 +235,7 @@ def few_label_scores(
             score = few_label_score(
                 correct,
                 test.labels,
-                data=config.data.name or config.data.source,
+                data=name_of(config),
                 features=name,
                 mode=mode,
                 fraction=fraction,

@@ -182,7 +182,8 @@ KINDS = {
     "image": Kind(
         lambda scale, data: image_imagenet if scale == "paper" else image_fashion_mnist,
         lambda c: (
-            f"{c.data.batch_size} images of {c.augment.crop} pixels, encoder {c.model.encoder}"
+            f"{c.data.batch_size} images of {c.augment.crop or c.data.size} pixels, "
+            f"encoder {c.model.encoder}"
         ),
         "512 images of 256 pixels, ResNet-v2-101",
         "configs/image_imagenet.py",

@@ -179,13 +179,29 @@ def measure(values: np.ndarray, channels: int) -> tuple[np.ndarray, np.ndarray]:
     return mean.astype(np.float32), np.where(deviation > 1e-9, deviation, 1).astype(np.float32)
 
 
+def name_label(label: Any) -> str:
+    """Return a label as text, empty if it is missing: None, or not a number."""
+    if label is None or label != label or str(label) == "<NA>":  # pandas' own, too
+        return ""
+    if isinstance(label, float | np.floating) and float(label).is_integer():
+        return str(int(label))
+    return str(label).strip()
+
+
 def number_labels(labels: Sequence) -> tuple[list, tuple[str, ...]]:
     """Return labels by file, each as the number of its name, and the names.
 
+    A step whose label is missing, or empty, has -1; whole numbers are one name however they are
+    written.
+
     >>> number_labels([np.array(["b", "a"]), None])[1]
     ('a', 'b')
+    >>> number_labels([np.array([1.0, np.nan]), np.array([2])])[0][0].tolist()
+    [0, -1]
     """
-    known = [np.asarray(one).astype(str) for one in labels if one is not None]
-    names = np.unique(np.concatenate(known)) if known else np.zeros(0, str)
-    numbers = (np.searchsorted(names, one).astype(np.int32) for one in known)
+    known = [np.array([name_label(label) for label in one]) for one in labels if one is not None]
+    names = np.unique(np.concatenate([one[one != ""] for one in known])) if known else np.zeros(0)
+    numbers = (
+        np.where(one == "", -1, np.searchsorted(names, one)).astype(np.int32) for one in known
+    )
     return [None if one is None else next(numbers) for one in labels], tuple(map(str, names))

@@ -95,15 +95,12 @@ def sentence_scores(
             found = cross_validate(fit_dense, made, labels, num_folds=options.num_folds)
         items = digest(task, found.items, labels)
         usual = max(found.l2s, key=found.l2s.count)
-        yield make_score(task, name, found.correct, items, chance, f"l2 {usual:g}")
+        yield make_score(task, name, Outcomes(found.correct, items=items), chance, f"l2 {usual:g}")
 
 
-def make_score(
-    task: str, name: str, correct: np.ndarray, items: str, chance: float, setting: str
-) -> Score:
-    """Return the score of the answers to sentences, with its interval."""
-    ones = np.ones(len(correct), np.int64)
-    low, high = bootstrap_interval(correct, ones)
+def make_score(task: str, name: str, outcomes: Outcomes, chance: float, setting: str) -> Score:
+    """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
+    low, high = bootstrap_interval(outcomes.sums, outcomes.counts)
     labelled = task in LABELLED
     return Score(
         task=task,
@@ -112,13 +109,13 @@ def make_score(
         features=name,
         method="logistic" if labelled else "score",
         metric="accuracy",
-        value=float(correct.mean()),
+        value=float(outcomes.sums.sum() / outcomes.counts.sum()),
         low=low,
         high=high,
         chance=float(chance),
-        num_test=len(correct),
+        num_test=int(outcomes.counts.sum()),
         setting=setting,
-        outcomes=Outcomes(correct, items=items),
+        outcomes=outcomes,
     )
 
 
@@ -190,18 +187,24 @@ def next_scores(
         seed=config.seed + 2,
     )
     x = draw(0)["x"]
-    exists = (x >= 0).any(-1)
-    pairs = exists[:, 1:]
     # Another run's sentence, at the same place if there is one there, else at its beginning.
     other = np.roll(x, 1, axis=0)[:, 1:]
     other = np.where((other >= 0).any(-1, keepdims=True), other, np.roll(x, 1, axis=0)[:, :1])
+    # No question is whether the same sentence follows, as a small text would ask.
+    pairs = (x >= 0).any(-1)[:, 1:] & (other != x[:, 1:]).any(-1)
+    if not pairs.any():
+        raise UserError(
+            "the test text is too small to ask which sentence follows: give more text, or leave "
+            f"{task} out of probe.tasks"
+        )
     for name in config.probe.features:
         if name in ("c", "random c"):
             right = predicted_right(config, model, variables, name, x, other)
         else:
             right = similar_right(config, text, model, variables, name, x, other)
         items = digest(task, x)
-        yield make_score(task, name, (right & pairs)[pairs], items, 0.5, "")
+        outcomes = Outcomes((right & pairs).sum(1), pairs.sum(1), items=items)
+        yield make_score(task, name, outcomes, 0.5, "")
 
 
 def predicted_right(

@@ -184,6 +184,10 @@ def test_the_line_tells_what_overlaps(with_short):
     apart = np.subtract.outer(sample, sample)
     np.testing.assert_array_equal(apart[same], np.subtract.outer(start, start)[same])
     assert (np.abs(apart[~same]) >= 10).all()
+    # Counted from its end, too, a window of the anchor's holds nothing of another recording.
+    end = sample + batch["num_samples"]
+    overlaps = (end[:, None] - 10 < end) & (sample < end[:, None])
+    assert not overlaps[~same].any()
 
 
 def test_batch_not_divisible_by_processes(five):

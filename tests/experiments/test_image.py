@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
@@ -14,11 +15,11 @@ from configs import image_fashion_mnist
 from cpc.data import Images
 from cpc.files import read_arrays
 from cpc.results import read_scores
-from cpc.types import UserError
+from cpc.types import CPCOutputs, UserError
 from experiments.command.run_dir import write_latest
 from experiments.image import modality as image
 from experiments.image import probes as image_probes
-from experiments.image.data import cut_split
+from experiments.image.data import ImageData, cut_split
 from experiments.image.modality import IMAGE
 from experiments.run import check_run
 from tests import commands
@@ -198,11 +199,59 @@ def test_models_that_cannot_be(options, sentence):
         ({"model__directions": ("down", "in")}, "model.directions has 'in'"),
         ({"model__dtype": "float16"}, "model.dtype is 'float16'"),
         ({"probe__fractions": (0.0,)}, "probe.fractions has 0.0"),
+        ({"augment__crop": 40}, "augment.crop is 40, and data.size 28"),
+        ({"augment__jitter": 9}, "augment.jitter is 9, and model.patch 8"),
     ],
 )
 def test_values_that_cannot_be(options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
         check_run(IMAGE, make_config(**options))
+
+
+def image_set(labels, size=28):
+    pixels = np.random.default_rng(0).integers(0, 256, (len(labels), size, size, 1), np.uint8)
+    return Images(pixels, np.array(labels, np.int32), ("hat", "shoe"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "sentence"),
+    [
+        ([1, -1, 1], {}, "are of the class 'shoe', but knn, linear tell classes apart"),
+        ([-1, -1, -1], {}, "has a label, but probes are asked for"),
+        ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7, but an image is cut into 6 by 6"),
+    ],
+)
+def test_images_that_probes_cannot_be_fitted_on(labels, options, sentence):
+    data = ImageData(*[image_set(labels)] * 3)
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        image_probes.check_data(make_config(**options), data)
+
+
+@pytest.mark.parametrize(("asked", "batches"), [(512, 2), (4, 1), (5, 2)])
+def test_no_image_is_twice_in_an_evaluation(asked, batches):
+    """Of 11 images, in batches of 4."""
+    config = make_config(data__batch_size=4, evaluate__num_images=asked)
+    problem = image.make_problem(config, ImageData(*[image_set([0, 1] * 5 + [1])] * 3))
+    drawn = [problem.draw_test(step)["image"].tolist() for step in range(problem.num_tests)]
+    assert len(drawn) == batches
+    assert len(np.unique(drawn)) == 4 * batches
+
+
+def test_images_without_a_label_are_of_no_group():
+    z = jnp.zeros((4, 2, 2, 3))
+    batch = {"sequence": jnp.arange(4), "label": jnp.array([-1, 0, -1, 0])}
+    (direction,) = image.split_directions([CPCOutputs(z, z, z[..., None, :])], batch)
+    groups = np.ravel(direction.positions.group)
+    assert groups[1] == groups[3] == 0
+    assert len(set(groups.tolist())) == 3
+    assert (groups[[0, 2]] < 0).all()
+
+
+def test_a_crop_is_the_whole_image_unless_it_is_set():
+    config = make_config(data__size=64)
+    assert image.describe_input(config)["shape"][:2] == [15, 15]
+    config.augment.crop = 32
+    assert image.describe_input(config)["shape"][:2] == [7, 7]
 
 
 def test_offsets_begin_where_no_pixel_is_shared():

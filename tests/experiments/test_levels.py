@@ -109,6 +109,13 @@ def test_keys_that_do_not_go_together_are_refused(keys, said):
         audio.check_model(small(**keys))
 
 
+def test_a_slow_encoder_has_no_segments_of_its_own():
+    config = small()
+    config.negatives.momentum = 0.9
+    with pytest.raises(UserError, match=r"set negatives\.momentum to 0"):
+        audio.check_model(config)
+
+
 def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():
     assert audio.loss_sizes(small()) == (60, 8, 3 + 2)
     assert audio.loss_sizes(small(segment_offsets=0, num_offsets=1)) == (60, 8, 2)

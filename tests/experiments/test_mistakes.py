@@ -215,6 +215,17 @@ def test_clips_too_short_to_predict_anything(audio, folder_config, tmp_path):
     mistake(audio, folder_config, tmp_path / "run2", "lower model.horizon")
 
 
+def test_nothing_to_contrast_with(audio, folder_config, tmp_path):
+    """One clip to train on is no negative of itself; one speaker has none of another group."""
+    write_clips(tmp_path / "clips", (0.1, 0.1), speakers=1)
+    folder_config.negatives.rule = "excluding_sequence"
+    mistake(audio, folder_config, tmp_path / "run", "not one anchor of 2 batches has a negative")
+    write_clips(tmp_path / "one", (0.5,) * 6, speakers=1)
+    folder_config.data.path = str(tmp_path / "one")
+    folder_config.loss.name, folder_config.loss.cosine = "sup_con", True
+    mistake(audio, folder_config, tmp_path / "run2", "are of one speaker")
+
+
 def test_a_folder_of_mostly_short_clips_trains_and_says_so(audio, folder_config, tmp_path):
     """Windows of 0.16 s: the network trained on labels, too, sees clips of less."""
     write_clips(tmp_path / "clips", (0.1, 0.05, 0.12, 0.1, 0.3, 0.08, 0.02, 0.1))

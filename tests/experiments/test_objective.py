@@ -428,6 +428,12 @@ def test_sup_con_is_refused_where_a_batch_is_of_one_speaker():
         objective.build_objective(config, (1,))
 
 
+@pytest.mark.parametrize("choice", [{"rule": "own_sequence"}, {"shards": 2}])
+def test_a_queue_that_the_rule_takes_nothing_of_is_refused(choice):
+    with pytest.raises(UserError, match="takes none of its latents"):
+        objective.build_objective(make_config(choice={"queue": 64, **choice}), (1,))
+
+
 def test_temperature_starts_within_its_bounds():
     config = make_config(temperature="learned")
     config.negatives.temperature = 1000.0

@@ -17,6 +17,7 @@ from cpc.models import (
     CausalTransformer,
     ConvEncoder,
     LinearPredictor,
+    LogMelEncoder,
     make_model,
 )
 from cpc.models.convolution import LEAST_WIDTH, convolve_signal
@@ -261,6 +262,25 @@ def test_batch_norm_keeps_state_only_in_training():
     )
     assert not any(jax.tree.leaves(same))
     assert jax.tree.structure(kept) == jax.tree.structure(moved)
+
+
+@pytest.mark.parametrize("norm", ["none", "channel", "batch"])
+@pytest.mark.parametrize("encoder", [ConvEncoder, LogMelEncoder])
+def test_latents_of_what_is_filled_up_are_those_of_it_alone(encoder, norm):
+    """Looking ahead at the signal's end it sees zeros at every layer, batch norm nothing else."""
+    encoder, x = encoder(8, norm=norm, padding="same"), noise(3, 1600)
+    variables = random_variables(encoder, x)
+    apply = jax.jit(functools.partial(encoder.apply, mutable=["batch_stats"]), static_argnums=2)
+    alone, moved = apply(variables, x, True)
+    filled, moved_filled = apply(
+        variables, jnp.pad(x, ((0, 0), (0, 1000))), True, jnp.full(3, 1600)
+    )
+    np.testing.assert_allclose(filled[:, : alone.shape[1]], alone, rtol=1e-4, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), moved, moved_filled)
+    short = jnp.where(jnp.arange(1600) < 70, x, 0)  # less than a latent
+    first = apply(variables, short[:, :160], False)[0]
+    found = apply(variables, short, False, jnp.full(3, 70))[0][:, :1]
+    np.testing.assert_allclose(found, first, rtol=1e-4, atol=1e-5)
 
 
 def test_transformer_forgets_what_lies_beyond_its_span():

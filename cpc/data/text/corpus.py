@@ -139,8 +139,8 @@ def split_sentences(
     for name, mask, fraction in zip(names, masks, wanted, strict=True):
         if fraction > 0 and not mask.any():
             raise UserError(
-                f"a text of {len(document):,} sentences leaves none to {name} on: give more text, "
-                f"a larger part, or blocks of fewer than {block_sentences} sentences"
+                f"a text of {len(document):,} sentences leaves none to {name} on: give more text "
+                f"or a larger part (they are cut into blocks of {block_sentences} sentences)"
             )
     train, of_valid, of_test = (select_sentences(corpus, mask) for mask in masks)
     return train, of_valid, of_test
