@@ -100,7 +100,7 @@ def sentence_scores(
 
 def make_score(task: str, name: str, outcomes: Outcomes, chance: float, setting: str) -> Score:
     """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
-    low, high = bootstrap_interval(outcomes.sums, outcomes.counts)
+    low, high = bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
     labelled = task in LABELLED
     return Score(
         task=task,

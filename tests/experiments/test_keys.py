@@ -1046,7 +1046,7 @@ def of_images_with_config(get):
 TABLES["image"] |= {
     "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
     "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
-    "evaluate.num_images": Case(7, image_problem(lambda problem: problem.num_tests), 2),
+    "evaluate.num_images": Case(3, image_problem(lambda problem: problem.num_tests), 1),
 }
 
 
