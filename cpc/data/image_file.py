@@ -1,6 +1,7 @@
 """One image file as uint8 pixels, whatever its format, depth and colors."""
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,8 @@ def decode_image(
     except UserError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds, down to IndexError, for damaged files
-        raise UserError(f"{name} does not decode: {error}") from error
+        why = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # Pillow names what it reads from
+        raise UserError(f"{name} does not decode: {why}") from error
     return np.asarray(bitmap, np.uint8).reshape(bitmap.height, bitmap.width, channels)
 
 
