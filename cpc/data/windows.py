@@ -110,7 +110,6 @@ def make_packed_batches(
     windows = _all_windows(recordings.lengths, speaker_of, window_samples)
     gain = gains(rms) / np.float32(32768)
     real = np.minimum(recordings.lengths, window_samples)
-    has_short = bool((real < window_samples).any())
     is_short = recordings.lengths < window_samples
     # A clip has a window on either side to itself, as its own may be counted from its end, too.
     slots = np.where(is_short, 2 * window_samples, recordings.lengths)
@@ -125,7 +124,7 @@ def make_packed_batches(
         utterance = windows.utterances[row]
         first = windows.ends[row] - windows.counts[row]
         start = np.minimum(drawn - first, recordings.lengths[utterance] - real[utterance])
-        num_samples = {"num_samples": real[utterance].astype(np.int32)} if has_short else {}
+        num_samples = {"num_samples": real[utterance].astype(np.int32)} if is_short.any() else {}
         return {
             "x": read_windows(recordings, utterance, start, window_samples),
             "gain": gain[utterance],

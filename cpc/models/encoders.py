@@ -207,6 +207,7 @@ class ConvEncoder(nn.Module):
     def _encode(self, x, train, num_samples, cuts):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
         y, pads, ends, exist = x.astype(self.dtype), self.pads, [], None
+        looks_ahead = any(right for _, right in pads)
         for i, (kernel, stride) in enumerate(self.layers):
             # He initialisation keeps the scale through five ReLU layers.
             w = self.param(
@@ -221,7 +222,7 @@ class ConvEncoder(nn.Module):
                 number = num_existing(self.layers[: i + 1], pads[: i + 1], filled)
                 exist = (jnp.arange(y.shape[1]) < number[:, None])[..., None]
             y = nn.relu(self._normalise(y, i, train, exist))
-            if exist is not None and any(right for _, right in pads):
+            if exist is not None and looks_ahead:
                 y = jnp.where(exist, y, 0)  # what is looked ahead at, at the signal's end: zeros
             if i + 1 in cuts:
                 ends.append(y)
