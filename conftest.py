@@ -21,7 +21,7 @@ import jax  # noqa: E402 (after the flags and the hook)
 
 CACHE = pathlib.Path(__file__).parent / ".cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 # Which line an operation comes from is nothing that a test asks, and a tenth of its lowering.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 # Tracing makes millions of small objects and hardly a cycle: by default a tenth of the time goes

@@ -74,7 +74,7 @@ def fit_probe(
     """Fit a probe to training frames; the test set has no way in.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2` by Adam with cosine
-    decay, or another optimizer. All weight decays are fitted at once, for a third of the epochs,
+    decay, or another optimizer. All weight decays are fitted at once, with a third of the updates,
     on the training utterances without a share of `validation_fraction`; the one with the most
     correct frames of that share is taken, and the probe is fitted with it on all training
     utterances.
@@ -86,7 +86,7 @@ def fit_probe(
         utterances: the utterance of each frame; the validation split never divides one. Of
             images with one row each, `np.arange(n)`.
         hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
-        num_epochs: passes over the data; each fit goes on until there are `min_updates` updates.
+        num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
         optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.
         weight_decays: the grid; with one entry nothing is set aside for validation.
 
@@ -105,12 +105,10 @@ def fit_probe(
     # A frame and its neighbours are of one kind: of each frame once.
     mean, std = (jnp.tile(of_frame, rows.around.shape[1]) for of_frame in standardisation(x))
 
-    def fit(
-        num_rows: int, weight_decays: Sequence[float | int], epochs: float | int
-    ) -> list[Probe]:
-        """A probe for each weight decay, of the first rows."""
+    def fit(num_rows: int, weight_decays: Sequence[float | int], share: float | int) -> list[Probe]:
+        """A probe for each weight decay, of the first rows, by a share of the updates."""
         size = min(batch_size, num_rows)
-        num_updates = max(math.ceil(epochs * (num_rows // size)), min_updates)
+        num_updates = math.ceil(share * max(num_epochs * (num_rows // size), min_updates))
         num_calls = -(-num_updates // CALL_UPDATES)
         per_call = -(-num_updates // num_calls)
         make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
@@ -126,10 +124,10 @@ def fit_probe(
     best = 0
     if len(validation):
         held = Stacked(rows.frames, rows.around[len(train) :])
-        fitted = fit(len(train), weight_decays, num_epochs / 3)
+        fitted = fit(len(train), weight_decays, 1 / 3)
         answers = [predict(probe, held).argmax(axis=1) for probe in fitted]
         best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
-    return fit(len(chosen), weight_decays[best : best + 1], num_epochs)[0]
+    return fit(len(chosen), weight_decays[best : best + 1], 1)[0]
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:

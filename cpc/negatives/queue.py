@@ -70,7 +70,7 @@ def push(
       keys: latents, cut off from the gradient here.
       positions: of the keys, arrays (m,).
       step: of the training, for `ages`.
-      where: which latents exist. The others, which may hold NaN, take slots that count as empty.
+      where: which latents exist. The others, which may hold NaN, take no slot.
 
     Raises:
       UserError: keys of another width; positions that are not one for each key.
@@ -89,20 +89,22 @@ def push(
     exists = jnp.ones(m, bool) if where is None else where
     sequence = jnp.asarray(positions.sequence)
     sequence = jnp.minimum(sequence, -1 - sequence)  # what is below 0 already stays
+    number, total = jnp.cumsum(exists, dtype=jnp.int32), jnp.sum(exists, dtype=jnp.int32)
     new = Queue(
-        keys=jax.lax.stop_gradient(jnp.where(exists[:, None], keys, 0)),
+        keys=jax.lax.stop_gradient(keys),
         positions=Position(sequence, positions.time, positions.lane, positions.group),
         pushed=jnp.full(m, step, jnp.int32),
         exists=exists,
-        cursor=(queue.cursor + m) % size,
+        cursor=(queue.cursor + total) % size,
     )
-    kept = min(m, size)
-    slots = (queue.cursor + m - kept + jnp.arange(kept)) % size
+    stays = exists & (number > total - size)
+    # What is beyond the last slot is not written.
+    slots = jnp.where(stays, (queue.cursor + number - 1) % size, size + jnp.arange(m))
 
     def write(old, new):
         if old.ndim == 0:
             return new
-        return old.at[slots].set(new[m - kept :].astype(old.dtype), unique_indices=True)
+        return old.at[slots].set(new.astype(old.dtype), mode="drop", unique_indices=True)
 
     return jax.tree.map(write, queue, new)
 
