@@ -323,6 +323,28 @@ def test_bound_by_n_is_that_of_a_double_loop():
 
 
 @pytest.mark.slow
+def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
+    """Cosines over the temperature, of the offsets that are predicted."""
+    run(
+        "experiments.audio", "--config", "configs/audio_synthetic.py", "--workdir", tmp_path,
+        "--config.num_steps=2", "--config.optim.warmup_steps=0", "--config.probe.tasks=()",
+        "--config.model.width=16", "--config.model.context_width=16",
+        "--config.model.num_offsets=2", "--config.model.horizon=6",
+        "--config.loss.cosine=True", "--config.negatives.temperature=0.2",
+        "--config.data.window_samples=2560", "--config.evaluate.num_windows=16",
+    )  # fmt: skip
+
+    def estimates(z, predictions, offsets, latents, is_bound):
+        for unit in (z, latents, predictions * 0.2):
+            np.testing.assert_allclose(np.linalg.norm(unit, axis=-1), 1, atol=1e-4)
+        return [{"offset": k} for k in offsets]
+
+    monkeypatch.setattr(bound, "estimates", estimates)
+    found = bound.measure_bound(tmp_path, range(4, 5))
+    assert [row["offset"] for row in found["rows"]] == [1, 6]
+
+
+@pytest.mark.slow
 def test_a_figure_from_nothing(tmp_path):
     folder = tmp_path / "smoke"
     for done in (0, 1):

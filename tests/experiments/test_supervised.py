@@ -258,6 +258,25 @@ def test_scores_of_audio(config, sound, tmp_path, capsys):
     assert said.count(", by 3 held-out utterances of 28\n") == 2
 
 
+@pytest.mark.parametrize(("own", "name"), [("lion", "lion"), ("schedule_free", "adam")])
+def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatch, own, name):
+    """Of schedule-free it would have to be the average that is evaluated."""
+
+    class Made(Exception):
+        pass
+
+    def make(**options):
+        raise Made(options["name"], options["learning_rate"])
+
+    monkeypatch.setattr(audio_supervised, "make_optimizer", make)
+    config.optim.name = own
+    (question,) = audio_frames.phone_questions(config, sound)
+    asked = Asked(config, tmp_path, audio.build_model(config), None)
+    with pytest.raises(Made) as made:
+        list(question.answer(asked, Feature("supervised", {}, 160)))
+    assert made.value.args == (name, 1e-2)
+
+
 def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     config, sound, tmp_path, monkeypatch
 ):

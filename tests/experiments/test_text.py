@@ -321,6 +321,18 @@ def test_a_context_that_knows_the_next_topic_finds_the_next_sentence():
     assert not right[~differ].any(), "a tie is lost"
 
 
+def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
+    """Of runs with one second sentence, or one that is missing, that is no question."""
+    config = tiny(**{"probe.features": ("bag",)})
+    made = load_data(config, str)
+    x = np.full((3, 3, 4), -1, np.int32)
+    x[:, :, 0] = [[1, 2, 3], [4, 2, 5], [6, 7, -1]]
+    monkeypatch.setattr(probes, "make_runs", lambda *_, **__: lambda number: {"x": x})
+    (score,) = probes.next_scores(config, made, None, None, "next")
+    # Of run 1 the second sentence would be set against that of run 0, which is the same.
+    assert score.outcomes.counts.tolist() == [2, 1, 1]
+
+
 def test_word_vectors_widen_the_vocabulary(tmp_path):
     path = tmp_path / "vectors.txt"
     config = tiny(**{"probe.word_vectors": str(path), "probe.features": ("z", "vectors")})
