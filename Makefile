@@ -36,11 +36,11 @@ clean:
 	rm -rf .venv .cache .pytest_cache .ruff_cache *.egg-info build dist
 
 .venv/demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -e .
 	@touch $@
 
 .venv/dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,docs]'
+	$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -e '.[dev,docs]'
 	@touch $@ .venv/demo
 
 $(BIN)/python:
