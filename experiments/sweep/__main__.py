@@ -14,6 +14,10 @@ at a time:
 --config.key=value sets what all cells share; in a cell or grid key=value will do. A value with
 commas stands in brackets: --grid "probe.tasks=('phones',),('phones','speakers')".
 
+To find the best of many cells, --rounds 3 trains all for a ninth of num_steps, the best third for a
+third, and the best ninth for all, ranked by a probe on the config's test set: keep the one that you
+report out of it (data.train_list and data.test_list of audio).
+
 Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
 The same command again skips what is done, resumes what is not, and tries again what failed. Ctrl-C
 stops all cells, each of which saves. While it runs: python -m experiments.status WORKDIR. After
@@ -38,6 +42,7 @@ from experiments import compare
 from experiments.command import cli, run_dir
 from experiments.command.config import Config, upgrade
 from experiments.modality import MODALITIES
+from experiments.sweep import halving
 from experiments.sweep.cells import Cell, differences, make_cells
 from experiments.sweep.jobs import (
     check_cell,
@@ -81,6 +86,12 @@ SLURM = flags.DEFINE_string(
 TEMPLATE = flags.DEFINE_enum(
     "template", None, ["gke", "skypilot"], "Print a file that runs the cells there, and end."
 )
+ROUNDS = flags.DEFINE_integer(
+    "rounds", 1, "Successive halving: each round has the best third of the cells, thrice as long."
+)
+RANK_BY = flags.DEFINE_string(
+    "rank-by", None, "task/features whose score ranks the cells of a round. Default: the first."
+)
 PAPER = flags.DEFINE_string(
     "paper", None, "json file, name of a cell -> text, for one more column."
 )
@@ -96,11 +107,13 @@ def main(config_flag: flags.FlagHolder) -> None:
     if PROCESSES.value < 1:
         raise UserError(f"--processes is {PROCESSES.value}: it is a number for a cell, 1 or more")
     cells = make_cells(config, GRID.value, CELL.value, SEEDS.value)
-    for cell in cells:
+    rank_by = check_rounds(config)
+    first = of_round(config, cells, ROUNDS.value - 1)
+    for cell in first:
         check_cell(config, cell)
     file = config_flags.get_config_filename(flags.FLAGS["config"])
     folder = pathlib.Path(cli.WORKDIR.value or default_workdir(file)).expanduser()
-    jobs = make_jobs(config, cells, folder)
+    jobs = make_jobs(config, first, folder)
     if TEMPLATE.value:
         print(fill_template(TEMPLATE.value, jobs), end="")
         return
@@ -111,15 +124,39 @@ def main(config_flag: flags.FlagHolder) -> None:
         import_submitit()  # a machine without it gets its sentence before anything is written
     paper = read_paper(make_cells(config, GRID.value, CELL.value, None))
     print(f"workdir: {folder}")
-    with open_sweep(folder, config, cells) as lock, count_signals() as num_signals:
+    with open_sweep(folder, config, first) as lock, count_signals() as num_signals:
         begin = begin_local(lock, num_signals)
         if LAUNCHER.value == "slurm":
             begin = begin_slurm(folder, num_signals)
-        has_page = config.kind in MODALITIES  # whose runs have no curves in common
-        compare_all = functools.partial(compare_cells, folder, jobs, paper)
-        run_jobs(jobs, begin, num_signals, compare_all if has_page else lambda: None)
+        has_page = config.kind in MODALITIES  # others' runs have no curves in common
+        for left in reversed(range(ROUNDS.value)):
+            compare_all = functools.partial(compare_cells, folder, jobs, paper)
+            run_jobs(jobs, begin, num_signals, compare_all if has_page else lambda: None)
+            if num_signals() or not left:
+                break
+            cells, lines = halving.keep_best(cells, jobs[-len(cells) :], *rank_by)
+            print("\n".join(lines))
+            jobs = [*jobs, *make_jobs(config, of_round(config, cells, left - 1), folder)]
         stopped = num_signals() > 0
     end(folder, stopped)
+
+
+def check_rounds(config: Config) -> tuple[str, str]:
+    """Return the task and features that rank cells; nothing where all cells are trained."""
+    if ROUNDS.value < 1:
+        raise UserError(f"--rounds is {ROUNDS.value}: it is a number of rounds, 1 or more")
+    if ROUNDS.value == 1:
+        if RANK_BY.value:
+            raise UserError("--rank-by ranks the cells of a round: set --rounds, too")
+        return "", ""
+    if TEMPLATE.value or PAPER.value:
+        raise UserError("--template and --paper know all cells beforehand: leave --rounds out")
+    return halving.check_rank_by(config, RANK_BY.value)
+
+
+def of_round(config: Config, cells: Sequence[Cell], rounds_left: int) -> Sequence[Cell]:
+    """Return the cells as they are in a round; in a sweep without rounds, as they are."""
+    return cells if ROUNDS.value == 1 else halving.shorten(config, cells, rounds_left)
 
 
 def default_workdir(config_file: str) -> str:
@@ -165,6 +202,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
         "grid": GRID.value,
         "cell": CELL.value,
         "seeds": SEEDS.value,
+        "rounds": [ROUNDS.value, RANK_BY.value],
         "command": cli.command_line(),
         "cells": json.loads(json.dumps({cell.name: cell.settings for cell in cells})),
     }
@@ -188,6 +226,8 @@ def check_same_sweep(
         found = [words for _, words in run_dir.differences(base, wanted["config"])]
     except (TypeError, KeyError, AttributeError):
         raise UserError(f"{folder / 'sweep.json'} is damaged: choose another --workdir") from None
+    if recorded.get("rounds", [1, None]) != wanted["rounds"]:
+        found.append("its --rounds or --rank-by")
     found += differences(theirs, [Cell(*cell) for cell in wanted["cells"].items()])
     if found:
         raise UserError(

@@ -7,12 +7,14 @@ from ml_collections import ConfigDict
 from configs import audio_synthetic, image_fashion_mnist, mi_staircase, mi_tasks
 from configs.audio import KEYS
 from cpc.files import flatten, read_json
+from cpc.results import Score, read_scores, write_scores
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command import run_dir
 from experiments.command.config import with_settings
 from experiments.sweep.__main__ import check_same_sweep, default_workdir
 from experiments.sweep.cells import Cell, differences, make_cells, parse_setting
+from experiments.sweep.halving import check_rank_by, keep_best, shorten
 from experiments.sweep.jobs import check_cell, run_jobs
 from experiments.sweep.launchers import Job
 from tests import commands
@@ -157,11 +159,14 @@ def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
 
 def test_another_sweep_is_told_by_what_differs(tmp_path):
     here = {"config": {"seed": 0, "model": {"width": 8}}, "cells": {"a": {"seed": 1}, "b": {}}}
+    here["rounds"] = [1, None]
     check_same_sweep(here, here, tmp_path, {})
     other = {"config": {"seed": 0, "model": {"width": 4}}, "cells": {"a": {"seed": 2}, "c": {}}}
     words = r"model\.width is 4 there and 8 here; only there: c; only here: b; other settings: a"
     with pytest.raises(UserError, match=words):
         check_same_sweep(other, here, tmp_path, {})
+    with pytest.raises(UserError, match="its --rounds or --rank-by"):
+        check_same_sweep({**here, "rounds": [3, None]}, here, tmp_path, {})
     with pytest.raises(UserError, match="damaged"):
         check_same_sweep([], here, tmp_path, {})
     with pytest.raises(UserError, match="holds a reproduction, no sweep"):
@@ -276,6 +281,96 @@ SMALL = (
 
 def command(folder, *more, status=0):
     return commands.run("experiments.sweep", *SMALL, "--workdir", str(folder), *more, status=status)
+
+
+def recorded(folder, name, *values, task="phones", features="c", step=4, **options):
+    job = Job(name, folder / name, [])
+    job.folder.mkdir()
+    write_scores(
+        job.folder,
+        [
+            Score(task, f"set{i}", "frame", features, "linear", "accuracy", v, step=step, **options)
+            for i, v in enumerate(values)
+        ],
+    )
+    return job
+
+
+def test_the_best_third_goes_on_by_the_mean_of_seeds_and_data(tmp_path):
+    cells = [
+        Cell(f"{name},seed={seed}", {"model.width": width, "seed": seed})
+        for width, name in enumerate("abcd")
+        for seed in (0, 1)
+    ]
+    values = {"a": [(0.9, 0.2), (0.5, 0.6)], "b": [(0.6, 0.6), (0.6, 0.6)], "c": [(0.7, 0.6)]}
+    jobs = [
+        recorded(tmp_path, cell.name, *[*values.get(cell.name[0], []), (), ()][i % 2])
+        for i, cell in enumerate(cells)
+    ]
+    kept, lines = keep_best(cells, jobs, "phones", "c")
+    # Two of four: b has 0.6, a 0.55; c lacks a seed and d both.
+    assert names(kept) == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
+    assert lines == [
+        "goes on: b,seed=0  phones of c 0.600",
+        "goes on: a,seed=0  phones of c 0.550",
+    ]
+    assert names(keep_best(cells[:6], jobs[:6], "phones", "c")[0]) == ["b,seed=0", "b,seed=1"]
+    with pytest.raises(UserError, match="no cell has a score of phones for z"):
+        keep_best(cells, jobs, "phones", "z")
+
+
+def test_of_errors_the_least_goes_on_and_old_steps_do_not_count(tmp_path):
+    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("ab")]
+    jobs = [
+        recorded(tmp_path, "a", 0.3, task="ABX", higher_is_better=False),
+        recorded(tmp_path, "b", 0.2, task="ABX", higher_is_better=False),
+    ]
+    write_scores(jobs[0].folder, [Score("ABX", "set0", "frame", "c", "linear", "error", 0.0)])
+    assert names(keep_best(cells, jobs, "abx", "c")[0]) == ["b"]
+
+
+def test_rounds_take_a_third_of_a_cells_own_steps(config):
+    cells = [Cell("a", {}), Cell("b", {"num_steps": 90})]
+    config.num_steps = 100
+    steps = [[cell.settings["num_steps"] for cell in shorten(config, cells, n)] for n in (2, 1, 0)]
+    assert steps == [[12, 10], [34, 30], [100, 90]]
+
+
+@pytest.mark.parametrize(("rank_by", "words"), [
+    ("phones", r"--rank-by is phones: name one of probe\.tasks \(phones\)"),
+    ("speakers/c", r"such as phones/z"),
+    ("phones/mfcc", r"one of probe\.features \(z, c\)"),
+])  # fmt: skip
+def test_what_ranks_cells_is_probed(config, rank_by, words):
+    config.probe.tasks, config.probe.features = ("phones",), ("z", "c")
+    assert check_rank_by(config, None) == ("phones", "z")
+    assert check_rank_by(config, "phones/c") == ("phones", "c")
+    with pytest.raises(UserError, match=words):
+        check_rank_by(config, rank_by)
+    config.probe.tasks = ()
+    with pytest.raises(UserError, match="has none"):
+        check_rank_by(config, None)
+
+
+@pytest.mark.slow
+def test_rounds_end_to_end(tmp_path):
+    """Two cells for a third of the steps, the better one for all; again, and nothing is done."""
+    flags = ("--cell=narrow: model.width=4", "--cell=", "--rounds=2", "--rank-by=phones/z")
+    probes = ("--config.probe.tasks=('phones',)", "--config.probe.features=('z',)")
+    done = command(tmp_path / "sweep", *flags, *probes)
+    ran = {path.parent.name for path in (tmp_path / "sweep").glob("*/config.json")}
+    assert {"narrow,num_steps=2", "base,num_steps=2"} < ran
+    (last,) = ran - {"narrow,num_steps=2", "base,num_steps=2"}
+    first = {
+        name: read_scores(tmp_path / "sweep" / f"{name},num_steps=2")[0].value
+        for name in ("narrow", "base")
+    }
+    assert last == f"{max(first, key=lambda name: first[name])},num_steps=4"
+    assert f"goes on: {last.split(',')[0]}  phones of z" in done.stdout
+    again = command(tmp_path / "sweep", *flags, *probes)
+    assert "starts" not in again.stdout
+    refused = command(tmp_path / "sweep", "--rounds=2", "--template=gke", status=2)
+    assert "leave --rounds out" in refused.stderr
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""Successive halving: all cells for few steps, the best of them for more.
+
+Jamieson and Talwalkar (2016), "Non-stochastic best arm identification and hyperparameter
+optimization". A round trains its cells from their first step, for a schedule of the learning rate
+that is cut short has not come to its end.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cpc.results import read_scores
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.sweep.cells import Cell
+from experiments.sweep.launchers import Job
+
+#: A round has a third of the cells of the one before, for three times the steps: as much work.
+FACTOR = 3
+
+
+def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
+    """Return the task and the features whose score ranks cells: by default, the first of each."""
+    probe = config.get("probe", {})
+    tasks, features = (tuple(probe.get(key, ())) for key in ("tasks", "features"))
+    if not tasks or not features:
+        raise UserError(
+            "--rounds ranks cells by their probes, and this config has none: set probe.tasks and "
+            "probe.features, or leave --rounds out"
+        )
+    task, _, name = (rank_by or f"{tasks[0]}/{features[0]}").partition("/")
+    if task not in tasks or name not in features:
+        raise UserError(
+            f"--rank-by is {rank_by}: name one of probe.tasks ({', '.join(tasks)}) and one of "
+            f"probe.features ({', '.join(features)}), such as {tasks[0]}/{features[0]}"
+        )
+    return task, name
+
+
+def shorten(config: Config, cells: Sequence[Cell], rounds_left: int) -> list[Cell]:
+    """Return the cells with the steps, and under the names, that they have in a round.
+
+    >>> from ml_collections import ConfigDict
+    >>> shorten(ConfigDict({"num_steps": 900}), [Cell("wide", {"model.width": 8})], 2)
+    [Cell(name='wide,num_steps=100', settings={'model.width': 8, 'num_steps': 100})]
+    """
+    made = []
+    for cell in cells:
+        steps = -(-cell.settings.get("num_steps", config.num_steps) // FACTOR**rounds_left)
+        made.append(Cell(f"{cell.name},num_steps={steps}", {**cell.settings, "num_steps": steps}))
+    return made
+
+
+def keep_best(
+    cells: Sequence[Cell], jobs: Sequence[Job], task: str, features: str
+) -> tuple[list[Cell], list[str]]:
+    """Return the cells that go on, and a line about each that was ranked.
+
+    Cells that differ in nothing but the seed are one, with the mean of their scores; of several
+    scores of the task, as of several data sets, it is the mean, too. One without scores does not go
+    on.
+
+    Raises:
+        UserError: no cell has a score.
+    """
+    seeds: dict[str, list[tuple[Cell, Job]]] = {}
+    for cell, job in zip(cells, jobs, strict=True):
+        own = {key: value for key, value in cell.settings.items() if key != "seed"}
+        seeds.setdefault(repr(sorted(own.items())), []).append((cell, job))
+    values = {}
+    for group, members in seeds.items():
+        scores = [score_of(job, task, features) for _, job in members]
+        known = [score for score in scores if score is not None]
+        if len(known) == len(members):
+            values[group] = float(np.mean(known))
+    if not values:
+        raise UserError(f"no cell has a score of {task} for {features}, so none can go on")
+    ranked = sorted(values, key=lambda group: -values[group])
+    best = ranked[: -(-len(seeds) // FACTOR)]
+    lines = [
+        f"{'goes on' if group in best else 'ends'}: {seeds[group][0][0].name}  "
+        f"{task} of {features} {abs(values[group]):.3f}"
+        for group in ranked
+    ]
+    kept = {cell.name for group in best for cell, _ in seeds[group]}
+    return [cell for cell in cells if cell.name in kept], lines
+
+
+def score_of(job: Job, task: str, features: str) -> float | None:
+    """Return the mean of a run's last scores of a task, errors below zero; None without any."""
+    scores = [
+        score
+        for score in read_scores(job.folder)
+        if (score.task.lower(), score.features) == (task, features)
+    ]
+    last = max((score.step for score in scores), default=0)
+    values = [
+        score.value if score.higher_is_better else -score.value
+        for score in scores
+        if score.step == last
+    ]
+    return float(np.mean(values)) if values else None
