@@ -4,8 +4,8 @@ python -m experiments.audio --config configs/audio_voices.py --workdir runs/voic
 
 Settings were chosen on training utterances (docs/audio.md). Measured on 2 CPU cores, mean of seeds
 0 to 2: strict bound 3.30 nats; frame-wise linear probe accuracy of c: festvox-ru phones 72.6 %
-(MFCC with context 69.0 %, untrained 66.2 %), asterisk-en phones 68.4 % (65.8, 61.7), speakers
-93.9 % (83.1, 82.5).
+(MFCC with context 69.0 %, untrained 66.2 %), asterisk-en phones 68.2 % (65.7, 61.6), speakers
+93.7 % (83.1, 82.5).
 """
 
 from typing import Any
