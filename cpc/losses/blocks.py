@@ -226,8 +226,8 @@ def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
     value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)
     dpositive, dscores = through_choice(dpositive, dnegatives)
     weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
-    counted = where.any(-1, keepdims=True)
-    return anchor_scores(value, positive, negatives, where), jnp.where(counted, weights, 0.0)
+    recorded = anchor_scores(value, positive, negatives, where)
+    return recorded, jnp.where(recorded.counted[:, None] > 0, weights, 0.0)
 
 
 def anchor_scores(
@@ -237,10 +237,12 @@ def anchor_scores(
     where: Bool[Array, "m n"],
 ) -> AnchorScores:
     """What is recorded of anchors (m,); those without a negative are not counted."""
-    num_negatives = where.sum(-1)
+    # A CPU adds floats faster than integers; up to 2^24 they count exactly.
+    number = jnp.float32 if where.shape[-1] <= 2**24 else jnp.int32
+    num_negatives = where.sum(-1, dtype=number)
     counted = num_negatives > 0
-    beaten = (where & (negatives < positive[:, None])).sum(-1)
-    ties = (where & (negatives == positive[:, None])).sum(-1)
+    beaten = (where & (negatives < positive[:, None])).sum(-1, dtype=number)
+    ties = (where & (negatives == positive[:, None])).sum(-1, dtype=number)
     return AnchorScores(
         loss=jnp.where(counted, loss, 0.0),
         num_negatives=num_negatives.astype(jnp.float32),

@@ -14,6 +14,7 @@ ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "60000000000",
     "MALLOC_TOP_PAD_": "268435456",
+    "MALLOC_ARENA_MAX": "1",
     "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 

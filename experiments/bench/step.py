@@ -63,21 +63,22 @@ def make_parts(
         directions = problem.split_directions(compute(params), batch)
         return sum(jnp.square(getattr(outputs, name)).sum() for outputs, *_ in directions)
 
-    def score(outputs, maps):  # with the predictions, which the loss may make in its own way
+    def score(z, c, maps):  # with the predictions, which the loss may make in its own way
         own = params["objective"], extra["objective"]
-        outputs = outputs._replace(predictions=jnp.einsum("bth,khd->btkd", outputs.c, maps))
+        predictions = jnp.einsum("bth,khd->btkd", c, maps)
+        outputs_of = outputs._replace(z=z, c=c, predictions=predictions)
         return problem.objective.loss(
-            *own, problem.split_directions(outputs, batch), rng, True, maps
+            *own, problem.split_directions(outputs_of, batch), rng, True, maps
         )[:2]
 
     outputs: Any = jax.jit(compute)(params)
     maps: Any = problem.model.linear_maps(params["model"])
     gradient = jax.jit(jax.value_and_grad(energy), static_argnums=1)
-    criterion = jax.jit(jax.value_and_grad(score, (0, 1), has_aux=True))
+    criterion = jax.jit(jax.value_and_grad(score, (0, 1, 2), has_aux=True))
     return {
         "encoder": lambda: gradient(params, "z"),
         "encoder and context": lambda: gradient(params, "c"),
-        "criterion": lambda: criterion(outputs, maps),
+        "criterion": lambda: criterion(outputs.z, outputs.c, maps),
     }
 
 

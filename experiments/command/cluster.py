@@ -66,9 +66,10 @@ def load_in_turn(load: Callable[[], Any]) -> Any:
 def keep_freed_memory() -> None:
     """Let glibc keep big buffers: giving them back after every op costs a CPU step up to half.
 
-    The sizes that mallopt(3) calls M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD.
+    The sizes that mallopt(3) calls M_MMAP_MAX, M_TRIM_THRESHOLD and M_TOP_PAD; and M_ARENA_MAX,
+    as the arenas of other threads give back what is free whatever these say.
     """
     if platform.libc_ver()[0] == "glibc":
         mallopt = ctypes.CDLL(None).mallopt
-        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28)):
+        for option, value in ((-4, 0), (-1, 2**31 - 1), (-2, 2**28), (-8, 1)):
             mallopt(option, value)

@@ -8,6 +8,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from configs import audio_voices_paper
@@ -22,11 +23,13 @@ from cpc.models import (
     LogMelEncoder,
 )
 from cpc.models.convolution import LEAST_WIDTH
+from cpc.train import make_mesh, put_batch
 from cpc.types import UserError
+from experiments.audio import modality as audio
 from experiments.bench import cpc_jax, criterion, info_nce_jax, versus
 from experiments.bench.flop import count_flop
 from experiments.bench.process import peak_bytes, time_cases
-from experiments.bench.step import count_compilations
+from experiments.bench.step import count_compilations, make_step
 from experiments.bench.table import Row, Target, describe, format_table
 from experiments.bench.words import count_cores
 from tests import commands
@@ -268,6 +271,34 @@ def test_our_side_times_every_part(monkeypatch):
     assert set(measured["seconds"]) == set(measured["flop"]) == {*versus.CASES, "product"}
     assert min(measured["seconds"].values()) > 0
     assert measured["peak_bytes"] > 10**8
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_our_criterion_is_that_of_torchs_side(num_shards):
+    """Cross-entropy of dot products over a shard's latents: neither cosines nor a temperature."""
+    sizes = {
+        "width": 8, "context_width": 4, "num_offsets": 3, "batch_size": 4, "window_samples": 1600,
+        "num_shards": num_shards, "device": "cpu",
+    }  # fmt: skip
+    config, mesh = cpc_jax.make_config(sizes), make_mesh(1)
+    problem = audio.make_problem(config, cpc_jax.make_sound(config))
+    batch = put_batch(problem.draw(0), mesh)
+    step = make_step(config, problem, mesh, batch)
+    (loss, _), gradients = step.parts["criterion"]()
+    variables = {"params": step.params["model"]}
+    x = problem.prepare(batch, jax.random.key(0), True)
+    z, c, predictions = problem.model.apply(variables, x, True, jax.random.key(0))[0]
+    z, predictions, expected = np.asarray(z), np.asarray(predictions), 0.0
+    for k in range(1, 4):
+        losses = []
+        for rows in np.split(np.arange(4), num_shards):
+            scores = np.einsum("btd,csd->btcs", predictions[rows, :-k, k - 1], z[rows])
+            own = np.einsum("btd,btd->bt", predictions[rows, :-k, k - 1], z[rows, k:])
+            losses.append(np.log(np.exp(scores).sum((2, 3))) - own)
+        expected += np.mean(losses)
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+    shapes = [z.shape, c.shape, (3, 4, 8)]  # what torch differentiates by, and nothing else
+    assert [gradient.shape for gradient in gradients] == shapes
 
 
 def test_the_gru_is_timed_by_steps_at_once(monkeypatch):
