@@ -45,15 +45,21 @@ class Position(NamedTuple):
 
 
 class SoundPosition(NamedTuple):
-    """A `Position` that also tells which sound the latent is of, for rules that ask."""
+    """A `Position` that also tells which sound the latent is of, for rules that ask.
+
+    Its places are samples on a line of all recordings, one after the other, modulo 2^32.
+    """
 
     sequence: ArrayLike
     time: ArrayLike
     lane: ArrayLike
     group: ArrayLike
     sample: ArrayLike
-    """Where the latent's frame begins on a line of all recordings, one after the other, modulo
-    2^32."""
+    """Where the latent's sound begins: that of its frame or, if it is a segment, of its frames."""
+    end: ArrayLike
+    """The first sample after it."""
+    window: ArrayLike
+    """Where its window begins."""
 
 
 AnyPosition: TypeAlias = Position | SoundPosition

@@ -223,7 +223,7 @@ def _memory(queue, like):
     positions = queue.positions
     if isinstance(like, SoundPosition):  # a place on the line that the first 37 hours do not reach
         nowhere = jnp.full_like(positions.sequence, jnp.iinfo(jnp.int32).min)
-        positions = SoundPosition(*positions, sample=nowhere)
+        positions = SoundPosition(*positions, sample=nowhere, end=nowhere, window=nowhere)
     return MemoryBank(queue.keys, positions, queue.exists)
 
 

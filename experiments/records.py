@@ -13,7 +13,7 @@ from cpc.evaluate import feature_spread
 from cpc.losses import OffsetSums
 from cpc.results import name_of
 from cpc.train import TrainState, put_batch, run_on_first
-from cpc.types import CPCOutputs
+from cpc.types import CPCOutputs, Position
 from experiments.command.config import Config
 from experiments.objective import Direction, Objective
 from experiments.problem import Probe, Problem, model_variables
@@ -43,17 +43,17 @@ def strict_sums(
         offsets, zip(*jax.lax.stop_gradient(batches), strict=True), strict=True
     ):
         joined = [
-            (objective.scored(outputs), exists, getattr(positions, "sample", None))
+            (objective.scored(outputs), exists, positions[len(Position._fields) :])
             for outputs, positions, exists in directions
         ]
-        outputs, exists, sample = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
+        outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
         sums = bound_over_sequences(
             outputs.z,
             outputs.predictions / tau,
             own,
             where=exists,
             rule=objective.apart,
-            sample=sample,
+            sound=sound,
         )
         parts.append(sums)
         scored.append((outputs, exists))

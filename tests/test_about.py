@@ -150,11 +150,12 @@ except ImportError as error:
     assert done.stdout.count("\n") == 1
 
 
-def test_a_reader_that_has_seen_enough_is_no_error():
+@pytest.mark.parametrize("module", ["cpc", "experiments.status"])
+def test_a_reader_that_has_seen_enough_is_no_error(module):
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-m", "cpc", "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE
+        [sys.executable, "-m", module, "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

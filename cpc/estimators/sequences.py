@@ -20,7 +20,7 @@ def bound_over_sequences(
     *,
     where: Bool[Array, "b t *lanes"] | None = None,
     rule: Rule | None = None,
-    sample: Int[Array, "b t *lanes"] | None = None,
+    sound: tuple[Int[Array, "b #t *lanes"], ...] = (),
 ) -> OffsetSums:
     """Return sums for log b - L: the candidates are aligned with the positive, one a sequence.
 
@@ -30,7 +30,8 @@ def bound_over_sequences(
     this is a lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC
     loss under the rule `one_per_sequence`, at b / t of the work. Entry i of the predictions is of
     offsets[i]; 1 to k by default. `where` says which latents exist: the others are no candidates.
-    A `rule` leaves out more of the candidates, and may look at the `sample` of a `SoundPosition`.
+    A `rule` leaves out more of the candidates, and may look at what a `SoundPosition` adds to a
+    `Position`: `sound`, in this order.
     """
     b, length, *lanes, _ = z.shape
     column = np.arange(math.prod(lanes)).reshape(lanes)
@@ -41,8 +42,8 @@ def bound_over_sequences(
         lane=column[None, None],
         group=np.zeros((1, 1, *ones), int),
     )
-    if sample is not None:
-        positions = SoundPosition(*positions, sample=sample)
+    if sound:
+        positions = SoundPosition(*positions, *sound)
     strict = _STRICT if rule is None else _STRICT & rule
     dtype = jnp.result_type(z, predictions)
     outputs = CPCOutputs(z.astype(dtype), z, predictions.astype(dtype))

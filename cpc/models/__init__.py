@@ -30,7 +30,7 @@ from cpc.models.predictors import (
 from cpc.models.quantized import QuantizedEncoder
 from cpc.models.resnet import ResNet, Stage, resnet_stages
 from cpc.models.row_contexts import MaskedRowConv, RowGRU
-from cpc.models.segmental import SegmentalCPC, boundaries, segment_means
+from cpc.models.segmental import SegmentalCPC, boundaries, segment_bounds, segment_means
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.models.stream import stream_contexts, stream_latents
 from cpc.models.time_frames import TIME_DIRECTIONS, module_ends, reverse_time
@@ -109,6 +109,7 @@ __all__ = [
     "resnet_stages",
     "reverse_time",
     "save",
+    "segment_bounds",
     "segment_means",
     "stream_contexts",
     "stream_latents",

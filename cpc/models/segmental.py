@@ -62,14 +62,30 @@ def segment_means(
 
     As many as there can be, t // 2 + 1, as no two peaks are neighbours.
     """
-    number = segment_of(begins)
-    is_in = number[:, None] == jnp.arange(z.shape[1] // 2 + 1)[:, None]
+    is_in = _is_in_segment(begins, exists)
     if exists is not None:
-        is_in &= exists[:, None]
         z = jnp.where(exists[..., None], z, 0.0)
     size = is_in.sum(-1, keepdims=True)
     sums = jnp.einsum("bst,btd->bsd", is_in.astype(jnp.float32), z.astype(jnp.float32))
     return sums / jnp.maximum(size, 1), size[..., 0] > 0
+
+
+def segment_bounds(
+    begins: Bool[Array, "b t"], exists: Bool[Array, "b t"] | None = None
+) -> tuple[Int[Array, "b s"], Int[Array, "b s"]]:
+    """Return the first latent of each segment, and the one after its last; t and 0 for none.
+
+    >>> segment_bounds(jnp.array([[False, False, True, False]]))
+    (Array([[0, 2, 4]], dtype=int32), Array([[2, 4, 0]], dtype=int32))
+    """
+    is_in, time = _is_in_segment(begins, exists), jnp.arange(begins.shape[1], dtype=jnp.int32)
+    return jnp.where(is_in, time, len(time)).min(-1), jnp.where(is_in, time + 1, 0).max(-1)
+
+
+def _is_in_segment(begins, exists):
+    """Is the latent in the segment? Booleans (b, s, t)."""
+    is_in = segment_of(begins)[:, None] == jnp.arange(begins.shape[1] // 2 + 1)[:, None]
+    return is_in if exists is None else is_in & exists[:, None]
 
 
 class SegmentalCPC(nn.Module):

@@ -81,32 +81,29 @@ def outside_anchor() -> Rule:
     return Rule("outside_anchor", allows)
 
 
-def outside_overlap(window_samples: int, stride: int) -> Rule:
+def outside_overlap(window_samples: int) -> Rule:
     """Leaves out the sound of the anchor's window where other windows of the recording hold it.
 
     Two windows of one recording are two sequences, and where they overlap the same sound would be
-    contrasted with itself. A frame of another window, `stride` samples from its `sample` on, is
-    left out if it shares one of them with the `window_samples` of the anchor's, which begins at
-    its sample - stride time: two integers are compared. Of the own sequence nothing is left out.
+    contrasted with itself. A latent of another window is left out if one of its samples, those
+    from `sample` to `end` of a `SoundPosition`, is one of the `window_samples` from the anchor's
+    `window` on: two integers are compared. Of the own sequence nothing is left out.
 
     Where recordings are drawn from many, as the bound presumes, a sound comes twice only because
     these are finite: what is left is as independent as before.
 
     Raises:
-      UserError: a window or stride below 1.
+      UserError: a window below 1.
     """
-    if window_samples < 1 or stride < 1:
-        raise UserError(
-            f"windows of {window_samples} samples with a latent each {stride}: both must be 1 or "
-            "more"
-        )
+    if window_samples < 1:
+        raise UserError(f"windows of {window_samples} samples: it must be 1 or more")
 
     def allows(anchor, candidate, offset):
-        lag = candidate.sample - (anchor.sample - stride * anchor.time)
-        apart = (lag <= -stride) | (lag >= window_samples)
-        return apart | _same_sequence(anchor, candidate, offset)
+        before = candidate.end - anchor.window <= 0
+        after = candidate.sample - anchor.window >= window_samples
+        return before | after | _same_sequence(anchor, candidate, offset)
 
-    return Rule(f"outside_overlap({window_samples}, {stride})", allows)
+    return Rule(f"outside_overlap({window_samples})", allows)
 
 
 def within_shards(num_shards: int, batch_size: int) -> Rule:

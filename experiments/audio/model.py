@@ -15,6 +15,7 @@ from cpc.models import (
     boundaries,
     make_model,
     module_ends,
+    segment_bounds,
     segment_means,
 )
 from cpc.negatives import outside_overlap
@@ -209,21 +210,24 @@ def split_directions(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> 
         if direction == "backward":
             start = -(start + stride * count)
         sample = start + stride * located.time
-        directions.append(Direction(one, SoundPosition(*located, sample=sample), exists))
+        place = SoundPosition(*located, sample, sample + stride, start)
+        directions.append(Direction(one, place, exists))
     return directions
 
 
 def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[Direction]:
-    """Return frames and segments; on the line of recordings segments count as frames do."""
+    """Return frames and segments; the sound of a segment is that of its frames."""
     frames, segments = outputs
     exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
     begins = boundaries(frames.z, module.threshold, exists)
     some = segment_means(frames.z, begins, exists)[1]
-    directions = []
-    for one, there in ((frames, exists), (segments, some)):
+    time = jnp.arange(begins.shape[1])[None]
+    levels = ((frames, exists, (time, time + 1)), (segments, some, segment_bounds(begins, exists)))
+    start, stride, directions = batch["sample"][:, None], module.encoder.stride, []
+    for one, there, (first, last) in levels:
         located = positions(batch, batch["speaker"], one.z.shape[1])
-        sample = batch["sample"][:, None] + module.encoder.stride * located.time
-        directions.append(Direction(one, SoundPosition(*located, sample=sample), there))
+        place = SoundPosition(*located, start + stride * first, start + stride * last, start)
+        directions.append(Direction(one, place, there))
     return directions
 
 
@@ -231,4 +235,4 @@ def build_apart(config: Config) -> Rule | None:
     """Return the rule by which overlapping windows are no negatives of each other; None without."""
     if config.negatives.overlap:
         return None
-    return outside_overlap(config.data.window_samples, build_encoder(config).stride)
+    return outside_overlap(config.data.window_samples)

@@ -179,7 +179,10 @@ def fail(sentence: str, status: int = 2) -> NoReturn:
 
 def _parse(argv):
     if {"--help", "-help", "-h"} & set(argv):
-        print(describe_command())
+        try:
+            print(describe_command(), flush=True)
+        except BrokenPipeError:  # who reads, such as head, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     try:
         return flags.FLAGS(argv)

@@ -94,7 +94,7 @@ def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:
         max_words=options.max_words,
         batch_size=options.batch_size,
     )
-    apart = outside_overlap(options.run_sentences, 1)
+    apart = outside_overlap(options.run_sentences)
     if config.model.name == "quick_thoughts":
         apart = apart & outside_anchor()
     return Problem(
@@ -130,8 +130,9 @@ def split_directions(names: tuple[str, ...], outputs: Any, batch: Batch) -> list
             begin = -(batch["sample"] + exists.shape[1] - 1)
         else:
             begin = batch["sample"]
-        sample = begin[:, None] + located.time
-        found.append(Direction(outputs, SoundPosition(*located, sample=sample), exists))
+        begin = begin[:, None]
+        place = SoundPosition(*located, begin + located.time, begin + located.time + 1, begin)
+        found.append(Direction(outputs, place, exists))
     return found
 
 

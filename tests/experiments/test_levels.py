@@ -50,6 +50,35 @@ def made(config, batch):
 
 
 @pytest.mark.parametrize("lengths", [None, (SAMPLES, 7000, SAMPLES, 5000)])
+def test_segments_are_no_negatives_of_windows_that_hold_their_sound(lengths):
+    """Window 1 begins 20 frames after window 0, in whose frames 20 to 59 it is heard."""
+    config = small()
+    batch = batch_of(lengths) | {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
+    _, _, levels = made(config, batch)
+    frames, segments = levels
+    begins = np.asarray(audio.boundaries(frames.outputs.z, 0.05, frames.exists))
+    place = jax.tree.map(
+        lambda p: jnp.broadcast_to(p, segments.exists.shape).ravel(), segments.positions
+    )
+    anchors = jax.tree.map(lambda p: p[:, None], place)
+    allowed = np.asarray(audio.build_apart(config)(anchors, place, 1))
+    num = segments.exists.shape[1]
+    allowed = allowed.reshape(4, num, 4, num)
+    some = 0
+    for one, other, lag in ((0, 1, 20), (1, 0, -20)):
+        real = 60 if frames.exists is None else int(frames.exists[other].sum())
+        parts = np.split(np.arange(real), np.flatnonzero(begins[other, :real]))
+        assert int(segments.exists[other].sum()) == len(parts)
+        for m, part in enumerate(parts):
+            heard = set(part + lag) & set(range(60))
+            assert (allowed[one, :, other, m] == (not heard)).all(), (one, m)
+            some += bool(heard)
+    assert 0 < some < len(parts) + int(segments.exists[1].sum())
+    np.testing.assert_array_equal(allowed[0, :, 0], ~np.eye(num, k=1, dtype=bool))  # its positive
+    assert allowed[:2, :, 2:][:, :, :, 0].all()
+
+
+@pytest.mark.parametrize("lengths", [None, (SAMPLES, 7000, SAMPLES, 5000)])
 @pytest.mark.parametrize("align_to", [0, 6])
 def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
     config = small(align_to)

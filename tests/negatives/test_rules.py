@@ -121,10 +121,12 @@ def test_the_same_sound_is_no_negative_from_another_window(wraps):
     line = np.array([100, 200]) + wraps  # where utterances begin
     rows = [(i, t) for i in range(len(OVERLAPPING)) for t in range(3)]
     sample = [line[OVERLAPPING[i][0]] + OVERLAPPING[i][1] + 10 * t for i, t in rows]
-    columns = (*np.array(rows).T, 0 * np.arange(len(rows)), 0 * np.arange(len(rows)), sample)
+    window = [line[OVERLAPPING[i][0]] + OVERLAPPING[i][1] for i, _ in rows]
+    zero = 0 * np.arange(len(rows))
+    columns = (*np.array(rows).T, zero, zero, sample, np.array(sample) + 10, window)
     here = SoundPosition(*(jnp.asarray(np.asarray(x, np.int64).astype(np.int32)) for x in columns))
     anchors = jax.tree.map(lambda x: x[:, None], here)
-    rule = negatives.outside_overlap(25, 10)
+    rule = negatives.outside_overlap(25)
     found = np.asarray((negatives.excluding_sequence & rule)(anchors, here, 1))
     for (i, t), allowed in zip(rows, found, strict=True):
         utterance, start = OVERLAPPING[i]
@@ -140,7 +142,7 @@ def test_the_same_sound_is_no_negative_from_another_window(wraps):
     assert (negatives.one_per_sequence & rule).is_bound
     assert not (negatives.batch & rule).is_bound
     with pytest.raises(UserError, match="1 or more"):
-        negatives.outside_overlap(0, 10)
+        negatives.outside_overlap(0)
 
 
 def test_the_anchor_itself_is_left_out_and_nothing_else():
