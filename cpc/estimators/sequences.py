@@ -20,7 +20,7 @@ def bound_over_sequences(
     *,
     where: Bool[Array, "b t *lanes"] | None = None,
     rule: Rule | None = None,
-    sound: tuple[Int[Array, "b #t *lanes"], ...] = (),
+    sound: tuple[Int[Array, "#b #t *lanes"], ...] = (),
 ) -> OffsetSums:
     """Return sums for log b - L: the candidates are aligned with the positive, one a sequence.
 

@@ -82,7 +82,7 @@ def run_tasks(
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
     features = make_features(config, model, prepare, variables, labelled, test)
-    scores = class_scores(config, labelled, test, features, model, prepare)
+    scores = class_scores(config, folder, labelled, test, features, model, prepare)
     if "few_labels" in tasks:
         scores += few_label_scores(config, labelled, test, features, model, prepare, variables)
     scores = [score._replace(seed=config.seed, step=step) for score in scores]
@@ -135,6 +135,7 @@ def make_features(
 
 def class_scores(
     config: Config,
+    folder: pathlib.Path,
     labelled: Images,
     test: Images,
     features: Features,
@@ -164,7 +165,9 @@ def class_scores(
         numbers = np.arange(len(labelled))
         held = hold_out(numbers, config.seed)
         kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
-        answer, words = train_classifier(config, kept, model, prepare, None, stop_by)
+        answer, words = train_classifier(
+            config, kept, model, prepare, None, stop_by, folder / f"supervised-{name_of(config)}"
+        )
         print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
         correct["supervised", "whole network"] = answer(test.pixels) == test.labels
         settings["supervised", "whole network"] = words

@@ -1,8 +1,11 @@
 """The network of an image run, trained whole on the classes of images (CPC v2's fine-tuning)."""
 
 import functools
+import json
+import pathlib
 from collections.abc import Callable
 from typing import Any
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +30,7 @@ def train_classifier(
     prepare: Callable,
     start: Any,
     stop_by: Images | None = None,
+    folder: pathlib.Path | None = None,
 ) -> tuple[Classify, str]:
     """The same network with a softmax on its pooled z, trained whole on labels, and how long.
 
@@ -34,6 +38,7 @@ def train_classifier(
     below the softmax, or from the beginning if None; `probe.num_epochs` over the images, the
     learning rate falling as a cosine. With images to stop by until it stops improving on them,
     `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up.
+    The folder is for checkpoints, from which the training goes on where it was stopped.
     """
     num_classes, options = len(labelled.class_names), config.probe
     batch_size = min(config.data.batch_size, len(labelled))
@@ -69,6 +74,12 @@ def train_classifier(
         if stop_by
         else None,
         num_threads=config.data.num_threads,
+        folder=folder,
+        save_every=config.save_every,
+        settings={
+            "config": json.loads(config.to_json()),
+            "labels": crc32(labelled.labels.tobytes()),
+        },
     )
     return functools.partial(classes, answer), words
 

@@ -290,7 +290,7 @@ def test_regions_are_pooled_side_by_side():
 
 @pytest.mark.parametrize("task", ["linear", "knn"])
 @pytest.mark.parametrize("num_classes", [5, 7])
-def test_five_best_of_more_than_five_classes(task, num_classes):
+def test_five_best_of_more_than_five_classes(task, num_classes, tmp_path):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, num_classes, 70).astype(np.int32)
     names = tuple("abcdefg"[:num_classes])
@@ -298,7 +298,9 @@ def test_five_best_of_more_than_five_classes(task, num_classes):
     # The class is told from the next one by chance: the best is often wrong, the five best never.
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=(task,), probe__features=("z",), probe__solver="ridge")
-    scores = image_probes.class_scores(config, images, images, lambda name: (x, x), None, None)
+    scores = image_probes.class_scores(
+        config, tmp_path, images, images, lambda name: (x, x), None, None
+    )
     values = {score.metric: score.value for score in scores}
     assert values["accuracy"] < 0.8
     if num_classes > 5:

@@ -11,7 +11,7 @@ import pytest
 
 from configs import audio_synthetic, image_fashion_mnist
 from cpc import data
-from cpc.data import Images
+from cpc.data import Images, make_image_batches
 from cpc.data.recordings import root_mean_square
 from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.train import make_mesh, replicate
@@ -397,7 +397,8 @@ def test_mistakes(config, sound):
         audio_probes.ask_all(config, sound)
 
 
-def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
+def dark_and_light():
+    """A config, 20 images of two classes, and a network of three numbers."""
     config = image_fashion_mnist.get_config()
     config.data.batch_size, config.probe.num_epochs, config.probe.regions = 4, 1, 1
     config.optim.learning_rate = 0.1
@@ -415,6 +416,12 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
         module=None,
     )
     prepare = lambda batch, rng, train: {"x": jnp.float32(batch["x"]) / 255 - 0.5}  # noqa: E731
+    return config, images, model, prepare
+
+
+def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
+    config, images, model, prepare = dark_and_light()
+    pixels, labels = images.pixels, images.labels
     learned = replicate({"params": {"scale": jnp.array([1.0, 2.0, 3.0])}}, make_mesh(8))
     for start in (None, learned):
         answer, _ = image_supervised.train_classifier(config, images, model, prepare, start)
@@ -422,6 +429,37 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
     answer, words = image_supervised.train_classifier(config, images, model, prepare, None, images)
     assert answer(pixels).tolist() == labels.tolist()
     assert "the most" not in words  # of 100 steps: it knows all long before
+
+
+def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path):
+    """In the second evaluation; then the end is that of a training that was not stopped."""
+    given, folder = (*dark_and_light(), None), tmp_path / "supervised"
+    images, embed, calls = given[1], image_supervised.embed_images, []
+
+    def stopped(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGTERM)
+        return embed(*args)
+
+    whole, words = image_supervised.train_classifier(*given, images)
+    monkeypatch.setattr(image_supervised, "embed_images", stopped)
+    with pytest.raises(UserError, match=r"stopped by SIGTERM at step \d+: the same command"):
+        image_supervised.train_classifier(*given, images, folder)
+    assert folder.exists()
+    steps = []
+
+    def watched(*args, **keys):
+        draw = make_image_batches(*args, **keys)
+        return lambda step: steps.append(step) or draw(step)
+
+    monkeypatch.setattr(image_supervised, "make_image_batches", watched)
+    resumed, same_words = image_supervised.train_classifier(*given, images, folder)
+    assert words == same_words
+    assert steps.count(0) == 1  # for its shapes
+    assert 1 not in steps
+    np.testing.assert_array_equal(resumed(images.pixels), whole(images.pixels))
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("encoder", ["small", "resnet"])
