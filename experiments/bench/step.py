@@ -65,11 +65,9 @@ def make_parts(
 
     def score(z, c, maps):  # with the predictions, which the loss may make in its own way
         own = params["objective"], extra["objective"]
-        predictions = jnp.einsum("bth,khd->btkd", c, maps)
-        outputs_of = outputs._replace(z=z, c=c, predictions=predictions)
-        return problem.objective.loss(
-            *own, problem.split_directions(outputs_of, batch), rng, True, maps
-        )[:2]
+        given = outputs._replace(z=z, c=c, predictions=jnp.einsum("bth,khd->btkd", c, maps))
+        directions = problem.split_directions(given, batch)
+        return problem.objective.loss(*own, directions, rng, True, maps)[:2]
 
     outputs: Any = jax.jit(compute)(params)
     maps: Any = problem.model.linear_maps(params["model"])
