@@ -12,6 +12,9 @@ DEMO_RUN ?= runs/voices
 # Big pages for big buffers: a CPU step spends its time computing instead of faulting pages in.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
+# Where Python is told to write no bytecode, each of the tests' commands would compile its imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test fast lint docs clean
 .DEFAULT_GOAL := demo
 

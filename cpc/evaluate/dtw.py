@@ -5,6 +5,7 @@ The recursion, its ties and its normalisation are those of Libri-light (Kahn et 
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +49,10 @@ def dtw_distances(
     found = np.zeros((len(pairs), 2), np.float32)
     shapes = size[ordered]
     # On a CPU NumPy multiplies small matrices, and finds arc cosines, many times as fast as XLA.
-    xp = np if jax.default_backend() == "cpu" else jnp
-    for shape in np.unique(shapes, axis=0).tolist():
+    is_cpu = jax.default_backend() == "cpu"
+    xp = np if is_cpu else jnp
+
+    def compare(shape: list[int]) -> None:
         members = np.flatnonzero((shapes == shape).all(axis=1))
         block = max(1, BLOCK_ENTRIES // (shape[0] * shape[1]))
         parts = []
@@ -59,8 +62,14 @@ def dtw_distances(
                 xp.asarray(stacks[length][row[side]])
                 for length, side in zip(shape, chosen.T, strict=True)
             )
-            parts.append(dtw(frame_distances(x, y, distance), lengths[chosen]))
+            parts.append(np.asarray(dtw(frame_distances(x, y, distance), lengths[chosen])))
         found[members] = np.concatenate(parts)[: len(members)]
+
+    # NumPy takes one core: on a CPU two shapes at a time, those with most entries first.
+    each, number = np.unique(shapes, axis=0, return_counts=True)
+    by_size = np.argsort(-each.prod(axis=1) * number, kind="stable")
+    with ThreadPoolExecutor(2 if is_cpu else 1) as pool:
+        list(pool.map(compare, each[by_size].tolist()))
     return np.where(swapped[:, None], found[:, ::-1], found)
 
 

@@ -1,7 +1,9 @@
 """Features of whole utterances, whatever their length, with a handful of compilations."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -43,8 +45,9 @@ def embed_utterances(
     features: list[np.ndarray] = [np.empty((0, 0), np.float32)] * len(waveforms)
     bounds = bucket_lengths(lengths)
     bucket = np.searchsorted(bounds, lengths)
-    for number, num_padded in enumerate(bounds.tolist()):
-        members = np.flatnonzero(bucket == number)
+
+    def embed_bucket(number: int) -> None:
+        num_padded, members = int(bounds[number]), np.flatnonzero(bucket == number)
         num_batches = -(-len(members) // max(1, batch_frames // num_padded))
         rows = -(-len(members) // num_batches)
         for start in range(0, len(members), rows):
@@ -56,6 +59,12 @@ def embed_utterances(
             for row, index in enumerate(chosen):
                 num_frames = max(1, len(waveforms[index]) // stride)
                 features[index] = embedded[row, :num_frames].copy()
+
+    # A shape has one thread, which compiles it; those with most frames come first. On a CPU a
+    # Fourier transform or a step of a recurrent context leaves a core to another batch.
+    by_size = np.argsort(-bounds * np.bincount(bucket, minlength=len(bounds)), kind="stable")
+    with ThreadPoolExecutor(2 if jax.default_backend() == "cpu" else 1) as pool:
+        list(pool.map(embed_bucket, by_size.tolist()))
     return features
 
 

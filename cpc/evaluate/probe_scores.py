@@ -14,7 +14,7 @@ from cpc.evaluate.accuracy import (
     utterance_correct,
 )
 from cpc.evaluate.probe import fit_probe, predict
-from cpc.evaluate.stacked import Stacked, join, keep, read_rows
+from cpc.evaluate.stacked import Stacked, as_stacked, join, keep, read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
@@ -149,18 +149,18 @@ def join_labeled(
             f"{what} hold {len(features)} utterances but there are labels for {len(labels)}; "
             "give one entry of labels to each utterance"
         )
-    spread = []
-    lengths = [own.shape[0] for own in features]
-    for index, (length, label) in enumerate(zip(lengths, labels, strict=True)):
-        if np.ndim(label) and len(np.asarray(label)) != length:
+    kept, known = [], []
+    for index, (own, label) in enumerate(zip(features, labels, strict=True)):
+        label, length = np.asarray(label, np.int32), own.shape[0]
+        if label.ndim and len(label) != length:
             raise UserError(
-                f"utterance {index} of the {what} has {length} frames but "
-                f"{len(np.asarray(label))} labels; cut or pad its labels (-1 is unlabeled)"
+                f"utterance {index} of the {what} has {length} frames but {len(label)} labels; "
+                "cut or pad its labels (-1 is unlabeled)"
             )
-        spread.append(np.broadcast_to(np.asarray(label, np.int32), length))
-    all_labels = np.concatenate(spread) if spread else np.zeros(0, np.int32)
-    labeled = np.flatnonzero(all_labels >= 0)
-    if not len(labeled):
+        label = np.broadcast_to(label, length)
+        kept.append(keep(as_stacked(own), np.flatnonzero(label >= 0)))
+        known.append(label[label >= 0])
+    if not any(map(len, known)):
         raise UserError(f"no frame of the {what} has a label; check the alignment and the split")
-    utterances = np.repeat(np.arange(len(features), dtype=np.int32), lengths)
-    return keep(join(features), labeled), all_labels[labeled], utterances[labeled]
+    utterances = np.repeat(np.arange(len(known), dtype=np.int32), [len(own) for own in known])
+    return join(kept), np.concatenate(known), utterances

@@ -78,7 +78,7 @@ def test_budgets_are_of_frames_whatever_a_sample_is():
             return np.zeros((len(x), x.shape[1] // stride, 1), np.float32)
 
         embed_utterances(embed, [np.zeros(n * stride, np.float32) for n in lengths], stride)
-        seen[stride] = sizes
+        seen[stride] = sorted(sizes)  # two threads make them, in any order
     assert seen[1] == seen[4] == seen[160]
     assert max(rows * frames for rows, frames in seen[4]) <= 25_000
 
