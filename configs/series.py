@@ -69,7 +69,12 @@ KEYS = {
         **PRECISION,
     },
     "loss": LOSS,
-    "negatives": NEGATIVES,
+    "negatives": {
+        **NEGATIVES,
+        "overlap": Key(
+            False, "whether windows that share some steps may be negatives of each other"
+        ),
+    },
     "optim": OPTIM,
     "evaluate": {
         "num_windows": Key(

@@ -56,6 +56,7 @@ from cpc.data.windows import (
     make_batches,
     make_packed_batches,
     unpack,
+    windows_of_each,
 )
 
 __all__ = [
@@ -110,6 +111,7 @@ __all__ = [
     "synthetic_information",
     "tokenize",
     "unpack",
+    "windows_of_each",
     "write_items",
     "write_vocabulary",
 ]

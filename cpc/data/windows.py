@@ -31,6 +31,21 @@ def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
     )
 
 
+def windows_of_each(lengths: Int[np.ndarray, " n"], window_samples: int) -> Int[np.ndarray, " n"]:
+    """How many windows each recording counts for: those that fit in, or w if it is too short.
+
+    w = W sum_long (L - W + 1) / sum_long L, where L are the samples of the recordings of W or more.
+    Drawn whole as often as w windows are, a short one is heard as long as they are for each second
+    that was recorded. 1 where all are short.
+
+    >>> windows_of_each(np.array([10, 3, 25]), 8).tolist()
+    [3, 5, 18]
+    """
+    places, is_long = lengths - window_samples + 1, lengths >= window_samples
+    heard, recorded = window_samples * int(places[is_long].sum()), int(lengths[is_long].sum())
+    return np.where(is_long, places, max(1, round(heard / max(recorded, 1))))
+
+
 def make_batches(recordings: Recordings, **options: Any) -> Callable[[int], Batch]:
     """`make_packed_batches` with x in float32, as models take it: full scale 1, times the gain."""
     draw = make_packed_batches(recordings, **options)
@@ -59,12 +74,8 @@ def make_packed_batches(
 ) -> Callable[[int], Batch]:
     """`step -> batch` of windows, every possible window of long enough recordings equally likely.
 
-    A clip shorter than a window of W samples is drawn whole, and as often as w windows are,
-
-        w = W sum_long (L - W + 1) / sum_long L,   L the samples of the recordings of W or more,
-
-    so that of its sound as many seconds are heard for each second recorded as of theirs; 1 where
-    all are short. Without short clips the draws are those of the windows alone.
+    A clip shorter than a window is drawn whole, as often as `windows_of_each` says. Without short
+    clips the draws are those of the windows alone.
 
     The samples are those of the pack, half of what float32 would take to copy to the device; there,
     `unpack` makes waveforms of them.
@@ -153,11 +164,8 @@ class _Windows(NamedTuple):
 def _all_windows(
     lengths: Int[np.ndarray, " n"], speaker_of: Int[np.ndarray, " n"], window_samples: int
 ) -> _Windows:
-    places, is_long = lengths - window_samples + 1, lengths >= window_samples
-    heard, recorded = window_samples * int(places[is_long].sum()), int(lengths[is_long].sum())
-    of_short = max(1, round(heard / max(recorded, 1)))
     utterances = np.argsort(speaker_of, kind="stable")
-    counts = np.where(is_long, places, of_short)[utterances]
+    counts = windows_of_each(lengths, window_samples)[utterances]
     return _Windows(utterances, counts, np.cumsum(counts))
 
 

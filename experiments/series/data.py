@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from cpc.data import windows_of_each
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.series.files import UNSCALED, Sequences, number_labels, read_sequences
@@ -59,9 +60,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     labels = label_files(config, sequences.names)
     file_names = np.unique(labels[labels != ""])
     files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
+    num_short = sum(steps < options.window_steps for _, _, steps in train.pieces)
+    short = f" ({num_short:,} of them shorter than a window and filled up)" if num_short else ""
     log(
         f"data: {len(sequences.names):,} files of {options.channels} channels, "
-        f"{sum(map(len, sequences.values)):,} steps; {len(train.pieces):,} to train, "
+        f"{sum(map(len, sequences.values)):,} steps; {len(train.pieces):,} to train{short}, "
         f"{len(test.pieces):,} to test; {len(sequences.skipped):,} files skipped"
     )
     names = tuple(map(str, file_names))
@@ -119,25 +122,37 @@ def make_windows(
 ) -> Callable[[int], Batch]:
     """Return step -> batch of windows, every window equally likely: a pure function of the step.
 
+    A piece shorter than a window is drawn whole, filled up with zeros, as `windows_of_each` says.
+
     A batch, this process's rows of the global one: x float32 (b, window_steps, channels), and int32
-    (b,) sequence (row of the global batch), utterance (its file), and start (step of the file).
+    (b,) sequence (row of the global batch), utterance (its file), start (step of the file), sample
+    (the same on a line of all files, modulo 2^32, where each is at least as long as a window) and,
+    if there are short pieces, num_samples (how many steps are real).
     """
-    counts = np.array([max(0, steps - window_steps + 1) for _, _, steps in part.pieces])
+    files, firsts, lengths = np.array(part.pieces).T
+    counts, real = windows_of_each(lengths, window_steps), np.minimum(lengths, window_steps)
     ends = np.cumsum(counts)
+    of_files = [max(window_steps, len(values)) for values in part.sequences.values]
+    line = np.append(0, np.cumsum(of_files))[:-1]
     rows_each = batch_size // jax.process_count()
     rows = np.arange(rows_each) + jax.process_index() * rows_each
-    files, firsts, _ = np.array(part.pieces).T
 
     def draw(step: int) -> Batch:
         drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=batch_size)[rows]
         piece = np.searchsorted(ends, drawn, side="right")
-        start = drawn - (ends[piece] - counts[piece])
-        pairs = zip(piece.tolist(), start.tolist(), strict=True)
+        begin = np.minimum(drawn - (ends[piece] - counts[piece]), (lengths - real)[piece])
+        x = np.zeros((rows_each, window_steps, part.sequences.values[0].shape[1]), np.float32)
+        for row, (number, first) in enumerate(zip(piece.tolist(), begin.tolist(), strict=True)):
+            x[row, : real[number]] = part.read(number, first, int(real[number]))
+        start = firsts[piece] + begin
+        is_any_short = (real < window_steps).any()
         return {
-            "x": np.stack([part.read(number, first, window_steps) for number, first in pairs]),
+            "x": x,
             "sequence": rows.astype(np.int32),
             "utterance": files[piece].astype(np.int32),
-            "start": (firsts[piece] + start).astype(np.int32),
+            "start": start.astype(np.int32),
+            "sample": (line[files[piece]] + start).astype(np.int32),
+            **({"num_samples": real[piece].astype(np.int32)} if is_any_short else {}),
         }
 
     return draw

@@ -10,8 +10,9 @@ import numpy as np
 from configs.series import KEYS
 from cpc.files import write_sealed
 from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
+from cpc.negatives import outside_overlap
 from cpc.report.words import Words
-from cpc.types import Batch, UserError
+from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.command.modality import Modality
 from experiments.memory import check_host
@@ -100,13 +101,22 @@ def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
     files = np.arange(len(data.file_labels))
     groups = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + files)
 
+    encoder = build_encoder(config)
+    apart = None if config.negatives.overlap else outside_overlap(options.window_steps)
+
     def split_directions(outputs, batch):
         group = jnp.asarray(groups, jnp.int32)[batch["utterance"]]
-        return [Direction(outputs, positions(batch, group, outputs.z.shape[1]))]
+        located, begin = positions(batch, group, outputs.z.shape[1]), batch["sample"][:, None]
+        first = begin + encoder.stride * located.time
+        exists: Any = None
+        if "num_samples" in batch:
+            exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
+        place = SoundPosition(*located, first, first + encoder.stride, begin)
+        return [Direction(outputs, place, exists)]
 
     return Problem(
         model=build_model(config),
-        objective=build_objective(config, offsets, mesh),
+        objective=build_objective(config, offsets, mesh, apart),
         offsets=(offsets,),
         directions=("forward",),
         prepare=lambda batch, rng, train: batch,

@@ -455,6 +455,7 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "data.num_files": Case(12, lambda c: len(problem_data(c).train.sequences.names), 12),
     "data.batch_size": Case(6, lambda c: drawn(c)[0], (6, 8, 1)),
     "data.max_skipped_fraction": Case(0.0, of_files(names), "refused", SMALL_FILES),
+    "negatives.overlap": Case(True, lambda c: problem_of(c).objective.apart, None),
     "model.kernels": Case((2,), shapes),
     "model.strides": Case((2,), shapes, beside={"model.kernels": (2,)}),
     "model.width": Case(8, shapes),

@@ -5,6 +5,7 @@ import os
 import shutil
 import zipfile
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pytest
 from configs import series_ar1, series_files
 from cpc import models
 from cpc.results import read_scores
-from cpc.types import UserError
+from cpc.types import SoundPosition, UserError
 from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
 from experiments.run import check_run
@@ -149,12 +150,85 @@ def test_windows_are_drawn_alike_and_hold_what_the_files_do(tmp_path):
     batch, again = draw(5), draw(5)
     np.testing.assert_array_equal(batch["x"], again["x"])
     assert not np.array_equal(batch["x"], draw(6)["x"])
-    for x, file, start in zip(batch["x"], batch["utterance"], batch["start"], strict=True):
-        np.testing.assert_array_equal(x, found.values[file][start : start + 32])
+    rows = zip(batch["x"], batch["utterance"], batch["start"], batch["num_samples"], strict=True)
+    for x, file, start, number in rows:
+        assert number == (20 if file == 2 else 32)
+        np.testing.assert_array_equal(x[:number], found.values[file][start : start + number])
+        assert not x[number:].any()
+    np.testing.assert_array_equal(
+        batch["sample"], np.array([0, 40, 140])[batch["utterance"]] + batch["start"]
+    )
     assert batch["start"][batch["utterance"] == 1].min() >= 10
     count = np.bincount(batch["utterance"], minlength=3)
-    assert count[2] == 0
-    assert 0.05 < count[0] / 400 < 0.25, "9 of 68 windows"
+    assert 0.05 < count[0] / 400 < 0.17, "9 of 85 windows"
+    assert 0.13 < count[2] / 400 < 0.27, "17 of 85: round(32 (9 + 59) / (40 + 90))"
+    long = data.Part(found, part.pieces[:2])
+    assert "num_samples" not in data.make_windows(long, window_steps=32, batch_size=4, seed=3)(0)
+
+
+def problem_of(tmp_path, lengths, **settings):
+    rng = np.random.default_rng(1)
+    for number, length in enumerate(lengths):
+        write(tmp_path, f"{number}.npy", rng.normal(size=(length, 1)).astype("f"))
+    settings = {"model.kernels": (3,), "model.strides": (2,), "model.num_offsets": 3,
+                "data.batch_size": 6, "seed": 1} | settings  # fmt: skip
+    config = of_files(tmp_path, **settings)
+    return series.make_problem(config, data.load_data(config, str))
+
+
+@pytest.mark.parametrize("lengths", [(400,), (50, 60, 20, 12, 70)], ids=["one", "some short"])
+def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
+    """Against sets of steps of files; of the own window everything may be one."""
+    problem = problem_of(tmp_path, lengths)
+    some = 0
+    for number in range(10):
+        batch = problem.draw(number)
+        device = jax.tree.map(jnp.asarray, batch)
+        outputs, _ = problem.model.apply(problem.model.init(jax.random.key(0), device), device)
+        ((_, located, exists),) = problem.split_directions(outputs, batch)
+        b, t = outputs.z.shape[:2]
+        real = batch.get("num_samples", np.full(b, 32))
+        there = np.arange(t) < (real // 2)[:, None]
+        assert (exists is None) == ("num_samples" not in batch)
+        np.testing.assert_array_equal(there if exists is None else exists, there)
+        held = [set(range(one, one + 32)) for one in batch["start"]]
+        expected = np.array([
+            [i == j or batch["utterance"][i] != batch["utterance"][j]
+             or not held[i] & set(range(start + 2 * time, start + 2 * time + 2))
+             for j, start in enumerate(batch["start"]) for time in range(t)]
+            for i in range(b)
+        ])  # fmt: skip
+        every = [np.broadcast_to(x, (b, t)) for x in located]
+        anchor = SoundPosition(*(x[:, :1] for x in every))
+        candidate = SoundPosition(*(x.reshape(1, b * t) for x in every))
+        allowed = problem.objective.apart.allows(anchor, candidate, 1)
+        shown = np.tile(there.ravel(), (b, 1))
+        np.testing.assert_array_equal(allowed[shown], expected[shown])
+        some += (~expected[shown]).sum()
+    assert some > 20
+    assert problem_of(tmp_path, lengths, **{"negatives.overlap": True}).objective.apart is None
+
+
+def test_what_fills_up_a_short_file_counts_for_nothing(tmp_path):
+    problem = problem_of(tmp_path, (50, 60, 20, 12, 70), **{"model.norm": "batch"})
+    batch = next(
+        batch for batch in map(problem.draw, range(50)) if (batch["num_samples"] < 32).sum() > 1
+    )
+    garbled = {**batch, "x": batch["x"].copy()}
+    garbled["x"][np.arange(32) >= batch["num_samples"][:, None]] = 1e3
+    variables = problem.model.init(jax.random.key(0), batch)
+
+    def loss(batch):
+        batch = jax.tree.map(jnp.asarray, batch)
+        outputs, _ = problem.model.apply(variables, batch, True)
+        given = problem.split_directions(outputs, batch)
+        value, sums, *_ = problem.objective.loss({}, {}, given, jax.random.key(0))
+        return value, sums
+
+    (one, sums), (other, _) = loss(batch), loss(garbled)
+    assert one == other
+    exist = np.minimum(batch["num_samples"], 32) // 2
+    np.testing.assert_array_equal(sums.anchors, [(exist - k).clip(0).sum() for k in (1, 2, 3)])
 
 
 def test_processes_share_a_batch(monkeypatch):
