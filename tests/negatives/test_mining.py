@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.negatives.mining import hardest, mix_keys, mixed, percentile_ring, semi_hard
+from cpc.negatives.mining import (
+    hardest,
+    mix_keys,
+    mixed,
+    nth_lowest,
+    percentile_ring,
+    semi_hard,
+)
 from cpc.types import UserError
 from tests.goldens.goldens import load_golden
 
@@ -226,3 +233,15 @@ def test_keys_to_mix():
         mix_keys(RNG, jnp.zeros((2, 0, 3)), 1)
     with pytest.raises(UserError, match="mix_keys is asked for 0"):
         mix_keys(RNG, jnp.zeros((2, 1, 3)), 0)
+
+
+def test_nth_lowest_is_that_of_a_sort():
+    """Of both signs and zeros, with ties, infinities and NaN, which sorts behind all."""
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(60, 40)).astype(np.float32) * 10.0 ** rng.integers(-30, 30, (60, 40))
+    x = np.where(rng.random((60, 40)) < 0.2, np.float32(2.5), x).astype(np.float32)
+    for row, value in enumerate((np.inf, -np.inf, 0.0, -0.0, np.nan, -np.nan, 1e-42)):
+        x[row, :: 2 + row] = value
+    ranks = np.stack([rng.integers(0, 40, 60), np.zeros(60, int), np.full(60, 39)])
+    want = np.take_along_axis(np.sort(x, -1), ranks.T, -1).T
+    np.testing.assert_array_equal(nth_lowest(jnp.asarray(x), jnp.asarray(ranks)), want)
