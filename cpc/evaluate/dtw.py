@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 from cpc.types import ArrayLike
 
 #: Tokens are filled up to these lengths, and to doubles of the last, so that few programs are made.
-LENGTHS = (8, 16, 24, 32, 48, 64)
+LENGTHS = (8, 16, 32, 64)
 #: Distances between frames that are computed at a time: what caches hold.
 BLOCK_ENTRIES = 2**17
 
@@ -85,11 +85,11 @@ def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """Return the lengths to which tokens are filled up, of which there are few.
 
     >>> filled_length(np.array([3, 9, 64, 65, 129]))
-    array([  8,  16,  64,  96, 192])
+    array([  8,  16,  64, 128, 256])
     """
     bounds = np.array(LENGTHS)
     while bounds[-1] < length.max(initial=0):
-        bounds = np.append(bounds, 2 * bounds[-2:])
+        bounds = np.append(bounds, 2 * bounds[-1])
     return bounds[np.searchsorted(bounds, length)]
 
 

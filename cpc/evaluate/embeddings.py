@@ -11,7 +11,7 @@ from cpc.types import ArrayLike
 
 MAX_SHAPES = 16
 MAX_CANDIDATES = 512
-#: A further shape must save so many frames: it takes as long to compile as these to embed.
+#: Frames that a CPU embeds with a context of 512 in the time in which it compiles one more shape.
 SHAPE_FRAMES = 12_500
 
 
@@ -20,6 +20,7 @@ def embed_utterances(
     waveforms: Iterable[Float[np.ndarray, "..."]],
     stride: int,
     batch_frames: int = 25_000,
+    shape_frames: int = SHAPE_FRAMES,
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
@@ -34,6 +35,8 @@ def embed_utterances(
         stride: samples from frame to frame.
         batch_frames: at most so many frames in a batch (a longer utterance goes alone). Fewer
             leave a recurrent context with few rows, for which it reads all of its weights.
+        shape_frames: a further shape of batch must save so many frames of padding: as many as are
+            embedded in the time that it takes to compile. What is fast takes more.
 
     Returns:
         Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
@@ -43,7 +46,7 @@ def embed_utterances(
         return []
     lengths = np.array([max(1, -(-len(w) // stride)) for w in waveforms])  # in frames
     features: list[np.ndarray] = [np.empty((0, 0), np.float32)] * len(waveforms)
-    bounds = bucket_lengths(lengths)
+    bounds = bucket_lengths(lengths, shape_frames)
     bucket = np.searchsorted(bounds, lengths)
 
     def embed_bucket(number: int) -> None:

@@ -16,7 +16,7 @@ from cpc.evaluate.stacked import Stacked, as_stacked, keep, read_rows
 from cpc.types import Array, ArrayLike, UserError
 
 #: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
-Layers: TypeAlias = tuple[tuple[Array, Array], ...]
+Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
 
 #: make(learning rate, number of updates).
 MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
@@ -114,8 +114,10 @@ def fit_probe(
         make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
         draw = np.random.default_rng([seed, num_rows])
         layers = initial_layers(draw, len(mean), hidden_width, num_classes)
-        params = jax.tree.map(lambda w: jnp.stack([w] * len(weight_decays)), layers)
-        state = optimizer(learning_rate, num_calls * per_call).init(params)
+        of_each = jax.tree.map(lambda w: np.stack([w] * len(weight_decays)), layers)
+        params, state = begin_fit(
+            of_each, learning_rate, num_updates=num_calls * per_call, optimizer=optimizer
+        )
         scale = mean, std, np.array(weight_decays, np.float32), learning_rate
         for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
             params, state = make(params, state, x, rows.around[drawn], y[drawn], *scale)
@@ -157,6 +159,14 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
         x = jax.nn.relu(x @ weight + bias)
     weight, bias = params[-1]
     return x @ weight + bias
+
+
+@functools.partial(jax.jit, static_argnames=("num_updates", "optimizer"))
+def begin_fit(
+    layers: Layers, learning_rate: float | Array, *, num_updates: int, optimizer: MakeOptimizer
+) -> tuple[Layers, Any]:
+    """Layers on the device, and the optimizer's state: one program, and not one for each shape."""
+    return layers, optimizer(learning_rate, num_updates).init(layers)
 
 
 @functools.partial(
@@ -220,9 +230,9 @@ def initial_layers(
     layers = ()
     if hidden_width:
         weight = rng.standard_normal((width, hidden_width)) * np.sqrt(2 / width)
-        layers = ((jnp.asarray(weight, jnp.float32), jnp.zeros(hidden_width)),)
-    last = jnp.zeros((hidden_width or width, num_classes)), jnp.zeros(num_classes)
-    return (*layers, last)
+        layers = ((weight.astype(np.float32), np.zeros(hidden_width, np.float32)),)
+    last = (hidden_width or width, num_classes), num_classes
+    return (*layers, (np.zeros(last[0], np.float32), np.zeros(last[1], np.float32)))
 
 
 @jax.jit
@@ -235,7 +245,7 @@ def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[A
 
 def take(params: Layers, index: int) -> Layers:
     """The layers of one weight decay."""
-    return jax.tree.map(lambda w: w[index], params)
+    return jax.tree.map(lambda w: jnp.asarray(np.asarray(w)[index]), params)
 
 
 def split_utterances(

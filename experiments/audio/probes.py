@@ -42,6 +42,8 @@ PIECE_LATENTS = 128
 MAX_POINTS = 1500
 #: Frames on either side of one of "mfcc context": 170 ms.
 NEIGHBOURS = 8
+#: MFCC of so many frames take as long as the compilation for one more length.
+MFCC_SHAPE_FRAMES = 400_000
 
 
 def check_options(config: Config) -> None:
@@ -102,9 +104,9 @@ def run_tasks(
     to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
     scores: list[Score] = []
     for names in passes((*(["c"] if to_map else []), *config.probe.features)):
-        own = to_map if "c" in names else []
-        made = {} if names[0] in TRAINED else embed(names, [*parts, *own])
-        for part in own:
+        # The same utterances in each pass: then batches have the same shapes, compiled once.
+        made = {} if names[0] in TRAINED else embed(names, [*parts, *to_map])
+        for part in to_map if "c" in names else []:
             points, speaker, speakers = map_speakers(part, made["c"])
             path = workdir / "probes" / "speaker_map.npz"
             write_latest(path, step, features=points, speaker=speaker, names=speakers)
@@ -158,7 +160,7 @@ def make_embed(
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
-    # The weights are an argument: compiled once for both networks.
+    # The weights are an argument, from the host: compiled once for both networks.
     @functools.partial(jax.jit, static_argnums=0)
     def side_by_side(kinds, variables, x):
         made = dict(zip("zc", model.embed(variables, x), strict=True))
@@ -169,7 +171,8 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            found = dict(zip(utterances, embed_utterances(mfcc, waveforms, stride), strict=True))
+            frames = embed_utterances(mfcc, waveforms, stride, shape_frames=MFCC_SHAPE_FRAMES)
+            found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
                 around = (with_neighbours(frames, NEIGHBOURS) for frames in found.values())
@@ -178,7 +181,7 @@ def make_embed(
         is_random = names[0].startswith("random")
         own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
         kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
-        function = functools.partial(side_by_side, kinds, own)
+        function = functools.partial(side_by_side, kinds, jax.device_get(own))
         found = dict(zip(utterances, embed_utterances(function, waveforms, stride), strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
         delays = {"z": 0, "c": config.probe.delay}

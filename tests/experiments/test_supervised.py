@@ -22,6 +22,7 @@ from experiments.audio import probes as audio_probes
 from experiments.audio import supervised as audio_supervised
 from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
 from experiments.audio.question import Asked, Feature
+from experiments.bench.step import count_compilations
 from experiments.image import supervised as image_supervised
 from experiments.image.modality import IMAGE
 from experiments.supervised import MOST_RUNS, PATIENCE, cross_entropy, hold_out, train_on_labels
@@ -375,6 +376,19 @@ def test_each_utterance_is_embedded_once_and_features_are_the_same_beside_others
         np.testing.assert_allclose(both["z"][name], z, atol=1e-5)
         np.testing.assert_allclose(both["c"][name], c, atol=1e-5)
         assert np.abs(random[name] - c).max() > 0.01
+
+
+def test_one_program_embeds_both_networks(config, sound):
+    """Wherever the trained weights lie: on a mesh after training, on the host from a checkpoint."""
+    model = audio.build_model(config)
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
+    on_mesh = replicate(variables, make_mesh(1))
+    for trained in (on_mesh, jax.device_get(variables)):
+        embed = audio_probes.make_embed(config, model, trained)
+        embed(("random c",), [sound.train])
+        with count_compilations() as compilations:
+            embed(("c",), [sound.train])
+            assert compilations() == 0
 
 
 def test_labels_of_a_window_are_those_nearest():
