@@ -227,12 +227,12 @@ def initial_layers(
     rng: np.random.Generator, width: int, hidden_width: int, num_classes: int
 ) -> Layers:
     """Zeros at the output, where symmetry does no harm; He's normal numbers before a ReLU."""
-    layers = ()
+    last = np.zeros((hidden_width or width, num_classes), np.float32)
+    layers = ((last, np.zeros(num_classes, np.float32)),)
     if hidden_width:
         weight = rng.standard_normal((width, hidden_width)) * np.sqrt(2 / width)
-        layers = ((weight.astype(np.float32), np.zeros(hidden_width, np.float32)),)
-    last = (hidden_width or width, num_classes), num_classes
-    return (*layers, (np.zeros(last[0], np.float32), np.zeros(last[1], np.float32)))
+        layers = ((weight.astype(np.float32), np.zeros(hidden_width, np.float32)), *layers)
+    return layers
 
 
 @jax.jit

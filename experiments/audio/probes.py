@@ -42,7 +42,7 @@ PIECE_LATENTS = 128
 MAX_POINTS = 1500
 #: Frames on either side of one of "mfcc context": 170 ms.
 NEIGHBOURS = 8
-#: MFCC of so many frames take as long as the compilation for one more length.
+#: MFCC of about so many frames take as long as the compilation for one more length.
 MFCC_SHAPE_FRAMES = 400_000
 
 
@@ -160,7 +160,7 @@ def make_embed(
     window = np.zeros((1, config.data.window_samples), np.float32)
     z_width = jax.eval_shape(model.embed, variables, window)[0].shape[-1]
 
-    # The weights are an argument, from the host: compiled once for both networks.
+    # The weights are an argument: compiled once for both networks.
     @functools.partial(jax.jit, static_argnums=0)
     def side_by_side(kinds, variables, x):
         made = dict(zip("zc", model.embed(variables, x), strict=True))
@@ -181,7 +181,8 @@ def make_embed(
         is_random = names[0].startswith("random")
         own = model.init(jax.random.key(config.seed + 1), {"x": window}) if is_random else variables
         kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
-        function = functools.partial(side_by_side, kinds, jax.device_get(own))
+        weights = jax.device_put(jax.device_get(own))  # once, and both networks' alike
+        function = functools.partial(side_by_side, kinds, weights)
         found = dict(zip(utterances, embed_utterances(function, waveforms, stride), strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
         delays = {"z": 0, "c": config.probe.delay}

@@ -131,7 +131,7 @@ def make_windows(
     """
     files, firsts, lengths = np.array(part.pieces).T
     counts, real = windows_of_each(lengths, window_steps), np.minimum(lengths, window_steps)
-    ends = np.cumsum(counts)
+    ends, is_any_short = np.cumsum(counts), (real < window_steps).any()
     of_files = [max(window_steps, len(values)) for values in part.sequences.values]
     line = np.append(0, np.cumsum(of_files))[:-1]
     rows_each = batch_size // jax.process_count()
@@ -145,7 +145,6 @@ def make_windows(
         for row, (number, first) in enumerate(zip(piece.tolist(), begin.tolist(), strict=True)):
             x[row, : real[number]] = part.read(number, first, int(real[number]))
         start = firsts[piece] + begin
-        is_any_short = (real < window_steps).any()
         return {
             "x": x,
             "sequence": rows.astype(np.int32),
