@@ -208,24 +208,21 @@ class CausalTransformer(nn.Module):
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
         """Return the contexts."""
-        t = z.shape[1]
-        back = jnp.arange(t)[:, None] - jnp.arange(t)[None]
-        visible = (back >= 0) & (back < self.span)
         h = Dense(self.width, dtype=self.dtype, name="input")(z)
         for i in range(self.num_layers):
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm_attention{i}")(h)
-            h = h + self._attend(y, visible, i)
+            h = h + self._attend(y, i)
             y = nn.LayerNorm(dtype=self.dtype, name=f"norm_hidden{i}")(h)
             y = nn.gelu(Dense(4 * self.width, dtype=self.dtype, name=f"hidden{i}")(y))
             h = h + Dense(self.width, dtype=self.dtype, name=f"output{i}")(y)
         return nn.LayerNorm(dtype=self.dtype, name="norm")(h)
 
-    def _attend(self, y, visible, i):
+    def _attend(self, y, i):
         b, t, width = y.shape
         heads = (b, t, self.num_heads, width // self.num_heads)
         project = Dense(3 * width, use_bias=False, dtype=self.dtype, name=f"attention{i}")
         q, k, v = (part.reshape(heads) for part in jnp.split(project(y), 3, axis=-1))
-        y = jax.nn.dot_product_attention(_rotate(q), _rotate(k), v, mask=visible[None, None])
+        y = _attend_back(_rotate(q), _rotate(k), v, self.span)
         return Dense(width, dtype=self.dtype, name=f"mix{i}")(y.reshape(b, t, width))
 
 
@@ -234,6 +231,28 @@ def _advance_in_reach(context: Any, z: Array, seen: Array | None) -> tuple[Array
     whole = z if seen is None else jnp.concatenate([seen, z], axis=1)
     contexts = context(whole)[:, whole.shape[1] - z.shape[1] :]
     return contexts, whole[:, max(0, whole.shape[1] - context.reach) :]
+
+
+def _attend_back(q, k, v, span):
+    """Attend to a latent's own and the `span - 1` before it, in memory linear in the length.
+
+    The latents (b, t, heads, d) come in blocks of `span`, which see into their own and the last.
+    """
+    b, t, *head = q.shape
+    size = max(1, min(t, span))
+    number = -(-t // size)
+    filled = ((0, 0), (0, number * size - t), (0, 0), (0, 0))
+    q, k, v = (jnp.pad(x, filled).reshape(b, number, size, *head) for x in (q, k, v))
+    if number > 1:
+        before = ((0, 0), (1, 0), *[(0, 0)] * 3)
+        k, v = (jnp.concatenate([jnp.pad(x, before)[:, :-1], x], axis=2) for x in (k, v))
+    start = size * jnp.arange(number)[:, None, None]
+    at, key = start + jnp.arange(size)[:, None], start + jnp.arange(size - k.shape[2], size)
+    visible = (key >= 0) & (key <= at) & (at - key < span)
+    visible = jnp.tile(visible[:, None], (b, 1, 1, 1))
+    q, k, v = (x.reshape(b * number, *x.shape[2:]) for x in (q, k, v))
+    y = jax.nn.dot_product_attention(q, k, v, mask=visible)
+    return y.reshape(b, number * size, *head)[:, :t]
 
 
 def _rotate(x):

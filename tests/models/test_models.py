@@ -292,6 +292,28 @@ def test_transformer_forgets_what_lies_beyond_its_span():
     assert (seen.min(), seen.max()) == (10, 15)
 
 
+@pytest.mark.parametrize("length", [0, 5, 6, 7, 12, 20])
+def test_transformer_sees_of_a_long_sequence_what_it_sees_of_its_span_alone(length):
+    context = CausalTransformer(16, 1, num_heads=2, span=6)
+    z = jnp.asarray(np.random.default_rng(0).normal(size=(2, length, 8)), jnp.float32)
+    variables = random_variables(context, jnp.zeros((2, 6, 8)))
+    apply = jax.jit(context.apply)
+    whole = apply(variables, z)
+    assert whole.shape == (2, length, 16)
+    for t in range(length):
+        alone = apply(variables, z[:, max(0, t - 5) : t + 1])[:, -1]
+        np.testing.assert_allclose(whole[:, t], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_transformer_reads_long_recordings_in_memory_linear_in_their_length():
+    context = CausalTransformer(16, 1, num_heads=2, span=6)
+    shapes = [jax.ShapeDtypeStruct((1, length, 8), jnp.float32) for length in (600, 6000)]
+    variables = context.init(jax.random.key(0), jnp.zeros((1, 6, 8)))
+    compiled = [jax.jit(context.apply).lower(variables, z).compile() for z in shapes]
+    short, long = (one.memory_analysis().temp_size_in_bytes for one in compiled)
+    assert long < 12 * short
+
+
 @pytest.mark.parametrize(("options", "words"), [
     ({"norm": "laier"}, "choose one of none, layer"),
     ({"padding": "reflect"}, "causal, same or valid"),
