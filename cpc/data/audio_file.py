@@ -29,6 +29,8 @@ MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 MAX_FRAMES_PER_BYTE = 8192
 #: libsndfile's number of frames where a header leaves it open, as encoders that write to a pipe do.
 UNKNOWN_FRAMES = 2**63 - 1
+#: Lossy formats decode a little beyond full scale, 1; what goes further is on another scale.
+MOST_BEYOND = 8.0
 #: Numbers, of all channels, that are decoded at a time.
 BLOCK_VALUES = 2**20
 
@@ -88,6 +90,19 @@ def open_audio(path: Path) -> AudioFile:
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
     return file
+
+
+def settle(file: AudioFile) -> AudioFile:
+    """The file with as many frames as decode, all decoded once: Ogg and MP3 may promise others."""
+    if file.path.suffix.lower() in (".wav", ".flac"):
+        return file
+    there = _count_frames(file.path)
+    if there >= file.num_frames:
+        return file
+    missing = (
+        f"kept, but {there:,} of {file.num_frames:,} frames decode: it is damaged or cut short"
+    )
+    return file._replace(num_frames=there, missing=file.missing or missing)
 
 
 def _find_missing(log: str) -> str:
@@ -175,6 +190,12 @@ def _to_mono(
     if not finite.all():  # a cast would make silence of it, a resampler spread it
         seconds = (first + int(np.argmin(finite.all(axis=1)))) / file.rate_hz
         raise UserError(f"{file.path} has NaN or infinity in it, first at {seconds:.3f} s")
+    loudest = float(np.abs(frames).max(initial=0))
+    if loudest > MOST_BEYOND:
+        raise UserError(
+            f"{file.path} has samples of up to {loudest:,.0f}, and full scale is 1: divide them by "
+            "32768, if they are of 16 bits"
+        )
     return frames.mean(axis=1)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from cpc.data.walk import read_named
 from cpc.files import write_text
 from cpc.types import Item, UserError
 
@@ -23,11 +24,7 @@ def read_items(path: str | Path) -> list[Item]:
     Raises:
         UserError: names file and line of one that is not of this form.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the item file {path}: {error}") from error
-    items = []
+    lines, items = read_named(path, "the item file").splitlines(), []
     for number, line in enumerate(lines, start=1):
         fields = line.split()
         if number == 1 and line.startswith("#"):
@@ -55,13 +52,23 @@ def read_items(path: str | Path) -> list[Item]:
 
 
 def write_items(path: str | Path, items: Iterable[Item]) -> None:
-    """Write an item file, as `read_items` and ZeroSpeech's tools read it."""
-    lines = [HEADER, *(" ".join(map(_show, item)) for item in items)]
+    """Write an item file, as `read_items` and ZeroSpeech's tools read it.
+
+    White space parts the fields: that of a speaker's name becomes "_".
+
+    Raises:
+        UserError: an utterance's id has white space.
+    """
+    lines = [HEADER]
+    for item in items:
+        if len(item.file.split()) != 1:
+            raise UserError(
+                f"an item file cannot name the recording {item.file!r}, for white space parts its "
+                "fields: rename it"
+            )
+        item = item._replace(speaker="_".join(item.speaker.split()))
+        lines.append(" ".join(x if isinstance(x, str) else f"{x:.4f}" for x in item))
     write_text(path, "\n".join(lines) + "\n")
-
-
-def _show(field):
-    return field if isinstance(field, str) else f"{field:.4f}"
 
 
 def make_items(

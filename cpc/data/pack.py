@@ -38,6 +38,8 @@ from cpc.files import read_sealed, replacing, seal, sync_folder, write_text
 from cpc.types import UserError
 
 INDEX_VERSION = 2
+#: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
+READ_VERSION = 2
 INDEX_NAME = "index.json"
 #: The index of a pack in which damage was found: the next start packs anew.
 DAMAGED_NAME = "index.damaged.json"
@@ -111,7 +113,8 @@ def pack_folder(
         UserError: as `read_folder` and `pack`.
     """
     path = Path(path)
-    listing = _list_folder(Path(root), f"{speaker_level} {max_skipped_fraction}")
+    root = Path(os.path.abspath(root))  # noqa: PTH100 (as `read_folder`)
+    listing = _list_folder(root, f"{READ_VERSION} {speaker_level} {max_skipped_fraction}")
     index = _read_index(path)
     if (
         index is not None

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from cpc.data.walk import read_named
 from cpc.types import UserError
 
 #: The label of a frame that has none.
@@ -16,7 +17,8 @@ MAX_LABEL = 65_535
 def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Lines `utterance-id label label ...`, one label each 10 ms: the paper's format.
 
-    Labels are integers, as in the authors' file, or names; names are numbered in sorted order.
+    Labels are integers, as in the authors' file, or names; names are numbered in sorted order. Ids
+    hold no white space.
 
     Returns:
         utterance id -> int32 labels, one a frame; and the names of the labels by number.
@@ -25,10 +27,7 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
         UserError: names file and line of an utterance without labels, one that comes twice, or a
             number that is negative or more than `MAX_LABEL`.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the phone labels {path}: {error}") from error
+    text = read_named(path, "the phone labels")
     words: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,5 +1,6 @@
 """A set of recordings: names, speakers, lengths, and a way to read any part of any of them."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from cpc.data.walk import read_named, same_name
 from cpc.types import UserError
 
 SAMPLE_RATE_HZ = 16_000
@@ -101,10 +103,7 @@ def split_by_utterance(
 
 def read_list(path: str | Path) -> tuple[str, ...]:
     """Utterance ids, one a line; blank lines are passed over."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the list of utterances {path}: {error}") from error
+    text = read_named(path, "the list of utterances")
     return tuple(line.strip() for line in text.splitlines() if line.strip())
 
 
@@ -117,7 +116,7 @@ def split_by_lists(
     damaged is passed over) or that is in both lists.
     """
     where = {name: i for i, name in enumerate(recordings.names)}
-    damaged = {name for path, _ in recordings.skipped for name in (path, Path(path).stem)}
+    damaged = {name for path, _ in recordings.skipped for name in _ids_of(path)}
     listed = list(dict.fromkeys((*train_ids, *test_ids)))
     absent = [name for name in listed if name not in where and name not in damaged]
     if absent:
@@ -137,6 +136,18 @@ def split_by_lists(
         for ids in (train_ids, test_ids)
     )
     return train, test
+
+
+def _ids_of(path: str) -> list[str]:
+    """Every id that an utterance may have had of which only the path is known.
+
+    >>> _ids_of("ann/1.wav")
+    ['ann/1', '1', 'ann/1.wav', '1.wav']
+    """
+    bare, ending = os.path.splitext(same_name(path))  # noqa: PTH122 (an id may be no path)
+    parts = bare.split("/")
+    tails = ["/".join(parts[i:]) for i in range(len(parts))]
+    return [*tails, *(tail + ending for tail in tails)]
 
 
 def read_windows(

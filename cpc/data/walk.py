@@ -2,6 +2,7 @@
 
 import os
 import stat
+import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +74,25 @@ def check_file(path: str | Path) -> None:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
         raise UserError(f"{path} is no file but a folder, fifo, socket or device: it is not opened")
+
+
+def read_named(path: str | Path, what: str) -> str:
+    """Return a text file that names recordings: without a mark of byte order, accents composed.
+
+    Some editors write the mark, and macOS lists names with accents apart (NFD).
+
+    Raises:
+        UserError: it cannot be read; says what it should have been.
+    """
+    try:
+        return same_name(Path(path).read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {what} {path}: {error}") from error
+
+
+def same_name(text: str) -> str:
+    """Return text in one of its ways to be written, so that equal names compare equal (NFC)."""
+    return unicodedata.normalize("NFC", text)
 
 
 def check_name(path: str | Path) -> None:

@@ -66,6 +66,74 @@ def test_same_name_with_two_endings(tmp_path):
     assert data.read_folder(tmp_path).names == ("ann/x.flac", "ann/x.wav")
 
 
+def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
+    """Apart, one would train and the other test."""
+    write(tmp_path / "ann" / "x.wav", noise(0.1))
+    write(tmp_path / "ann" / "x.flac", noise(0.1))
+    write(tmp_path / "ann" / "SA1.WAV", noise(0.1, seed=2), format="WAV")
+    write(tmp_path / "ann" / "SA1.WAV.wav", noise(0.1, seed=2), subtype="PCM_24")
+    recordings = data.read_folder(tmp_path)
+    assert recordings.names == ("SA1", "x")
+    assert [reason.split("/")[-1] for _, reason in recordings.skipped] == ["SA1.WAV", "x.flac"]
+
+
+def test_a_damaged_file_changes_no_name(tmp_path):
+    for speaker in ("ann", "bob"):
+        for i in range(10):
+            write(tmp_path / speaker / f"{i}.wav", noise(0.1, seed=i + 10 * (speaker == "bob")))
+    whole = data.read_folder(tmp_path).names
+    (tmp_path / "bob" / "3.wav").write_bytes(b"")
+    recordings = data.read_folder(tmp_path)
+    assert recordings.names == tuple(name for name in whole if name != "bob/3")
+    (tmp_path / "ann" / "0.wav").rename(tmp_path / "ann" / "3.wav")  # now the only clash
+    for i in range(10):
+        if i != 3:
+            (tmp_path / "bob" / f"{i}.wav").rename(tmp_path / "bob" / f"b{i}.wav")
+    assert "ann/3" in data.read_folder(tmp_path).names
+
+
+def test_a_folder_is_the_same_by_a_relative_path(tmp_path, monkeypatch):
+    for speaker in ("26", "84"):
+        chapter = tmp_path / "train" / speaker / "100"
+        write(chapter / f"{speaker}-100-0000.flac", noise(0.1, seed=int(speaker)))
+        (chapter / f"{speaker}-100.trans.txt").write_text(f"{speaker}-100-0000 A\n")
+    (tmp_path / "SPEAKERS.TXT").write_text("26 | F | train | 1 | Ann\n84 | F | train | 1 | Eve\n")
+    for below, speakers in (("train", ("Ann", "Eve")), ("train/84", ("84",))):
+        monkeypatch.chdir(tmp_path / below)
+        assert data.read_folder(".").speakers == speakers
+        assert data.read_folder(tmp_path / below).speakers == speakers
+
+
+def test_a_chapter_of_librispeech_leaves_other_files_their_speakers(tmp_path):
+    chapter = tmp_path / "84" / "100"
+    for i in range(2):
+        write(chapter / f"84-100-000{i}.flac", noise(0.1, seed=i))
+    (chapter / "84-100.trans.txt").write_text("84-100-0000 A\n")
+    write(tmp_path / "84" / "101" / "84-101-0000.flac", noise(0.1, seed=5))  # without transcript
+    for i, name in enumerate(("bob", "eve")):
+        write(tmp_path / name / "x" / f"{name}.wav", noise(0.1, seed=7 + i))
+    assert data.read_folder(tmp_path).speakers == ("84", "84", "84", "bob", "eve")
+
+
+def test_names_are_compared_with_their_accents_composed(tmp_path):
+    write(tmp_path / "ann" / "cafe\u0301.wav", noise(0.1))
+    write(tmp_path / "ann" / "x.wav", noise(0.1, seed=1))
+    recordings = data.read_folder(tmp_path)
+    assert recordings.names == ("caf\u00e9", "x")
+    (tmp_path / "list.txt").write_text("cafe\u0301\n", encoding="utf-8-sig")
+    train, _ = data.split_by_lists(recordings, data.read_list(tmp_path / "list.txt"), ["x"])
+    assert train.names == ("caf\u00e9",)
+
+
+def test_samples_on_another_scale_are_no_square_wave(tmp_path):
+    path = write(tmp_path / "ann" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")
+    recordings = data.read_folder(tmp_path)
+    with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
+        recordings.read(0, 0, 100)
+    soundfile.write(path, 1.5 * noise(0.1) / np.abs(noise(0.1)).max(), RATE_HZ, subtype="FLOAT")
+    assert np.abs(data.read_folder(tmp_path).read(0, 0, 1600).astype(int)).max() >= 32767  # clipped
+
+
 def test_flat_folder_is_one_speaker(tmp_path):
     write(tmp_path / "me" / "x.wav", noise(0.1))
     assert data.read_folder(tmp_path / "me").speakers == ("me",)

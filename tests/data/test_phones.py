@@ -67,3 +67,9 @@ def test_a_few_frames_more_or_less(num_labels):
 def test_labels_of_another_recording(num_labels):
     with pytest.raises(UserError, match=rf"u7 has {num_labels} labels but 100 frames"):
         data.align(np.zeros(num_labels, np.int32), 100, "u7")
+
+
+def test_a_mark_of_byte_order_and_accents_apart_are_no_part_of_an_id(tmp_path):
+    path = tmp_path / "phones.txt"
+    path.write_text("a 1 2\ncafe\u0301 3\n", encoding="utf-8-sig")
+    assert list(data.read_alignments(path)[0]) == ["a", "caf\u00e9"]

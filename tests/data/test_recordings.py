@@ -72,6 +72,10 @@ def test_damaged_utterances_may_be_listed():
     some = ramp(["u0"], ["a"], skipped=(("/somewhere/u1.flac", "is empty"), ("u2", "cut")))
     train, test = data.split_by_lists(some, ["u0", "u1"], ["u2"])
     assert (train.names, test.names) == (("u0",), ())
+    by_path = ramp(["ann/0"], ["ann"], skipped=(("/somewhere/ann/1.wav", "is empty"),))
+    assert data.split_by_lists(by_path, ["ann/0"], ["ann/1"])[0].names == ("ann/0",)
+    with pytest.raises(UserError, match="bob/1"):
+        data.split_by_lists(by_path, ["ann/0"], ["bob/1"])
 
 
 def test_an_utterance_trains_or_tests(ten):

@@ -184,6 +184,14 @@ def test_a_score_holds_what_each_utterance_gave():
     assert (score.chance, score.num_test) == (0.5, 2)
 
 
+def test_items_of_names_with_spaces_are_still_seven_fields(tmp_path):
+    """SPEAKERS.TXT of LibriSpeech has first and last names."""
+    write_items(tmp_path / "u.item", [Item("u", 0.0, 0.1, "b", "a", "c", "Bob  Ray")])
+    assert read_items(tmp_path / "u.item")[0].speaker == "Bob_Ray"
+    with pytest.raises(UserError, match="cannot name the recording 'my file'"):
+        write_items(tmp_path / "u.item", [Item("my file", 0.0, 0.1, "b", "a", "c", "bob")])
+
+
 def test_items_are_read_as_they_are_written(tmp_path):
     labels = {"u": np.array([0, 0, 1, 2, 2, 3, 1, -1, 1, 2, 0])}
     names = ["a", "b", "c", "sil"]

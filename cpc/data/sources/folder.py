@@ -16,11 +16,16 @@ from cpc.data.audio_file import (
     read_samples,
     stream_samples,
 )
-from cpc.data.recordings import Recordings
-from cpc.data.walk import printable, walk_files
+from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
+from cpc.data.walk import printable, same_name, walk_files
 from cpc.types import UserError
 
 Skipped = tuple[str, str]
+
+#: So many samples of two files of one name and length are compared.
+SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
+#: Units of 16 bits by which encoders differ.
+ROUNDING = 2
 
 
 def read_folder(
@@ -34,22 +39,28 @@ def read_folder(
     speaker; files that all lie in `root` itself are one speaker's. An utterance's id is the file's
     name without its ending or, where names repeat, the path below `root`.
 
-    Only headers are read here. What is no audio, folders that may not be read, and copies, byte by
-    byte or by links, are left out and listed in `skipped`; what is cut short and kept is listed in
-    `shortened`. A file that is damaged behind a good header is found by the pack.
+    Only headers are read here. What is no audio, folders that may not be read, and copies are left
+    out and listed in `skipped`: byte by byte, by links, or of the same name and samples with
+    another ending. What is cut short and kept is listed in `shortened`. A file that is
+    damaged behind a good header is found by the pack.
 
     Raises:
         UserError: no such folder, no audio in it, a file above the speaker level, or more than
             `max_skipped_fraction` of the files unreadable.
     """
-    root = Path(root)
+    root = Path(os.path.abspath(root))  # noqa: PTH100 (names of folders count, "." has none)
     paths, unreadable, linked = _audio_paths(root)
-    files, damaged = _open_all(paths)
-    damaged = [*unreadable, *damaged]
+    opened = _open_all(paths)
+    sound = [what for what in opened.values() if isinstance(what, AudioFile)]
+    damaged = [*unreadable, *(what for what in opened.values() if not isinstance(what, AudioFile))]
     check_skipped(damaged, len(unreadable) + len(paths), max_skipped_fraction, str(root))
-    files, repeated = _without_repeats(files)
+    files, repeated = _without_repeats(sound)
     kept = [file.path for file in files]
-    names, speakers = _describe(kept, root, speaker_level)
+    # Damaged files keep their names from others: repaired, they change nobody's.
+    copies = {file.path for file in sound} - set(kept)
+    named = [path for path in paths if path not in copies]
+    of_path = dict(zip(named, _unique_names(named, root), strict=True))
+    names, speakers = tuple(of_path[path] for path in kept), _speakers(kept, root, speaker_level)
 
     def read(index: int, start: int, stop: int) -> np.ndarray:
         return read_samples(files[index], start, stop)
@@ -99,7 +110,7 @@ def _audio_paths(root: Path) -> tuple[list[Path], list[Skipped], list[Skipped]]:
     return sorted(found), unreadable, repeated
 
 
-def _open_all(paths: Sequence[Path]) -> tuple[list[AudioFile], list[Skipped]]:
+def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
     def attempt(path: Path) -> AudioFile | Skipped:
         try:
             return open_audio(path)
@@ -107,18 +118,22 @@ def _open_all(paths: Sequence[Path]) -> tuple[list[AudioFile], list[Skipped]]:
             return printable(path), printable(str(error))
 
     with ThreadPoolExecutor(min(32, 4 * (os.cpu_count() or 1))) as pool:
-        results = list(pool.map(attempt, paths))
-    files = [result for result in results if isinstance(result, AudioFile)]
-    return files, [result for result in results if not isinstance(result, AudioFile)]
+        return dict(zip(paths, pool.map(attempt, paths), strict=True))
 
 
 def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[Skipped]]:
-    """Byte-identical copies would stand in train and test; only files of one size are compared."""
+    """Copies would stand in train and test; only bytes of files of one size are compared."""
     sizes = [(file.path.stat().st_size, file.num_frames) for file in files]
     common = {size for size, count in Counter(sizes).items() if count > 1}
     kept, repeated = [], []
     first_with: dict[tuple[int, bytes], Path] = {}
+    first_named: dict[Path, AudioFile] = {}
     for file, size in zip(files, sizes, strict=True):
+        other = first_named.setdefault(_without_endings(file.path), file)
+        if other is not file and _sound_alike(other, file):
+            copy = printable(file.path)
+            repeated.append((copy, f"{copy} has the samples of {printable(other.path)}"))
+            continue
         if size in common:
             with file.path.open("rb") as stream:
                 key = (size[0], hashlib.file_digest(stream, "sha256").digest())
@@ -131,22 +146,48 @@ def _without_repeats(files: Sequence[AudioFile]) -> tuple[list[AudioFile], list[
     return kept, repeated
 
 
-def _describe(
-    paths: Sequence[Path], root: Path, speaker_level: int
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names and speakers of the files."""
-    names, chapters = _unique_names(paths, root), {path.parent for path in paths}
-    if any((c / f"{c.parent.name}-{c.name}.trans.txt").exists() for c in chapters):
-        known = _speaker_names(root)
-        ids = [path.parent.parent.name for path in paths]
-        return names, tuple(known.get(i, i) for i in ids)
-    return names, tuple(_speaker(path.relative_to(root), root, speaker_level) for path in paths)
+def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
+    """Whether two files are as long and begin with the same samples, but for how these round."""
+    if one.num_samples != other.num_samples:
+        return False
+    stop = min(one.num_samples, SAMPLES_COMPARED)
+    try:
+        differ = read_samples(one, 0, stop).astype(int) - read_samples(other, 0, stop)
+    except UserError:  # one is damaged: the pack will say so
+        return False
+    return bool(np.abs(differ).max(initial=0) <= ROUNDING)
+
+
+def _without_endings(path: Path) -> Path:
+    """The path without any ending of a recording: TIMIT is found as A.WAV beside A.WAV.wav."""
+    while path.suffix.lower() in AUDIO_SUFFIXES:
+        path = path.with_suffix("")
+    return path
+
+
+def _speakers(paths: Sequence[Path], root: Path, level: int) -> tuple[str, ...]:
+    """The speaker of each file: of a LibriSpeech chapter its own, else a directory's name."""
+    transcribed = {
+        chapter
+        for chapter in {path.parent for path in paths}
+        if (chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt").exists()
+    }
+    known = _speaker_names(root) if transcribed else {}
+    speakers = []
+    for path in paths:
+        chapter, speaker = path.parent, path.parent.parent.name
+        # A chapter that lost its transcript is known by its files.
+        is_named = bool(transcribed) and path.name.startswith(f"{speaker}-{chapter.name}-")
+        is_libri = chapter in transcribed or is_named
+        below = path.relative_to(root)
+        speakers.append(known.get(speaker, speaker) if is_libri else _speaker(below, root, level))
+    return tuple(speakers)
 
 
 def _speaker(path: Path, root: Path, level: int) -> str:
     directories = path.parts[:-1]
     if not directories and level == 1:
-        return root.resolve().name
+        return root.name
     if not 1 <= level <= len(directories):
         raise UserError(
             f"{root / path} lies above directory level {level}, which names the speaker: "
@@ -158,12 +199,12 @@ def _speaker(path: Path, root: Path, level: int) -> str:
 def _unique_names(paths: Sequence[Path], root: Path) -> tuple[str, ...]:
     below = [path.relative_to(root) for path in paths]
     for names in (
-        tuple(path.stem for path in below),
-        tuple(path.with_suffix("").as_posix() for path in below),
+        tuple(same_name(path.stem) for path in below),
+        tuple(same_name(path.with_suffix("").as_posix()) for path in below),
     ):
         if len(set(names)) == len(names):
             return names
-    return tuple(path.as_posix() for path in below)
+    return tuple(same_name(path.as_posix()) for path in below)
 
 
 def _speaker_names(root: Path) -> dict[str, str]:
