@@ -21,12 +21,13 @@ def embed_utterances(
     stride: int,
     batch_frames: int = 25_000,
     shape_frames: int = SHAPE_FRAMES,
+    ahead: int = 0,
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
     Utterances of like length share a batch. Each is continued by its own mirror image up to the
-    batch's length, which leaves causal features untouched and shows all others plausible sound
-    rather than a sudden silence; the frames of the continuation are cut off.
+    batch's length and `ahead` frames more, which leaves causal features untouched and shows all
+    others plausible sound rather than a sudden silence; the frames of the continuation are cut off.
 
     Args:
         embed: (b, s), or (b, s, channels), float32 to (b, at least s // stride, f); best jitted by
@@ -37,6 +38,7 @@ def embed_utterances(
             leave a recurrent context with few rows, for which it reads all of its weights.
         shape_frames: a further shape of batch must save so many frames of padding: as many as are
             embedded in the time that it takes to compile. What is fast takes more.
+        ahead: frames after its own that a frame sees: then it is the same in any batch.
 
     Returns:
         Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
@@ -55,9 +57,10 @@ def embed_utterances(
         rows = -(-len(members) // num_batches)
         for start in range(0, len(members), rows):
             chosen = members[start : start + rows]
-            batch = np.zeros((rows, num_padded * stride, *waveforms[0].shape[1:]), np.float32)
+            length = (num_padded + ahead) * stride
+            batch = np.zeros((rows, length, *waveforms[0].shape[1:]), np.float32)
             for row, index in enumerate(chosen):
-                batch[row] = continue_mirrored(waveforms[index], num_padded * stride)
+                batch[row] = continue_mirrored(waveforms[index], length)
             embedded = np.asarray(embed(batch), np.float32)
             for row, index in enumerate(chosen):
                 num_frames = max(1, len(waveforms[index]) // stride)

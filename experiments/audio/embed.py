@@ -11,7 +11,7 @@ import numpy as np
 
 from cpc import models
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, prefetch
-from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples
+from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples, settle
 from cpc.data.recordings import gains
 from cpc.evaluate.embeddings import continue_mirrored
 from experiments.command.modality import Embedding
@@ -56,7 +56,7 @@ def open_recordings(
     recordings = []
     for name, path in files.items():
         with skip(name, skipped):
-            recordings.append(Recording(name, open_audio(path)))
+            recordings.append(Recording(name, settle(open_audio(path))))
             if what := recordings[-1].file.missing:
                 print(f"{name}: {what}")
     return recordings

@@ -44,6 +44,8 @@ MAX_POINTS = 1500
 NEIGHBOURS = 8
 #: MFCC of about so many frames take as long as the compilation for one more length.
 MFCC_SHAPE_FRAMES = 400_000
+#: Frames after its own that one of MFCC sees into: four of differences, and the window's end.
+MFCC_AHEAD = 5
 
 
 def check_options(config: Config) -> None:
@@ -171,7 +173,8 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            frames = embed_utterances(mfcc, waveforms, stride, shape_frames=MFCC_SHAPE_FRAMES)
+            how = {"shape_frames": MFCC_SHAPE_FRAMES, "ahead": MFCC_AHEAD}
+            frames = embed_utterances(mfcc, waveforms, stride, **how)
             found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
@@ -183,7 +186,9 @@ def make_embed(
         kinds = "".join(kind for kind in "zc" if any(name[-1] == kind for name in names))
         weights = jax.device_put(jax.device_get(own))  # once, and both networks' alike
         function = functools.partial(side_by_side, kinds, weights)
-        found = dict(zip(utterances, embed_utterances(function, waveforms, stride), strict=True))
+        _, ahead = model.module.encoder.frames_around
+        frames = embed_utterances(function, waveforms, stride, ahead=ahead)
+        found = dict(zip(utterances, frames, strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
         delays = {"z": 0, "c": config.probe.delay}
         return {

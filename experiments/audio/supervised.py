@@ -86,7 +86,7 @@ def train_supervised(
 
     def answer_with(answer, part):
         waveforms = [read_all(part, i) for i in range(len(part))]
-        return embed_utterances(answer, waveforms, encoder.stride)
+        return embed_utterances(answer, waveforms, encoder.stride, ahead=encoder.frames_around[1])
 
     stop_by = select(recordings, held.tolist())
     lengths = [max(1, int(samples) // encoder.stride) for samples in stop_by.lengths]

@@ -49,12 +49,12 @@ def embed_sequences(
     """
     module: Any = pretrained.module
     embed = jax.jit(functools.partial(embed_batch, module, is_context, pretrained.variables))
-    lengths = [len(values) for values in sequences.values]
+    lengths, (_, ahead) = list(map(len, sequences.values)), module.encoder.frames_around
     short = [number for number, length in enumerate(lengths) if length <= CHUNK_STEPS]
     for first in range(0, len(short), BATCH_FILES):
         members = short[first : first + BATCH_FILES]
         whole = [sequences.read(number, 0, lengths[number]) for number in members]
-        found = embed_utterances(embed, whole, module.encoder.stride)
+        found = embed_utterances(embed, whole, module.encoder.stride, ahead=ahead)
         for number, features in zip(members, found, strict=True):
             yield sequences.names[number], features, lengths[number] / 1e6
     for number, length in enumerate(lengths):

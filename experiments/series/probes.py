@@ -106,7 +106,7 @@ def make_features(
     """Return a function of a feature's name and a part of the data: features of each piece."""
     window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
     untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
-    stride = model.module.encoder.stride
+    stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around
 
     def raw(x):  # all numbers of a frame, side by side
         return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
@@ -121,6 +121,6 @@ def make_features(
 
     def features(name, part):
         whole = [part.read(number) for number in range(len(part.pieces))]
-        return embed_utterances(jax.jit(functions[name]), whole, stride)
+        return embed_utterances(jax.jit(functions[name]), whole, stride, ahead=ahead)
 
     return features

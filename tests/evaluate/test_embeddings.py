@@ -112,3 +112,17 @@ def test_signals_of_several_channels_at_another_stride():
 
 def test_nothing_gives_nothing():
     assert embed_utterances(causal_embed, [], 160) == []
+
+
+def test_frames_that_look_ahead_are_the_same_in_any_batch():
+    rng = np.random.default_rng(5)
+    waveforms = [rng.standard_normal(160 * n).astype(np.float32) for n in (50, 60)]
+
+    def embed(x):  # of a frame and the two after it
+        frames = np.pad(x, ((0, 0), (0, 320))).reshape(len(x), -1, 160)
+        return frames[:, :-2] + frames[:, 1:-1] + frames[:, 2:]
+
+    together = embed_utterances(embed, waveforms, 160, ahead=2)
+    for found, waveform in zip(together, waveforms, strict=True):
+        alone = embed_utterances(embed, [waveform], 160, ahead=2)[0]
+        np.testing.assert_array_equal(found, alone)

@@ -4,6 +4,7 @@ import builtins
 import json
 import os
 import pathlib
+import re
 from types import SimpleNamespace
 
 import jax
@@ -319,6 +320,17 @@ def test_half_a_recording_is_embedded_and_said(tmp_path, small_chunks, capsys):
     assert not skipped
     assert np.load(tmp_path / "out.npz")["half"].shape == (62, 6)
     assert "half: kept, but cut short: its header promises 40,000 bytes" in capsys.readouterr().out
+
+
+def test_of_a_cut_mp3_what_decodes_is_embedded(tmp_path, small_chunks, capsys):
+    sound = np.random.default_rng(0).normal(size=4 * RATE) * 0.1
+    soundfile.write(tmp_path / "cut.mp3", sound, RATE, format="MP3")
+    content = (tmp_path / "cut.mp3").read_bytes()
+    (tmp_path / "cut.mp3").write_bytes(content[: len(content) // 2])
+    _, skipped = embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
+    assert not skipped
+    assert 150 < len(np.load(tmp_path / "out.npz")["cut"]) < 250
+    assert re.search(r"cut: kept, but [\d,]+ of [\d,]+ frames decode", capsys.readouterr().out)
 
 
 def test_a_recording_that_is_called_as_the_times_are(tmp_path, small_chunks):
