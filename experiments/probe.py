@@ -16,10 +16,12 @@ import pathlib
 
 from absl import flags
 
+from cpc.files import plain
 from cpc.types import UserError
 from experiments import training
 from experiments.command import cli, cluster
 from experiments.command.config import check_config, judged_on
+from experiments.command.run_dir import check_same_data
 from experiments.modality import read_modality
 from experiments.run import write_page
 
@@ -44,12 +46,15 @@ def main() -> None:
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
+    of_run = plain(config.data)
     config = judged_on(config, modality.keys, SETTINGS)
     check_config(config, modality.keys)
     modality.check(config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
     data = modality.load_data(config, print)
+    if plain(config.data) == of_run:
+        check_same_data(workdir, modality.members(data))
     probe = modality.make_probe(config, workdir, data, modality.build_model(config))
     probe(variables, step)
     print(f"report: {write_page(modality, workdir)}")

@@ -18,7 +18,7 @@ from experiments.choices import check_loss
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config, check_every
 from experiments.command.modality import Modality
-from experiments.command.run_dir import open_run, write_skipped
+from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.export.model_card import describe, share
 from experiments.memory import check_memory, check_sizes
 from experiments.objective import build_objective
@@ -72,6 +72,7 @@ def run(
     check_sizes(config, mesh, modality.describe_input(config)["shape"], *sizes)
     with open_run(workdir, config, modality.keys, mesh) as folder:
         data = cluster.load_in_turn(lambda: modality.load_data(config, print))
+        check_same_data(folder, modality.members(data))
         write_skipped(folder, modality.skipped(data))
         problem = modality.make_problem(config, data, mesh)
         probe = modality.make_probe(config, folder, data, problem.model)

@@ -46,7 +46,9 @@ def phone_questions(config: Config, data: AudioData) -> list[Question]:
         first = first_minutes(parts[0], 60 * config.probe.hours, by_speaker=False)
         check_trained(config, first, name)
         of_first = dict(zip(parts[0].names, train, strict=True))
-        labels = Labels(len(phones.names), ([of_first[one] for one in first.names], test))
+        train = [of_first[one] for one in first.names]
+        check_labels_suffice(name, train, test)
+        labels = Labels(len(phones.names), (train, test))
         questions.append(ask("phones", name, (first, parts[1]), labels))
     return questions
 
@@ -61,6 +63,12 @@ def speaker_questions(config: Config, data: AudioData) -> list[Question]:
             "data.speaker_level"
         )
     known = [i for i, speaker in enumerate(data.test.speakers) if speaker in names]
+    if not known:
+        raise UserError(
+            f"none of the {len(data.test):,} test utterances is by one of the {len(names):,} "
+            "speakers that train, so nothing tells whether a probe knows them: take speakers out "
+            "of probe.tasks, or split each speaker's utterances"
+        )
     most = config.probe.minutes_per_speaker
     parts = first_minutes(data.train, most), first_minutes(select(data.test, known), most)
     source = name_of(config)
@@ -74,6 +82,25 @@ def speaker_questions(config: Config, data: AudioData) -> list[Question]:
     )
     labels = Labels(len(names), (train, test), ("frame", "utterance"))
     return [ask("speakers", source, parts, labels)]
+
+
+def check_labels_suffice(
+    name: str, train: Sequence[np.ndarray], test: Sequence[np.ndarray]
+) -> None:
+    """Check that a probe of phones can be fitted, choose its weight decay, and be judged.
+
+    Raises:
+        UserError: it cannot; says what there is.
+    """
+    number = sum(bool((labels >= 0).any()) for labels in train)
+    distinct = {int(label) for labels in train for label in np.unique(labels) if label >= 0}
+    tests = sum(bool((labels >= 0).any()) for labels in test)
+    if number < 2 or len(distinct) < 2 or not tests:
+        raise UserError(
+            f"{name} labels {number:,} training utterances with {len(distinct):,} different phones "
+            f"and {tests:,} test utterances, and a probe takes at least 2, 2 and 1: label more, "
+            "raise probe.hours, or take phones out of probe.tasks"
+        )
 
 
 def ask(task: str, data: str, parts: tuple[Recordings, Recordings], labels: Labels) -> Question:

@@ -6,7 +6,8 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from cpc.files import (
     plain,
     read_arrays,
     read_json,
+    read_object,
     remove_parts,
     write_arrays,
     write_sealed,
@@ -32,6 +34,9 @@ from experiments.command.config import Config, upgrade
 
 #: What a start, or a sweep of it, writes into a run directory before the data are read.
 BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json", lock.LOCK)
+
+#: Which data train a run, and which test it.
+MEMBERS = "data.json"
 
 
 @contextlib.contextmanager
@@ -113,6 +118,34 @@ def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> N
             f"{path} holds a run of another config ({'; '.join(differing)}): choose another "
             "--workdir, or give that config"
         )
+
+
+def check_same_data(path: pathlib.Path, members: Mapping[str, tuple[int, bytes]]) -> None:
+    """Check that a run goes on with the data that it began with; write down which.
+
+    One file more, or less, draws the split anew: then what was trained on would test.
+
+    Raises:
+        UserError: they are others.
+    """
+    own = {
+        part: {"number": number, "sha256": sha256(which).hexdigest()}
+        for part, (number, which) in members.items()
+    }
+    recorded = read_object(path / MEMBERS, [])
+    checkpoints = path / "checkpoints"
+    has_begun = checkpoints.is_dir() and any(checkpoints.iterdir())
+    if recorded is not None and recorded != own and has_begun:
+        before, now = (
+            ", ".join(f"{one['number']:,} to {part}" for part, one in parts.items())
+            for parts in (recorded, own)
+        )
+        raise UserError(
+            f"the data are not those that {path} began with ({before}; now {now}), and test data "
+            "may have been trained on: bring the old ones back, or choose another --workdir"
+        )
+    if is_first():
+        write_sealed(path / MEMBERS, own)
 
 
 def differences(recorded: Any, wanted: Any) -> list[tuple[str, str]]:

@@ -320,6 +320,47 @@ def test_probes_without_labels_or_with_one_speaker(audio, folder_config, tmp_pat
     mistake(audio, folder_config, tmp_path / "run2", "no phone labels")
 
 
+def test_probes_that_nothing_could_answer_are_refused_before_the_training(
+    audio, folder_config, tmp_path
+):
+    write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
+    (tmp_path / "train.txt").write_text("clip0\nclip1\nclip4\nclip5\n")
+    (tmp_path / "test.txt").write_text("clip2\nclip3\nclip6\nclip7\n")
+    folder_config.data.train_list = str(tmp_path / "train.txt")
+    folder_config.data.test_list = str(tmp_path / "test.txt")
+    folder_config.probe.tasks = ("speakers",)
+    mistake(audio, folder_config, tmp_path / "run", "none of the 4 test utterances is by one of")
+    folder_config.probe.tasks, path = ("phones",), tmp_path / "phones.txt"
+    folder_config.data.phones = str(path)
+    labels = {name: " ".join("01"[t % 2] for t in range(100)) for name in ("clip0", "clip2")}
+    path.write_text("".join(f"{name} {own}\n" for name, own in labels.items()))
+    words = "phones labels 1 training utterances with 2 different phones and 1 test utterances"
+    mistake(audio, folder_config, tmp_path / "run2", words)
+    path.write_text("".join(f"clip{i} {' '.join(100 * ['0'])}\n" for i in range(8)))
+    words = "4 training utterances with 1 different phones and 4 test utterances"
+    mistake(audio, folder_config, tmp_path / "run3", words)
+
+
+def test_keys_that_a_source_does_not_read_are_refused(audio, folder_config, tmp_path):
+    folder_config.data.source = "voices"
+    words = "data.path is .* and data.source is voices, which does not read it"
+    mistake(audio, folder_config, tmp_path / "run", words)
+
+
+def test_a_run_does_not_go_on_where_its_test_utterances_would_train(audio, folder_config, tmp_path):
+    write_clips(tmp_path / "clips", (1.0,) * 12)
+    with contextlib.redirect_stdout(io.StringIO()):
+        audio.run(folder_config, str(tmp_path / "run"))
+        audio.run(folder_config, str(tmp_path / "run"))
+    write_clips(tmp_path / "clips", (1.0,) * 14)
+    words = (
+        r"not those that .*run began with \(10 to train, 2 to test; now 12 to train, 2 to test\)"
+    )
+    mistake(audio, folder_config, tmp_path / "run", words)
+    with contextlib.redirect_stdout(io.StringIO()):
+        audio.run(folder_config, str(tmp_path / "other"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("flags", "words"), [
     ([DEMO, "--config.modle.width=3"], "modle"),
