@@ -111,6 +111,8 @@ class Rule:
     def is_bound(self) -> bool:
         """Whether log N - L is a lower bound on mutual information under this rule.
 
+        Of all negatives that it allows, or a subset of them; a sampler that repeats or adds some
+        (`cpc.negatives.uniform_draws`, `with_zero`) leaves an estimate.
         If all windows of a batch are one group's, it bounds the information given the group.
         """
         return self.independent is True

@@ -87,6 +87,8 @@ class Tracker:
         `labels` are the offsets of the track's entries in words, such as 2 or 2 down.
         """
         if set(track.state) == {"chance"}:
+            if np.isnan(track.value).all():
+                return f"the {self.word} has no anchor: the rule leaves none a negative"
             value, ceiling = np.nanmean(track.value), np.nanmean(track.log_n)
             return (
                 f"the {self.word} sits at chance: log N - L is {value:.3f} nats of {ceiling:.2f}, "

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from cpc.losses.sampled import sampled_softmax
+from cpc.losses.sampled import check_labels, sampled_softmax
 from cpc.types import UserError
 
 #: sample(rng, labels (m, p), num) -> ids (n,), expected count of the labels (m, p) and ids (n,).
@@ -48,7 +48,8 @@ def candidate_sampling(
         subtract_log_q: whether log Q is taken off all scores.
 
     Raises:
-        UserError: neither a sampler with its key nor a sample; shapes that do not match.
+        UserError: neither a sampler with its key nor a sample; shapes that do not match; known
+            labels of no class.
 
     >>> w, b, x = jnp.zeros((4, 2)), jnp.zeros(4), jnp.ones((1, 2))
     >>> drawn = jnp.array([1, 3]), jnp.ones((1, 1)), jnp.ones(2)
@@ -61,6 +62,7 @@ def candidate_sampling(
             f"weights {weights.shape}, biases {biases.shape}, labels {labels.shape} and inputs "
             f"{inputs.shape} do not fit: give (v, d), (v,), (m,) or (m, p), and (m, d)"
         )
+    check_labels(labels, len(weights))
     labels = labels.reshape(m, -1)
     if sampled_values is None:
         if sampler is None or rng is None:

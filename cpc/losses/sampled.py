@@ -152,9 +152,21 @@ def _one_hot(scores: Any, labels: Any) -> Any:
         raise UserError(
             f"labels has shape {labels.shape}: with {m} rows of scores it must be ({m},)"
         )
+    check_labels(labels, v)
+    return labels[:, None] == jnp.arange(v)
+
+
+def check_labels(labels: Any, num_classes: int) -> None:
+    """Check that labels, where they are known, are of a class.
+
+    Raises:
+        UserError: they are not; names the first.
+    """
     if not isinstance(labels, Tracer):
         known = np.asarray(labels)  # also under a trace that has closed over them
-        outside = known[(known < 0) | (known >= v)]
+        outside = known[(known < 0) | (known >= num_classes)]
         if outside.size:
-            raise UserError(f"labels holds {outside[0]}: with {v} classes it must be 0 to {v - 1}")
-    return labels[:, None] == jnp.arange(v)
+            raise UserError(
+                f"labels holds {outside[0]}: with {num_classes} classes it must be 0 to "
+                f"{num_classes - 1}"
+            )

@@ -48,7 +48,7 @@ class CPC(nn.Module):
                 f"the directions are {list(self.directions)}: choose forward, or forward,backward"
             )
         if self.cuts:
-            check_cuts(self.cuts, self.encoder.num_layers)
+            check_cuts(self.cuts, self.encoder)
 
     def setup(self):
         """Make what further directions and modules have of their own."""

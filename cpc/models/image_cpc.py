@@ -109,7 +109,7 @@ class ImageCPC(nn.Module):
                 f"the directions are {given}: choose different ones of {', '.join(DIRECTIONS)}"
             )
         if self.cuts:
-            check_cuts(self.cuts, self.encoder.num_layers)
+            check_cuts(self.cuts, self.encoder)
 
     def setup(self):
         """Make the modules of each direction, under its name."""

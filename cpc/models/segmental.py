@@ -34,8 +34,8 @@ def boundaries(
     unit = z / jnp.sqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-12))
     d = 1 - (unit[:, 1:] * unit[:, :-1]).sum(-1)
     counts = jnp.ones_like(d, bool) if exists is None else exists[:, 1:]
-    low = jnp.where(counts, d, jnp.inf).min(1, keepdims=True)
-    high = jnp.where(counts, d, -jnp.inf).max(1, keepdims=True)
+    low = jnp.where(counts, d, jnp.inf).min(1, keepdims=True, initial=jnp.inf)
+    high = jnp.where(counts, d, -jnp.inf).max(1, keepdims=True, initial=-jnp.inf)
     spread = jnp.where(counts.any(1, keepdims=True), high - low, 1.0)
     d = jnp.where(counts, (d - low) / jnp.maximum(spread, 1e-6), 0.0)
 

@@ -45,14 +45,19 @@ def module_ends(num_layers: int, num_modules: int) -> tuple[int, ...]:
     return tuple(sum(sizes[: number + 1]) for number in range(num_modules - 1))
 
 
-def check_cuts(cuts: Sequence[int], num_layers: int) -> None:
+def check_cuts(cuts: Sequence[int], encoder: Any) -> None:
     """Check that modules end after different layers of an encoder, in their order.
 
     Raises:
-      UserError: they do not.
+      UserError: they do not, or it cannot be cut.
     """
     ends = list(cuts)
-    if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > num_layers:
+    if not hasattr(encoder, "through"):
         raise UserError(
-            f"the modules end after the layers {ends}: name some of 1 to {num_layers}, ascending"
+            f"{type(encoder).__name__} has no layers to end modules after: give no cuts"
+        )
+    most = encoder.num_layers
+    if ends != sorted({*ends}) or ends[0] < 1 or ends[-1] > most:
+        raise UserError(
+            f"the modules end after the layers {ends}: name some of 1 to {most}, ascending"
         )

@@ -92,6 +92,7 @@ def with_zero() -> NegativeSampler:
 
     So the code of Quick-Thoughts (Logeswaran and Lee 2018) treats the own sentence, which it means
     to leave out: it sets its score to 0 before the softmax, where only minus infinity leaves out.
+    That candidate is no draw from the data, so log N - L is no bound under any rule.
 
     >>> scores, where = with_zero()(
     ...     jax.random.key(0), jnp.ones(1), jnp.ones((1, 2)), jnp.ones((1, 2), bool)
@@ -118,7 +119,8 @@ def uniform_draws(num: int) -> NegativeSampler:
 
     Scores are gathered, never vectors. An anchor without an allowed negative gets none; one with
     fewer than `num` still gets `num`. Drawing cannot make dependent candidates independent: two
-    draws of one sequence are as dependent as its latents.
+    draws of one sequence are as dependent as its latents. Log N - L is an estimate and no bound
+    under any rule, for N counts repeats: of one allowed negative, drawn often, it can exceed log 2.
 
     Raises:
       UserError: num below 1; when it chooses, no candidates.

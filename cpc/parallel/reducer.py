@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
 from cpc.losses.blocks import LossReducer, Plan, summed_losses
@@ -30,10 +31,17 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
     not depend on the devices.
 
     Raises:
-      UserError: no such axis; and from the reducer, sequences that do not divide by the devices.
+      UserError: no such axis, or one of another type than Auto; and from the reducer, sequences
+        that do not divide by the devices.
     """
     if axis not in mesh.shape:
         raise UserError(f"the mesh has no axis {axis!r}: choose one of {', '.join(mesh.shape)}")
+    if any(kind != AxisType.Auto for kind in mesh.axis_types):
+        raise UserError(
+            "the mesh has axes whose shardings are explicit, as jax.make_mesh makes them by "
+            "default: make it with axis_types=(AxisType.Auto,), one each axis, or by "
+            "cpc.train.make_mesh"
+        )
 
     def reducer(
         queries: Float[Array, "k b a d"],

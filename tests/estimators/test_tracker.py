@@ -105,3 +105,10 @@ def test_an_offset_without_anchors_is_chance_and_not_a_number():
     track = Tracker(True)(OffsetSums(*(np.zeros(2) for _ in OffsetSums._fields)))
     assert np.isnan(track.value).all()
     assert track.state == ("chance", "chance")
+
+
+def test_where_no_anchor_counts_nothing_is_said_of_chance():
+    empty = Tracker(True)(OffsetSums(*(np.zeros(2) for _ in OffsetSums._fields)))
+    assert Tracker(True).warning(empty, ["1", "2"]) == (
+        "the bound has no anchor: the rule leaves none a negative"
+    )

@@ -69,3 +69,18 @@ def test_bad_calls_are_one_sentence(unchecked):
         candidate_sampling(w, b, labels, x, 2)
     with pytest.raises(UserError, match="4 distinct classes"):
         candidate_sampling(w, b, labels, x, 4, negatives.uniform_sampler(3), rng=jax.random.key(0))
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_a_label_of_no_class_is_refused(label):
+    """Gathered, it would be another class."""
+    drawn = jnp.array([1, 3]), jnp.ones((1, 1)), jnp.ones(2)
+    with pytest.raises(UserError, match=f"labels holds {label}: with 4 classes"):
+        candidate_sampling(
+            jnp.zeros((4, 2)),
+            jnp.zeros(4),
+            jnp.array([label]),
+            jnp.ones((1, 2)),
+            2,
+            sampled_values=drawn,
+        )

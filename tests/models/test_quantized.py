@@ -274,3 +274,8 @@ def test_counts_and_sums_are_of_each_code():
     )
     assert given.counts.tolist() == [0, 2, 0]
     assert given.sums.ravel().tolist() == [0, 3, 0]
+
+
+def test_codes_have_no_layers_to_cut():
+    with pytest.raises(UserError, match="QuantizedEncoder has no layers to end modules after"):
+        CPC(QuantizedEncoder(ConvEncoder(6), 5, 4), GRU(4), LinearPredictor(2, 4), cuts=(1,))

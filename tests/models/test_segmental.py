@@ -173,3 +173,7 @@ def test_c_is_the_context_of_frames_where_they_have_one():
     first = GRU(5, num_layers=3).upto(1, {"params": variables["params"]["frame_context"]})[1]
     wanted = GRU(5).apply(first, shorter.apply(own, x, method="encode"))
     np.testing.assert_allclose(shorter.apply(own, x, method="embed")[1], wanted, atol=1e-5)
+
+
+def test_a_single_latent_is_a_segment():
+    assert boundaries(jnp.ones((2, 1, 3)), 0.1).tolist() == [[False], [False]]

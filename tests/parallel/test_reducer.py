@@ -214,3 +214,9 @@ def test_shares_of_the_batch_stay_on_their_devices():
         many(*split),
         compute({})(z, predictions),
     )
+
+
+def test_axes_that_are_explicit_are_one_sentence():
+    mesh = jax.make_mesh((4,), ("rows",), devices=tuple(jax.devices()[:4]))
+    with pytest.raises(UserError, match=r"axis_types=\(AxisType.Auto,\)"):
+        make_reducer(mesh, "rows")
