@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpc.results import read_scores
+from cpc.results import Score, read_scores
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.sweep.cells import Cell
@@ -17,16 +17,21 @@ from experiments.sweep.launchers import Job
 
 #: A round has a third of the cells of the one before, for three times the steps: as much work.
 FACTOR = 3
+#: Tasks of images whose scores have another name: their task and method. None of the rest has a
+#: score of each of the features.
+OF_IMAGES = {"linear": ("classes", "linear"), "knn": ("classes", "knn")}
+UNRANKED = ("fine_tuned", "supervised", "neighbours", "units")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     """Return the task and the features whose score ranks cells: by default, the first of each."""
     probe = config.get("probe", {})
     tasks, features = (tuple(probe.get(key, ())) for key in ("tasks", "features"))
+    tasks = tuple(task for task in tasks if task not in UNRANKED)
     if not tasks or not features:
         raise UserError(
-            "--rounds ranks cells by their probes, and this config has none: set probe.tasks and "
-            "probe.features, or leave --rounds out"
+            "--rounds ranks cells by the scores of their probes, and this config has none: set "
+            "probe.tasks and probe.features, or leave --rounds out"
         )
     task, _, name = (rank_by or f"{tasks[0]}/{features[0]}").partition("/")
     if task not in tasks or name not in features:
@@ -91,7 +96,7 @@ def score_of(job: Job, task: str, features: str) -> float | None:
     scores = [
         score
         for score in read_scores(job.folder)
-        if (score.task.lower(), score.features) == (task, features)
+        if score.features == features and is_of(task, score)
     ]
     last = max((score.step for score in scores), default=0)
     values = [
@@ -100,3 +105,13 @@ def score_of(job: Job, task: str, features: str) -> float | None:
         if score.step == last
     ]
     return float(np.mean(values)) if values else None
+
+
+def is_of(task: str, score: Score) -> bool:
+    """Return whether a score is of one of probe.tasks.
+
+    >>> is_of("knn", Score("classes", "clothes", "image", "z", "knn", "accuracy", 0.5))
+    True
+    """
+    known = OF_IMAGES.get(task)
+    return score.task.lower() == task if known is None else (score.task, score.method) == known

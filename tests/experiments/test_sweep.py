@@ -329,6 +329,21 @@ def test_of_errors_the_least_goes_on_and_old_steps_do_not_count(tmp_path):
     assert names(keep_best(cells, jobs, "abx", "c")[0]) == ["b"]
 
 
+def test_cells_of_images_are_ranked_by_what_their_tasks_are_recorded_as(tmp_path):
+    config = image_fashion_mnist.get_config()
+    config.probe.tasks = ("neighbours", "linear", "knn", "supervised")
+    ranked_by = check_rank_by(config, None)
+    assert ranked_by == ("linear", "z")
+    with pytest.raises(UserError, match=r"one of probe\.tasks \(linear, knn\)"):
+        check_rank_by(config, "neighbours/z")
+    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("ab")]
+    jobs = [recorded(tmp_path, "a", 0.7, task="classes", features="z"),
+            recorded(tmp_path, "b", 0.6, task="classes", features="z")]  # fmt: skip
+    near = Score("classes", "set0", "image", "z", "knn", "accuracy", 0.9, step=4)
+    write_scores(jobs[1].folder, [near])
+    assert names(keep_best(cells, jobs, *ranked_by)[0]) == ["a"]
+
+
 def test_rounds_take_a_third_of_a_cells_own_steps(config):
     cells = [Cell("a", {}), Cell("b", {"num_steps": 90})]
     config.num_steps = 100
