@@ -8,8 +8,9 @@
 
 Without --task those of the run's config are fitted. --data.key=value and --probe.key=value set keys
 of these sections for this once: so a run is judged on data that it was not trained on, with their
-own labels. Scores are kept by step, beside those that are there and are of data of other names (a
-folder's, a file of labels'), and the report is written again.
+own labels. Scores are kept by step, beside those of data of other names (a folder's, a file of
+labels'); what is asked anew, of more or fewer labels too, replaces its answer there. The report is
+written again.
 """
 
 import pathlib

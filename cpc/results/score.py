@@ -75,7 +75,7 @@ class Score(NamedTuple):
     """What each test item contributed, if it was kept."""
 
 
-#: Fields that say which number a score is. A second score with the same ones replaces the first.
+#: Fields that say which number a score is.
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
@@ -103,6 +103,16 @@ def check_score(score: Score) -> Score:
 def identity(score: Score) -> tuple:
     """Return what tells a score from the others of a run."""
     return tuple(getattr(score, name) for name in IDENTITY)
+
+
+def answer(score: Score) -> tuple:
+    """Return what a later score replaces, whatever number of labels that one is fitted on.
+
+    A curve over labels has several, of which each share that its setting names stands for itself.
+    """
+    names = [name for name in IDENTITY if name != "num_train"]
+    share = score.setting if score.setting.endswith(("of the labels", " min")) else ""
+    return (*(getattr(score, name) for name in names), share)
 
 
 def digest(*parts: Any) -> str:
