@@ -102,6 +102,8 @@ def write_page(
     folder, images = Path(folder), {}
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
+        if figure.name in images:
+            raise ValueError(f"two figures of the page {name} are named {figure.name}")
         images[figure.name] = png = to_png(figure.figure)
         with replacing(folder / "figures" / f"{figure.name}.png") as part:
             part.write_bytes(png)

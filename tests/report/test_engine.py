@@ -90,6 +90,12 @@ def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
     assert base64.b64decode(embedded) == (tmp_path / "figures" / "f.png").read_bytes()
 
 
+def test_two_figures_of_one_name_are_refused(tmp_path):
+    twice = Section("s", figures=[Figure("f", drawing(), title, "c") for title in "ab"])
+    with pytest.raises(ValueError, match="two figures of the page p are named f"):
+        write_page(tmp_path, "p", "t", "l", sections=[twice])
+
+
 def test_sections_without_content_are_left_out(tmp_path):
     page = write_page(tmp_path, "p", "t", "l", sections=[Section("nothing"), Section("s", ["x"])])
     assert "nothing" not in page.read_text()
