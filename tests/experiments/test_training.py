@@ -192,6 +192,14 @@ def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
     assert jax.tree.structure(restored) == jax.tree.structure(state)
 
 
+def test_an_evaluation_that_is_not_finite_has_no_loss_to_be_the_best_by(made):
+    config = make_config()
+    state, problem, mesh = train(config, made, steps=1)
+    broken = state._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params))
+    record, *_ = make_evaluation(config, problem, no_probe, mesh)(broken)
+    assert np.isnan(record["loss"])
+
+
 def test_every_predictor_gets_gradient(made):
     """As many offsets in the loss as configured, each with its own map."""
     config = make_config()
