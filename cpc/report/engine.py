@@ -132,7 +132,15 @@ def environment() -> "jinja2.Environment":
 
 
 def to_png(figure: "matplotlib.figure.Figure") -> bytes:
-    """Return a figure as a PNG file, the same bytes each time."""
+    """Return a figure as a PNG file, the same bytes each time; "$" in a name is no mathematics."""
+    import matplotlib.text
+
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_parse_math(False)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if axis.get_scale() == "log":  # its numbers are powers
+            for number in axis.get_ticklabels(which="both"):
+                number.set_parse_math(True)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
     return buffer.getvalue()
