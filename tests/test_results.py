@@ -18,6 +18,7 @@ from cpc.results import (
     is_better,
     last_evaluation,
     last_scores,
+    name_of,
     paired_difference,
     print_scores,
     read_run,
@@ -78,6 +79,14 @@ def test_a_curve_over_labels_is_kept_whole(tmp_path):
     assert sorted(found) == [
         ("CTC", 11, 0.1), ("CTC", 30, 0.25), ("phones", 200, 0.1), ("phones", 400, 0.1),
     ]  # fmt: skip
+
+
+def test_scores_on_the_way_have_names_that_hold_slashes(workdir):
+    score = Score("classes", "imagenette/160px", "image", "z", "linear", "accuracy", 0.5, step=100)
+    five = score._replace(metric="top-5 accuracy", value=0.9)
+    record = {"step": 100, "split": "test", "series": "probes"}
+    add_records(workdir, record | {name_of(one): one.value for one in (score, five)})
+    assert [one for one in read_scores(workdir) if one.task == "classes"] == [score, five]
 
 
 def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):

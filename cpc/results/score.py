@@ -79,6 +79,8 @@ class Score(NamedTuple):
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
+#: A slash within a part of `name_of`.
+SLASH = "%2F"
 
 
 def check_score(score: Score) -> Score:
@@ -174,11 +176,13 @@ def name_of(score: Score) -> str:
 
     >>> name_of(Score("phones", "voices", "frame", "c", "linear", "accuracy", 0.5))
     'phones/voices/c/linear/frame'
+    >>> name_of(Score("classes", "imagenette/160px", "image", "z", "knn", "accuracy", 0.5))
+    'classes/imagenette%2F160px/z/knn/image'
     """
     parts = [score.task, score.data, score.features, score.method, score.unit]
     if score.metric != "accuracy":
         parts.append(score.metric)
-    return "/".join(parts)
+    return "/".join(part.replace("/", SLASH) for part in parts)
 
 
 def print_scores(scores: Iterable[Score]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from cpc.files import exclusive, read_arrays, read_lines, read_object, write_arrays, write_sealed
 from cpc.results.score import (
     QUESTION,
+    SLASH,
     STORED,
     Frame,
     Outcomes,
@@ -214,7 +215,7 @@ def _recorded_scores(record: Mapping[str, Any], where: str) -> list[Score]:
     """Scores of a record of the metrics, by their names: `name_of`, or task/features/probe."""
     scores = []
     for name, value in record.items():
-        parts = name.split("/")
+        parts = [part.replace(SLASH, "/") for part in name.split("/")]
         if not isinstance(value, int | float) or len(parts) not in (3, 5, 6):
             continue
         if len(parts) == 3:
