@@ -8,10 +8,12 @@
 
 Without --task those of the run's config are fitted. --data.key=value and --probe.key=value set keys
 of these sections for this once: so a run is judged on data that it was not trained on, with their
-own labels. Scores are kept by step, beside those that are there and are of data of other names (a
-folder's, a file of labels'), and the report is written again.
+own labels. Scores are kept by step, beside those of data of other names (a folder's, a file of
+labels'); what is asked anew, of more or fewer labels too, replaces its answer there. The report is
+written again. A run's own command fits anew what was replaced of its own.
 """
 
+import copy
 import pathlib
 
 from absl import flags
@@ -23,7 +25,7 @@ from experiments.command import cli, cluster
 from experiments.command.config import check_config, judged_on
 from experiments.command.run_dir import check_same_data
 from experiments.modality import read_modality
-from experiments.run import write_page
+from experiments.run import probe_aside, write_page
 
 TASK = flags.DEFINE_string(
     "task", "all", "What to probe for: a task of the run's modality, or all."
@@ -37,7 +39,8 @@ def main() -> None:
     if not cli.WORKDIR.value:
         raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
-    modality, config = read_modality(workdir)
+    modality, own = read_modality(workdir)
+    config = copy.deepcopy(own)
     known = modality.keys["probe"]["tasks"].words
     if TASK.value != "all":
         if TASK.value not in known:
@@ -56,7 +59,7 @@ def main() -> None:
     if plain(config.data) == of_run:
         check_same_data(workdir, modality.members(data))
     probe = modality.make_probe(config, workdir, data, modality.build_model(config))
-    probe(variables, step)
+    probe_aside(config, own, workdir, probe, variables, step)
     print(f"report: {write_page(modality, workdir)}")
 
 

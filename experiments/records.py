@@ -114,6 +114,18 @@ def mean_of_known(values: np.ndarray) -> float:
     return float(known.mean()) if known.size else float("nan")
 
 
+def sum_of_counted(losses: np.ndarray, anchors: np.ndarray) -> float:
+    """Return the sum over the offsets that had an anchor, whatever it is; NaN if none had.
+
+    >>> sum_of_counted(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
+    2.5
+    >>> sum_of_counted(np.array([1.5, np.nan]), np.array([4, 4]))
+    nan
+    """
+    counted = losses[anchors > 0]
+    return float(counted.sum()) if counted.size else float("nan")
+
+
 def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
@@ -204,7 +216,7 @@ def make_evaluation(
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {
-                "loss": float(np.nansum(track.loss)),
+                "loss": sum_of_counted(track.loss, sums.anchors),
                 **spread,
                 **{name: value / len(batches) for name, value in means.items()},
                 **describe_track(problem, tracker, track),

@@ -23,6 +23,7 @@ from experiments.export.model_card import describe, share
 from experiments.memory import check_memory, check_sizes
 from experiments.objective import build_objective
 from experiments.problem import Probe, Problem
+from experiments.status import PROBED, was_probed
 
 
 def main(modality: Modality, others: Mapping[str, Callable[..., None]] | None = None) -> None:
@@ -143,7 +144,26 @@ def write_page(modality: Modality, workdir: pathlib.Path) -> pathlib.Path:
 def probe_once(config: Config, workdir: pathlib.Path, probe: Probe, variables: Any) -> None:
     """Fit the probes of the last step, unless a start before this one has, by the same config."""
     wanted = {"step": config.num_steps, "probe": plain(config.probe)}
-    stamp = workdir / "probes" / "done.json"
-    if config.probe.tasks and read_object(stamp, []) != wanted:
-        probe(variables, config.num_steps)
-        write_sealed(stamp, wanted)
+    if config.probe.tasks and not was_probed(workdir, wanted):
+        scores = probe(variables, config.num_steps)
+        data = sorted({score.data for score in scores or ()})
+        write_sealed(workdir / PROBED, {**wanted, "data": data})
+
+
+def probe_aside(
+    config: Config, own: Config, workdir: pathlib.Path, probe: Probe, variables: Any, step: int
+) -> None:
+    """Fit probes by a config other than the run's own, whose command fits anew what they replace.
+
+    Scores of other tasks, or of data of another name, stand beside those of the run.
+    """
+    path = workdir / PROBED
+    stamp = read_object(path, []) or {}
+    # A task is asked of each of the features for itself.
+    probes = [{**plain(one.probe), "tasks": (), "features": ()} for one in (own, config)]
+    is_changed = probes[0] != probes[1] or plain(own.data) != plain(config.data)
+    if step == own.num_steps and is_changed and {*own.probe.tasks} & {*config.probe.tasks}:
+        path.unlink(missing_ok=True)  # before: a stop on the way leaves some of them
+    scores = probe(variables, step)
+    if stamp.get("data") and not {*stamp["data"]} & {score.data for score in scores}:
+        write_sealed(path, stamp)

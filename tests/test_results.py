@@ -18,6 +18,7 @@ from cpc.results import (
     is_better,
     last_evaluation,
     last_scores,
+    name_of,
     paired_difference,
     print_scores,
     read_run,
@@ -59,6 +60,33 @@ def test_a_score_replaces_only_that_of_the_same_question_and_step(tmp_path):
     write_scores(tmp_path, [PHONES._replace(task="speakers", step=20)])
     found = {(score.task, score.step): score.value for score in read_scores(tmp_path)}
     assert found == {("phones", 20): 0.9, ("phones", 400): 0.25, ("speakers", 20): 0.25}
+
+
+def test_a_fit_on_another_number_of_labels_replaces_the_one_before(tmp_path):
+    write_scores(tmp_path, [PHONES._replace(num_train=1000), PHONES._replace(features="z")])
+    write_scores(tmp_path, [PHONES._replace(num_train=9000, value=0.2)])
+    found = {(score.features, score.num_train, score.value) for score in read_scores(tmp_path)}
+    assert found == {("c", 9000, 0.2), ("z", None, 0.25)}
+
+
+def test_a_curve_over_labels_is_kept_whole(tmp_path):
+    curve = [PHONES._replace(num_train=n) for n in (100, 200)]
+    shares = [PHONES._replace(task="CTC", num_train=n, setting=f"{n} min") for n in (10, 30)]
+    write_scores(tmp_path, [*curve, *shares])
+    new = [PHONES._replace(num_train=n, value=0.1) for n in (200, 400)]
+    write_scores(tmp_path, [*new, shares[0]._replace(num_train=11, value=0.1)])
+    found = [(score.task, score.num_train, score.value) for score in read_scores(tmp_path)]
+    assert sorted(found) == [
+        ("CTC", 11, 0.1), ("CTC", 30, 0.25), ("phones", 200, 0.1), ("phones", 400, 0.1),
+    ]  # fmt: skip
+
+
+def test_scores_on_the_way_have_names_that_hold_slashes(workdir):
+    score = Score("classes", "imagenette/160px", "image", "z", "linear", "accuracy", 0.5, step=100)
+    five = score._replace(metric="top-5 accuracy", value=0.9)
+    record = {"step": 100, "split": "test", "series": "probes"}
+    add_records(workdir, record | {name_of(one): one.value for one in (score, five)})
+    assert [one for one in read_scores(workdir) if one.task == "classes"] == [score, five]
 
 
 def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):

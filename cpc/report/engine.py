@@ -102,6 +102,8 @@ def write_page(
     folder, images = Path(folder), {}
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
+        if figure.name in images:
+            raise ValueError(f"two figures of the page {name} are named {figure.name}")
         images[figure.name] = png = to_png(figure.figure)
         with replacing(folder / "figures" / f"{figure.name}.png") as part:
             part.write_bytes(png)
@@ -130,7 +132,15 @@ def environment() -> "jinja2.Environment":
 
 
 def to_png(figure: "matplotlib.figure.Figure") -> bytes:
-    """Return a figure as a PNG file, the same bytes each time."""
+    """Return a figure as a PNG file, the same bytes each time; "$" in a name is no mathematics."""
+    import matplotlib.text
+
+    for text in figure.findobj(matplotlib.text.Text):
+        text.set_parse_math(False)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if axis.get_scale() == "log":  # its numbers are powers
+            for number in axis.get_ticklabels(which="both"):
+                number.set_parse_math(True)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
     return buffer.getvalue()

@@ -305,29 +305,28 @@ def metric_title(metric: str) -> str:
     return f"{metric}, percent" if in_percent(metric) else metric
 
 
-def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, str, Figure]]:
-    """Yield, by task and data, scores against the number of labels, a line for each method."""
-    for (task, data, unit), rows in score_groups(scores, words).items():
-        if not is_curve(rows):
+def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, str, str, str, Figure]]:
+    """Yield, by task, data, unit and metric, scores against the number of labels.
+
+    A method has a line.
+    """
+    for group, found in score_groups(scores, words).items():
+        if not is_curve(found):
             continue
-        figure, (axes,) = make_figure(1, row_height=4.4)
-        for (features, method), line in rows.groupby(["features", "method"], sort=False):
-            draw_curve(axes, line.sort_values("num_train"), features, method, words)
-        ticks = rows.drop_duplicates("num_train").sort_values("num_train")
-        axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(
-            ticks.num_train,
-            [f"{row.num_train:,.0f}\n{row.setting}".rstrip() for row in ticks.itertuples()],
-        )
-        label(
-            axes,
-            "number of labels",
-            metric_title(rows.metric.iloc[0]),
-            group_title(task, data, unit),
-        )
-        add_shared_legend(figure, [axes])
-        yield task, data, figure
+        for metric, rows in found.groupby("metric", sort=False):
+            figure, (axes,) = make_figure(1, row_height=4.4)
+            for (features, method), line in rows.groupby(["features", "method"], sort=False):
+                draw_curve(axes, line.sort_values("num_train"), features, method, words)
+            ticks = rows.drop_duplicates("num_train").sort_values("num_train")
+            axes.set_xscale("log")
+            axes.xaxis.set_minor_locator(NullLocator())
+            axes.set_xticks(
+                ticks.num_train,
+                [f"{row.num_train:,.0f}\n{row.setting}".rstrip() for row in ticks.itertuples()],
+            )
+            label(axes, "number of labels", metric_title(metric), group_title(*group))
+            add_shared_legend(figure, [axes])
+            yield *group, metric, figure
 
 
 def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words) -> None:

@@ -1,6 +1,7 @@
 """The part of a run's page on scores: figures, a table for each task, learning curves."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from cpc.results import (
     Run,
     Score,
     difference,
+    digest,
     last_scores,
     show_value,
     to_scores,
@@ -47,20 +49,36 @@ def scores_section(run: Run, words: Words) -> Section:
     )
     curves = [
         Figure(
-            f"curve_{task}_{data}",
+            file_name("curve", *group, metric),
             figure,
-            f"{task_title(task)} of {data}: scores against labels",
+            f"{table_title(*group)}: {metric} against labels",
             "Scores of a probe on frozen features, or of the whole network, given only this many "
             "labels; lines are 95 % intervals. Pretraining pays off where it matches the "
             "supervised network with fewer labels.",
         )
-        for task, data, figure in figures.curve_figures(last, words)
+        for *group, metric, figure in figures.curve_figures(last, words)
     ]
     tables = [
-        (curve_table if is_curve(rows) else score_table)(group, rows, words)
+        table
         for group, rows in score_groups(last, words).items()
+        for table in (
+            [curve_table(group, own, words) for _, own in rows.groupby("metric", sort=False)]
+            if is_curve(rows)
+            else [score_table(group, rows, words)]
+        )
     ]
     return Section(title, figures=[*bars, *progress, *curves], tables=tables)
+
+
+def file_name(*parts: str) -> str:
+    """Return a name for a file, made of names that may hold what a file's may not.
+
+    >>> file_name("curve", "few_labels", "clothes"), file_name("curve", "../x")
+    ('curve_few_labels_clothes', 'curve_.._x-2f2408c5')
+    """
+    name = "_".join(parts)
+    plain = re.sub(r"[^\w.-]", "_", name)[:100]
+    return plain if plain == name else f"{plain}-{digest(name)[:8]}"
 
 
 def baseline_phrase(words: Words) -> str:
@@ -161,7 +179,7 @@ def score_note(first: Score, rows: Frame, words: Words) -> str:
 
 
 def curve_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
-    """Return scores by number of labels, a row for each way to use them."""
+    """Return scores of one metric by number of labels, a row for each way to use them."""
     import pandas as pd
 
     counts = rows.drop_duplicates("num_train").sort_values("num_train")

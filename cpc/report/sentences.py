@@ -315,11 +315,11 @@ def curve_sentences(run: Run, words: Words) -> list[str]:
                 f"With {ours.num_train:,} labels of {ours.data}"
                 f"{f' ({ours.setting})' if ours.setting else ''}, "
                 f"{ours.features} {ours.method} reaches "
-                f"{'' if ours.higher_is_better else f'a {ours.metric} of '}"
+                f"{'' if ours.metric == 'accuracy' else f'a {ours.metric} of '}"
                 f"{with_unit(ours.value, ours.metric)} "
                 f"({interval_phrase(ours)})"
             )
-            for other in alone:
+            for other in (score for score in alone if score.metric == ours.metric):
                 sentence += "; the same network on these labels alone "
                 sentence += f"{with_unit(other.value, other.metric)} ({interval_phrase(other)})"
             sentences.append(f"{sentence}.")

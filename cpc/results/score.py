@@ -75,10 +75,12 @@ class Score(NamedTuple):
     """What each test item contributed, if it was kept."""
 
 
-#: Fields that say which number a score is. A second score with the same ones replaces the first.
+#: Fields that say which number a score is.
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
+#: A slash within a part of `name_of`.
+SLASH = "%2F"
 
 
 def check_score(score: Score) -> Score:
@@ -103,6 +105,16 @@ def check_score(score: Score) -> Score:
 def identity(score: Score) -> tuple:
     """Return what tells a score from the others of a run."""
     return tuple(getattr(score, name) for name in IDENTITY)
+
+
+def answer(score: Score) -> tuple:
+    """Return what a later score replaces, whatever number of labels that one is fitted on.
+
+    A curve over labels has several, of which each share that its setting names stands for itself.
+    """
+    names = [name for name in IDENTITY if name != "num_train"]
+    share = score.setting if score.setting.endswith(("of the labels", " min")) else ""
+    return (*(getattr(score, name) for name in names), share)
 
 
 def digest(*parts: Any) -> str:
@@ -164,11 +176,13 @@ def name_of(score: Score) -> str:
 
     >>> name_of(Score("phones", "voices", "frame", "c", "linear", "accuracy", 0.5))
     'phones/voices/c/linear/frame'
+    >>> name_of(Score("classes", "imagenette/160px", "image", "z", "knn", "accuracy", 0.5))
+    'classes/imagenette%2F160px/z/knn/image'
     """
     parts = [score.task, score.data, score.features, score.method, score.unit]
     if score.metric != "accuracy":
         parts.append(score.metric)
-    return "/".join(parts)
+    return "/".join(part.replace("/", SLASH) for part in parts)
 
 
 def print_scores(scores: Iterable[Score]) -> None:

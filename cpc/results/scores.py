@@ -11,10 +11,12 @@ import numpy as np
 from cpc.files import exclusive, read_arrays, read_lines, read_object, write_arrays, write_sealed
 from cpc.results.score import (
     QUESTION,
+    SLASH,
     STORED,
     Frame,
     Outcomes,
     Score,
+    answer,
     check_score,
     digest,
     identity,
@@ -30,7 +32,10 @@ DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
-    """Add scores to those of a run directory; one of the same identity is replaced.
+    """Add scores to those of a run directory, whose answers to the same questions they replace.
+
+    So the points of a curve over labels come together, unless their settings name their shares of
+    the labels ("5 % of the labels", "10 min").
 
     Values, intervals and settings go to scores.json, outcomes of test items to scores.npz. A
     damaged scores.json is kept aside under another name.
@@ -44,9 +49,8 @@ def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
     kept = _read_new_scores(workdir, problems)
     if any(SCORES in problem for problem in problems):
         (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
-    merged = {identity(score): score for score in (*kept, *given)}
     arrays, rows = {}, []
-    for score in merged.values():
+    for score in _merged(kept, given):
         rows.append({name: getattr(score, name) for name in STORED})
         if score.outcomes is not None and score.outcomes.items:
             rows[-1]["items"] = score.outcomes.items
@@ -56,6 +60,13 @@ def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
     if arrays:
         write_arrays(workdir / OUTCOMES, **arrays)
     write_sealed(workdir / SCORES, {"scores": rows})
+
+
+def _merged(kept: Sequence[Score], given: Sequence[Score]) -> list[Score]:
+    """Return the given scores and those kept whose questions they do not answer anew."""
+    new, answered = {identity(score) for score in given}, {answer(score) for score in given}
+    merged = {identity(score): score for score in (*kept, *given)}
+    return [one for key, one in merged.items() if key in new or answer(one) not in answered]
 
 
 def read_scores(workdir: str | Path) -> list[Score]:
@@ -107,7 +118,7 @@ def scores_of(
         for score in _recorded_scores(record, where)
         if (*(getattr(score, name) for name in QUESTION), score.step) not in measured
     ]
-    return list({identity(score): score for score in (*on_the_way, *old, *new)}.values())
+    return _merged([*on_the_way, *old], new)
 
 
 def _read_new_scores(workdir: Path, problems: list[str]) -> list[Score]:
@@ -204,7 +215,7 @@ def _recorded_scores(record: Mapping[str, Any], where: str) -> list[Score]:
     """Scores of a record of the metrics, by their names: `name_of`, or task/features/probe."""
     scores = []
     for name, value in record.items():
-        parts = name.split("/")
+        parts = [part.replace(SLASH, "/") for part in name.split("/")]
         if not isinstance(value, int | float) or len(parts) not in (3, 5, 6):
             continue
         if len(parts) == 3:

@@ -25,7 +25,6 @@ def speakers_figure(points: np.ndarray, speaker: np.ndarray, names: Sequence[str
             va="center",
             fontsize=8.5,
             color=INK,
-            parse_math=False,
             bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": colors[place % 10]},
         )
     axes.set_axis_off()

@@ -9,24 +9,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpc.results import read_scores
+from cpc.results import Score, read_scores, show_value
 from cpc.types import UserError
+from experiments import status
 from experiments.command.config import Config
 from experiments.sweep.cells import Cell
 from experiments.sweep.launchers import Job
 
 #: A round has a third of the cells of the one before, for three times the steps: as much work.
 FACTOR = 3
+#: Tasks of images whose scores have another name: their task and method. None of the rest has a
+#: score of each of the features.
+OF_IMAGES = {"linear": ("classes", "linear"), "knn": ("classes", "knn")}
+UNRANKED = ("fine_tuned", "supervised", "neighbours", "units")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     """Return the task and the features whose score ranks cells: by default, the first of each."""
     probe = config.get("probe", {})
     tasks, features = (tuple(probe.get(key, ())) for key in ("tasks", "features"))
+    tasks = tuple(task for task in tasks if task not in UNRANKED)
     if not tasks or not features:
         raise UserError(
-            "--rounds ranks cells by their probes, and this config has none: set probe.tasks and "
-            "probe.features, or leave --rounds out"
+            "--rounds ranks cells by the scores of their probes, and this config has none: set "
+            "probe.tasks and probe.features, or leave --rounds out"
         )
     task, _, name = (rank_by or f"{tasks[0]}/{features[0]}").partition("/")
     if task not in tasks or name not in features:
@@ -56,47 +62,64 @@ def keep_best(
 ) -> tuple[list[Cell], list[str]]:
     """Return the cells that go on, and a line about each that was ranked.
 
+    All are ranked by one unit, method and metric: the first recorded, a linear probe before others.
     Cells that differ in nothing but the seed are one, with the mean of their scores; of several
-    scores of the task, as of several data sets, it is the mean, too. One without scores does not go
-    on.
+    data sets, or numbers of labels, it is the mean, too. One without scores does not go on.
 
     Raises:
         UserError: no cell has a score.
     """
-    seeds: dict[str, list[tuple[Cell, Job]]] = {}
-    for cell, job in zip(cells, jobs, strict=True):
-        own = {key: value for key, value in cell.settings.items() if key != "seed"}
-        seeds.setdefault(repr(sorted(own.items())), []).append((cell, job))
-    values = {}
-    for group, members in seeds.items():
-        scores = [score_of(job, task, features) for _, job in members]
-        known = [score for score in scores if score is not None]
-        if len(known) == len(members):
-            values[group] = float(np.mean(known))
-    if not values:
+    found = [last_of(job, task, features) for job in jobs]
+    asked = sorted((one for scores in found for one in scores), key=lambda s: s.method != "linear")
+    if not asked:
         raise UserError(f"no cell has a score of {task} for {features}, so none can go on")
-    ranked = sorted(values, key=lambda group: -values[group])
+    first = asked[0]
+    seeds: dict[str, list[tuple[Cell, list[float]]]] = {}
+    for cell, scores in zip(cells, found, strict=True):
+        own = {key: value for key, value in cell.settings.items() if key != "seed"}
+        values = [score.value for score in scores if how(score) == how(first)]
+        seeds.setdefault(repr(sorted(own.items())), []).append((cell, values))
+    means = {
+        group: float(np.mean([np.mean(values) for _, values in members]))
+        for group, members in seeds.items()
+        if all(values for _, values in members)
+    }
+    if not means:
+        raise UserError(
+            f"no cell has a score of {task} for {features} with each of its seeds, so none can go "
+            "on: give the same command again, which tries again what failed"
+        )
+    ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(seeds) // FACTOR)]
     lines = [
         f"{'goes on' if group in best else 'ends'}: {seeds[group][0][0].name}  "
-        f"{task} of {features} {abs(values[group]):.3f}"
+        f"{task} of {features}, {first.metric} {show_value(means[group], first.metric)}"
         for group in ranked
     ]
     kept = {cell.name for group in best for cell, _ in seeds[group]}
     return [cell for cell in cells if cell.name in kept], lines
 
 
-def score_of(job: Job, task: str, features: str) -> float | None:
-    """Return the mean of a run's last scores of a task, errors below zero; None without any."""
-    scores = [
+def last_of(job: Job, task: str, features: str) -> list[Score]:
+    """Return a run's scores of a task at its last step; none where it has not come to that."""
+    num_steps = status.read(job.folder / "config.json").get("num_steps")
+    return [
         score
         for score in read_scores(job.folder)
-        if (score.task.lower(), score.features) == (task, features)
+        if score.step == num_steps and score.features == features and is_of(task, score)
     ]
-    last = max((score.step for score in scores), default=0)
-    values = [
-        score.value if score.higher_is_better else -score.value
-        for score in scores
-        if score.step == last
-    ]
-    return float(np.mean(values)) if values else None
+
+
+def how(score: Score) -> tuple[str, str, str]:
+    """Return what scores have in common that can be compared."""
+    return score.unit, score.method, score.metric
+
+
+def is_of(task: str, score: Score) -> bool:
+    """Return whether a score is of one of probe.tasks.
+
+    >>> is_of("knn", Score("classes", "clothes", "image", "z", "knn", "accuracy", 0.5))
+    True
+    """
+    known = OF_IMAGES.get(task)
+    return score.task.lower() == task if known is None else (score.task, score.method) == known

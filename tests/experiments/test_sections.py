@@ -97,7 +97,13 @@ def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
 def test_page_of_images_has_their_figures(shapes):
     page = write_report(shapes, image.WORDS, image.SECTIONS).read_text(encoding="utf-8")
     found = {path.stem for path in (shapes / "figures").glob("*.png")}
-    assert {"neighbours", "units", "augmented", "curve_few_labels_shapes", "progress"} <= found
+    assert {
+        "neighbours",
+        "units",
+        "augmented",
+        "curve_few_labels_shapes_image_accuracy",
+        "progress",
+    } <= found
     assert page.count("<img") == len(found)
     for word in ("utterance", "speaker", "recording", "MFCC", "phone"):
         assert word not in page.split("How it was made")[0]

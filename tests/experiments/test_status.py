@@ -149,7 +149,10 @@ def test_done_needs_steps_probes_and_report(runs):
     (run / "report.html").write_text("")
     (run / "probes" / "done.json").write_text('{"step": 10, "tasks": []}')
     assert not status.is_done(run)
-    (run / "probes" / "done.json").write_text('{"step": 20, "tasks": []}')
+    (run / "probes" / "done.json").write_text('{"step": 20, "data": ["clothes"]}')
+    assert not status.is_done(run)  # the scores are lost
+    (run / "scores.json").write_text('{"scores": []}')
+    assert status.is_done(run)
     config = json.loads((run / "config.json").read_text()) | {"num_steps": 40}
     (run / "config.json").write_text(json.dumps(config))
     assert not status.is_done(run)

@@ -286,6 +286,7 @@ def command(folder, *more, status=0):
 def recorded(folder, name, *values, task="phones", features="c", step=4, **options):
     job = Job(name, folder / name, [])
     job.folder.mkdir()
+    (job.folder / "config.json").write_text('{"num_steps": 4}')
     write_scores(
         job.folder,
         [
@@ -311,8 +312,8 @@ def test_the_best_third_goes_on_by_the_mean_of_seeds_and_data(tmp_path):
     # Two of four: b has 0.6, a 0.55; c lacks a seed and d both.
     assert names(kept) == ["a,seed=0", "a,seed=1", "b,seed=0", "b,seed=1"]
     assert lines == [
-        "goes on: b,seed=0  phones of c 0.600",
-        "goes on: a,seed=0  phones of c 0.550",
+        "goes on: b,seed=0  phones of c, accuracy 60.0",
+        "goes on: a,seed=0  phones of c, accuracy 55.0",
     ]
     assert names(keep_best(cells[:6], jobs[:6], "phones", "c")[0]) == ["b,seed=0", "b,seed=1"]
     with pytest.raises(UserError, match="no cell has a score of phones for z"):
@@ -326,7 +327,43 @@ def test_of_errors_the_least_goes_on_and_old_steps_do_not_count(tmp_path):
         recorded(tmp_path, "b", 0.2, task="ABX", higher_is_better=False),
     ]
     write_scores(jobs[0].folder, [Score("ABX", "set0", "frame", "c", "linear", "error", 0.0)])
-    assert names(keep_best(cells, jobs, "abx", "c")[0]) == ["b"]
+    kept, lines = keep_best(cells, jobs, "abx", "c")
+    assert names(kept) == ["b"]
+    assert lines[0] == "goes on: b  abx of c, accuracy 20.0"
+
+
+def test_cells_are_ranked_by_one_metric_of_their_own_last_step(tmp_path):
+    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("abc")]
+    jobs = [
+        recorded(tmp_path, "a", 100.0, task="codes", higher_is_better=False),
+        recorded(tmp_path, "b", 200.0, task="codes", higher_is_better=False),
+        recorded(tmp_path, "c", 50.0, task="codes", higher_is_better=False, step=2),  # it failed
+    ]
+    for job, value in zip(jobs, (10.0, 900.0, 900.0), strict=True):
+        more = Score("codes", "set0", "frame", "c", "linear", "perplexity", value, step=4)
+        write_scores(job.folder, [more] * (job.name != "c"))
+    kept, lines = keep_best(cells, jobs, "codes", "c")
+    assert names(kept) == ["a"]
+    assert [line.split("  ")[0] for line in lines] == ["goes on: a", "ends: b"]
+    lower = Score("similarity", "set0", "pair", "c", "cosine", "correlation", -0.25, step=4)
+    write_scores(jobs[0].folder, [lower])
+    (line,) = keep_best(cells, jobs, "similarity", "c")[1]
+    assert line == "goes on: a  similarity of c, correlation -0.25"
+
+
+def test_cells_of_images_are_ranked_by_what_their_tasks_are_recorded_as(tmp_path):
+    config = image_fashion_mnist.get_config()
+    config.probe.tasks = ("neighbours", "linear", "knn", "supervised")
+    ranked_by = check_rank_by(config, None)
+    assert ranked_by == ("linear", "z")
+    with pytest.raises(UserError, match=r"one of probe\.tasks \(linear, knn\)"):
+        check_rank_by(config, "neighbours/z")
+    cells = [Cell(name, {"model.width": i}) for i, name in enumerate("ab")]
+    jobs = [recorded(tmp_path, "a", 0.7, task="classes", features="z"),
+            recorded(tmp_path, "b", 0.6, task="classes", features="z")]  # fmt: skip
+    near = Score("classes", "set0", "image", "z", "knn", "accuracy", 0.9, step=4)
+    write_scores(jobs[1].folder, [near])
+    assert names(keep_best(cells, jobs, *ranked_by)[0]) == ["a"]
 
 
 def test_rounds_take_a_third_of_a_cells_own_steps(config):

@@ -1,5 +1,6 @@
 """The step of an experiment: every option trains, on any number of devices, to the same numbers."""
 
+import functools
 import itertools
 
 import jax
@@ -10,12 +11,13 @@ import pytest
 from configs import series
 from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
+from cpc.results import Score, write_scores
 from cpc.train import make_mesh, open_checkpoints, put_batch, replicate
 from cpc.types import UserError
 from experiments import choices, training
 from experiments.command.config import with_settings
 from experiments.records import make_evaluation, make_summary
-from experiments.run import run
+from experiments.run import probe_aside, probe_once, run
 from experiments.sequences import check_negatives
 from experiments.series.modality import SERIES
 from tests import services
@@ -188,6 +190,14 @@ def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
     assert restored.metrics["loss"] == state.metrics["loss"]
     assert not np.any(restored.metrics["strict"].anchors)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
+
+
+def test_an_evaluation_that_is_not_finite_has_no_loss_to_be_the_best_by(made):
+    config = make_config()
+    state, problem, mesh = train(config, made, steps=1)
+    broken = state._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params))
+    record, *_ = make_evaluation(config, problem, no_probe, mesh)(broken)
+    assert np.isnan(record["loss"])
 
 
 def test_every_predictor_gets_gradient(made):
@@ -407,6 +417,36 @@ def test_a_launch_of_the_experiment_is_its_steps(made):
     assert int(state.step) == 2
     np.testing.assert_allclose(state.metrics["loss"], one.metrics["loss"], rtol=1e-5)
     np.testing.assert_array_equal(state.metrics["offsets"].n, one.metrics["offsets"].n)
+
+
+def test_the_runs_own_probes_are_fitted_anew_where_their_scores_are_lost_or_replaced(tmp_path):
+    config, fitted = make_config(probe__tasks=("phones",)), []
+
+    def probe(variables, step, data="synthetic"):
+        fitted.append(data)
+        scores = [Score("phones", data, "frame", "c", "linear", "accuracy", 0.5, step=step)]
+        write_scores(tmp_path, scores)
+        return scores
+
+    def is_fitted_anew():
+        count = len(fitted)
+        probe_once(config, tmp_path, probe, None)
+        return len(fitted) > count
+
+    assert [is_fitted_anew(), is_fitted_anew()] == [True, False]
+    (tmp_path / "scores.json").unlink()
+    assert is_fitted_anew()
+    less = with_settings(config, {"probe.hours": 0.1})
+    for other, step, name, is_replaced in (
+        (less, 4, "synthetic", True),
+        (less, 2, "synthetic", False),
+        (with_settings(config, {"probe.features": ("z",)}), 4, "synthetic", False),
+        (with_settings(config, {"probe.tasks": ("ctc",), "probe.hours": 0.1}), 4, "x", False),
+        (with_settings(config, {"data.source": "folder"}), 4, "mine", False),
+        (with_settings(config, {"data.source": "folder"}), 4, "mine", False),
+    ):
+        probe_aside(other, config, tmp_path, functools.partial(probe, data=name), None, step)
+        assert is_fitted_anew() == is_replaced
 
 
 def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):

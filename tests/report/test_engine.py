@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from cpc.report.engine import Figure, Section, Table, cells, kinds, markdown, write_page
+from cpc.report.draw import add_shared_legend, label, make_figure
+from cpc.report.engine import Figure, Section, Table, cells, kinds, markdown, to_png, write_page
 
 SCRIPT = "<script>alert('a & b')</script>"
 
@@ -88,6 +89,28 @@ def test_a_page_is_one_file_and_always_the_same_bytes(tmp_path):
     assert not re.search(r"https?://|<link|<script|@import|url\(", page)
     (embedded,) = re.findall(r'src="data:image/png;base64,([^"]+)"', page)
     assert base64.b64decode(embedded) == (tmp_path / "figures" / "f.png").read_bytes()
+
+
+def test_a_dollar_in_a_name_is_no_mathematics():
+    """Two of them are as many as it takes, whatever stands between."""
+    figure, (axes, powers) = make_figure(2)
+    axes.plot([1, 2], label="prices_$_and_$^")
+    axes.set_yticks([1, 2], ["a$_$", "$^$"])
+    axes.annotate("$_$", (0, 1))
+    label(axes, "$x$", "$^$", "prices_$_and_$^")
+    powers.plot([1, 1000])
+    powers.set_yscale("log")
+    add_shared_legend(figure, [axes])
+    png = to_png(figure)
+    assert "mathdefault" in powers.get_yticklabels()[2].get_text()
+    assert powers.get_yticklabels()[2].get_parse_math()
+    assert png == to_png(figure)
+
+
+def test_two_figures_of_one_name_are_refused(tmp_path):
+    twice = Section("s", figures=[Figure("f", drawing(), title, "c") for title in "ab"])
+    with pytest.raises(ValueError, match="two figures of the page p are named f"):
+        write_page(tmp_path, "p", "t", "l", sections=[twice])
 
 
 def test_sections_without_content_are_left_out(tmp_path):

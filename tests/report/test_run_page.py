@@ -25,7 +25,7 @@ from cpc.report.figures import (
     scores_figure,
 )
 from cpc.report.run_page import headline
-from cpc.report.score_section import curve_table, score_table
+from cpc.report.score_section import curve_table, score_table, scores_section
 from cpc.report.scores import score_groups
 from cpc.report.sentences import against_phrase, state_sentences, summary
 from cpc.results import (
@@ -35,6 +35,7 @@ from cpc.results import (
     read_run,
     read_scores,
     score_frame,
+    show_value,
     write_scores,
 )
 from tests.fake_image_run import DIRECTIONS, write_fake_image_run
@@ -177,7 +178,7 @@ def test_learning_curves(images):
     assert rows["CPC, z, frozen"][0] == "72.0 ± 2.6"
     ((*names, figure),) = curve_figures(last_scores(run.scores), IMAGES)
     (axes,) = figure.axes
-    assert names == ["few_labels", "shapes"]
+    assert names == ["few_labels", "shapes", "image", "accuracy"]
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
         "random initialization, z, frozen",
@@ -196,11 +197,41 @@ def test_each_data_set_has_a_learning_curve_of_its_own(images):
     few = [score for score in read_scores(images) if score.task == "few_labels"]
     write_scores(images, [score._replace(data="others", outcomes=None) for score in few])
     page = write_report(images, IMAGES, ()).read_text(encoding="utf-8")
-    drawn = [images / "figures" / f"curve_few_labels_{data}.png" for data in ("shapes", "others")]
+    drawn = [
+        images / "figures" / f"curve_few_labels_{data}_image_accuracy.png"
+        for data in ("shapes", "others")
+    ]
     assert drawn[0].read_bytes() != drawn[1].read_bytes()
     for data in ("shapes", "others"):
-        assert f"Few labels of {data}: scores against labels" in page
+        assert f"Few labels by image, {data}: accuracy against labels" in page
         assert f"labels of {data} (1 % of the labels), " in page
+
+
+def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
+    asked = {
+        ("utterance", "accuracy"): 0.2, ("frame", "accuracy"): 0.5, ("frame", "top-5 accuracy"): 0.8
+    }  # fmt: skip
+    curve = [
+        Score(
+            "speakers", "a/b", unit, "c", "linear", metric, value + n / 1e4, step=500, num_train=n
+        )
+        for (unit, metric), value in asked.items()
+        for n in (100, 200)
+    ]
+    write_scores(images, [*curve, *(one._replace(data="../a_b") for one in curve)])
+    section = scores_section(read_run(images), IMAGES)
+    values = {
+        one.title: cells(one)[0][1] for one in section.tables if one.title.startswith("Speakers")
+    }
+    for (unit, metric), value in asked.items():
+        title = f"Speakers by {unit}, a/b: {metric}, % by number of labels"
+        assert values[title] == show_value(value + 0.01, metric)
+    drawn = [one.name for one in section.figures if one.name.startswith("curve_speakers")]
+    assert len({*drawn}) == 6
+    sentences = [one for one in summary(read_run(images), AUDIO) if "labels of a/b" in one]
+    assert ["top-5 accuracy of" in one for one in sentences] == [False, False, True]
+    write_report(images, IMAGES)
+    assert all((images / "figures" / f"{name}.png").exists() for name in drawn)
 
 
 def test_scores_figure_has_a_panel_for_each_task_and_unit(finished):
