@@ -108,7 +108,7 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
         ("positive", from_positive, rows.positive),
         ("negatives", from_negatives, rows.negatives),
     ):
-        if not _fits(correction.shape, scores.shape):
+        if not broadcasts_to(correction.shape, scores.shape):
             raise UserError(
                 f"the correction of {name} has shape {correction.shape}: it must be one number or "
                 f"fit the scores, {scores.shape}"
@@ -119,7 +119,8 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
     )
 
 
-def _fits(shape, target):
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of the shape can be read as one of the target."""
     try:
         return jnp.broadcast_shapes(shape, target) == target
     except ValueError:
