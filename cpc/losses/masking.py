@@ -66,6 +66,20 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
     )
 
 
+def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
+    """`read_rows` of anchors with one positive each, for losses that know no more.
+
+    Raises:
+      UserError: several positives an anchor; what `read_rows` refuses.
+    """
+    if positive.ndim != 1:
+        raise UserError(
+            f"positive has shape {positive.shape}: it must be (m,), one positive an anchor: "
+            "give each of several a row of its own"
+        )
+    return read_rows(positive, negatives, where)
+
+
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
     """What counts; all of it, if no mask is given.
 
