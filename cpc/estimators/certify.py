@@ -89,7 +89,8 @@ def certify(
     well sampled; above that, where most batches of an honest bound may pass the truth though
     their mean does not, it is enough that 1 batch in 20 stays on its side. Judged are `ceiling`,
     which must be reached and never passed; that rows are x; that values and gradients are finite
-    at scores of +-1e4. The rest informs. A bare number promises nothing.
+    at scores of +-1e4, and no NaN at the -inf of impossible pairs. The rest informs. A
+    bare number promises nothing.
 
     Args:
       estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2; other
@@ -276,11 +277,15 @@ def _ceiling(evaluate, label):
 
 
 def _finite(estimator):
-    """Scores of +-1e4 in every place."""
+    """Scores of +-1e4 in every place; the exact critic of a law with impossible pairs."""
     diagonal, signs = np.eye(8, dtype=bool), (-1e4, 0.0, 1e4)
     scores = [np.where(diagonal, d, o) for d, o in itertools.product(signs, repeat=2)]
     scores.append(np.random.default_rng(0).choice(signs, (8, 8)))
     value = jax.value_and_grad(lambda scores: _as_estimate(estimator(scores)).value)
+    symbols = np.array([0, 0, 1, 1, 2, 3, 4, 5])
+    scores.append(np.where(symbols[:, None] == symbols, math.log(8), -np.inf))
     leaves = jax.jit(jax.vmap(value))(np.stack(scores).astype(np.float32))
-    broken = sum(int((~np.isfinite(np.asarray(leaf))).sum()) for leaf in leaves)
-    return Row("not finite at +-1e4", "0", broken, math.nan, broken == 0)
+    broken = 0
+    for leaf in map(np.asarray, leaves):  # of the last, a value may well be infinite
+        broken += int((~np.isfinite(leaf[:-1])).sum() + np.isnan(leaf[-1]).sum())
+    return Row("not finite at +-1e4, NaN at -inf", "0", broken, math.nan, broken == 0)

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from cpc import losses
 from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import exp, mean_off, off_diagonal, split
+from cpc.estimators.score_matrix import LOWEST, exp, mean_off, off_diagonal, split
 from cpc.types import UserError
 
 
@@ -61,11 +61,12 @@ def interpolated(
     """
     if isinstance(alpha, int | float) and not 0 <= alpha <= 1:
         raise UserError(f"alpha is {alpha}: it must be from 0, TUBA, to 1, InfoNCE")
+    scores = jnp.maximum(scores.astype(jnp.float32), LOWEST)
     joint, product = split(scores)
     n = len(joint)
     alpha = jnp.asarray(alpha, jnp.float32)
     log_baseline = jnp.broadcast_to(jnp.asarray(log_baseline, jnp.float32), joint.shape)
-    without = _log_sum_without(scores.astype(jnp.float32)) - math.log(n - 1)
+    without = _log_sum_without(scores) - math.log(n - 1)
     log_b = jnp.logaddexp(
         jnp.log(alpha) + without, jnp.log1p(-alpha) + log_baseline[:, None]
     )  # (n, n): row i without column k
@@ -118,7 +119,7 @@ def ml_cpc(
     alpha = jnp.asarray(alpha, jnp.float32)
     log_sum = jnp.logaddexp(
         jnp.log(alpha) + jax.nn.logsumexp(joint),
-        jnp.log((n - alpha) / (n - 1)) + jax.nn.logsumexp(product),
+        jnp.log((n - alpha) / (n - 1)) + jax.nn.logsumexp(jnp.maximum(product, LOWEST)),
     )
     value = 2 * math.log(n) + joint.mean() - log_sum
     return Estimate(value, is_bound=True, ceiling=math.log(n) - jnp.log(alpha), side="lower")

@@ -7,6 +7,8 @@ from cpc.types import UserError
 
 #: e^75 times a score of 1e4 is still a number in float32.
 LARGEST_EXPONENT = 75.0
+#: Stands for -inf, an impossible pair, where the difference or the sum of such would be NaN.
+LOWEST = -1e30
 
 
 def split(scores):
@@ -38,7 +40,7 @@ def mean_off(values):
 def log_mean_exp_off(product):
     """Log mean e^s over the product pairs of `split`."""
     n = product.shape[0]
-    return jax.nn.logsumexp(product) - jnp.log(n * (n - 1.0))
+    return jax.nn.logsumexp(jnp.maximum(product, LOWEST)) - jnp.log(n * (n - 1.0))
 
 
 def exp(scores):

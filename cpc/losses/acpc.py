@@ -18,7 +18,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, anchor_scores
-from cpc.losses.cpc_loss import OffsetSums, check_layout, flatten_latents, sum_sequences
+from cpc.losses.cpc_loss import (
+    OffsetSums,
+    check_layout,
+    check_shapes,
+    flatten_latents,
+    sum_sequences,
+)
 from cpc.losses.info_nce import info_nce
 from cpc.losses.masking import Number, check, read_mask
 from cpc.losses.monotone import path_cost, path_weights
@@ -84,6 +90,7 @@ def acpc_loss(
         `cpc_loss` refuses.
     """
     z, _, predictions = outputs
+    check_shapes(z, predictions, positions)
     num, width = predictions.shape[-2:]
     if not num <= num_frames < z.shape[1]:
         raise UserError(

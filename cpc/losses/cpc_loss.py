@@ -10,7 +10,7 @@ from cpc.losses.aligned import aligned_losses
 from cpc.losses.blocks import AnchorLoss, LossReducer, Plan
 from cpc.losses.info_nce import bound_temperature, info_nce
 from cpc.losses.layout import is_grid, is_in_shards
-from cpc.losses.masking import Number, check, read_mask
+from cpc.losses.masking import Number, broadcasts_to, check, read_mask
 from cpc.losses.sharded import sharded_losses
 from cpc.losses.tiles import AnchorScores, Latents, vary_alike
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
@@ -112,9 +112,11 @@ def cpc_loss(
       UserError: positions, if they are known, that are not what the rule's structure takes for
         granted (where they are traced, the loss is NaN); not one anchor has a latent that many
         steps ahead; a temperature not above 0; offsets that are not as many as the predictions;
-        block or columns below 1; where of another shape than the latents, or not of booleans.
+        block or columns below 1; z, predictions and positions whose shapes do not fit; where of
+        another shape than the latents, or not of booleans.
     """
     z, c, predictions = outputs
+    check_shapes(z, predictions, positions)
     num_offsets, width = predictions.shape[-2:]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
     _check_offsets(offsets, num_offsets, z.shape[1])
@@ -171,6 +173,27 @@ def cpc_loss(
     sums = sum_anchors(scores)
     total = (losses / jnp.maximum(sums.anchors, 1.0)).sum()
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums
+
+
+def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
+    """Refuse predictions and positions that are not of the latents.
+
+    Raises:
+      UserError: naming the shapes.
+    """
+    *latents, width = z.shape
+    num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
+    if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
+        raise UserError(
+            f"z has shape {z.shape} and predictions {predictions.shape}: they must be "
+            "(b, t, ..., d) and (b, t, ..., k, d), with k of 1 or more"
+        )
+    for name, each in positions._asdict().items():
+        if not broadcasts_to(jnp.shape(each), tuple(latents)):
+            raise UserError(
+                f"the positions' {name} has shape {jnp.shape(each)}: it must broadcast to that of "
+                f"the latents, {tuple(latents)}"
+            )
 
 
 def check_layout(

@@ -4,6 +4,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
 from cpc.losses.info_nce import info_nce
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
 from cpc.losses.pairwise import sigmoid, triplet
@@ -248,8 +252,11 @@ def _one_critic(keywords):
         keywords.get(f"log_noise_{which}", keywords.get(f"log_q_{which}", 0.0))
         for which in ("positive", "negatives")
     ]
-    numbers = [isinstance(correction, int | float) for correction in corrections]
-    return corrections[0] == corrections[1] if all(numbers) else not any(numbers)
+    numbers = [not isinstance(each, Tracer) and jnp.ndim(each) == 0 for each in corrections]
+    if not all(numbers):
+        return not any(numbers)
+    positive, negatives = map(np.float32, corrections)  # as the loss reads them
+    return bool(positive == negatives)
 
 
 def _two_critics(description):

@@ -66,6 +66,20 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
     )
 
 
+def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
+    """`read_rows` of anchors with one positive each, for losses that know no more.
+
+    Raises:
+      UserError: several positives an anchor; what `read_rows` refuses.
+    """
+    if positive.ndim != 1:
+        raise UserError(
+            f"positive has shape {positive.shape}: it must be (m,), one positive an anchor: "
+            "give each of several a row of its own"
+        )
+    return read_rows(positive, negatives, where)
+
+
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
     """What counts; all of it, if no mask is given.
 
@@ -108,7 +122,7 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
         ("positive", from_positive, rows.positive),
         ("negatives", from_negatives, rows.negatives),
     ):
-        if not _fits(correction.shape, scores.shape):
+        if not broadcasts_to(correction.shape, scores.shape):
             raise UserError(
                 f"the correction of {name} has shape {correction.shape}: it must be one number or "
                 f"fit the scores, {scores.shape}"
@@ -119,7 +133,8 @@ def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
     )
 
 
-def _fits(shape, target):
+def broadcasts_to(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of the shape can be read as one of the target."""
     try:
         return jnp.broadcast_shapes(shape, target) == target
     except ValueError:

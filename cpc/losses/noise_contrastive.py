@@ -4,7 +4,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.info_nce import info_nce
-from cpc.losses.masking import Number, OfNegatives, OfPositive, logistic_loss, read_rows, subtract
+from cpc.losses.masking import (
+    Number,
+    OfNegatives,
+    OfPositive,
+    logistic_loss,
+    read_rows,
+    read_single,
+    subtract,
+)
 
 
 def ranking_nce(
@@ -40,7 +48,8 @@ def ranking_nce(
     >>> loss - jnp.log(1 + 1 + 2 / 3)
     Array([0.], dtype=float32)
     """
-    rows = subtract(read_rows(positive, negatives, where), log_noise_positive, log_noise_negatives)
+    rows = read_single(positive, negatives, where)
+    rows = subtract(rows, log_noise_positive, log_noise_negatives)
     return info_nce(rows.positive[:, 0], rows.negatives, rows.where)
 
 

@@ -32,7 +32,7 @@ def logistic_pairs(
       positive: scores of the positives, corrected as the objective asks.
       negatives: scores of the negatives, corrected.
       where_positive: which positives are there; the others may hold NaN.
-      where: which negatives count for which positive; all by default.
+      where: which negatives count for which positive; all by default. The others may hold NaN.
       weight: w.
 
     >>> two = jnp.ones((1, 2), bool)
@@ -40,13 +40,11 @@ def logistic_pairs(
     Array([8.], dtype=float32)
     """
     positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
-    as_noise = jax.nn.softplus(negatives.astype(jnp.float32))
-    if where is None:
-        noise = as_noise.sum(-1) * where_positive.sum(-1)
-    else:
-        noise = jnp.where(where & where_positive[..., None], as_noise[:, None], 0.0).sum((1, 2))
+    counts = where_positive[..., None] if where is None else where & where_positive[..., None]
+    negatives = jnp.where(counts.any(1), negatives, 0).astype(jnp.float32)
+    noise = jax.nn.softplus(negatives) * counts.sum(1)  # in as many pairs as it counts for
     data = jnp.where(where_positive, jax.nn.softplus(-positive), 0.0)
-    return data.sum(-1) + weight * noise
+    return data.sum(-1) + weight * noise.sum(-1)
 
 
 def softmax_pairs(
@@ -63,7 +61,7 @@ def softmax_pairs(
       positive: scores of the positives, corrected as the objective asks.
       negatives: scores of the negatives, corrected.
       where_positive: which positives are there; the others may hold NaN.
-      where: which negatives count for which positive; all by default.
+      where: which negatives count for which positive; all by default. The others may hold NaN.
 
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
@@ -75,6 +73,7 @@ def softmax_pairs(
         rest = log_sum_exp(negatives, jnp.ones(negatives.shape, bool))[:, None]
         loss = jnp.logaddexp(positive, rest) - positive
     else:
+        where = where & where_positive[..., None]
         m, p, n = where.shape
         rows = jnp.broadcast_to(negatives[:, None], where.shape).reshape(m * p, n)
         rest = log_sum_exp(rows, where.reshape(m * p, n)).reshape(m, p)

@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.masking import Number, check, logistic_loss, mean_where, read_rows, scale, subtract
+from cpc.losses.masking import (
+    Number,
+    check,
+    logistic_loss,
+    mean_where,
+    read_single,
+    scale,
+    subtract,
+)
 from cpc.types import UserError
 
 MINING = ("hard", "semi_hard", "all")
@@ -41,7 +49,7 @@ def sigmoid(
     >>> sigmoid(jnp.ones(1), jnp.ones((1, 3)), temperature=0.1, bias=-10) / jnp.log(2.0)
     Array([4.], dtype=float32)
     """
-    rows = scale(read_rows(positive, negatives, where), temperature)
+    rows = scale(read_single(positive, negatives, where), temperature)
     return logistic_loss(subtract(rows, -bias, -bias))
 
 
@@ -82,7 +90,7 @@ def triplet(
     if mining not in MINING:
         raise UserError(f"mining is {mining!r}: it must be one of {', '.join(MINING)}")
     check("margin", margin, least=0)
-    rows = read_rows(positive, negatives, where)
+    rows = read_single(positive, negatives, where)
     scores, own = rows.negatives, rows.positive
 
     if mining == "all":

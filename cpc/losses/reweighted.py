@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.masking import Number, Rows, check, log_sum_exp, read_rows, scale
+from cpc.losses.masking import Number, Rows, check, log_sum_exp, read_single, scale
 from cpc.types import UserError
 
 
@@ -42,7 +42,7 @@ def decoupled(
     >>> decoupled(jnp.ones(1), jnp.ones((1, 2)), temperature=0.5) - jnp.log(2.0)
     Array([0.], dtype=float32)
     """
-    rows = scale(read_rows(positive, negatives, where), temperature)
+    rows = scale(read_single(positive, negatives, where), temperature)
     attraction = jnp.asarray(positive_weight, jnp.float32) * rows.positive[:, 0]
     loss = log_sum_exp(rows.negatives, rows.where) - attraction
     return jnp.where(rows.counted, loss, 0.0)
@@ -157,7 +157,7 @@ def hard_weighted(
     if not 0 <= prior < 1:
         raise UserError(f"prior is {prior}: it must be at least 0 and below 1")
     check("concentration", concentration, least=0)
-    rows = scale(read_rows(positive, negatives, where), temperature)
+    rows = scale(read_single(positive, negatives, where), temperature)
     own = rows.positive
     if extra_positives is not None:
         if extra_positives.ndim != 2 or extra_positives.shape[0] != positive.shape[0]:

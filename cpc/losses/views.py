@@ -31,7 +31,9 @@ def view_scores(
         raise UserError(f"second has shape {second.shape}: it must be that of first, {first.shape}")
     b = first.shape[0]
     z = jnp.concatenate([first, second]).astype(jnp.float32)
-    z *= lax.rsqrt(jnp.maximum(jnp.square(z).sum(-1, keepdims=True), 1e-24))
+    squared = jnp.square(z).sum(-1, keepdims=True)
+    is_zero = squared < 1e-24  # no direction: its cosines are 0, without a gradient
+    z = jnp.where(is_zero, 0.0, z) * lax.rsqrt(jnp.where(is_zero, 1.0, squared))
     scores = jnp.matmul(z, z.T, preferred_element_type=jnp.float32)
     anchor, step = jnp.arange(2 * b)[:, None], jnp.arange(1, b)
     others = (anchor + jnp.concatenate([step, b + step])) % (2 * b)  # neither itself nor its twin

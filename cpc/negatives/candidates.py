@@ -146,12 +146,12 @@ def bigrams(
 
     Args:
         words: ids, in order.
-        weights: u, of all words.
+        weights: u, of all words; they need not sum to 1.
         backoff: b, above 0 so that every word can be drawn everywhere.
         is_start: which words begin a sentence, and so follow nothing.
 
     Raises:
-        UserError: a backoff outside (0, 1].
+        UserError: as `probabilities`; a backoff outside (0, 1].
 
     >>> noise = bigrams(np.array([0, 1, 0, 1, 0, 2]), np.ones(3) / 3, 0.5)
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)
@@ -161,7 +161,8 @@ def bigrams(
         raise UserError(
             f"the backoff of the bigram noise is {backoff}: it must be above 0, up to 1"
         )
-    num = len(weights)
+    u = probabilities(weights)
+    num = len(u)
     first, second = words[:-1].astype(np.int64), words[1:].astype(np.int64)
     if is_start is not None:
         first, second = first[~is_start[1:]], second[~is_start[1:]]
@@ -169,10 +170,12 @@ def bigrams(
     starts = np.searchsorted(pairs, np.arange(num + 1) * num).astype(np.int32)
     total = np.concatenate([[0], np.cumsum(counts)])
     upto = total[1:] - np.repeat(total[starts[:-1]], np.diff(starts))
+    if not len(pairs):  # an entry that is no word's follower, since arrays are indexed
+        pairs, upto = np.zeros((2, 1), np.int64)
     return Bigrams(
         *(jnp.asarray(x, jnp.int32) for x in (starts, pairs % num, upto)),
-        table=AliasTable(*map(jnp.asarray, alias_table(weights))),
-        log_u=jnp.log(jnp.asarray(weights, jnp.float32)),
+        table=AliasTable(*map(jnp.asarray, alias_table(u))),
+        log_u=jnp.log(jnp.asarray(u, jnp.float32)),
         backoff=backoff,
     )
 

@@ -60,12 +60,16 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
     """Return how many anchors have a hard one among so many independent draws, on average.
 
     mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k, by Jensen's inequality: anchors differ, and
-    the mean of rho promises more than k draws hold.
+    the mean of rho promises more than k draws hold. Anchors without negatives, NaN, are left out.
+
+    Raises:
+      UserError: no anchor has negatives.
 
     >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
     0.25
     """
-    return float(np.mean(-np.expm1(num_negatives * np.log1p(-np.minimum(fractions, 1 - 1e-12)))))
+    fractions = np.minimum(_with_negatives(fractions), 1 - 1e-12)
+    return float(np.mean(-np.expm1(num_negatives * np.log1p(-fractions))))
 
 
 def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) -> int:
@@ -74,13 +78,15 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     `min_negatives` is this where all anchors have the same fraction.
 
     Raises:
-      UserError: too many anchors have no hard negative at all; a rate outside of 0 to 1.
+      UserError: too many anchors have no hard negative at all; none has negatives; a rate outside
+        of 0 to 1.
 
     >>> [min_negatives_for(np.array(each), 0.95) for each in ([0.05, 0.05], [0.9, 0.01])]
     [59, 230]
     """
     if not 0 < required_rate < 1:
         raise UserError(f"required_rate is {required_rate}: it must be between 0 and 1")
+    fractions = _with_negatives(fractions)
     attainable = float(np.mean(fractions > 0))
     if required_rate >= attainable:
         raise UserError(
@@ -98,3 +104,12 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
         else:
             high = middle
     return high
+
+
+def _with_negatives(fractions):
+    known = fractions[~np.isnan(fractions)]
+    if not known.size:
+        raise UserError(
+            f"of {fractions.size} anchors none has negatives: give the fraction of one that has"
+        )
+    return known

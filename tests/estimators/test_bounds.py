@@ -295,6 +295,28 @@ def test_sure_critic_ends_at_the_ceiling_of_the_interpolation():
     np.testing.assert_allclose(estimate.ceiling, expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("symbols", [(0, 0, 1, 1, 2, 3), (0, 1, 2, 3, 4, 5)])
+def test_impossible_pairs_are_as_good_as_pairs_of_a_very_low_score(symbols):
+    """The exact critic of a code without noise is -inf off its own symbol, and no NaN comes."""
+    same = jnp.array(symbols)[:, None] == jnp.array(symbols)
+    possible = {name: ESTIMATORS[name] for name in ESTIMATORS if name != "club"}  # inf, rightly
+    bind = functools.partial
+    ends = {f"{a:g}": bind(interpolated, log_baseline=0.0, alpha=a) for a in (0.0, 1.0)}
+
+    @jax.jit
+    def values(scores):
+        return {name: one(scores).value for name, one in (possible | ends).items()}
+
+    exact, low = (jnp.where(same, math.log(6), floor) for floor in (-math.inf, -1e4))
+    got, want = values(exact), values(low)
+    if len(set(symbols)) == 6:  # there the one kind of bound has nothing to average
+        assert min(got.pop(name) for name in ("donsker_varadhan", "mine")) > 1e4
+    for name, value in got.items():
+        assert float(value) == pytest.approx(float(want[name]), rel=1e-5), name
+    for name, slope in jax.jit(jax.jacobian(values))(exact).items():
+        assert np.isfinite(slope).all(), name
+
+
 def test_mine_average_has_a_floor():
     _, log_average = mine(jnp.full((3, 3), -50.0), -50.0, floor=1e-3)
     assert float(log_average) == pytest.approx(math.log(1e-3))

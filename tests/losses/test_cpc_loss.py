@@ -12,7 +12,7 @@ import pytest
 
 from cpc import negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import MemoryBank, cpc_loss, info_nce, sigmoid
+from cpc.losses import MemoryBank, acpc_loss, cpc_loss, info_nce, sigmoid
 from cpc.types import CPCOutputs, Position, UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
@@ -652,3 +652,14 @@ def test_too_many_offsets_is_a_sentence():
 def test_mistakes_are_named(options, sentence, unchecked):
     with pytest.raises(UserError, match=sentence):
         cpc_loss(random_outputs(), positions_of(3, 7), negatives.batch, **options)
+
+
+@pytest.mark.parametrize("loss", [cpc_loss, functools.partial(acpc_loss, num_frames=3)])
+def test_shapes_that_do_not_fit_are_named(loss, unchecked):
+    outputs, positions = random_outputs(4, 5, 2, 2), positions_of(4, 5)
+    for shape in ((4, 4, 1, 4), (4, 2, 1, 2), (4, 5, 1, 4), (4, 5, 0, 2), (4, 5, 2), (2,)):
+        wrong = outputs._replace(predictions=jnp.zeros(shape))
+        with pytest.raises(UserError, match=r"z has shape \(4, 5, 2\) and predictions"):
+            loss(wrong, positions, negatives.batch)
+    with pytest.raises(UserError, match=r"the positions' sequence has shape \(3, "):
+        loss(outputs, positions_of(3, 5), negatives.batch)

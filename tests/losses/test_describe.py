@@ -67,6 +67,8 @@ def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, pre
         {positive: -3.0, negatives: -3.0},
         {positive: LOG_Q, negatives: LOG_Q},
         {positive: 0, negatives: 0.0},
+        {positive: np.float32(-0.1), negatives: jnp.float32(-0.1)},
+        {positive: np.float32(-0.1), negatives: -0.1},
     ):
         assert describe(bind(loss, **keywords)).bounds == "I(x; c)", keywords
     for keywords in (
@@ -75,6 +77,8 @@ def test_a_correction_is_part_of_the_critic_on_every_candidate_or_none(loss, pre
         {negatives: -3.0},
         {positive: -1.0, negatives: -3.0},
         {positive: -1.0, negatives: LOG_Q},
+        {positive: np.float32(-1), negatives: np.float32(-3)},
+        {positive: jnp.float32(-1), negatives: -3.0},
     ):
         description = describe(bind(loss, **keywords))
         assert description.bounds is None, keywords

@@ -230,6 +230,15 @@ def test_shapes_that_do_not_match_are_a_sentence(name, unchecked):
         loss(jnp.zeros((2, 3, 1)), jnp.zeros((2, 3)))
 
 
+OF_ONE = ("ranking_nce", "decoupled", "debiased", "hard_weighted", "sigmoid", "triplet_all")
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+def test_losses_of_one_positive_refuse_several(name, unchecked):
+    with pytest.raises(UserError, match=r"positive has shape \(2, 3\): it must be \(m,\)"):
+        LOSSES[name][0](jnp.zeros((2, 3)), jnp.zeros((2, 4)))
+
+
 TEMPERED = {
     "info_nce": losses.info_nce,
     "nt_xent": losses.nt_xent,

@@ -54,3 +54,17 @@ def test_masked_positives_may_be_nan_and_have_no_gradient(pairs):
     slope = jax.grad(lambda s: pairs(s, negatives, there, where).sum())(positive)
     assert np.isfinite(slope).all()
     assert not slope[~there].any()
+
+
+@pytest.mark.parametrize("pairs", [logistic_pairs, softmax_pairs])
+def test_masked_negatives_may_be_nan_and_have_no_gradient(pairs):
+    """Those that no positive of their anchor counts; the first anchor has no positive at all."""
+    positive, negatives, there, where = scores()
+    where = where.at[1, :, 2].set(False)
+    counts = (where & there[..., None]).any(1)
+    assert not counts[1, 2]
+    poisoned = jnp.where(counts, negatives, jnp.nan)
+    value, slope = jax.value_and_grad(lambda s: pairs(positive, s, there, where).sum())(poisoned)
+    assert float(value) == pytest.approx(float(pairs(positive, negatives, there, where).sum()))
+    assert np.isfinite(slope).all()
+    assert not slope[~counts].any()

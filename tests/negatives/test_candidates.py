@@ -97,6 +97,23 @@ def test_bigram_noise_equals_the_naive_one_and_is_drawn_so():
         np.testing.assert_allclose(found, want[i], atol=0.015)
 
 
+def test_bigram_noise_takes_weights_of_any_sum():
+    noise, scaled = (negatives.bigrams(WORDS, w * np.arange(1.0, 5), 0.3) for w in (0.1, 5.0))
+    asked = jnp.arange(4), jnp.tile(jnp.arange(4), (4, 1))
+    np.testing.assert_allclose(
+        negatives.bigram_log_q(scaled, *asked), negatives.bigram_log_q(noise, *asked), rtol=1e-5
+    )
+
+
+def test_bigram_noise_of_sentences_of_one_word_is_that_of_all_words():
+    u = np.array([0.25, 0.75])
+    noise = negatives.bigrams(np.array([0, 1]), u, 0.5, np.array([True, True]))
+    log_q = negatives.bigram_log_q(noise, jnp.array([0, -1]), jnp.array([[0, 1], [0, 1]]))
+    np.testing.assert_allclose(np.exp(log_q), [u, u], rtol=1e-6)
+    drawn = negatives.draw_bigrams(jax.random.key(0), noise, jnp.array([1]), 5000)
+    assert abs(drawn.mean() - 0.75) < 0.03
+
+
 def test_mistakes_are_said():
     with pytest.raises(UserError, match="3 distinct classes are to be drawn, but only 2"):
         negatives.fixed_sampler(np.array([1.0, 0.0, 1.0]))(

@@ -66,3 +66,13 @@ def test_anchors_without_a_hard_one_cap_the_rate():
         negatives.min_negatives_for(np.array([0.5, 0.0]), 0.6)
     with pytest.raises(UserError, match="must be between 0 and 1"):
         negatives.min_negatives_for(np.array([0.5, 0.5]), 1.0)
+
+
+def test_anchors_without_negatives_are_left_out():
+    """Their fraction is NaN, as `hard_fractions` gives it."""
+    fractions = np.array([0.05, np.nan, 0.05])
+    assert negatives.mean_hit_rate(fractions, 3) == negatives.mean_hit_rate(fractions[::2], 3)
+    assert negatives.min_negatives_for(fractions, 0.6) == 18
+    for ask in (negatives.mean_hit_rate, negatives.min_negatives_for):
+        with pytest.raises(UserError, match="of 1 anchors none has negatives"):
+            ask(fractions[1:2], 1 if ask is negatives.mean_hit_rate else 0.5)
