@@ -93,6 +93,14 @@ def test_a_cell_varies_what_is_open(scale):
     assert groups.settings["negatives.shards"] != base.settings.get("negatives.shards", 1)
 
 
+@pytest.mark.parametrize("one", [one for one in OPEN if one.cell and one.kind == "audio"])
+def test_a_cell_varies_what_is_open_whatever_the_user_sets(one):
+    user = {"audio": dict(one.settings)}
+    (cell,) = cells_.plan_cells([one.cell], "small", "voices", user, 1)
+    assert all(cell.settings[key] != value for key, value in one.settings.items())
+    check_cell(cells_.base_config("audio", "small", "voices")[0], Cell(cell.name, cell.settings))
+
+
 @pytest.mark.parametrize(("scale", "hours"), [("small", 1.4), ("medium", 6)])
 def test_everything_takes_no_longer_than_is_said(scale, hours):
     cells = planned(*cells_.cells_of(tuple(PARTS), scale), scale=scale)
