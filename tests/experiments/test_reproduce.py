@@ -352,6 +352,19 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     assert [row["offset"] for row in found["rows"]] == [1, 6]
 
 
+def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(reproduce.status, "is_done", lambda folder: True)
+    monkeypatch.setattr(
+        reproduce, "measure_bound", lambda *given: measured.append(given) or {"rows": []}
+    )
+    job = make_job("audio", "c.py", Cell("mixed,seed=0", {}), tmp_path)
+    (tmp_path / "bound.json").write_text('{"rows": [')
+    for _ in range(2):
+        reproduce.write_bound(tmp_path, [job], range(5, 6))
+    assert len(measured) == 1
+
+
 @pytest.mark.slow
 def test_a_figure_from_nothing(tmp_path):
     folder = tmp_path / "smoke"
