@@ -287,6 +287,16 @@ def test_rates_of_utterances_are_paired_by_utterance():
     assert is_better(found.low, found.high, higher_is_better=False) is False
 
 
+def test_items_that_count_nothing_leave_an_interval_of_a_difference():
+    counts = [9, 8, 9, 0]
+    a, b = (
+        PHONES._replace(value=sum(sums) / 26, outcomes=Outcomes(sums, counts, "test"))
+        for sums in ([3, 4, 5, 0], [2, 3, 4, 0])
+    )
+    found = difference(a, b)
+    assert 0 < found.low <= found.value <= found.high < 1
+
+
 def test_digest_tells_items_apart():
     assert digest([1, 2], "a") == digest(np.array([1, 2], np.int8), "a")
     assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4

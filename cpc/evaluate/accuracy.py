@@ -95,6 +95,8 @@ def bootstrap_interval(
     rng = np.random.default_rng(seed)
     correct, count = correct.astype(np.float64), count.astype(np.float64)
     tail, num_counted = (1 - level) / 2, int((count > 0).sum())
+    if not num_counted:
+        return float("nan"), float("nan")
     if num_counted > 1 and (correct == count).all():
         return tail ** (1 / num_counted), 1.0
     if num_counted > 1 and not correct.any():
@@ -104,6 +106,8 @@ def bootstrap_interval(
     for start in range(0, num_resamples, rows):
         size = (min(rows, num_resamples - start), len(count))
         drawn = rng.integers(len(count), size=size)
-        accuracies.append(correct[drawn].sum(axis=1) / count[drawn].sum(axis=1))
+        sums, counts = (column[drawn].sum(axis=1) for column in (correct, count))
+        is_counted = counts > 0  # utterances of silence alone have no frame or phone
+        accuracies.append(sums[is_counted] / counts[is_counted])
     low, high = np.quantile(np.concatenate(accuracies), [tail, 1 - tail])
     return float(low), float(high)

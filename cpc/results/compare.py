@@ -77,7 +77,8 @@ def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> 
     found, rows = [], max(1, 2_000_000 // count)  # bounds the memory of one block of draws
     for start in range(0, num_resamples, rows):
         drawn = rng.integers(count, size=(min(rows, num_resamples - start), count))
-        a, of_a, b, of_b = (column[drawn].sum(axis=1) for column in columns)
+        a, of_a, b, of_b = sums = np.stack([column[drawn].sum(axis=1) for column in columns])
+        a, of_a, b, of_b = sums[:, (of_a > 0) & (of_b > 0)]  # not of items without any count
         found.append(a / of_a - b / of_b)
     low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
     value = mean_outcome(ours) - mean_outcome(theirs)

@@ -201,6 +201,22 @@ KINDS = {
 }
 
 
+#: What a cell of `OPEN` sets where its own settings are those of all cells, as a user may set them.
+OTHERWISE = {
+    "negatives.num_sampled": 0,
+    "negatives.shards": 4,
+    "negatives.window": 0,
+    "negatives.temperature": 1.0,
+    "loss.cosine": False,
+    "model.norm": "none",
+    "model.padding": "causal",
+    "optim.schedule": "constant",
+    "optim.weight_decay": 0.0,
+    "optim.clip_norm": 0.0,
+    "probe.num_epochs": 3,
+}
+
+
 class Planned(NamedTuple):
     """A run to be made."""
 
@@ -258,8 +274,7 @@ def open_settings(one: Open, base: Config) -> dict[str, Any]:
     """Return a cell's settings; what would change nothing is turned into what does."""
     settings, known = dict(one.settings), flatten(base)
     if all(known.get(key) == value for key, value in settings.items()):
-        other = {"negatives.shards": 4, "optim.schedule": "constant"}
-        settings = {key: other.get(key, value) for key, value in settings.items()}
+        settings = {key: OTHERWISE.get(key, value) for key, value in settings.items()}
     if "data.window_samples" in settings:
         settings["data.window_samples"] = min(10240, known["data.window_samples"] // 2)
     return settings

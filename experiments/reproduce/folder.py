@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-from cpc.files import flatten, plain, write_sealed
+from cpc.files import flatten, plain, read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
@@ -237,7 +237,7 @@ def trained(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
 def write_bound(folder: pathlib.Path, jobs: Sequence[Job], sizes: range) -> None:
     """Measure the bound by N of the first seed of the base, unless that is done."""
     path, job = folder / "bound.json", next(job for job in jobs if job.name.startswith(f"{MIXED},"))
-    if path.exists() or not status.is_done(job.folder):
+    if read_object(path, []) or not status.is_done(job.folder):
         return
     try:
         write_sealed(path, measure_bound(job.folder, sizes))

@@ -283,6 +283,8 @@ class Offsets(NamedTuple):
     p: float
     """Exact, if offsets were independent."""
     verdict: str
+    seeds: int
+    """How many were evaluated."""
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
@@ -301,7 +303,7 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         frame[f"{name} %"] = [in_percent(over_seeds(list(values)))[:3] for values in by_seed]
     tau, p = independence(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
     surely = p < SURE and (first.state != "chance").sum() >= FEWEST_OFFSETS
-    return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD)
+    return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD, len(found))
 
 
 def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
@@ -362,10 +364,9 @@ def verdict(
             sentence = f"{result.table.task}: {claim}"
             found.setdefault(word, {}).setdefault(sentence, []).extend(on)
     if "figure 3" in reproduction.plan["parts"]:
-        runs = reproduction.runs.get(FAR_OFFSETS, [])
-        offsets = read_offsets(runs)
+        offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
         word = offsets.verdict if offsets else MISSING
-        rest_on += [len(runs)] if offsets else []
+        rest_on += [offsets.seeds] if offsets else []
         found.setdefault(word, {})["accuracy falls with the offset (Figure 3)"] = []
     for claim, word, seeds in told:
         rest_on += [seeds] if seeds else []

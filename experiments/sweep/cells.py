@@ -88,8 +88,12 @@ def parse_single(config: Config, text: str) -> Cell:
         key, value = parse_setting(config, part)
         no_key_twice([*settings, key], f"--cell {text!r}")
         settings[key] = value
-    name = plain_name(name).lstrip(".-")[:LONGEST_NAME] if name else name_of(settings)
-    return Cell(name, settings)
+    if not name:
+        return Cell(name_of(settings), settings)
+    plain = plain_name(name).lstrip(".-")[:LONGEST_NAME]
+    if not plain:
+        raise UserError(f"--cell {text!r} has no letter or digit in its name: give it one")
+    return Cell(plain, settings)
 
 
 def parse_setting(config: Config, text: str) -> tuple[str, Any]:

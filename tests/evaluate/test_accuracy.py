@@ -55,6 +55,13 @@ def test_interval_is_seeded_and_weighs_by_frames():
     assert bootstrap_interval(np.array([3.0]), np.array([4])) == (0.75, 0.75)
 
 
+def test_utterances_without_frames_leave_an_interval():
+    """Some draws are of nothing else."""
+    low, high = bootstrap_interval(np.array([3.0, 4.0, 5.0, 0.0]), np.array([9, 8, 9, 0]))
+    assert (low, high) == pytest.approx((3 / 9, 5 / 9))
+    assert np.isnan(bootstrap_interval(np.array([0.0, 1.0]), np.array([0, 0]))).all()
+
+
 def test_spread_of_known_covariances():
     rng = np.random.default_rng(0)
     std, rank = feature_spread(3 * rng.standard_normal((20_000, 10)).astype(np.float32) + 7)

@@ -93,6 +93,14 @@ def test_a_cell_varies_what_is_open(scale):
     assert groups.settings["negatives.shards"] != base.settings.get("negatives.shards", 1)
 
 
+@pytest.mark.parametrize("one", [one for one in OPEN if one.cell and one.kind == "audio"])
+def test_a_cell_varies_what_is_open_whatever_the_user_sets(one):
+    user = {"audio": dict(one.settings)}
+    (cell,) = cells_.plan_cells([one.cell], "small", "voices", user, 1)
+    assert all(cell.settings[key] != value for key, value in one.settings.items())
+    check_cell(cells_.base_config("audio", "small", "voices")[0], Cell(cell.name, cell.settings))
+
+
 @pytest.mark.parametrize(("scale", "hours"), [("small", 1.4), ("medium", 6)])
 def test_everything_takes_no_longer_than_is_said(scale, hours):
     cells = planned(*cells_.cells_of(tuple(PARTS), scale), scale=scale)
@@ -342,6 +350,19 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     monkeypatch.setattr(bound, "estimates", estimates)
     found = bound.measure_bound(tmp_path, range(4, 5))
     assert [row["offset"] for row in found["rows"]] == [1, 6]
+
+
+def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
+    measured = []
+    monkeypatch.setattr(reproduce.status, "is_done", lambda folder: True)
+    monkeypatch.setattr(
+        reproduce, "measure_bound", lambda *given: measured.append(given) or {"rows": []}
+    )
+    job = make_job("audio", "c.py", Cell("mixed,seed=0", {}), tmp_path)
+    (tmp_path / "bound.json").write_text('{"rows": [')
+    for _ in range(2):
+        reproduce.write_bound(tmp_path, [job], range(5, 6))
+    assert len(measured) == 1
 
 
 @pytest.mark.slow

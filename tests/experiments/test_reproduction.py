@@ -344,6 +344,20 @@ def test_offsets_over_seeds(tmp_path):
     assert high - value == pytest.approx(100 * half, rel=1e-5)
 
 
+def test_a_seed_that_has_just_begun_is_none_to_rest_on(tmp_path):
+    write_plan(tmp_path, ["steps-20"])
+    plan = json.loads((tmp_path / "sweep.json").read_text())
+    plan["cells"]["steps-20,seed=1"] = {}
+    (tmp_path / "sweep.json").write_text(json.dumps(plan))
+    write_cell(tmp_path, "steps-20")
+    begun = write_cell(tmp_path, "steps-20", seed=1) / "metrics.jsonl"
+    begun.write_text(begun.read_text().splitlines()[0] + "\n")
+    found = judge.read_reproduction(tmp_path)
+    assert len(found.runs["steps-20"]) == 2
+    said = judge.verdict(found, judge.read_results(found))
+    assert any("rest on one seed" in sentence for sentence in said)
+
+
 def test_bound_and_probe_over_shared_offsets(tmp_path):
     names = [f"c{number}" for number in range(6)]
     write_plan(tmp_path, names)

@@ -98,6 +98,8 @@ def test_values_have_the_configs_type(config, key, text, value):
     ([], ["model.width"], None, "sets nothing"),
     (["optim.learning_rate=1e-3,0.001"], [], None, "two cells have the name optim"),
     ([], ["a: model.width=8", "a: model.width=16"], None, "two cells have the name a"),
+    ([], ["..: model.width=8"], None, "has no letter or digit in its name"),
+    ([], ["-:"], None, "has no letter or digit in its name"),
     (["seed=1,2"], [], 2, "beside --seeds"),
     ([], [], 0, "--seeds is 0"),
 ])  # fmt: skip
