@@ -4,6 +4,8 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from cpc import losses
@@ -59,7 +61,7 @@ def interpolated(
     >>> round(float(estimate.value), 3), round(float(estimate.ceiling), 3)
     (3.639, 3.639)
     """
-    if isinstance(alpha, int | float) and not 0 <= alpha <= 1:
+    if not isinstance(alpha, Tracer) and not 0 <= np.asarray(alpha) <= 1:
         raise UserError(f"alpha is {alpha}: it must be from 0, TUBA, to 1, InfoNCE")
     scores = jnp.maximum(scores.astype(jnp.float32), LOWEST)
     joint, product = split(scores)
@@ -114,7 +116,8 @@ def ml_cpc(
     n = len(joint)
     smallest = n / (n * (n - 1) + 1)
     alpha = smallest if alpha is None else alpha
-    if isinstance(alpha, int | float) and not smallest <= alpha <= 1:
+    known = None if isinstance(alpha, Tracer) else np.float32(alpha)  # as it is read below
+    if known is not None and not np.float32(smallest) <= known <= 1:
         raise UserError(f"alpha is {alpha}: with {n} pairs it must be from {smallest:.4g} to 1")
     alpha = jnp.asarray(alpha, jnp.float32)
     log_sum = jnp.logaddexp(

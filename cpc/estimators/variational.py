@@ -7,6 +7,8 @@ by (e^(2I) - 1) / n. A batch that has not seen the tail reads high (McAllester &
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from cpc.estimators.estimate import Estimate
@@ -162,7 +164,7 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
     Array(4., dtype=float32)
     """
-    if isinstance(clip, int | float) and not clip > 0:
+    if not isinstance(clip, Tracer) and not np.asarray(clip) > 0:
         raise UserError(f"clip is {clip}: it must be above 0, in nats; inf clips nothing")
     joint, _ = split(scores)
     _, clipped = split(jnp.clip(scores.astype(jnp.float32), -clip, clip))

@@ -28,7 +28,14 @@ from cpc.losses.cpc_loss import (
 from cpc.losses.info_nce import info_nce
 from cpc.losses.masking import Number, check, read_mask
 from cpc.losses.monotone import path_cost, path_weights
-from cpc.losses.tiles import AnchorScores, Latents, block_size, find_negatives, find_positives
+from cpc.losses.tiles import (
+    AnchorScores,
+    Latents,
+    block_size,
+    find_negatives,
+    find_positives,
+    vary_alike,
+)
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
 
 
@@ -67,8 +74,9 @@ def acpc_loss(
 
     p(z_(t+f) | k) = e^s_k(t, t+f) / sum_(candidates) e^s_k, as InfoNCE has it; the candidates are
     the frame itself and the negatives that the rule allows at offset f. With as many frames as
-    predictions it is `cpc_loss`. It bounds no information: the path is chosen by the frames that
-    it is to predict, so that at equal scores the sum's C is F log N - log binom(F - 1, K - 1).
+    predictions it is `cpc_loss` of the anchors that have all F latents ahead. It bounds no
+    information: the path is chosen by the frames that it is to predict, so that at equal scores the
+    sum's C is F log N - log binom(F - 1, K - 1).
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d), in the order of what they are of.
@@ -118,6 +126,7 @@ def acpc_loss(
         n = anchors.exists.size // num_shards
         block = block_size(num * n, num * n)
     plan = plan._replace(block=max(1, block // num_shards))
+    queries, z, anchors = vary_alike((queries, z, anchors))
     rng = jax.random.key(0) if rng is None else rng
     of_shard = functools.partial(summed_costs, rng=rng, plan=plan, best=best)
     costs, found = jax.vmap(of_shard)(
@@ -201,6 +210,7 @@ def _all_blocks(queries, keys, anchors, candidates, rng, plan, best, gradients):
     positions = jax.tree.map(lambda p: cut(p, 1, -1), anchors.positions)
     blocks = Latents(positions, cut(anchors.exists, 1, False))
     zero = jnp.zeros(keys.shape, jnp.float32) if gradients else None
+    zero, _ = vary_alike((zero, keys))
     inputs = (jnp.arange(num_blocks), cut(queries, 2), blocks)
     dkeys, (costs, found, dqueries) = jax.lax.scan(one_block, zero, inputs)
 

@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
@@ -155,7 +156,7 @@ def hold_entropy(
     Array([0.5], dtype=float32)
     """
     _check_bounds(low, high)
-    if isinstance(target_fraction, float | int) and not 0 < target_fraction < 1:
+    if not isinstance(target_fraction, Tracer) and not 0 < np.asarray(target_fraction) < 1:
         raise UserError(f"the entropy's fraction is {target_fraction}: it must be between 0 and 1")
     greatest = _mean_entropy(jnp.zeros_like(scores), 1.0, where)[0]
     target = target_fraction * greatest
@@ -189,7 +190,7 @@ def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[A
     Array(0., dtype=float32)
     """
     _check_bounds(low, high)
-    if not isinstance(tau, Tracer) and not low < tau < high:
+    if not isinstance(tau, Tracer) and not low < np.asarray(tau) < high:
         raise UserError(f"temperature is {tau}: it must lie between its bounds {low} and {high}")
     fraction = jnp.log(jnp.asarray(tau, jnp.float32) / low) / jnp.log(high / low)
     return jnp.log(fraction) - jnp.log1p(-fraction)
@@ -239,7 +240,8 @@ def _solve(scores, target, where, start, low, high, *, num_steps, longest):
 
 
 def _check_positive(temperature):
-    if isinstance(temperature, int | float) and not temperature > 0:
+    # Of jax, even an array that is known compares to a tracer within jit.
+    if not isinstance(temperature, Tracer) and not (np.asarray(temperature) > 0).all():
         raise UserError(f"temperature is {temperature}: it must be above 0")
 
 

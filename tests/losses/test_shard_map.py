@@ -1,12 +1,14 @@
 """The losses inside a user's `jax.shard_map`, which checks what varies over the devices."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.losses import cpc_loss, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.losses import acpc_loss, cpc_loss, streaming_info_nce, streaming_symmetric_info_nce
 from cpc.train import BATCH_AXIS, make_mesh
 from cpc.types import CPCOutputs, Position
 
@@ -26,14 +28,18 @@ def symmetric(q, k, here, there):
     return losses[0][0].sum() + (losses[1][0] ** 2).sum()
 
 
-def several_offsets(q, k, here, _):
+def several_offsets(q, k, here, _, loss=cpc_loss):
     """Each device's own latents, and a parameter that all share."""
     z, positions = jax.tree.map(lambda x: x.reshape(-1, T, *x.shape[1:]), (q, here))
     predictions = jnp.einsum("bth,khd->btkd", z, k[: 2 * D].reshape(2, D, D))
-    return cpc_loss(CPCOutputs(z, z, predictions), positions, negatives.batch)[0]
+    return loss(CPCOutputs(z, z, predictions), positions, negatives.batch)[0]
 
 
-@pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets])
+def aligned(*args):
+    return several_offsets(*args, loss=functools.partial(acpc_loss, num_frames=3))
+
+
+@pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets, aligned])
 def test_two_devices_add_up_what_each_share_gives(loss):
     """Queries are split; the keys are whole on each device, so that their gradient is a sum."""
     rng = np.random.default_rng(0)

@@ -272,10 +272,20 @@ def test_bounded_temperature_stays_within_bounds():
 
 
 @pytest.mark.parametrize("measure", [entropy, negative_weights])
-@pytest.mark.parametrize("temperature", [0, -1.0, float("nan")])
+@pytest.mark.parametrize(
+    "temperature", [0, -1.0, float("nan"), jnp.float32(-1), jnp.array([1.0, 0.0])], ids=str
+)
 def test_temperature_must_be_positive(measure, temperature):
     with pytest.raises(UserError, match="temperature is"):
-        measure(jnp.zeros((1, 2)), temperature)
+        measure(jnp.zeros((2, 2)), temperature)
+
+
+def test_a_temperature_may_be_an_array_that_jit_closes_over():
+    tau = jnp.float32(0.5)
+    scores = jnp.array([[1.0, 0.0]])
+    held = jax.jit(lambda: (entropy(scores, tau), raw_temperature(tau, 0.1, 1.0)))()
+    np.testing.assert_allclose(held[0], entropy(scores, 0.5), rtol=1e-6)
+    np.testing.assert_allclose(held[1], raw_temperature(0.5, 0.1, 1.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.1, math.inf)])
@@ -294,6 +304,6 @@ def test_bounds_must_be_a_bracket(low, high):
 def test_other_bad_numbers_are_a_sentence():
     with pytest.raises(UserError, match="temperature is 2"):
         raw_temperature(2.0, 0.1, 1.0)
-    for fraction in (0.0, 1.0, 50):
+    for fraction in (0.0, 1.0, 50, jnp.float32(1.5)):
         with pytest.raises(UserError, match="fraction is"):
             hold_entropy(1.0, jnp.zeros((1, 2)), None, fraction, 0.1, 1.0)
