@@ -49,15 +49,14 @@ def main() -> None:
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
-    of_run = plain(config.data)
     config = judged_on(config, modality.keys, SETTINGS)
     check_config(config, modality.keys)
     modality.check(config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
     data = modality.load_data(config, print)
-    if plain(config.data) == of_run:
-        check_same_data(workdir, modality.members(data))
+    if plain(config.data) == plain(own.data):
+        check_same_data(workdir, data, modality.identify)
     probe = modality.make_probe(config, workdir, data, modality.build_model(config))
     probe_aside(config, own, workdir, probe, variables, step)
     print(f"report: {write_page(modality, workdir)}")

@@ -73,7 +73,7 @@ def run(
     check_sizes(config, mesh, modality.describe_input(config)["shape"], *sizes)
     with open_run(workdir, config, modality.keys, mesh) as folder:
         data = cluster.load_in_turn(lambda: modality.load_data(config, print))
-        check_same_data(folder, modality.members(data))
+        check_same_data(folder, data, modality.identify)
         write_skipped(folder, modality.skipped(data))
         problem = modality.make_problem(config, data, mesh)
         probe = modality.make_probe(config, folder, data, problem.model)

@@ -92,19 +92,6 @@ def open_audio(path: Path) -> AudioFile:
     return file
 
 
-def settle(file: AudioFile) -> AudioFile:
-    """The file with as many frames as decode, all decoded once: Ogg and MP3 may promise others."""
-    if file.path.suffix.lower() in (".wav", ".flac"):
-        return file
-    there = _count_frames(file.path)
-    if there >= file.num_frames:
-        return file
-    missing = (
-        f"kept, but {there:,} of {file.num_frames:,} frames decode: it is damaged or cut short"
-    )
-    return file._replace(num_frames=there, missing=file.missing or missing)
-
-
 def _find_missing(log: str) -> str:
     """What libsndfile noted while it read a header, and goes on without.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cpc import models
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, prefetch
-from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples, settle
+from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples, stream_samples
 from cpc.data.recordings import gains
 from cpc.evaluate.embeddings import continue_mirrored
 from experiments.command.modality import Embedding
@@ -21,8 +21,6 @@ from experiments.embed.files import embed_batch, fill, list_files, skip
 CHUNK_SAMPLES = 480_000
 #: Shorter ones share a batch with those that are at most a quarter longer, of so many samples.
 BATCH_SAMPLES = 1_920_000
-#: Of a long recording that is measured.
-PART_SAMPLES = 2**23
 
 
 class Recording(NamedTuple):
@@ -56,7 +54,7 @@ def open_recordings(
     recordings = []
     for name, path in files.items():
         with skip(name, skipped):
-            recordings.append(Recording(name, settle(open_audio(path))))
+            recordings.append(Recording(name, open_audio(path)))
             if what := recordings[-1].file.missing:
                 print(f"{name}: {what}")
     return recordings
@@ -90,16 +88,18 @@ def embed_recordings(
         for recording in members:
             with skip(recording.name, failed):
                 whole = read_scaled(recording.file, rms)
-                kept.append((recording, continue_mirrored(whole, (length + after) * stride)))
+                x = continue_mirrored(whole, (length + after) * stride)
+                kept.append((recording, len(whole), x))
         return kept, failed
 
     for kept, failed in prefetch(read_group, 0, len(groups)):
         skipped += failed
         if not kept:
             continue
-        arrays = np.asarray(embed(pretrained.variables, fill([x for _, x in kept])), np.float32)
-        for (recording, _), array in zip(kept, arrays, strict=False):
-            yield recording.name, array[: num_frames(recording, stride)], hours(recording)
+        arrays = np.asarray(embed(pretrained.variables, fill([x for *_, x in kept])), np.float32)
+        for (recording, size, _), array in zip(kept, arrays, strict=False):
+            say_missing(recording, size)
+            yield recording.name, array[: max(1, size // stride)], hours(recording)
     for recording in long:
         with skip(recording.name, skipped):
             yield recording.name, embed_long(pretrained, recording, is_context), hours(recording)
@@ -108,15 +108,18 @@ def embed_recordings(
 def embed_long(pretrained: models.Pretrained, recording: Recording, is_context: bool) -> np.ndarray:
     """Z or c of a recording that is read a chunk at a time."""
     module: Any = pretrained.module
-    file, size = recording.file, recording.file.num_samples
-    gain = measure_gain(file, pretrained.input["rms"])
+    file = recording.file
+    gain, size = measure_gain(file, pretrained.input["rms"])
+    say_missing(recording, size)
+    if size < file.num_samples:  # then nothing is read beyond
+        file = file._replace(num_frames=size * file.rate_hz // SAMPLE_RATE_HZ)
 
     def read(start: int, stop: int) -> np.ndarray:
         samples = read_samples(file, start, min(stop, size)).astype(np.float32) / 32768 * gain
         return continue_mirrored(samples, stop - start)
 
     stride = module.encoder.stride
-    frames, chunk = num_frames(recording, stride), CHUNK_SAMPLES // stride
+    frames, chunk = max(1, size // stride), CHUNK_SAMPLES // stride
     parts = models.stream_latents(module, pretrained.variables, read, frames, chunk)
     if is_context:
         parts = models.stream_contexts(module, pretrained.variables, parts)
@@ -151,20 +154,28 @@ def num_frames(recording: Recording, stride: int) -> int:
 
 
 def read_scaled(file: AudioFile, rms: float | None) -> np.ndarray:
-    """A whole recording at the loudness that the model was trained at."""
-    samples = read_samples(file, 0, file.num_samples).astype(np.float32) / 32768
+    """A whole recording, as far as it decodes, at the loudness that the model was trained at."""
+    samples = np.concatenate(list(stream_samples(file))).astype(np.float32) / 32768
     return samples * gain_to(rms, float(np.mean(samples.astype(np.float64) ** 2)))
 
 
-def measure_gain(file: AudioFile, rms: float | None) -> np.float32:
-    """The factor that `read_scaled` has, by reading everything once, in parts."""
+def measure_gain(file: AudioFile, rms: float | None) -> tuple[np.float32, int]:
+    """The factor that `read_scaled` has, and how many samples decode, by reading all in parts."""
     if rms is None:
-        return np.float32(1)
-    total = 0.0
-    for start in range(0, file.num_samples, PART_SAMPLES):
-        samples = read_samples(file, start, min(start + PART_SAMPLES, file.num_samples))
+        return np.float32(1), file.num_samples
+    total, size = 0.0, 0
+    for samples in stream_samples(file):
         total += float(np.sum((samples.astype(np.float64) / 32768) ** 2))
-    return gain_to(rms, total / file.num_samples)
+        size += len(samples)
+    return gain_to(rms, total / max(size, 1)), size
+
+
+def say_missing(recording: Recording, size: int) -> None:
+    """Say that fewer samples decode than the header promises, as of a damaged MP3."""
+    promised = recording.file.num_samples
+    if size < promised:
+        there = f"{size:,} of {promised:,}"
+        print(f"{recording.name}: kept, but {there} samples decode: it is damaged or cut short")
 
 
 def gain_to(rms: float | None, power: float) -> np.float32:

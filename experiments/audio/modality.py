@@ -171,10 +171,7 @@ AUDIO = Modality(
     check=check,
     load_data=load_data,
     skipped=lambda data: (*data.train.skipped, *data.train.shortened),
-    members=lambda data: {
-        part: (len(one), "\n".join(one.names).encode("utf-8", "surrogateescape"))
-        for part, one in (("train", data.train), ("test", data.test))
-    },
+    identify=lambda part: (len(part), repr(part.names).encode()),
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

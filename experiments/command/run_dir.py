@@ -6,7 +6,7 @@ import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any
 
@@ -120,7 +120,9 @@ def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> N
         )
 
 
-def check_same_data(path: pathlib.Path, members: Mapping[str, tuple[int, bytes]]) -> None:
+def check_same_data(
+    path: pathlib.Path, data: Any, identify: Callable[[Any], tuple[int, bytes]]
+) -> None:
     """Check that a run goes on with the data that it began with; write down which.
 
     One file more, or less, draws the split anew: then what was trained on would test.
@@ -128,9 +130,10 @@ def check_same_data(path: pathlib.Path, members: Mapping[str, tuple[int, bytes]]
     Raises:
         UserError: they are others.
     """
+    parts = {"train": identify(data.train), "test": identify(data.test)}
     own = {
         part: {"number": number, "sha256": sha256(which).hexdigest()}
-        for part, (number, which) in members.items()
+        for part, (number, which) in parts.items()
     }
     recorded = read_object(path / MEMBERS, [])
     checkpoints = path / "checkpoints"

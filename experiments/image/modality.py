@@ -211,10 +211,7 @@ IMAGE = Modality(
     check=check,
     load_data=load_data,
     skipped=skipped,
-    members=lambda data: {
-        part: (len(one), one.labels.tobytes())
-        for part, one in (("train", data.train), ("test", data.test))
-    },
+    identify=lambda part: (len(part), part.labels.tobytes()),
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

@@ -207,10 +207,10 @@ SERIES = Modality(
     check=check,
     load_data=load_data,
     skipped=lambda data: data.train.sequences.skipped,
-    members=lambda data: {
-        part: (len(one.pieces), repr((one.pieces, one.sequences.names)).encode())
-        for part, one in (("train", data.train), ("test", data.test))
-    },
+    identify=lambda part: (
+        len(part.pieces),
+        repr((part.pieces, part.sequences.names)).encode(),
+    ),
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

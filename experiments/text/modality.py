@@ -199,10 +199,7 @@ TEXT = Modality(
     check=check,
     load_data=load_data,
     skipped=lambda text: text.train.skipped,
-    members=lambda text: {
-        part: (len(one.sentence_starts) - 1, one.sentence_starts.tobytes())
-        for part, one in (("train", text.train), ("test", text.test))
-    },
+    identify=lambda part: (len(part.sentence_starts) - 1, part.sentence_starts.tobytes()),
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

@@ -65,7 +65,6 @@ def recordings(tmp_path_factory):
 def small_chunks(monkeypatch):
     monkeypatch.setattr(recordings_embed, "CHUNK_SAMPLES", 50 * 160)
     monkeypatch.setattr(recordings_embed, "BATCH_SAMPLES", 200 * 160)
-    monkeypatch.setattr(recordings_embed, "PART_SAMPLES", 3001)
 
 
 def embed_to(output, pretrained, root, is_context=True):
@@ -330,7 +329,7 @@ def test_of_a_cut_mp3_what_decodes_is_embedded(tmp_path, small_chunks, capsys):
     _, skipped = embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
     assert not skipped
     assert 150 < len(np.load(tmp_path / "out.npz")["cut"]) < 250
-    assert re.search(r"cut: kept, but [\d,]+ of [\d,]+ frames decode", capsys.readouterr().out)
+    assert re.search(r"cut: kept, but [\d,]+ of [\d,]+ samples decode", capsys.readouterr().out)
 
 
 def test_a_recording_that_is_called_as_the_times_are(tmp_path, small_chunks):
