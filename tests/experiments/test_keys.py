@@ -401,7 +401,8 @@ def fits(module, config, data, get, fitter=None):
         z = z[:, ::160, None] if config.kind == "audio" else z
         return z, 2 * z
 
-    encoder = types.SimpleNamespace(stride={"audio": 160, "series": 1}[config.kind])
+    stride = {"audio": 160, "series": 1}[config.kind]
+    encoder = types.SimpleNamespace(stride=stride, frames_around=(0, 0))
     model = types.SimpleNamespace(
         init=lambda rng, batch: {}, embed=embed, module=types.SimpleNamespace(encoder=encoder)
     )
