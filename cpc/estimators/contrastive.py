@@ -5,12 +5,11 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from cpc import losses
 from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import LOWEST, exp, mean_off, off_diagonal, split
+from cpc.estimators.score_matrix import LOWEST, exp, known_number, mean_off, off_diagonal, split
 from cpc.types import UserError
 
 
@@ -61,7 +60,8 @@ def interpolated(
     >>> round(float(estimate.value), 3), round(float(estimate.ceiling), 3)
     (3.639, 3.639)
     """
-    if not isinstance(alpha, Tracer) and not 0 <= np.asarray(alpha) <= 1:
+    known = known_number("alpha", alpha)
+    if known is not None and not 0 <= known <= 1:
         raise UserError(f"alpha is {alpha}: it must be from 0, TUBA, to 1, InfoNCE")
     scores = jnp.maximum(scores.astype(jnp.float32), LOWEST)
     joint, product = split(scores)
@@ -116,7 +116,7 @@ def ml_cpc(
     n = len(joint)
     smallest = n / (n * (n - 1) + 1)
     alpha = smallest if alpha is None else alpha
-    known = None if isinstance(alpha, Tracer) else np.float32(alpha)  # as it is read below
+    known = known_number("alpha", alpha)
     if known is not None and not np.float32(smallest) <= known <= 1:
         raise UserError(f"alpha is {alpha}: with {n} pairs it must be from {smallest:.4g} to 1")
     alpha = jnp.asarray(alpha, jnp.float32)

@@ -1,7 +1,11 @@
 """Score matrices: joint pairs on the diagonal, pairs of the product of the marginals off it."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from cpc.types import UserError
 
@@ -24,6 +28,17 @@ def split(scores):
         )
     scores = scores.astype(jnp.float32)
     return jnp.diagonal(scores), jnp.where(off_diagonal(scores.shape[0]), scores, -jnp.inf)
+
+
+def known_number(name: str, value: Any) -> np.float32 | None:
+    """The one number that an option is, or None while it is traced.
+
+    Raises:
+      UserError: several numbers.
+    """
+    if jnp.ndim(value):
+        raise UserError(f"{name} has the shape {jnp.shape(value)}: it must be one number")
+    return None if isinstance(value, Tracer) else np.float32(value)
 
 
 def off_diagonal(n):

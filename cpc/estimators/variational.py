@@ -7,12 +7,10 @@ by (e^(2I) - 1) / n. A batch that has not seen the tail reads high (McAllester &
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from cpc.estimators.estimate import Estimate
-from cpc.estimators.score_matrix import exp, log_mean_exp_off, mean_off, split
+from cpc.estimators.score_matrix import exp, known_number, log_mean_exp_off, mean_off, split
 from cpc.types import UserError
 
 
@@ -164,7 +162,8 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
     Array(4., dtype=float32)
     """
-    if not isinstance(clip, Tracer) and not np.asarray(clip) > 0:
+    known = known_number("clip", clip)
+    if known is not None and not known > 0:
         raise UserError(f"clip is {clip}: it must be above 0, in nats; inf clips nothing")
     joint, _ = split(scores)
     _, clipped = split(jnp.clip(scores.astype(jnp.float32), -clip, clip))

@@ -113,10 +113,18 @@ def cpc_loss(
         granted (where they are traced, the loss is NaN); not one anchor has a latent that many
         steps ahead; a temperature not above 0; offsets that are not as many as the predictions;
         block or columns below 1; z, predictions and positions whose shapes do not fit; where of
-        another shape than the latents, or not of booleans.
+        another shape than the latents, or not of booleans; maps that do not lead from contexts to
+        predictions; memory of another width than the latents.
     """
     z, c, predictions = outputs
     check_shapes(z, predictions, positions)
+    if maps is not None:
+        _check_maps(maps, c, predictions)
+    if memory is not None and memory.keys.shape != (*memory.exists.shape, z.shape[-1]):
+        raise UserError(
+            f"the memory's keys have shape {memory.keys.shape}: they must be as wide as z, "
+            f"{z.shape[-1]}, and as many as its exists, {memory.exists.shape}"
+        )
     num_offsets, width = predictions.shape[-2:]
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
     _check_offsets(offsets, num_offsets, z.shape[1])
@@ -220,6 +228,17 @@ def check_layout(
             "a shard: sort the batch by sequence, or pass Rule.shard_size=None"
         )
     return fits
+
+
+def _check_maps(maps, c, predictions):
+    """One map an offset leads from the width of the contexts to that of the predictions."""
+    *latents, num_offsets, width = predictions.shape
+    wanted = (num_offsets, c.shape[-1], width)
+    if maps.shape != wanted or c.shape[:-1] != tuple(latents):
+        raise UserError(
+            f"maps has shape {maps.shape}, c {c.shape} and predictions {predictions.shape}: they "
+            "must be (k, h, d), (b, t, ..., h) and (b, t, ..., k, d)"
+        )
 
 
 def _check_offsets(offsets, num_offsets, length):

@@ -6,7 +6,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.info_nce import info_nce
-from cpc.losses.masking import Number, log_sum_exp, read_rows, scale, softmax_loss
+from cpc.losses.masking import Number, log_sum_exp, read_rows, read_single, scale, softmax_loss
 from cpc.types import UserError
 
 
@@ -62,13 +62,15 @@ def nt_xent(
       temperature: tau.
 
     Raises:
-      UserError: shapes that do not match; a temperature known not to be positive.
+      UserError: shapes that do not match, several positives; a temperature known not to be
+        positive.
 
     Two items whose four views are all alike: chance among 3 candidates.
 
     >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
     Array([0., 0., 0., 0.], dtype=float32)
     """
+    read_single(positive, negatives, where)
     return info_nce(positive, negatives, where, temperature=temperature)
 
 

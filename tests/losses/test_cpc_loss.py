@@ -663,3 +663,19 @@ def test_shapes_that_do_not_fit_are_named(loss, unchecked):
             loss(wrong, positions, negatives.batch)
     with pytest.raises(UserError, match=r"the positions' sequence has shape \(3, "):
         loss(outputs, positions_of(3, 5), negatives.batch)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 2), (1, 2, 2), (2, 2, 3), (2, 2)], ids=str)
+def test_maps_that_lead_elsewhere_are_named(shape, unchecked):
+    outputs = random_outputs(4, 5, 2, 2)
+    outputs = outputs._replace(c=jnp.zeros((4, 5, 2)))
+    with pytest.raises(UserError, match=r"maps has shape .*, c \(4, 5, 2\)"):
+        cpc_loss(outputs, positions_of(4, 5), negatives.batch, maps=jnp.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (5, 2)], ids=str)
+def test_memory_of_other_latents_is_named(shape, unchecked):
+    positions = Position(*(jnp.zeros(6, jnp.int32) + 9 for _ in Position._fields))
+    memory = MemoryBank(jnp.zeros(shape), positions, jnp.ones(6, bool))
+    with pytest.raises(UserError, match="the memory's keys have shape"):
+        cpc_loss(random_outputs(4, 5, 2, 2), positions_of(4, 5), negatives.batch, memory=memory)

@@ -230,7 +230,15 @@ def test_shapes_that_do_not_match_are_a_sentence(name, unchecked):
         loss(jnp.zeros((2, 3, 1)), jnp.zeros((2, 3)))
 
 
-OF_ONE = ("ranking_nce", "decoupled", "debiased", "hard_weighted", "sigmoid", "triplet_all")
+OF_ONE = (
+    "nt_xent",
+    "ranking_nce",
+    "decoupled",
+    "debiased",
+    "hard_weighted",
+    "sigmoid",
+    "triplet_all",
+)
 
 
 @pytest.mark.parametrize("name", OF_ONE)
