@@ -268,7 +268,7 @@ def test_a_delay_reads_contexts_later_and_nothing_else():
     part = make_synthetic(
         num_speakers=2, utterances_per_speaker=1, seconds=0.1, chain=phone_chain(2), seed=0
     ).recordings
-    encoder = types.SimpleNamespace(stride=160)
+    encoder = types.SimpleNamespace(stride=160, frames_around=(0, 0))
     model = types.SimpleNamespace(
         module=types.SimpleNamespace(encoder=encoder),
         embed=lambda variables, x: (x[:, ::160, None], 2 * x[:, ::160, None]),
