@@ -48,6 +48,8 @@ class Network(NamedTuple):
     """Entries of an input from frame to frame."""
     layer_decay: float = 1.0
     """Of the learning rate, from a layer to the one below."""
+    ahead: int = 0
+    """Frames after its own that one sees."""
 
 
 def frozen(inputs: Sequence[np.ndarray]) -> Network:
@@ -65,7 +67,9 @@ def trained(
     model: Model, variables: Any, layer_decay: float, inputs: Sequence[np.ndarray]
 ) -> Network:
     """Return encoder and context, whose c is read, and which are trained on with the head."""
-    return Network(contexts_of(model), variables, model.module.encoder.stride, layer_decay)
+    encoder = model.module.encoder
+    _, ahead = encoder.frames_around
+    return Network(contexts_of(model), variables, encoder.stride, layer_decay, ahead)
 
 
 def fit_head(
@@ -88,6 +92,7 @@ def fit_head(
     held = hold_out(range(len(train.inputs)), config.seed)
     kept = np.setdiff1d(np.arange(len(train.inputs)), held)
     stride = network.stride * STRIDE
+    ahead = -(-((KERNEL - STRIDE) // 2 + network.ahead) // STRIDE)  # answers that one sees into
     longest = max(len(train.inputs[i]) for i in kept)
     length = -(-longest // stride) * stride
     most = max(1, *(len(train.phones[i]) for i in kept))
@@ -115,7 +120,7 @@ def fit_head(
         return nats / jnp.maximum(count, 1)
 
     def answer_with(answer, inputs):
-        return embed_utterances(answer, inputs, stride)
+        return embed_utterances(answer, inputs, stride, ahead=ahead)
 
     wanted = [train.phones[i] for i in held]
     nats_of = jax.jit(ctc_nats)

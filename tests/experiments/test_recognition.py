@@ -112,6 +112,14 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     assert 0 < same < 1e-3
 
 
+def test_answers_are_the_same_whatever_shares_the_batch(config, tmp_path):
+    data, config.probe.ctc_steps = spoken(0), 5
+    answer, _ = fit_head(config, frozen(data.inputs), data, 3, tmp_path)
+    short, longer = data.inputs[0][:20], data.inputs[1]
+    (alone,), (together, _) = answer([short]), answer([short, longer])
+    np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
+
+
 def test_features_are_standardised_by_the_training_utterances():
     train = [np.array([[1.0, 10.0], [3.0, 30.0]]), np.array([[2.0, 20.0]])]
     network = frozen(train)
