@@ -161,8 +161,6 @@ def read_scaled(file: AudioFile, rms: float | None) -> np.ndarray:
 
 def measure_gain(file: AudioFile, rms: float | None) -> tuple[np.float32, int]:
     """The factor that `read_scaled` has, and how many samples decode, by reading all in parts."""
-    if rms is None:
-        return np.float32(1), file.num_samples
     total, size = 0.0, 0
     for samples in stream_samples(file):
         total += float(np.sum((samples.astype(np.float64) / 32768) ** 2))

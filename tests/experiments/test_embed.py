@@ -321,12 +321,13 @@ def test_half_a_recording_is_embedded_and_said(tmp_path, small_chunks, capsys):
     assert "half: kept, but cut short: its header promises 40,000 bytes" in capsys.readouterr().out
 
 
-def test_of_a_cut_mp3_what_decodes_is_embedded(tmp_path, small_chunks, capsys):
+@pytest.mark.parametrize("rms", [0.05, None])
+def test_of_a_cut_mp3_what_decodes_is_embedded(rms, tmp_path, small_chunks, capsys):
     sound = np.random.default_rng(0).normal(size=4 * RATE) * 0.1
     soundfile.write(tmp_path / "cut.mp3", sound, RATE, format="MP3")
     content = (tmp_path / "cut.mp3").read_bytes()
     (tmp_path / "cut.mp3").write_bytes(content[: len(content) // 2])
-    _, skipped = embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
+    _, skipped = embed_to(tmp_path / "out.npz", audio_model(rms=rms), tmp_path)
     assert not skipped
     assert 150 < len(np.load(tmp_path / "out.npz")["cut"]) < 250
     assert re.search(r"cut: kept, but [\d,]+ of [\d,]+ samples decode", capsys.readouterr().out)
