@@ -95,7 +95,7 @@ def run_tasks(
     """Fit the probes of each task, print their scores, and record them in the run directory.
 
     Each utterance is embedded once for all tasks, and features come one after the other, for they
-    can fill the memory.
+    can fill the memory. An answer is recorded as soon as it is found.
     """
     begin, questions = time.perf_counter(), ask_all(config, data)
     asked = Asked(config, workdir / "probes", model, variables)
@@ -112,18 +112,18 @@ def run_tasks(
             points, speaker, speakers = map_speakers(part, made["c"])
             path = workdir / "probes" / "speaker_map.npz"
             write_latest(path, step, features=points, speaker=speaker, names=speakers)
-        found = [
-            score._replace(seed=config.seed, step=step)
-            for question in questions
-            for name in names
-            if name in config.probe.features
-            for score in question.answer(
-                asked, Feature(name, made.get(name, {}), frame_samples(name, model))
-            )
-        ]
+        for question in questions:  # one may train a network for an hour, and the next be stopped
+            found = [
+                score._replace(seed=config.seed, step=step)
+                for name in names
+                if name in config.probe.features
+                for score in question.answer(
+                    asked, Feature(name, made.get(name, {}), frame_samples(name, model))
+                )
+            ]
+            write_scores(workdir, found)
+            scores += found
         del made
-        write_scores(workdir, found)
-        scores += found
     order = config.probe.features
     for task in config.probe.tasks:
         print(f"probe of {task} at step {step:,}")

@@ -10,9 +10,9 @@ that the paper leaves open) and --table bound (log N - L by the number of negati
 probes).
 
 smoke: does everything run, in minutes, on sound that is made up. small: the orders of the rows on
-the demo's voices, 80 minutes on 2 cores by estimate, times --seeds. medium: the same with twice the
-width and more steps, 6 hours by estimate. paper: the paper's sizes. Neither of the last two was
-ever run. With --seeds 3 verdicts count the scatter of seeds, too.
+the demo's voices, 80 minutes on 2 cores by estimate, times --seeds. medium: the same, wider and
+with more steps, 3.5 hours by estimate. paper: the paper's sizes, never run. With --seeds 3
+verdicts count the scatter of seeds, too.
 
 Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
 unless another is named. Tables share cells: another --table into the same --workdir adds what is

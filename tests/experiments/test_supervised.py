@@ -14,6 +14,7 @@ from cpc import data
 from cpc.data import Images, make_image_batches
 from cpc.data.recordings import root_mean_square
 from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, Model, make_model
+from cpc.results import Score, read_scores
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
 from experiments.audio import frames as audio_frames
@@ -21,7 +22,7 @@ from experiments.audio import modality as audio
 from experiments.audio import probes as audio_probes
 from experiments.audio import supervised as audio_supervised
 from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
-from experiments.audio.question import Asked, Feature
+from experiments.audio.question import Asked, Feature, Question
 from experiments.bench.step import count_compilations
 from experiments.image import supervised as image_supervised
 from experiments.image.modality import IMAGE
@@ -511,3 +512,24 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
         assert max(found[name]) == min(found[name]) == pytest.approx(0.5**depth, rel=1e-3), name
     assert len(found) > 2
     image_supervised.train_classifier(config, images, model, prepare, None)
+
+
+def test_an_answer_is_recorded_before_the_next_question_is_asked(tmp_path, monkeypatch):
+    """Each may train a network for an hour, and the second be interrupted."""
+    config = audio_synthetic.get_config()
+    config.model.width = config.model.context_width = 8
+    config.probe.tasks, config.probe.features = ("phones",), ("supervised",)
+    score = Score("phones", "first", "frame", "supervised", "whole network", "accuracy", 0.5)
+
+    def interrupt(asked, feature):
+        raise KeyboardInterrupt
+
+    questions = [Question("phones", "first", (), lambda asked, feature: [score]),
+                 Question("phones", "second", (), interrupt)]  # fmt: skip
+    monkeypatch.setattr(audio_probes, "ask_all", lambda *_: questions)
+    model = audio.build_model(config)
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
+    given = AudioData(None, None, {}), model, variables, 3
+    with pytest.raises(KeyboardInterrupt):
+        audio_probes.run_tasks(config, tmp_path, *given)
+    assert [(one.data, one.step) for one in read_scores(tmp_path)] == [("first", 3)]
