@@ -31,7 +31,7 @@ def split(scores):
 
 
 def known_number(name: str, value: Any) -> np.float32 | None:
-    """The one number that an option is, or None while it is traced.
+    """The one number that an option is, in float32 as it is used, or None while it is traced.
 
     Raises:
       UserError: several numbers.
