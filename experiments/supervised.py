@@ -93,9 +93,9 @@ def train_on_labels(
         writers: get a record of the loss every `log_every` steps (0: at the last), and of the
             accuracy.
         num_threads: that draw batches ahead.
-        folder: for checkpoints every `save_every` steps, where the accuracy is due and at a signal,
-            until the last step; without it a training that is cut short starts anew. One process
-            alone writes them.
+        folder: for checkpoints every `save_every` steps, where the accuracy is due and at a signal;
+            without it a training that is cut short starts anew. The last stays, so that the same
+            call answers at once. One process alone writes them.
         settings: json of what the training depends on; checkpoints of other settings are deleted.
 
     Returns:
@@ -152,7 +152,6 @@ def train_on_labels(
                 f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
                 "same command resumes it"
             )
-        shutil.rmtree(folder)
     best, number = state.extra["best"], int(state.step)
     words = f"best at step {int(best['step']):,} of {number:,}"
     at_most = ", the most" if number == num_steps else ""
@@ -218,6 +217,17 @@ def keep_best(state: TrainState, found: float) -> TrainState:
         lambda old, new: jax.device_put(jnp.array(new, old.dtype), old.sharding), former, best
     )
     return state._replace(extra={"own": own, "best": best})
+
+
+@contextlib.contextmanager
+def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[pathlib.Path]:
+    """A folder for what a run trains on labels at a step, deleted when all of it has answered.
+
+    Until then a stop in one network loses none of those before it.
+    """
+    folder = workdir / "probes" / f"networks-{step}"
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from experiments.audio.question import TRAINED, Asked, Feature, Question
 from experiments.audio.recognition import recognition_questions
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
+from experiments.supervised import kept_until_done
 
 #: Task -> its questions(config, data), which say in one sentence what the data cannot feed.
 TASKS: dict[str, Callable[[Config, AudioData], list[Question]]] = {
@@ -95,35 +96,37 @@ def run_tasks(
     """Fit the probes of each task, print their scores, and record them in the run directory.
 
     Each utterance is embedded once for all tasks, and features come one after the other, for they
-    can fill the memory. An answer is recorded as soon as it is found.
+    can fill the memory. An answer is recorded as soon as it is found; those that take longest, of
+    networks trained on labels, come first and are kept, so that a stop loses little.
     """
     begin, questions = time.perf_counter(), ask_all(config, data)
-    asked = Asked(config, workdir / "probes", model, variables)
     for question in questions:
-        question.record(asked.folder)
+        question.record(workdir / "probes")
     embed = make_embed(config, model, variables)
     parts = [part for question in questions for part in question.parts]
     to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
     scores: list[Score] = []
-    for names in passes((*(["c"] if to_map else []), *config.probe.features)):
-        # The same utterances in each pass: then batches have the same shapes, compiled once.
-        made = {} if names[0] in TRAINED else embed(names, [*parts, *to_map])
-        for part in to_map if "c" in names else []:
-            points, speaker, speakers = map_speakers(part, made["c"])
-            path = workdir / "probes" / "speaker_map.npz"
-            write_latest(path, step, features=points, speaker=speaker, names=speakers)
-        for question in questions:  # one may train a network for an hour, and the next be stopped
-            found = [
-                score._replace(seed=config.seed, step=step)
-                for name in names
-                if name in config.probe.features
-                for score in question.answer(
-                    asked, Feature(name, made.get(name, {}), frame_samples(name, model))
-                )
-            ]
-            write_scores(workdir, found)
-            scores += found
-        del made
+    with kept_until_done(workdir, step) as folder:
+        asked = Asked(config, folder, model, variables)
+        for names in passes((*(["c"] if to_map else []), *config.probe.features)):
+            # The same utterances in each pass: then batches have the same shapes, compiled once.
+            made = {} if names[0] in TRAINED else embed(names, [*parts, *to_map])
+            for part in to_map if "c" in names else []:
+                points, speaker, speakers = map_speakers(part, made["c"])
+                path = workdir / "probes" / "speaker_map.npz"
+                write_latest(path, step, features=points, speaker=speaker, names=speakers)
+            for question in questions:
+                found = [
+                    score._replace(seed=config.seed, step=step)
+                    for name in names
+                    if name in config.probe.features
+                    for score in question.answer(
+                        asked, Feature(name, made.get(name, {}), frame_samples(name, model))
+                    )
+                ]
+                write_scores(workdir, found)
+                scores += found
+            del made
     order = config.probe.features
     for task in config.probe.tasks:
         print(f"probe of {task} at step {step:,}")
@@ -140,15 +143,15 @@ def run_tasks(
 def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
     """Features by the pass over the sound that makes them: those of one network come together.
 
-    >>> passes(("c", "mfcc", "random c", "z"))
-    [('c', 'z'), ('mfcc',), ('random c',)]
+    >>> passes(("c", "mfcc", "random c", "z", "supervised"))
+    [('supervised',), ('c', 'z'), ('mfcc',), ('random c',)]
     """
     kinds = {"c": "trained", "z": "trained", "random c": "untrained", "random z": "untrained"}
     kinds |= {"mfcc": "mfcc", "mfcc context": "mfcc"}
     found: dict[str, list[str]] = {}
     for name in dict.fromkeys(features):
         found.setdefault(kinds.get(name, name), []).append(name)
-    return [tuple(names) for names in found.values()]
+    return sorted(map(tuple, found.values()), key=lambda names: names[0] not in TRAINED)
 
 
 def make_embed(

@@ -20,7 +20,7 @@ class Asked(NamedTuple):
 
     config: Config
     folder: pathlib.Path
-    """Of the run's probes."""
+    """Of checkpoints of networks trained on labels."""
     model: Model
     variables: Any
 

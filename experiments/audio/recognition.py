@@ -88,10 +88,10 @@ def recognise(
     decoders = {head: greedy_decode}
     if width > 1:
         decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
-    folder = asked.folder / f"ctc-{feature}-{data}"
     for length, subset in subsets.items():
         part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
         print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
+        folder = asked.folder / f"ctc-{feature}-{data}-{len(subset)}"
         answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
         given = answer(test.inputs)
         for method, decode in decoders.items():

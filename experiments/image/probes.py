@@ -32,7 +32,7 @@ from experiments.image.data import ImageData, name_of
 from experiments.image.prepare import side_of
 from experiments.image.shown import save_neighbours, save_units
 from experiments.image.supervised import pool, train_classifier
-from experiments.supervised import hold_out
+from experiments.supervised import hold_out, kept_until_done
 
 #: Features to scores of the classes.
 Predict = Callable[[Any], np.ndarray]
@@ -82,12 +82,13 @@ def run_tasks(
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
     features = make_features(config, model, prepare, variables, labelled, test)
-    scores = class_scores(config, folder, labelled, test, features, model, prepare)
-    if "few_labels" in tasks:
-        scores += few_label_scores(config, labelled, test, features, model, prepare, variables)
-    scores = [score._replace(seed=config.seed, step=step) for score in scores]
-    if scores:
+    with kept_until_done(workdir, step) as networks:
+        scores = class_scores(config, networks, labelled, test, features, model, prepare)
+        if "few_labels" in tasks:
+            scores += few_label_scores(config, labelled, test, features, model, prepare, variables)
+        scores = [score._replace(seed=config.seed, step=step) for score in scores]
         write_scores(workdir, scores)
+    if scores:
         print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
         print_scores(scores)
     if "neighbours" in tasks:

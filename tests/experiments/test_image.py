@@ -150,6 +150,7 @@ def test_every_config_runs_whole(name, flags, images, tmp_path):
     assert found == {(f, p) for f in features for p in ("linear", "knn")} | {
         ("supervised", "whole network")
     }
+    assert not [*workdir.glob("probes/networks*")]  # the supervised one has answered
     modes = {score.method for score in scores if score.task == "few_labels"}
     assert modes == {"frozen", "fine-tuned"}
     for figure in ("neighbours", "units", "augmented", "scores", "bound"):

@@ -149,7 +149,10 @@ def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     assert "accuracy" not in options or words == "best at step 20 of 80"
     assert 1 not in drawn
     assert drawn.count(0) == 1  # for its shapes
-    assert not folder.exists()
+    drawn.clear()
+    answer, words, _ = toy(drawn=drawn, folder=folder, **options)  # once done, it answers at once
+    assert (words, drawn) == (same_words, [0])
+    np.testing.assert_array_equal(answer(x), expected(x))
 
 
 @pytest.mark.parametrize("step", [20, 80])
@@ -474,7 +477,6 @@ def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path)
     assert steps.count(0) == 1  # for its shapes
     assert 1 not in steps
     np.testing.assert_array_equal(resumed(images.pixels), whole(images.pixels))
-    assert not folder.exists()
 
 
 @pytest.mark.parametrize("encoder", ["small", "resnet"])
@@ -514,22 +516,38 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
     image_supervised.train_classifier(config, images, model, prepare, None)
 
 
-def test_an_answer_is_recorded_before_the_next_question_is_asked(tmp_path, monkeypatch):
-    """Each may train a network for an hour, and the second be interrupted."""
+def test_a_stop_loses_no_answer_and_no_network_of_that_step(tmp_path, monkeypatch):
+    """Each may be trained for an hour, and the second be interrupted."""
     config = audio_synthetic.get_config()
     config.model.width = config.model.context_width = 8
     config.probe.tasks, config.probe.features = ("phones",), ("supervised",)
     score = Score("phones", "first", "frame", "supervised", "whole network", "accuracy", 0.5)
+    found = []
+
+    def train(asked, feature):
+        found.append((asked.folder / "first").exists())
+        (asked.folder / "first").mkdir(parents=True, exist_ok=True)
+        return [score]
 
     def interrupt(asked, feature):
-        raise KeyboardInterrupt
+        if len(found) < 3:
+            raise KeyboardInterrupt
+        return []
 
-    questions = [Question("phones", "first", (), lambda asked, feature: [score]),
-                 Question("phones", "second", (), interrupt)]  # fmt: skip
+    questions = [
+        Question("phones", "first", (), train), Question("phones", "second", (), interrupt)
+    ]  # fmt: skip
     monkeypatch.setattr(audio_probes, "ask_all", lambda *_: questions)
     model = audio.build_model(config)
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
-    given = AudioData(None, None, {}), model, variables, 3
-    with pytest.raises(KeyboardInterrupt):
-        audio_probes.run_tasks(config, tmp_path, *given)
-    assert [(one.data, one.step) for one in read_scores(tmp_path)] == [("first", 3)]
+
+    def probe(step):
+        audio_probes.run_tasks(config, tmp_path, AudioData(None, None, {}), model, variables, step)
+
+    for step in (3, 4):  # another step has another network
+        with pytest.raises(KeyboardInterrupt):
+            probe(step)
+    assert [(one.data, one.step) for one in read_scores(tmp_path)] == [("first", 3), ("first", 4)]
+    probe(3)
+    probe(3)
+    assert found == [False, False, True, False]
