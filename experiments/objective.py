@@ -4,6 +4,7 @@ Their own parameters (a learned temperature or bias) are trained with the model'
 from step to step (a held temperature, a queue, a momentum encoder) lives in the training state.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -110,84 +111,47 @@ def build_objective(
         description = describe_aligned(description)
     check_groups(config)
     check_temperature(options)
-    low, high = options.temperature_low, options.temperature_high
     reducer = make_reducer(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
-
-    def init(directions):
-        params, state = {}, {}
-        if options.temperature_rule == "learned":
-            raw = negatives.raw_temperature(options.temperature, low, high)
-            params["raw_temperature"] = jnp.asarray(raw, jnp.float32)
-        if options.temperature_rule == "entropy":
-            state["temperature"] = jnp.asarray(options.temperature, jnp.float32)
-        if config.loss.learn_bias:
-            params["bias"] = jnp.asarray(config.loss.bias, jnp.float32)
-        if options.queue:
-            widths = [one[0].z.shape[-1] for one in directions]
-            state["queues"] = tuple(negatives.make_queue(options.queue, d) for d in widths)
-            state["step"] = jnp.zeros((), jnp.int32)
-        return params, state
+    temperature = functools.partial(_temperature, options)
 
     def scored(outputs):
         return _unit(outputs) if config.loss.cosine else outputs
 
-    def temperature(params, state):
-        if options.temperature_rule == "learned":
-            return negatives.bounded_temperature(params["raw_temperature"], low, high)
-        return state.get("temperature", jnp.float32(options.temperature))
-
-    def loss_of_direction(direction, tau, bias, rng, maps, queue):
+    def loss_of(direction, tau, bias, rng, maps, queue):
         outputs, positions, exists = direction
         own = offsets[: outputs.predictions.shape[-2]]
         shared = {"choose": choose, "temperature": tau, "rng": rng, "where": exists}
         if is_aligned:
-            value, sums, frames = acpc_loss(
-                outputs,
-                positions,
-                rule,
-                num_frames=own[-1],
-                best=config.loss.align_by == "best",
-                **shared,
-            )
-            return value, sums, frames
+            best = config.loss.align_by == "best"
+            return acpc_loss(outputs, positions, rule, num_frames=own[-1], best=best, **shared)
+        memory = None if queue is None else _memory(queue, positions)
+        maps = None if config.loss.cosine else maps
         value, sums = cpc_loss(
-            outputs,
-            positions,
-            rule,
-            maps=None if config.loss.cosine else maps,
-            loss=of_anchor,
-            bias=bias,
-            offsets=own,
-            memory=None if queue is None else _memory(queue, positions),
-            reducer=reducer,
-            **shared,
-        )
+            outputs, positions, rule, maps=maps, loss=of_anchor, bias=bias, offsets=own,
+            memory=memory, reducer=reducer, **shared,
+        )  # fmt: skip
         return value, sums, None
 
     def loss(params, state, directions, rng, train=True, maps=None):
         directions = [Direction(scored(outputs), *where) for outputs, *where in directions]
-        new_state = dict(state)
+        new_state, queues, metrics = dict(state), [None] * len(directions), {}
         if train and options.temperature_rule == "entropy":
             tau = state["temperature"]
             _, scores, where = watched_scores(directions[0], rule, choose, offsets, tau, rng)
             new_state["temperature"] = negatives.hold_entropy(
-                tau, tau * scores, where, options.target_entropy, low, high
-            )
-        tau, bias = temperature(params, new_state), params.get("bias", config.loss.bias)
-        has_queue = train and options.queue > 0
-        queues = state["queues"] if has_queue else [None] * len(directions)
-        metrics = {"temperature": tau}
-        if has_queue:
+                tau, tau * scores, where, options.target_entropy,
+                options.temperature_low, options.temperature_high,
+            )  # fmt: skip
+        if train and options.queue:
+            queues = state["queues"]
             metrics["queue_age"] = _mean_age(queues[0], state["step"])
-            new_state["step"] = state["step"] + 1
-            new_state["queues"] = tuple(
-                _push(queue, direction, state["step"])
-                for queue, direction in zip(queues, directions, strict=True)
-            )
+            new_state |= _push_all(state, directions)
+        tau, bias = temperature(params, new_state), params.get("bias", config.loss.bias)
+        metrics["temperature"] = tau
         total, parts, frames = jnp.zeros(()), [], []
         for i, (direction, queue) in enumerate(zip(directions, queues, strict=True)):
             key = jax.random.fold_in(rng, i)
-            value, sums, of_each = loss_of_direction(direction, tau, bias, key, maps, queue)
+            value, sums, of_each = loss_of(direction, tau, bias, key, maps, queue)
             total, parts, frames = total + value, [*parts, sums], [*frames, of_each]
         sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
         if is_aligned:
@@ -202,11 +166,39 @@ def build_objective(
         description=description,
         is_bound=description.is_bound(are_independent(rule, choose, options)),
         momentum=options.momentum,
-        init=init,
+        init=functools.partial(_init, config),
         loss=loss,
         scored=scored,
         temperature=temperature,
     )
+
+
+def _init(config, directions):
+    """What is learned beside the model, and what is carried from step to step."""
+    options, params, state = config.negatives, {}, {}
+    if options.temperature_rule == "learned":
+        raw = negatives.raw_temperature(
+            options.temperature, options.temperature_low, options.temperature_high
+        )
+        params["raw_temperature"] = jnp.asarray(raw, jnp.float32)
+    if options.temperature_rule == "entropy":
+        state["temperature"] = jnp.asarray(options.temperature, jnp.float32)
+    if config.loss.learn_bias:
+        params["bias"] = jnp.asarray(config.loss.bias, jnp.float32)
+    if options.queue:
+        widths = [one[0].z.shape[-1] for one in directions]
+        state["queues"] = tuple(negatives.make_queue(options.queue, d) for d in widths)
+        state["step"] = jnp.zeros((), jnp.int32)
+    return params, state
+
+
+def _temperature(options, params, state):
+    """Learned, held, or fixed."""
+    if options.temperature_rule == "learned":
+        return negatives.bounded_temperature(
+            params["raw_temperature"], options.temperature_low, options.temperature_high
+        )
+    return state.get("temperature", jnp.float32(options.temperature))
 
 
 def _unit(outputs):
@@ -233,10 +225,14 @@ def _mean_age(queue, step):
     return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
 
 
-def _push(queue, direction, step):
-    """The queue after the latents of a batch."""
-    keys, positions, exists = _flatten(direction)
-    return negatives.push(queue, keys, positions, step, exists)
+def _push_all(state, directions):
+    """The queues after the latents of a batch, one for each direction, and the next step."""
+    queues, step = state["queues"], state["step"]
+    pushed = []
+    for queue, direction in zip(queues, directions, strict=True):
+        keys, positions, exists = _flatten(direction)
+        pushed.append(negatives.push(queue, keys, positions, step, exists))
+    return {"queues": tuple(pushed), "step": step + 1}
 
 
 def _flatten(direction):

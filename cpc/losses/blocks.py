@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from cpc.losses.reweighted import debiased, hard_weighted
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
@@ -84,9 +85,34 @@ def takes_groups(loss: AnchorLoss | None) -> bool:
     >>> takes_groups(functools.partial(sup_con, inside=True)), takes_groups(None)
     (True, False)
     """
+    return _function(loss) is sup_con
+
+
+def with_floor(loss: AnchorLoss, queries: Float[Array, "m d"]) -> AnchorLoss:
+    """The loss, told the lowest scores that keys of length 1 can have if its floor depends on them.
+
+    Queries of cosines have the length 1 / tau, so scores that come divided by it are at least that.
+    """
+    if not takes_least(loss):
+        return loss
+    least = -jnp.linalg.norm(jax.lax.stop_gradient(queries).astype(jnp.float32), axis=-1)
+    return functools.partial(loss, least=least)
+
+
+def takes_least(loss: AnchorLoss | None) -> bool:
+    """Whether the loss has a floor, e^(the lowest score that a cosine can give).
+
+    >>> takes_least(functools.partial(debiased, prior=0.1)), takes_least(sup_con)
+    (True, False)
+    """
+    return _function(loss) in (debiased, hard_weighted)
+
+
+def _function(loss):
+    """What a partial, or a partial of one, is of."""
     while isinstance(loss, functools.partial):
         loss = loss.func
-    return loss is sup_con
+    return loss
 
 
 #: reducer(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
@@ -222,7 +248,7 @@ def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
         value, back = jax.vjp(lambda s: loss(s, s, where, where_positive=positives), scores)
         return anchor_scores(value, positive, scores, where), back(jnp.ones_like(value))[0]
     negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
-
+    loss = loss and with_floor(loss, q)
     value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)
     dpositive, dscores = through_choice(dpositive, dnegatives)
     weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)

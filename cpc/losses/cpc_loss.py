@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.aligned import aligned_losses
-from cpc.losses.blocks import AnchorLoss, LossReducer, Plan
+from cpc.losses.blocks import AnchorLoss, LossReducer, Plan, takes_least
 from cpc.losses.info_nce import bound_temperature, info_nce
 from cpc.losses.layout import is_grid, is_in_shards
 from cpc.losses.masking import Number, broadcasts_to, check, read_mask
@@ -88,7 +88,8 @@ def cpc_loss(
         in fewer operations. Gradients go to c and to the maps, and none to the predictions.
       loss: of each anchor, such as those of this package, with their options bound. InfoNCE, its
         temperature bound or not, has its derivative by hand and can be cut. Under SupCon all
-        allowed candidates of the anchor's group are positives, too, without `choose`.
+        allowed candidates of the anchor's group are positives, too, without `choose`. Debiased and
+        hard-weighted losses want z and predictions of length 1; their floor follows tau.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
       bias: added to every score, for losses that are not blind to it (sigmoid, nce).
@@ -158,6 +159,7 @@ def cpc_loss(
     b = len(z)
     if (
         maps is not None
+        and not takes_least(of_loss)  # which goes by the length of predictions
         and reducer is None  # others share out one set of keys for all offsets
         and not is_aligned
         and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:])

@@ -75,6 +75,7 @@ def debiased(
     *,
     prior: float | int,
     temperature: Number = 1.0,
+    least: Number | Float[Array, " m"] = -1.0,
     extra_positives: Float[Array, "m p"] | None = None,
 ) -> Float[Array, " m"]:
     """Debiased contrastive loss of each anchor, in nats: takes out the negatives of its own class.
@@ -84,7 +85,8 @@ def debiased(
 
     (Chuang et al. 2020, section 4) over the negatives j and draws v of the anchor's own class.
     The floor is the least that a cosine score can give. The optimal score is log p+ / p- + h(c),
-    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, no bound.
+    the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, no bound. `cpc_loss`,
+    whose scores come divided by its temperature, gives the least of each anchor itself.
 
     Args:
       positive: cosine scores of the positives.
@@ -92,6 +94,7 @@ def debiased(
       where: which negatives count; an anchor without any has loss 0.
       prior: pi, the probability that a random draw is of the anchor's class.
       temperature: tau.
+      least: the lowest score that can be: -1 of a cosine.
       extra_positives: scores of the draws v; the positive itself if there are none.
 
     Raises:
@@ -110,6 +113,7 @@ def debiased(
         prior=prior,
         concentration=0.0,
         temperature=temperature,
+        least=least,
         extra_positives=extra_positives,
     )
 
@@ -122,6 +126,7 @@ def hard_weighted(
     prior: float | int,
     concentration: Number,
     temperature: Number = 1.0,
+    least: Number | Float[Array, " m"] = -1.0,
     extra_positives: Float[Array, "m p"] | None = None,
 ) -> Float[Array, " m"]:
     """Debiased loss of each anchor, in nats, with the negatives tilted towards the anchor.
@@ -140,6 +145,7 @@ def hard_weighted(
       prior: pi, the probability that a random draw is of the anchor's class.
       concentration: beta.
       temperature: tau.
+      least: the lowest score that can be: -1 of a cosine.
       extra_positives: scores of more draws of the anchor's class; the positive itself if there are
         none.
 
@@ -171,7 +177,7 @@ def hard_weighted(
         log_own = log_sum_exp(own, jnp.ones(own.shape, bool)) - math.log(own.shape[1])
         log_noise = _log_less_own(log_noise, math.log(prior) + log_own)
         log_noise -= math.log1p(-prior)
-    log_noise = jnp.maximum(log_noise, -1.0 / temperature)
+    log_noise = jnp.maximum(log_noise, least / temperature)
     gap = jnp.log(rows.num_negatives) + log_noise - rows.positive[:, 0]
     return jnp.where(rows.counted, jax.nn.softplus(gap), 0.0)
 

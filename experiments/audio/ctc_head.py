@@ -18,7 +18,7 @@ import optax
 from cpc.evaluate import count_edits, ctc_nats, embed_utterances, greedy_decode
 from cpc.models import LSTM, Model
 from cpc.train import ProgressWriter, scale_by_layer
-from cpc.types import Array
+from cpc.types import Array, Batch
 from experiments.audio.supervised import contexts_of
 from experiments.command.config import Config
 from experiments.supervised import Features, hold_out, train_on_labels
@@ -89,67 +89,24 @@ def fit_head(
         and in words how long it was trained.
     """
     rng = jax.random.key(config.seed + 3)
-    held = hold_out(range(len(train.inputs)), config.seed)
-    kept = np.setdiff1d(np.arange(len(train.inputs)), held)
-    stride = network.stride * STRIDE
+    held = hold_out(range(len(train.inputs)), config.seed).tolist()
+    kept = np.setdiff1d(np.arange(len(train.inputs)), held).tolist()
     ahead = -(-((KERNEL - STRIDE) // 2 + network.ahead) // STRIDE)  # answers that one sees into
-    longest = max(len(train.inputs[i]) for i in kept)
-    length = -(-longest // stride) * stride
-    most = max(1, *(len(train.phones[i]) for i in kept))
-    lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
-
-    def draw(step: int) -> dict[str, np.ndarray]:
-        drawn = np.random.default_rng((config.seed, step)).choice(kept, BATCH, len(kept) < BATCH)
-        inputs = [train.inputs[i] for i in drawn]
-        sizes = np.array([len(x) for x in inputs], np.int32)
-        return {
-            "x": fill_up(inputs, 0.0, length),
-            "num_samples": sizes,
-            "num_frames": sizes // stride,
-            "phones": fill_up([train.phones[i] for i in drawn], -1, most),
-        }
-
-    def features(params, extra, batch, rng, is_training):
-        frames, extra = network.features(params["network"], extra, batch, rng, is_training)
-        if lstm is not None:
-            frames: Any = lstm.apply({"params": params["lstm"]}, frames)
-        return windows_of(frames), extra
+    draw = draw_utterances(pick(train, kept), network.stride, config.seed)
+    features, variables = under_head(config, network, draw(0), rng)
 
     def loss(scores, batch):
         nats, count = ctc_nats(scores, batch["num_frames"], batch["phones"])
         return nats / jnp.maximum(count, 1)
 
     def answer_with(answer, inputs):
-        return embed_utterances(answer, inputs, stride, ahead=ahead)
+        return embed_utterances(answer, inputs, network.stride * STRIDE, ahead=ahead)
 
-    wanted = [train.phones[i] for i in held]
-    nats_of = jax.jit(ctc_nats)
-
-    def accuracy(answer):
-        """What is right of the likeliest paths, and, where they tell nothing, of the likelihood."""
-        given = answer_with(answer, [train.inputs[i] for i in held])
-        edits = [
-            count_edits(own, greedy_decode(one)) for own, one in zip(wanted, given, strict=True)
-        ]
-        nats, count = nats_of(
-            fill_up(given, 0.0), np.array([len(one) for one in given]), fill_up(wanted, -1)
-        )
-        likelihood = float(jnp.exp(-nats / count)) if count else 0.0
-        right = 1 - np.sum(edits) / max(1, sum(map(len, wanted)))
-        # Answers are empty at first, and for long: without the likelihood that would be the end.
-        return (right if right > LUCK else 0.0) + 1e-3 * likelihood
-
-    variables = dict(network.variables)
-    params = {"network": variables.pop("params")}
-    if lstm is not None:
-        frames, _ = jax.eval_shape(
-            lambda batch: network.features(params["network"], variables, batch, rng, False), draw(0)
-        )
-        params["lstm"] = lstm.init(rng, jnp.zeros((1, 1, frames.shape[-1])))["params"]
+    wanted = pick(train, held)
     console = ProgressWriter(config.probe.ctc_steps)
     answer, words = train_on_labels(
         features,
-        {"params": params, **variables},
+        variables,
         draw,
         optax.chain(
             optax.clip_by_global_norm(1.0),
@@ -160,7 +117,7 @@ def fit_head(
         num_steps=config.probe.ctc_steps,
         rng=rng,
         loss=loss,
-        accuracy=accuracy,
+        accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
         log_every=config.log_every,
         writers=(console,),
         num_threads=config.data.num_threads,
@@ -170,6 +127,66 @@ def fit_head(
     )
     console.close()
     return functools.partial(answer_with, answer), words
+
+
+def pick(utterances: Labelled, numbers: Sequence[int]) -> Labelled:
+    """Return those with some numbers."""
+    return Labelled(*([kind[i] for i in numbers] for kind in utterances))
+
+
+def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], Batch]:
+    """Return draw(step) of whole utterances, filled up to the longest, `stride` entries a frame."""
+    longest = max(map(len, train.inputs))
+    length = -(-longest // (stride * STRIDE)) * stride * STRIDE
+    most = max(1, *map(len, train.phones))
+    numbers = range(len(train.inputs))
+
+    def draw(step: int) -> Batch:
+        drawn = np.random.default_rng((seed, step)).choice(numbers, BATCH, len(numbers) < BATCH)
+        inputs = [train.inputs[i] for i in drawn]
+        sizes = np.array([len(x) for x in inputs], np.int32)
+        return {
+            "x": fill_up(inputs, 0.0, length),
+            "num_samples": sizes,
+            "num_frames": sizes // (stride * STRIDE),
+            "phones": fill_up([train.phones[i] for i in drawn], -1, most),
+        }
+
+    return draw
+
+
+def under_head(
+    config: Config, network: Network, batch: Batch, rng: Array
+) -> tuple[Features, dict[str, Any]]:
+    """Return what the head reads, and its variables: of the network, and of an LSTM if asked."""
+    variables = dict(network.variables)
+    params = {"network": variables.pop("params")}
+    lstm = LSTM(LSTM_WIDTH) if config.probe.ctc_head == "lstm" else None
+    if lstm is not None:
+        frames, _ = jax.eval_shape(
+            lambda batch: network.features(params["network"], variables, batch, rng, False), batch
+        )
+        params["lstm"] = lstm.init(rng, jnp.zeros((1, 1, frames.shape[-1])))["params"]
+
+    def features(params, extra, batch, rng, is_training):
+        frames, extra = network.features(params["network"], extra, batch, rng, is_training)
+        if lstm is not None:
+            frames: Any = lstm.apply({"params": params["lstm"]}, frames)
+        return windows_of(frames), extra
+
+    return features, {"params": params, **variables}
+
+
+def quality(given: Sequence[np.ndarray], wanted: Sequence[Sequence[int]]) -> float:
+    """What is right of the likeliest paths, and, where they tell nothing, of the likelihood."""
+    edits = [count_edits(own, greedy_decode(one)) for own, one in zip(wanted, given, strict=True)]
+    nats, count = jax.jit(ctc_nats)(
+        fill_up(given, 0.0), np.array([len(one) for one in given]), fill_up(wanted, -1)
+    )
+    likelihood = float(jnp.exp(-nats / count)) if count else 0.0
+    right = 1 - np.sum(edits) / max(1, sum(map(len, wanted)))
+    # Answers are empty at first, and for long: without the likelihood that would be the end.
+    return float((right if right > LUCK else 0.0) + 1e-3 * likelihood)
 
 
 def fill_up(rows: Sequence[Any], value: float | int, length: int = 0) -> np.ndarray:

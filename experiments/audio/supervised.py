@@ -14,10 +14,10 @@ from cpc.data import SAMPLE_RATE_HZ, Recordings, make_batches, read_all, select
 from cpc.evaluate import embed_utterances
 from cpc.models import Model
 from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
-from cpc.types import UserError
+from cpc.types import Batch, UserError
 from experiments.audio.data import labels_at
 from experiments.command.config import Config
-from experiments.supervised import MOST_RUNS, Features, hold_out, train_on_labels
+from experiments.supervised import MOST_RUNS, Answer, Features, hold_out, train_on_labels
 
 
 def contexts_of(model: Model) -> Features:
@@ -62,70 +62,22 @@ def train_supervised(
     from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
     """
     options, rng = config.data, jax.random.key(config.seed + 2)
-    numbers = np.arange(len(recordings))
+    numbers, encoder = np.arange(len(recordings)), model.module.encoder
     # The longest is trained on: there is always something to draw.
-    held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed)
+    held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed).tolist()
     kept = np.setdiff1d(numbers, held).tolist()
-    draw = make_batches(
-        select(recordings, kept),
-        window_samples=options.window_samples,
-        batch_size=options.batch_size,
-        seed=config.seed,
-    )
-    encoder = model.module.encoder
-    length = encoder.num_latents(options.window_samples)
-
-    def draw_labelled(step):
-        batch = draw(step)
-        starts = zip(batch["utterance"], batch["start"], strict=True)
-        windows = [
-            labels_at(labels[kept[i]], int(start), length, encoder.stride) for i, start in starts
-        ]
-        real = {name: batch[name] for name in ("num_samples",) if name in batch}
-        return {"x": batch["x"], "label": np.stack(windows), **real}
-
-    def answer_with(answer, part):
-        waveforms = [read_all(part, i) for i in range(len(part))]
-        return embed_utterances(answer, waveforms, encoder.stride, ahead=encoder.frames_around[1])
-
-    stop_by = select(recordings, held.tolist())
-    lengths = [max(1, int(samples) // encoder.stride) for samples in stop_by.lengths]
-    expected = np.concatenate(
-        [
-            labels_at(labels[i], 0, number, encoder.stride)
-            for i, number in zip(held, lengths, strict=True)
-        ]
-    )
-
-    if not (expected >= 0).any():
-        raise UserError(
-            f"of {len(recordings)} labelled utterances, the {len(held)} held out to stop by have "
-            "no labels at all: give more, or leave the supervised network out of probe.features"
-        )
-
-    def accuracy(answer):
-        given = np.concatenate(answer_with(answer, stop_by)).argmax(1)
-        return (given == expected)[expected >= 0].mean()
-
-    own = ("name", "learning_rate", "warmup_steps", "clip_norm", "weight_decay")
-    of_run = {name: config.optim[name] for name in own}
-    if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
-        of_run["name"] = "adam"
     num_steps = MOST_RUNS * config.num_steps
-    tx, _ = make_optimizer(num_steps=num_steps, **of_run)
-    decay = 1.0 if start is None else config.probe.layer_decay
-    tx = optax.chain(tx, scale_by_layer(decay, ("context", "encoder")))
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
     console = ProgressWriter(num_steps, rate=(hours, "h audio"))
     answer, words = train_on_labels(
         contexts_of(model),
         start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
-        draw_labelled,
-        tx,
+        draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept]),
+        make_own_optimizer(config, num_steps, 1.0 if start is None else config.probe.layer_decay),
         num_classes=num_classes,
         num_steps=num_steps,
         rng=rng,
-        accuracy=accuracy,
+        accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
         log_every=config.log_every,
         writers=(console,),
         num_threads=options.num_threads,
@@ -135,4 +87,74 @@ def train_supervised(
     )
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
-    return functools.partial(answer_with, answer), f"l2 {config.optim.weight_decay:g}, {words}"
+    setting = f"l2 {config.optim.weight_decay:g}, {words}"
+    return functools.partial(answers_of, encoder, answer), setting
+
+
+def draw_labelled(
+    config: Config, encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
+) -> Callable[[int], Batch]:
+    """Return the windows that a step draws, as the run's own do, with a label of each latent."""
+    options = config.data
+    draw = make_batches(
+        recordings,
+        window_samples=options.window_samples,
+        batch_size=options.batch_size,
+        seed=config.seed,
+    )
+    length = encoder.num_latents(options.window_samples)
+
+    def draw_with_labels(step):
+        batch = draw(step)
+        starts = zip(batch["utterance"], batch["start"], strict=True)
+        windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
+        real = {name: batch[name] for name in ("num_samples",) if name in batch}
+        return {"x": batch["x"], "label": np.stack(windows), **real}
+
+    return draw_with_labels
+
+
+def answers_of(encoder: Any, answer: Answer, recordings: Recordings) -> list[np.ndarray]:
+    """Return the log-probabilities (frames, classes) of each recording."""
+    waveforms = [read_all(recordings, i) for i in range(len(recordings))]
+    return embed_utterances(answer, waveforms, encoder.stride, ahead=encoder.frames_around[1])
+
+
+def accuracy_on(
+    encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
+) -> Callable[[Answer], float]:
+    """Return accuracy(answer) over the labelled frames of held-out recordings.
+
+    Raises:
+        UserError: there is none.
+    """
+    lengths = [max(1, int(samples) // encoder.stride) for samples in recordings.lengths]
+    expected = np.concatenate(
+        [
+            labels_at(own, 0, number, encoder.stride)
+            for own, number in zip(labels, lengths, strict=True)
+        ]
+    )
+    if not (expected >= 0).any():
+        raise UserError(
+            f"of the labelled utterances, the {len(recordings)} held out to stop by have no labels "
+            "at all: give more, or leave the supervised network out of probe.features"
+        )
+
+    def accuracy(answer):
+        given = np.concatenate(answers_of(encoder, answer, recordings)).argmax(1)
+        return float((given == expected)[expected >= 0].mean())
+
+    return accuracy
+
+
+def make_own_optimizer(
+    config: Config, num_steps: int, layer_decay: float
+) -> optax.GradientTransformation:
+    """Return the run's own optimizer at a constant rate, which falls from layer to layer down."""
+    own = ("name", "learning_rate", "warmup_steps", "clip_norm", "weight_decay")
+    of_run = {name: config.optim[name] for name in own}
+    if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
+        of_run["name"] = "adam"
+    tx, _ = make_optimizer(num_steps=num_steps, **of_run)
+    return optax.chain(tx, scale_by_layer(layer_decay, ("context", "encoder")))

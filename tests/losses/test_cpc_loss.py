@@ -12,7 +12,7 @@ import pytest
 
 from cpc import negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import MemoryBank, acpc_loss, cpc_loss, info_nce, sigmoid
+from cpc.losses import MemoryBank, acpc_loss, cpc_loss, debiased, hard_weighted, info_nce, sigmoid
 from cpc.types import CPCOutputs, Position, UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
@@ -419,6 +419,39 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(loss, choose):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
 
 
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        functools.partial(debiased, prior=0.3),
+        functools.partial(hard_weighted, prior=0.3, concentration=0.5),
+    ],
+    ids=["debiased", "hard_weighted"],
+)
+def test_the_floor_of_cosines_is_that_of_the_temperature(loss, tau):
+    """Of e^(-1 / tau); half of the anchors are of a prior that takes all of their noise away."""
+    outputs, positions, rule = random_outputs(3, 7, 5, 1), positions_of(3, 7), negatives.batch
+    unit = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), outputs)
+    moved = 2 * jnp.roll(unit.z, -1, axis=1)[:2, :, None]  # towards their positives
+    predictions = unit.predictions.at[:2].add(moved)
+    predictions = predictions / jnp.linalg.norm(predictions, axis=-1, keepdims=True)
+
+    def whole(z, predictions):
+        scores = predictions[:, :-1, 0].reshape(-1, 5) @ z.reshape(-1, 5).T
+        place = jnp.arange(21).reshape(3, 7)[:, 1:].ravel()  # of the positives
+        positive, where = scores[jnp.arange(18), place], jnp.arange(21) != place[:, None]
+        return loss(positive, scores, where, temperature=tau).mean()
+
+    def blocks(z, predictions):
+        outputs = CPCOutputs(z, z, predictions)
+        return cpc_loss(outputs, positions, rule, loss=loss, temperature=tau, block=6)[0]
+
+    args = (unit.z, predictions)
+    expected = jax.jit(jax.value_and_grad(whole, (0, 1)))(*args)
+    got = jax.jit(jax.value_and_grad(blocks, (0, 1)))(*args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
+
+
 GENERAL = dataclasses.replace(negatives.one_per_sequence, aligned=False)
 
 
@@ -430,7 +463,7 @@ def test_strict_bound_equals_the_rule():
 
 
 @pytest.mark.parametrize("choose", [None, shrink])
-@pytest.mark.parametrize("loss", [info_nce, margin_loss])
+@pytest.mark.parametrize("loss", [info_nce, margin_loss, functools.partial(debiased, prior=0.5)])
 def test_aligned_equals_the_blocks(loss, choose):
     """Rows and columns, padding, offsets that skip: values and gradients."""
     outputs = random_outputs(4, 15, 5, 2)
