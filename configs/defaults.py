@@ -47,7 +47,10 @@ LOSS = {
         1.0, "hard_weighted: how strongly negatives with high scores are favored", low=0
     ),
     "margin": Key(
-        1.0, "triplet losses: by how much the positive's score should exceed a negative's", low=0
+        1.0,
+        "triplet losses: by how much the positive's score, divided by the temperature, should "
+        "exceed a negative's",
+        low=0,
     ),
 }  # fmt: skip
 
@@ -81,7 +84,10 @@ NEGATIVES = {
         high=2**30,
     ),
     "margin": Key(
-        1.0, "semi_hard: use negatives that score at most this much below the positive", low=0
+        1.0,
+        "semi_hard: use negatives that score at most this much below the positive, both divided by "
+        "the temperature",
+        low=0,
     ),
     "ring_low": Key(
         50.0, "ring: lowest percentile of the scores to take negatives from", low=0, high=100

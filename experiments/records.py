@@ -207,7 +207,8 @@ def make_evaluation(
 
     def evaluate(state):
         variables = model_variables(state.params, state.ema, state.extra)
-        own, step = (state.params["objective"], state.extra["objective"]), int(state.step)
+        own = (state.ema or state.params)["objective"], state.extra["objective"]
+        step = int(state.step)
         # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
         measured = [jax.device_get(measure(variables, own, batch)) for batch in batches]
         sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)

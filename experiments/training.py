@@ -180,6 +180,11 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
             f"optim.ema_decay is {config.optim.ema_decay}, but schedule_free evaluates an average "
             "of its own: set optim.ema_decay to 0, or choose another optimizer"
         )
+    if config.optim.name == "schedule_free" and config.model.get("norm") == "batch":
+        raise UserError(
+            "schedule_free evaluates an average of the parameters, and model.norm=batch keeps "
+            "statistics of others: choose another model.norm, or another optimizer"
+        )
     if config.steps_per_launch < 1:
         raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
     if parts > 1 and config.model.get("norm") == "batch":

@@ -88,7 +88,7 @@ def takes_groups(loss: AnchorLoss | None) -> bool:
     return _function(loss) is sup_con
 
 
-def with_floor(loss: AnchorLoss, queries: Float[Array, "m d"]) -> AnchorLoss:
+def with_floor(loss: Any, queries: Float[Array, "m d"]) -> AnchorLoss:
     """The loss, told the lowest scores that keys of length 1 can have if its floor depends on them.
 
     Queries of cosines have the length 1 / tau, so scores that come divided by it are at least that.

@@ -1,5 +1,6 @@
 """Adam, Lion, Muon, RMSProp or schedule-free Adam with warm-up, a schedule, clipping and decay."""
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,7 +36,7 @@ def make_optimizer(
     "schedule_free" (Defazio et al. 2024: Adam whose steps are averaged instead of shortened; what
     is to be evaluated is the `schedule_free_average`).
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
-    (Loshchilov and Hutter 2019) and spares vectors and scalars: biases, scales of norms.
+    (Loshchilov and Hutter 2019) and spares vectors and scalars, biases and scales of norms.
 
     Raises:
         UserError: an unknown name or schedule, or numbers that cannot be meant.
@@ -46,14 +47,15 @@ def make_optimizer(
             f"clip_norm {clip_norm} and weight_decay {weight_decay} must not be negative; "
             "0 switches them off."
         )
-    matrices = lambda params: jax.tree.map(lambda leaf: jnp.ndim(leaf) > 1, params)  # noqa: E731
-    decay = {"weight_decay": weight_decay, "mask": matrices}
+    decay = {"weight_decay": weight_decay, "mask": _decayed}
     if name == "lion":
         own = optax.lion(rate, **decay)
     elif name == "muon":
-        own = optax.contrib.muon(
-            rate, weight_decay=weight_decay, weight_decay_mask=matrices, adam_b1=b1, adam_b2=b2
-        )
+        muon = functools.partial(optax.contrib.muon, adam_b1=b1, adam_b2=b2)
+        own = muon(rate)
+        if weight_decay:  # its own leaves out what it gives to Adam: all kernels of convolutions
+            falling = optax.add_decayed_weights(-weight_decay, _decayed)
+            own = optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
     elif name == "rmsprop":
         own = optax.rmsprop(rate, decay=0.99, eps=1e-5)
         if weight_decay:
@@ -77,6 +79,13 @@ def make_optimizer(
             else optax.adam(rate, b1, b2, eps)
         )
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
+
+
+def _decayed(params: PyTree) -> PyTree:
+    """Whether each leaf is one of weights, and no bias: a predictor has one for each offset."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: jnp.ndim(leaf) > 1 and "bias" not in str(path[-1:]), params
+    )
 
 
 def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:

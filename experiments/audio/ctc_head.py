@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from cpc.evaluate import count_edits, ctc_nats, embed_utterances, greedy_decode
+from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import LSTM, Model
 from cpc.train import ProgressWriter, scale_by_layer
 from cpc.types import Array, Batch
@@ -35,8 +36,8 @@ LUCK = 0.05
 class Labelled(NamedTuple):
     """Inputs of utterances, (frames, features) or samples, and the phones of each in order."""
 
-    inputs: list[np.ndarray]
-    phones: list[list[int]]
+    inputs: Sequence[np.ndarray]
+    phones: Sequence[list[int]]
 
 
 class Network(NamedTuple):
@@ -131,11 +132,15 @@ def fit_head(
 
 def pick(utterances: Labelled, numbers: Sequence[int]) -> Labelled:
     """Return those with some numbers."""
-    return Labelled(*([kind[i] for i in numbers] for kind in utterances))
+    inputs, phones = utterances
+    return Labelled([inputs[i] for i in numbers], [phones[i] for i in numbers])
 
 
 def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], Batch]:
-    """Return draw(step) of whole utterances, filled up to the longest, `stride` entries a frame."""
+    """Return draw(step) of whole utterances, `stride` entries a frame.
+
+    They go on to the longest as they do where the head answers: the last answer sees 2 frames more.
+    """
     longest = max(map(len, train.inputs))
     length = -(-longest // (stride * STRIDE)) * stride * STRIDE
     most = max(1, *map(len, train.phones))
@@ -146,7 +151,7 @@ def draw_utterances(train: Labelled, stride: int, seed: int) -> Callable[[int], 
         inputs = [train.inputs[i] for i in drawn]
         sizes = np.array([len(x) for x in inputs], np.int32)
         return {
-            "x": fill_up(inputs, 0.0, length),
+            "x": np.stack([continue_mirrored(x, length) for x in inputs]),
             "num_samples": sizes,
             "num_frames": sizes // (stride * STRIDE),
             "phones": fill_up([train.phones[i] for i in drawn], -1, most),

@@ -7,7 +7,14 @@ import jax
 import numpy as np
 
 from cpc.data import SAMPLE_RATE_HZ, SILENCES, Recordings, align, read_all
-from cpc.evaluate import Edits, beam_decode, bootstrap_interval, count_edits, greedy_decode
+from cpc.evaluate import (
+    Edits,
+    beam_decode,
+    bootstrap_interval,
+    count_edits,
+    greedy_decode,
+    read_rows,
+)
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.audio.ctc_head import Labelled, Network, fit_head, frozen, trained
@@ -64,7 +71,7 @@ def inputs_of(part: Recordings, feature: Feature) -> list[np.ndarray]:
     """Return the frames of utterances, or their samples for networks that take these."""
     if feature.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
-    return [np.asarray(feature.frames[name]) for name in part.names]
+    return [read_rows(feature.frames[name]) for name in part.names]
 
 
 def recognise(

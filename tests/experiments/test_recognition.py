@@ -10,11 +10,13 @@ import pytest
 
 from configs import audio_synthetic
 from cpc.data import select
+from cpc.evaluate import with_neighbours
 from cpc.types import UserError
 from experiments.audio import ctc_head, probes, recognition, supervised
 from experiments.audio import modality as audio
 from experiments.audio.ctc_head import Labelled, fit_head, frozen, windows_of
 from experiments.audio.data import load_data
+from experiments.audio.question import Feature
 from experiments.audio.recognition import check_phones
 
 
@@ -118,6 +120,22 @@ def test_answers_are_the_same_whatever_shares_the_batch(config, tmp_path):
     short, longer = data.inputs[0][:20], data.inputs[1]
     (alone,), (together, _) = answer([short]), answer([short, longer])
     np.testing.assert_allclose(together, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_head_is_trained_on_what_it_answers_on_beyond_an_end():
+    short, longer = np.arange(6.0)[:, None] + 1, np.arange(16.0)[:, None]
+    draw = ctc_head.draw_utterances(Labelled([short, longer], [[0], [1]]), 1, seed=0)
+    drawn = draw(0)
+    row = drawn["x"][list(drawn["num_samples"]).index(6), :, 0]
+    np.testing.assert_array_equal(row, [*range(1, 7), *range(6, 0, -1), 1, 2, 3, 4])
+
+
+def test_frames_with_their_neighbours_are_laid_side_by_side():
+    data, frames = load_data(audio_synthetic.get_config(), str), np.arange(8.0).reshape(4, 2)
+    part = select(data.test, [0])
+    feature = Feature("mfcc context", {part.names[0]: with_neighbours(frames, 1)}, 160)
+    (found,) = recognition.inputs_of(part, feature)
+    np.testing.assert_array_equal(found[1], [0, 1, 2, 3, 4, 5])
 
 
 def test_features_are_standardised_by_the_training_utterances():

@@ -108,6 +108,14 @@ def test_every_option_trains_and_is_evaluated(made, options):
     assert [record["is_bound"] for record in records][-1]
 
 
+def test_an_average_is_evaluated_with_that_of_the_temperature(made):
+    config = make_config(negatives__temperature_rule="learned", optim__ema_decay=0.9)
+    state, problem, mesh = train(config, made)
+    evaluate = make_evaluation(config, problem, no_probe, mesh)
+    average = evaluate(state._replace(params=state.ema, ema=None))
+    np.testing.assert_equal(evaluate(state), average)
+
+
 BOUND = ("bound", "bound_low", "bound_high", "log_n", "nats", "state")
 
 
@@ -401,6 +409,10 @@ def test_parts_that_cannot_be_are_one_sentence(made):
         ({"optim__accumulate": 3}, "accumulate is 3: choose a number of parts into which"),
         ({"optim__accumulate": 0}, "accumulate is 0"),
         ({"optim__accumulate": 2, "model__norm": "batch"}, "batch norm a part of the batch"),
+        (
+            {"optim__name": "schedule_free", "optim__schedule": "constant", "model__norm": "batch"},
+            r"choose another model\.norm, or another optimizer",
+        ),
     ):
         config = make_config(**options)
         with pytest.raises(UserError, match=message):

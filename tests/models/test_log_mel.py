@@ -112,6 +112,16 @@ def test_any_length_embeds_to_as_many_latents_as_stated(padding, samples):
     assert jnp.isfinite(z).all()
 
 
+def test_a_clip_shorter_than_a_latent_is_the_same_in_a_batch():
+    """Both alone and beside longer ones it is filled up with silence, which has energies."""
+    encoder, x = LogMelEncoder(8, padding="valid"), noise(2, 1600).at[0, 700:].set(0.0)
+    variables = encoder.init(jax.random.key(0), x)
+    together = encoder.apply(variables, x, True, np.array([700, 1600]))
+    np.testing.assert_allclose(
+        together[0, 0], encoder.apply(variables, x[:1, :700])[0, 0], rtol=1e-5, atol=1e-6
+    )
+
+
 def test_the_encoder_states_its_geometry():
     encoder = LogMelEncoder()
     assert (encoder.stride, encoder.receptive_field, encoder.num_layers) == (160, 720, 5)

@@ -56,14 +56,6 @@ def test_clipping_is_by_global_norm():
     np.testing.assert_allclose(clipped["b"], free["b"] / 10, rtol=1e-3)
 
 
-def test_weight_decay_spares_vectors():
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, weight_decay=0.5)
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
-    after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params, 1)
-    np.testing.assert_allclose(after["kernel"], 1 - 0.1 * 0.5)
-    np.testing.assert_array_equal(after["bias"], 1.0)
-
-
 def test_lion_moves_by_signs_and_muon_along_orthogonal_matrices():
     rng = np.random.default_rng(0)
     gradients = {
@@ -108,12 +100,16 @@ def test_schedule_free_averages_the_steps_of_adam():
     assert train.schedule_free_average(optax.adam(0.1).init(params), params) is None
 
 
-@pytest.mark.parametrize("name", ["lion", "muon"])
-def test_every_optimizer_decays_matrices_alone(name):
-    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name=name, weight_decay=0.5)
-    params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
+@pytest.mark.parametrize("name", ["adam", "lion", "muon", "schedule_free"])
+def test_every_optimizer_decays_weights_alone(name):
+    """Matrices, and kernels of convolutions; a predictor has a bias for each offset."""
+    tx, _ = train.make_optimizer(
+        learning_rate=0.1, warmup_steps=2, num_steps=2, name=name, weight_decay=0.5
+    )
+    params = {"matrix": jnp.ones((2, 2)), "kernel3": jnp.ones((3, 2, 2)), "bias": jnp.ones((4, 2))}
     after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params, 1)
-    np.testing.assert_allclose(after["kernel"], 1 - 0.1 * 0.5, rtol=1e-6)
+    np.testing.assert_allclose(after["matrix"], 1 - 0.05 * 0.5, rtol=1e-6)
+    np.testing.assert_allclose(after["kernel3"], 1 - 0.05 * 0.5, rtol=1e-6)
     np.testing.assert_array_equal(after["bias"], 1.0)
 
 
