@@ -155,6 +155,7 @@ INPUT: dict[str, Callable[[Any], bool]] = {
     "step_label": lambda value: isinstance(value, str),
     "words": lambda value: isinstance(value, str),
     "lowercase": lambda value: isinstance(value, bool),
+    "form": lambda value: value in ("prose", "lines"),
 }
 
 

@@ -87,9 +87,9 @@ def embed_recordings(
         kept, failed = [], []
         for recording in members:
             with skip(recording.name, failed):
-                whole = read_scaled(recording.file, rms)
-                x = continue_mirrored(whole, (length + after) * stride)
-                kept.append((recording, len(whole), x))
+                whole, end = read_scaled(recording.file, rms), (length + after) * stride
+                # What is no whole frame may lie beyond, where no frame that is kept sees it.
+                kept.append((recording, len(whole), continue_mirrored(whole[:end], end)))
         return kept, failed
 
     for kept, failed in prefetch(read_group, 0, len(groups)):

@@ -53,7 +53,13 @@ def check_value(name: str, value: Any, key: Key) -> None:
         )
     is_many = isinstance(value, tuple | list)
     verb = "has" if is_many else "is"
+    kind = type(key.default[0]) if is_many and key.default else object
     for entry in value if is_many else (value,):
+        if not isinstance(entry, (float, int) if kind is float else kind):
+            raise UserError(
+                f"the config's {name} has {entry!r}: its entries must be of type {kind.__name__}, "
+                f"such as {key.default!r}"
+            )
         if key.words and entry not in key.words:
             words = ", ".join(map(str, key.words))
             raise UserError(f"the config's {name} {verb} {entry!r}: choose one of {words}")

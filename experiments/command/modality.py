@@ -46,8 +46,9 @@ class Modality(NamedTuple):
     """load_data(config, log) -> the data of `config.data`, as the other functions take them."""
     skipped: Callable[[Any], Sequence[tuple[str, str]]]
     """skipped(data) -> what was left out of them, and why."""
-    identify: Callable[[Any], tuple[int, bytes]]
-    """identify(part) -> how many there are in data.train, or data.test, and what says which."""
+    identify: Callable[[Any], tuple[int, bytes] | tuple[int, bytes, bytes]]
+    """identify(part) -> how many there are in data.train, or data.test, and what says which: names,
+    labels or lengths, and some of the content where these may be others' as well."""
     build_model: Callable[[Config], Model]
     loss_sizes: Callable[[Config], tuple[int, int, int]]
     """loss_sizes(config) -> latents of a sequence, their width, offsets of all directions."""

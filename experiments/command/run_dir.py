@@ -121,7 +121,9 @@ def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> N
 
 
 def check_same_data(
-    path: pathlib.Path, data: Any, identify: Callable[[Any], tuple[int, bytes]]
+    path: pathlib.Path,
+    data: Any,
+    identify: Callable[[Any], tuple[int, bytes] | tuple[int, bytes, bytes]],
 ) -> None:
     """Check that a run goes on with the data that it began with; write down which.
 
@@ -131,14 +133,19 @@ def check_same_data(
         UserError: they are others.
     """
     parts = {"train": identify(data.train), "test": identify(data.test)}
+    names = ("sha256", "content")
     own = {
-        part: {"number": number, "sha256": sha256(which).hexdigest()}
-        for part, (number, which) in parts.items()
+        part: {"number": number}
+        | {name: sha256(one).hexdigest() for name, one in zip(names, which, strict=False)}
+        for part, (number, *which) in parts.items()
     }
     recorded = read_object(path / MEMBERS, [])
+    is_same = recorded is None or all(  # earlier versions recorded no content
+        own[part] | recorded.get(part, {}) == own[part] for part in own
+    )
     checkpoints = path / "checkpoints"
     has_begun = checkpoints.is_dir() and any(checkpoints.iterdir())
-    if recorded is not None and recorded != own and has_begun:
+    if recorded is not None and not is_same and has_begun:
         before, now = (
             ", ".join(f"{one['number']:,} to {part}" for part, one in parts.items())
             for parts in (recorded, own)

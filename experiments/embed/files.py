@@ -30,10 +30,13 @@ def list_files(
         raise UserError(f"nothing to embed in {root}: looked for {endings} files at any depth")
     stems = [path.with_suffix("").as_posix() for path in below]
     count = Counter(stems)
-    return {
-        stem if count[stem] == 1 else path.as_posix(): root / path
+    names = [
+        stem if count[stem] == 1 else path.as_posix()
         for stem, path in zip(stems, below, strict=True)
-    }
+    ]
+    if len(set(names)) < len(names):  # x.wav, x.flac and x.wav.wav
+        names = [path.as_posix() for path in below]
+    return dict(zip(names, (root / path for path in below), strict=True))
 
 
 @contextlib.contextmanager

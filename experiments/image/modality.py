@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from configs.image import KEYS
-from cpc.data import make_image_batches
+from cpc.data import Images, make_image_batches
 from cpc.models import (
     ImageCPC,
     LinearPredictor,
@@ -168,6 +169,13 @@ def split_directions(outputs: Any, batch: Batch) -> list[Direction]:
     ]
 
 
+def some_pixels(images: Images) -> bytes:
+    """Return those of a few images, as parts of a set may have the same numbers of each class."""
+    return images.pixels[
+        np.linspace(0, len(images) - 1, min(16, len(images))).astype(int)
+    ].tobytes()
+
+
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
     """Write some images' patches as they are, and as training sees them, for the page."""
     draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
@@ -211,7 +219,7 @@ IMAGE = Modality(
     check=check,
     load_data=load_data,
     skipped=skipped,
-    identify=lambda part: (len(part), part.labels.tobytes()),
+    identify=lambda part: (len(part), part.labels.tobytes(), some_pixels(part)),
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

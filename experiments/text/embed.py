@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc import data, models
-from cpc.data.text.tokenizer import read_chunks
+from cpc.data.text.tokenizer import END_LETTERS, read_chunks
 from cpc.types import UserError
 from experiments.command.modality import Embedding
 from experiments.embed.files import embed_batch, list_files, skip
@@ -50,22 +50,25 @@ def embed_texts(
     )
     words, max_words = pretrained.input["words"].split(" "), pretrained.input["shape"][1]
     index = {word: number for number, word in enumerate(words)}
+    form, lowercase = pretrained.input.get("form", "prose"), pretrained.input["lowercase"]
     for name, path in files.items():
         with skip(name, skipped):
-            sentences = read_file(path, index, pretrained.input["lowercase"])
+            sentences = read_file(path, index, form, lowercase)
             yield name, embed_document(embed, sentences, max_words), path.stat().st_size / 1e6
 
 
-def read_file(path: pathlib.Path, index: dict[str, int], lowercase: bool) -> list[np.ndarray]:
-    """Return the ids of the words of each sentence of a file.
+def read_file(
+    path: pathlib.Path, index: dict[str, int], form: str, lowercase: bool
+) -> list[np.ndarray]:
+    """Return the ids of the words of each sentence of a file, which has the form of the training's.
 
     Raises:
         UserError: the file holds no text.
     """
     sentences: list[list[str]] = [[]]
     for chunk in read_chunks(path):
-        for word in data.tokenize(chunk, lowercase=lowercase):
-            if word[0].isalnum():
+        for word in data.tokenize(chunk, form, lowercase=lowercase):
+            if word[0] not in END_LETTERS[form]:
                 sentences[-1].append(word)
             elif sentences[-1]:
                 sentences.append([])

@@ -172,6 +172,7 @@ def describe_input(config: Config) -> dict[str, Any]:
         "kind": "text",
         "shape": [config.data.run_sentences, config.data.max_words],
         "lowercase": config.data.lowercase,
+        **({} if config.data.form == "prose" else {"form": config.data.form}),
     }
 
 

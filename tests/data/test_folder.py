@@ -66,6 +66,12 @@ def test_same_name_with_two_endings(tmp_path):
     assert data.read_folder(tmp_path).names == ("ann/x.flac", "ann/x.wav")
 
 
+def test_one_name_composed_and_decomposed_is_two(tmp_path):
+    for seed, name in enumerate(("\u00e9", "e\u0301")):
+        write(tmp_path / "ann" / f"{name}.wav", noise(0.1, seed=seed))
+    assert len(set(data.read_folder(tmp_path).names)) == len([*(tmp_path / "ann").iterdir()])
+
+
 def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
     """Apart, one would train and the other test."""
     write(tmp_path / "ann" / "x.wav", noise(0.1))

@@ -21,6 +21,7 @@ from cpc.evaluate.embeddings import continue_mirrored
 from cpc.types import UserError
 from experiments.audio import embed as recordings_embed
 from experiments.embed import __main__ as embed
+from experiments.embed.files import list_files
 from experiments.embed.output import open_output
 from experiments.image import embed as images_embed
 from experiments.image import modality as image
@@ -101,6 +102,26 @@ def test_each_file_gets_what_the_model_gives_for_it_alone(
         assert made[path].shape == (frames, 6 if is_context else 8), index
         assert made[path].dtype == np.float32
         np.testing.assert_allclose(made[path], wanted[:frames], rtol=1e-5, atol=5e-6)
+
+
+def test_samples_that_are_no_whole_frame_fit_the_batch(tmp_path, small_chunks):
+    """A causal encoder sees nothing beyond, so the batch ends with the longest's last frame."""
+    for number in (20 * 160, 20 * 160 + 50, 20 * 160 + 159):
+        sound = np.random.default_rng(number).normal(size=number)
+        soundfile.write(tmp_path / f"{number}.wav", 0.1 * sound, RATE)
+    _, skipped = embed_to(tmp_path / "features.npz", audio_model("causal"), tmp_path)
+    made = np.load(tmp_path / "features.npz")
+    assert not skipped
+    assert [made[name].shape for name in ("3200", "3250", "3359")] == [(20, 6)] * 3
+
+
+def test_names_that_would_be_two_files_keep_their_endings(tmp_path):
+    for name in ("x.wav", "x.flac", "x.wav.wav", "y.wav"):
+        (tmp_path / name).touch()
+    found = list_files(tmp_path, {".wav", ".flac"}, [])
+    assert {name: path.name for name, path in found.items()} == {
+        name: name for name in ("x.wav", "x.flac", "x.wav.wav", "y.wav")
+    }
 
 
 @pytest.mark.parametrize("stride", [1, 5, 160, 800, 5000, 10**6])

@@ -103,6 +103,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("optim.warmup_steps", 9, "is 9, .* 2 steps: .* add --config.optim.warmup_steps=0"),
     ("probe.tasks", ("phone",), "probe.tasks has 'phone'"),
     ("probe.features", ("d",), "probe.features has 'd'"),
+    ("probe.ctc_minutes", ("x",), "ctc_minutes has 'x': its entries must be of type float"),
     # Numbers have an upper end, in their key or by the memory that there is.
     ("seed", 2**63, "seed is 9223372036854775808: it must be 0 or more and below 4294967296"),
     ("num_steps", 10**10, "num_steps is 10000000000"),

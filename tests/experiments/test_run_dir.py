@@ -4,15 +4,19 @@ import os
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
 from configs import audio_synthetic
 from configs.audio import KEYS
-from cpc.files import plain, read_json
+from cpc.data import Images
+from cpc.files import plain, read_json, write_sealed
 from cpc.train import init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
-from experiments.command.run_dir import open_run
+from experiments.command.run_dir import check_same_data, open_run
+from experiments.image.data import ImageData
+from experiments.image.modality import IMAGE
 
 
 def begin(folder, has_config=True):
@@ -75,3 +79,22 @@ def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_pa
     with open_run(str(tmp_path), audio_synthetic.get_config(), KEYS, make_mesh(1)):
         left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
     assert left == {new}
+
+
+def test_images_of_the_same_classes_are_not_the_same_images(tmp_path):
+    """As many of each in both splits, which change places; earlier versions recorded no pixels."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(40, dtype=np.int32) % 4
+    train, test = (
+        Images(rng.integers(0, 256, (40, 6, 6, 1)).astype(np.uint8), labels, tuple("abcd"))
+        for _ in range(2)
+    )
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    for _ in range(2):
+        check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)
+    with pytest.raises(UserError, match="test data may have been trained on"):
+        check_same_data(tmp_path, ImageData(test, test, train), IMAGE.identify)
+    recorded = read_json(tmp_path / "data.json")
+    old = {part: {k: recorded[part][k] for k in ("number", "sha256")} for part in ("train", "test")}
+    write_sealed(tmp_path / "data.json", old)
+    check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)

@@ -394,6 +394,18 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
         text.embed_files(bare, tmp_path, True, [])
 
 
+def test_files_are_read_in_the_form_of_the_training(tmp_path):
+    """Of lines a line is a sentence, and what is no letter is a word, too."""
+    words = ["the", "cat", "n't", "sat", "'s", ",", "<unk>", "ran"]
+    (tmp_path / "book.txt").write_text("the cat n't sat\ncat 's , <unk>\nthe cat ran\n")
+    config = tiny()
+    config.data.form = "lines"
+    form = text.describe_input(config)["form"]
+    index = {word: number for number, word in enumerate(words)}
+    found = text_embed.read_file(tmp_path / "book.txt", index, form, True)
+    assert [one.tolist() for one in found] == [[0, 1, 2, 3], [1, 4, 5, 6], [0, 1, 7]]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A tiny run of the grammar."""

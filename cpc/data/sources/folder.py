@@ -204,7 +204,9 @@ def _unique_names(paths: Sequence[Path], root: Path) -> tuple[str, ...]:
     ):
         if len(set(names)) == len(names):
             return names
-    return tuple(same_name(path.as_posix()) for path in below)
+    names = tuple(same_name(path.as_posix()) for path in below)
+    # A disk may hold one name twice, composed and decomposed.
+    return names if len(set(names)) == len(names) else tuple(path.as_posix() for path in below)
 
 
 def _speaker_names(root: Path) -> dict[str, str]:
