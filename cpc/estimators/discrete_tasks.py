@@ -111,7 +111,9 @@ def markov_task(
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
     """The distribution that the chain leaves as it is: pi P = pi, float64."""
     equations = np.vstack([chain.T - np.eye(len(chain)), np.ones(len(chain))])
-    return np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
+    found = np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
+    found = np.where(found > 1e-12, found, 0.0)  # a state that nothing enters, but for rounding
+    return found / found.sum()
 
 
 def _log_ratio(joint):

@@ -38,13 +38,14 @@ def probability_of_improvement(
     """Return the chance that a run of ours has the higher score than one of theirs, ties halved.
 
     P(X > Y) + P(X = Y) / 2 over all pairs of runs of a task, then averaged over tasks: U / (m n) of
-    the test of Mann and Whitney (1947). It says nothing of how much higher.
+    the test of Mann and Whitney (1947). It says nothing of how much higher. NaN if a run is NaN.
 
     >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
     0.625
     """
     ours, theirs = ours[..., :, None, :], theirs[..., None, :, :]
-    return ((ours > theirs) + (ours == theirs) / 2).mean(axis=(-3, -2, -1))
+    better = (ours > theirs) + (ours == theirs) / 2
+    return np.where(np.isnan(ours + theirs), np.nan, better).mean(axis=(-3, -2, -1))
 
 
 def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | int = 1.0) -> Values:

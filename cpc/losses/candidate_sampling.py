@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from cpc.losses.sampled import check_labels, sampled_softmax
@@ -69,6 +70,11 @@ def candidate_sampling(
             raise UserError("give a sampler and its key rng, or sampled_values")
         sampled_values = sampler(rng, labels, num_sampled)
     ids, of_true, of_sampled = sampled_values
+    if subtract_log_q and not isinstance(of_true, Tracer) and not (of_true > 0).all():
+        raise UserError(
+            "the sampler never draws the class of a label, whose log q is -inf: give every class a "
+            "count, or take out what has none"
+        )
     if len(ids) != num_sampled:
         raise UserError(f"num_sampled is {num_sampled}, and the sample has {len(ids)} classes")
     positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
@@ -78,5 +84,8 @@ def candidate_sampling(
         where = (labels[:, :, None] != ids).all(1)
     corrections: dict[str, Any] = {}
     if subtract_log_q:
-        corrections = {"log_q_positive": jnp.log(of_true), "log_q_negatives": jnp.log(of_sampled)}
+        corrections = {
+            "log_q_positive": jnp.log(jnp.maximum(of_true, 1e-30)),
+            "log_q_negatives": jnp.log(of_sampled),
+        }
     return loss(positive, negatives, where, **corrections)

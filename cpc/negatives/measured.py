@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from cpc.negatives.closed_forms import SLACK
 from cpc.types import UserError
 
 
@@ -93,6 +94,7 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
             f"{1 - attainable:.1%} of the anchors have no hard negative: a hit rate of "
             f"{required_rate} is out of reach, ask for less than {attainable:.3f}"
         )
+    required_rate *= 1 - SLACK
     high = 1
     while mean_hit_rate(fractions, high) < required_rate:
         high *= 2

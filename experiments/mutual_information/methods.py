@@ -34,6 +34,8 @@ CAUTIONS = {
     "smile": "no bound, on either side",
     "club": "upper bound only if its model holds",
 }
+#: Readings that are no lower bounds: the step is chosen where this method's objective is best.
+BY_OBJECTIVE = {"smile": "js", "club": "club"}
 
 
 class Estimator(NamedTuple):
@@ -221,14 +223,20 @@ def fit_and_read(
     """Train all methods on draw(rng) -> (x, y); read them on held-out pairs as they go.
 
     Of two held-out parts the first chooses the step for each reading, the second is read there:
-    a bound that was chosen on its own data is none.
+    a bound that was chosen on its own data is none, and what is no lower bound says nothing by
+    being large.
 
     Returns:
         Readings by name, nats: means over batches of `batch_size` held-out pairs.
     """
-    (_, chooses), (_, reads) = fit_and_watch(methods, draw, held_out, **options)
-    best = {name: jnp.argmax(values.mean(1)) for name, values in chooses.items()}
-    return {name: reads[name].mean(1)[best[name]] for name in reads}
+    chooses, (_, reads) = fit_and_watch(methods, draw, held_out, **options)
+    return {name: reads[name].mean(1)[judge(name, *chooses).mean(1).argmax()] for name in reads}
+
+
+def judge(name: str, objectives: Mapping[str, Any], readings: Mapping[str, Any]) -> Any:
+    """Return what says how good the networks behind a reading are, by step and batch."""
+    critic, estimator = name.split("/")
+    return objectives.get(f"{critic}/{BY_OBJECTIVE.get(estimator)}", readings[name])
 
 
 def fit_and_watch(

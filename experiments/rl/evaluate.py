@@ -60,9 +60,17 @@ def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
 def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
     """Return the records of an evaluation: returns, if an episode is whole, and the bound."""
     rollout = watched.rollout
-    ended = np.cumsum(rollout.is_last, axis=0) - rollout.is_last
-    whole = np.asarray(rollout.is_last) & (ended > 0)  # what went before was not the agent's
+    is_last = np.asarray(rollout.is_last)
+    ended = np.cumsum(is_last, axis=0) - is_last
+    # The first was not begun here. As many of each environment: else the short ones would count
+    # more often than the long ones, which the end cuts off.
+    whole = is_last & (ended > 0) & (ended < is_last.sum(axis=0).min())
     records: list[dict[str, Any]] = []
+    if not whole.any():
+        print(
+            f"no return: in {len(is_last)} steps not every environment had a whole episode: raise "
+            "evaluate.num_steps"
+        )
     if episodes := whole.sum():
         records.append(
             {

@@ -33,11 +33,15 @@ def read_vectors(path: pathlib.Path, vocabulary: Vocabulary) -> Vectors:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):
-                word, *numbers = line.rstrip().split(" ")
-                if number == 1 and len(numbers) == 1:  # how many words, and how wide
+                parts = line.rstrip().split(" ")
+                if number == 1 and len(parts) == 2:  # how many words, and how wide
                     continue
-                width = width or len(numbers)
+                width = width or len(parts) - 1
+                cut = max(1, len(parts) - width)  # GloVe's words may hold spaces
+                word, numbers = " ".join(parts[:cut]), parts[cut:]
                 try:
+                    if cut > 1 and parts[cut - 1].replace(".", "", 1).lstrip("-").isdecimal():
+                        raise ValueError("one number too many")
                     vector = np.array(numbers, np.float32)
                 except ValueError:
                     vector = np.zeros(0, np.float32)

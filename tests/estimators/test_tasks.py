@@ -64,6 +64,15 @@ def test_information_of_autoregressions():
         np.testing.assert_allclose(found, expected["mi"], **CLOSE)
 
 
+def test_a_state_that_nothing_enters_has_no_probability():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        smaller = rng.dirichlet(np.ones(3), size=4)
+        chain = np.pad(smaller, ((0, 0), (1, 0)))
+        found = markov_task(chain, 1).mutual_information
+        np.testing.assert_allclose(found, markov_task(smaller[1:], 1).mutual_information, atol=1e-9)
+
+
 def test_information_of_markov_chains():
     for _, given, expected in golden("markov"):
         chain = np.array(given["P"])

@@ -65,6 +65,12 @@ def test_naive_twins(runs, tasks):
     np.testing.assert_allclose(chance + probability_of_improvement(y, x), 1)
 
 
+def test_a_run_that_failed_is_no_loss():
+    whole, failed = np.array([[1.0], [2.0]]), np.array([[1.0], [np.nan]])
+    assert np.isnan(probability_of_improvement(whole, failed))
+    assert np.isnan(probability_of_improvement(failed, whole))
+
+
 def test_one_run_cannot_move_the_interquartile_mean():
     scores = np.arange(8.0)[:, None]
     far = scores.copy()

@@ -239,6 +239,20 @@ def test_training_finds_a_known_information(experiment):
         assert low < float(value) < high, f"{name} reads {value}"
 
 
+def test_what_is_no_lower_bound_is_read_where_its_networks_fit_best(experiment, monkeypatch):
+    """CLUB grows as its model overfits; a lower bound may be chosen by itself."""
+    from experiments.mutual_information import methods
+
+    objectives = {"a/club": jnp.array([[-1.0], [-3.0]]), "a/js": jnp.array([[2.0], [1.0]])}
+    readings = {name: jnp.array([[1.0], [5.0]]) for name in ("a/club", "a/smile", "a/nwj")}
+    watched = (objectives, readings), (objectives, readings)
+    monkeypatch.setattr(methods, "fit_and_watch", lambda *_: watched)
+    found = methods.fit_and_read({}, lambda rng: (rng, rng), [])
+    assert {name: float(value) for name, value in found.items()} == {
+        "a/club": 1.0, "a/smile": 1.0, "a/nwj": 5.0
+    }  # fmt: skip
+
+
 def test_the_exact_critic_reads_the_truth(experiment):
     """NWJ, TUBA, FLO and JS have no bias at their best critics."""
     from experiments.mutual_information.methods import make_estimators

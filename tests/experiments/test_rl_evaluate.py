@@ -25,5 +25,16 @@ def test_only_whole_episodes_are_counted():
     assert describe(config, watched()) == []
     # An environment's first episode began before the evaluation.
     assert describe(config, watched((3, 0, 9.0, 4))) == []
-    found = describe(config, watched((0, 0, 9.0, 4), (2, 0, 1.0, 2), (5, 0, 2.0, 3)))
-    assert found == [{"return": 1.5, "episode_length": 2.5}]
+    ends = [(0, 0, 9.0, 4), (2, 0, 1.0, 2), (1, 1, 9.0, 4), (5, 1, 4.0, 4)]
+    assert describe(config, watched(*ends)) == [{"return": 2.5, "episode_length": 3.0}]
+
+
+def test_short_episodes_do_not_count_more_often_than_long_ones(capsys):
+    """Of each environment as many; where one has none, nothing is said of the others alone."""
+    config = rl.get_config()
+    config.cpc.weight = 0.0
+    short = [(0, 0, 9.0, 4), (2, 0, 1.0, 2), (4, 0, 1.0, 2)]
+    found = describe(config, watched(*short, (1, 1, 9.0, 4), (5, 1, 4.0, 4)))
+    assert found == [{"return": 2.5, "episode_length": 3.0}]
+    assert describe(config, watched(*short, (1, 1, 9.0, 4))) == []
+    assert "raise evaluate.num_steps" in capsys.readouterr().out

@@ -358,6 +358,11 @@ def test_word_vectors_widen_the_vocabulary(tmp_path):
     path.write_text("one 1 2\ntwo 1 x\n")
     with pytest.raises(UserError, match="line 2 of the word vectors"):
         probes.check_data(config, made)
+    path.write_text("one 1 2\ntwo 1 2 3\n")
+    with pytest.raises(UserError, match="line 2 of the word vectors"):
+        vectors.read_vectors(path, made.train.vocabulary)
+    path.write_text(f"{words[1]} 1 2\n. . . 3 4\n{words[2]} 5 6\n")
+    assert vectors.read_vectors(path, made.train.vocabulary).new_words == (". . .",)
     path.write_text("one 1 2\n")
     with pytest.raises(UserError, match="too few"):
         vectors.read_vectors(path, made.train.vocabulary)

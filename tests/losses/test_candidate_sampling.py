@@ -71,6 +71,18 @@ def test_bad_calls_are_one_sentence(unchecked):
         candidate_sampling(w, b, labels, x, 4, negatives.uniform_sampler(3), rng=jax.random.key(0))
 
 
+def test_a_label_that_is_never_drawn_is_refused_and_no_nan_under_a_trace():
+    w, b, x, labels = jnp.ones((3, 2)), jnp.ones(3), jnp.ones((2, 2)), jnp.array([2, 0])
+    sampler = negatives.fixed_sampler(np.array([2.0, 1.0, 0.0]))
+
+    def loss(labels):
+        return candidate_sampling(w, b, labels, x, 2, sampler, rng=jax.random.key(0))
+
+    with pytest.raises(UserError, match="never draws the class of a label"):
+        loss(labels)
+    assert jnp.isfinite(jax.jit(loss)(labels)).all()
+
+
 @pytest.mark.parametrize("label", [-1, 4])
 def test_a_label_of_no_class_is_refused(label):
     """Gathered, it would be another class."""

@@ -57,6 +57,8 @@ def test_the_number_needed_is_the_smallest(rate):
     fractions = np.random.default_rng(1).beta(0.5, 3, 100) + 1e-3
     k = negatives.min_negatives_for(fractions, rate)
     assert negatives.mean_hit_rate(fractions, k) >= rate > negatives.mean_hit_rate(fractions, k - 1)
+    seven = negatives.min_negatives_for(np.full(3, 0.2), negatives.hit_rate(0.2, 7))
+    assert seven == negatives.min_negatives(0.2, negatives.hit_rate(0.2, 7)) == 7
     alike = np.full(5, 0.03)
     assert negatives.min_negatives_for(alike, rate) == negatives.min_negatives(0.03, rate)
 

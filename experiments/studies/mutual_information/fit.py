@@ -23,6 +23,7 @@ from experiments.mutual_information.methods import (
     claims,
     describe,
     fit_and_watch,
+    judge,
     make_methods,
 )
 from experiments.studies.mutual_information.arrays import (
@@ -36,8 +37,6 @@ from experiments.studies.mutual_information.arrays import (
 FRACTIONS = (1.0, 0.5, 0.25)
 #: Disjoint parts of the rows whose spread gives KSG and CCA their intervals.
 PARTS = 10
-#: Readings that are no lower bounds: the step is chosen where this method's objective is best.
-BY_OBJECTIVE = {"smile": "js", "club": "club"}
 #: What the critic of an estimate is called that trained no networks.
 NO_CRITIC = "none"
 
@@ -208,7 +207,7 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
             return x[rows], y[rows]
 
         held_out = [(z[0], z[1]) for z in zip(*map(cut, (x, y)), strict=True)]
-        (objectives, chooses), (_, reads) = fit_and_watch(
+        chooses, (_, reads) = fit_and_watch(
             methods,
             draw,
             held_out,
@@ -220,9 +219,7 @@ def _fit(x, y, num_train, num_choosing, rngs, *, config, sizes):
         )
         found = {}
         for name in reads:
-            critic, estimator = name.split("/")
-            trained = f"{critic}/{BY_OBJECTIVE.get(estimator)}"
-            judged = objectives.get(trained, chooses[name]).mean(1, where=few)
+            judged = judge(name, *chooses).mean(1, where=few)
             found[name] = judged.max(), reads[name][jnp.argmax(judged)]
         return found
 
