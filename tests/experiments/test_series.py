@@ -72,6 +72,20 @@ def test_a_npy_stays_on_the_disk(tmp_path):
     assert isinstance(files.read_sequences(tmp_path, 1).values[0], np.memmap)
 
 
+@pytest.mark.parametrize("form", [".npy", ".csv"])
+def test_channels_of_any_unit_and_offset_are_standardized(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(files, "BLOCK_STEPS", 64)
+    x = np.random.default_rng(0).normal(size=1000)
+    constant = np.full(1000, 0.1)
+    values = np.stack([1e-13 * x, 101325 + 0.01 * x, 1e8 + x, constant, 1e-13 * constant], 1)
+    write(tmp_path, f"x{form}", values)
+    found = files.read_sequences(tmp_path, 5).read(0, 0, 1000)
+    assert found.dtype == np.float32
+    standard = (x - x.mean()) / x.std()
+    np.testing.assert_allclose(found[:, :3], np.stack([standard] * 3, 1), rtol=1e-3, atol=1e-5)
+    assert not found[:, 3:].any(), "constant"
+
+
 def bad_files(folder):
     hole = np.zeros((5, 2))
     hole[3, 1] = np.nan
