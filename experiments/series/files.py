@@ -16,6 +16,8 @@ SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 BLOCK_STEPS = 2**20
 #: What numpy and pandas raise for files that are damaged, of something else, or too large.
 UNREADABLE = (UserError, OSError, ValueError, EOFError, MemoryError, KeyError, zipfile.BadZipFile)
+#: What pandas calls the labels of a .csv that are no text.
+NUMBERS = ("boolean", "integer", "floating")
 #: Path and reason.
 Skipped = tuple[str, str]
 UNSCALED = 0.0, 1.0
@@ -136,11 +138,18 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
     """Return the columns of numbers of a .csv or .parquet, and the column of labels."""
     import pandas as pd
 
+    is_csv = path.suffix.lower() == ".csv"
     try:
-        frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        frame = pd.read_csv(path) if is_csv else pd.read_parquet(path)
     except ImportError as error:
         raise UserError(f"a .parquet is read by pyarrow: pip install pyarrow ({error})") from None
     labels = frame.pop(step_label).to_numpy() if step_label in frame else None
+    if labels is not None and is_csv:
+        known = labels[~pd.isna(labels)]
+        if not len(known) or pd.api.types.infer_dtype(known) not in NUMBERS:
+            # As they stand there: pandas takes names such as None, NA or null for missing.
+            whole = pd.read_csv(path, dtype={step_label: str}, keep_default_na=False)
+            labels = whole[step_label].to_numpy()
     for name, column in frame.items():
         if not pd.api.types.is_numeric_dtype(column):
             raise UserError(f"its column {name} is of {column.dtype}, not of numbers")

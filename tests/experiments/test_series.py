@@ -292,6 +292,17 @@ def test_labels_of_files_and_of_steps(tmp_path):
         data.load_data(of_files(tmp_path, **settings), str)
 
 
+@pytest.mark.parametrize(("texts", "names"), [
+    ("None walk  NA nan null N/A", "None walk  NA nan null N/A"), ("None None", "None None"),
+    ("1 NA 02  nan", "1  2  "), ("TRUE  false", "True  False"), ("1 02 b", "1 02 b"),
+])  # fmt: skip
+def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, texts, names):
+    path = tmp_path / "a.csv"
+    path.write_text("x,stage\n" + "".join(f"1,{text}\n" for text in texts.split(" ")))
+    _, labels = files.read_file(path, "stage")
+    assert [files.name_label(label) for label in labels] == names.split(" ")
+
+
 @pytest.mark.parametrize(("task", "key"), [("steps", "step_label"), ("files", "file_label")])
 def test_a_probe_without_labels_is_refused_before_the_training(tmp_path, task, key):
     for number in range(4):
