@@ -143,6 +143,8 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
         frame = pd.read_csv(path) if is_csv else pd.read_parquet(path)
     except ImportError as error:
         raise UserError(f"a .parquet is read by pyarrow: pip install pyarrow ({error})") from None
+    if is_csv:
+        check_header(path)
     labels = frame.pop(step_label).to_numpy() if step_label in frame else None
     if labels is not None and is_csv:
         known = labels[~pd.isna(labels)]
@@ -155,6 +157,24 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
             raise UserError(f"its column {name} is of {column.dtype}, not of numbers")
     is_single = (frame.dtypes == np.float32).all()  # half the memory, and no digit lost
     return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
+
+
+def check_header(path: pathlib.Path) -> None:
+    """Check that the first line of a .csv has names, which are taken off, and no numbers.
+
+    Raises:
+        UserError: all are numbers, other than 0, 1, ..., which pandas writes for columns of arrays.
+    """
+    import pandas as pd
+
+    # The text: a frame gives a second column 0.0 the name 0.0.1.
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).to_numpy()[0]
+    has_text = np.isnan(pd.to_numeric(names, errors="coerce")).any()
+    if not has_text and names.tolist() != list(map(str, range(len(names)))):
+        raise UserError(
+            "its first line has only numbers and would be lost: write the names of the columns "
+            "there, or save the numbers as .npy"
+        )
 
 
 def as_columns(values: np.ndarray) -> np.ndarray:

@@ -303,6 +303,19 @@ def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, text
     assert [files.name_label(label) for label in labels] == names.split(" ")
 
 
+@pytest.mark.parametrize(("first", "is_header"), [
+    ("0.5,-1e3", False), ("0.0,0.0", False), ("1,2", False), ("0,1", True), ("0,x", True),
+])  # fmt: skip
+def test_a_csv_without_names_is_refused(tmp_path, first, is_header):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{first}\n1,2\n")
+    if is_header:  # pandas writes 0,1,... for arrays
+        assert len(files.read_file(path)[0]) == 1
+        return
+    with pytest.raises(UserError, match=r"only numbers .* names of the columns"):
+        files.read_file(path)
+
+
 @pytest.mark.parametrize(("task", "key"), [("steps", "step_label"), ("files", "file_label")])
 def test_a_probe_without_labels_is_refused_before_the_training(tmp_path, task, key):
     for number in range(4):
