@@ -287,6 +287,16 @@ def test_labels_of_files_and_of_steps(tmp_path):
     made = data.load_data(of_files(tmp_path, **settings), str)
     assert made.file_names == ("high", "low")
     assert sorted(made.file_labels.tolist()) == [-1, -1, -1, 0, 0, 1]
+    table.write_text("\ufeffa/0.npz,low\n1.NPZ,high\n\nb/cafe\u0301,high\n", "utf-8")
+    write(tmp_path, "b/caf\u00e9.npy", np.zeros((64, 1)))
+    logged = []
+    made = data.load_data(of_files(tmp_path, **settings), logged.append)
+    sequences = made.train.sequences
+    labels = dict(zip(sequences.names, made.file_labels.tolist(), strict=True))
+    assert {name: label for name, label in labels.items() if label >= 0} == {
+        "a/0": 1, "b/1": 0, "b/caf\u00e9": 0,
+    }  # fmt: skip
+    assert "4 files without a label" in logged[0]
     table.write_text("nobody,low\n")
     with pytest.raises(UserError, match="labels none of the files"):
         data.load_data(of_files(tmp_path, **settings), str)
