@@ -169,8 +169,8 @@ def check_header(path: pathlib.Path) -> None:
 
     # The text: a frame gives a second column 0.0 the name 0.0.1.
     names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).to_numpy()[0]
-    has_text = np.isnan(pd.to_numeric(names, errors="coerce")).any()
-    if not has_text and names.tolist() != list(map(str, range(len(names)))):
+    numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN where a name is none
+    if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
         raise UserError(
             "its first line has only numbers and would be lost: write the names of the columns "
             "there, or save the numbers as .npy"
