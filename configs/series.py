@@ -40,7 +40,7 @@ KEYS = {
             words=("none", "folder", "table"),
         ),
         "file_labels": Key(
-            "", "table: csv with the columns name (without ending) and label", is_path=True
+            "", "table: csv of lines name,label; names with ending or without", is_path=True
         ),
         "test_fraction": Key(
             0.15, "fraction of files to test on; of a single file, its last part", above=0, below=1

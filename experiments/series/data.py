@@ -8,9 +8,16 @@ import jax
 import numpy as np
 
 from cpc.data import windows_of_each
+from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.series.files import UNSCALED, Sequences, number_labels, read_sequences
+from experiments.series.files import (
+    SUFFIXES,
+    UNSCALED,
+    Sequences,
+    number_labels,
+    read_sequences,
+)
 
 
 class Part(NamedTuple):
@@ -62,10 +69,12 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
     num_short = sum(steps < options.window_steps for _, _, steps in train.pieces)
     short = f" ({num_short:,} of them shorter than a window and filled up)" if num_short else ""
+    num_without = (files < 0).sum() if len(file_names) else 0
+    without = f"; {num_without:,} files without a label" if num_without else ""
     log(
         f"data: {len(sequences.names):,} files of {options.channels} channels, "
         f"{sum(map(len, sequences.values)):,} steps; {len(train.pieces):,} to train{short}, "
-        f"{len(test.pieces):,} to test; {len(sequences.skipped):,} files skipped"
+        f"{len(test.pieces):,} to test; {len(sequences.skipped):,} files skipped{without}"
     )
     names = tuple(map(str, file_names))
     return SeriesData(train, test, tuple(step_labels), step_names, files, names)
@@ -104,17 +113,31 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
     if options.file_label == "folder":
         return np.array([pathlib.PurePosixPath(name).parent.name for name in names])
     path = pathlib.Path(options.file_labels).expanduser()
+    lines = read_named(path, "data.file_labels").splitlines()
     try:
-        lines = [line.split(",", 1) for line in path.read_text("utf-8").splitlines() if line]
-        table = {name.strip(): label.strip() for name, label in lines}
-    except (OSError, ValueError) as error:
+        pairs = [line.split(",", 1) for line in lines if line.strip()]
+        table = {name.strip(): label.strip() for name, label in pairs}
+    except ValueError as error:
         raise UserError(
             f"cannot read data.file_labels {path} ({error}): give lines of name,label"
         ) from error
-    found = np.array([table.get(name, table.get(name.rsplit("/", 1)[-1], "")) for name in names])
+    table = {without_ending(name): label for name, label in table.items()} | table
+    found = np.array(
+        [table.get(name, table.get(name.rsplit("/", 1)[-1], "")) for name in map(same_name, names)]
+    )
     if (found == "").all():
         raise UserError(f"{path} labels none of the files, the first of which is {names[0]}")
     return found
+
+
+def without_ending(name: str) -> str:
+    """Return the name of a file as `Sequences.names` has it.
+
+    >>> without_ending("a/b.NPY"), without_ending("a.1")
+    ('a/b', 'a.1')
+    """
+    path = pathlib.PurePosixPath(name)
+    return str(path.with_suffix("")) if path.suffix.lower() in SUFFIXES else name
 
 
 def make_windows(

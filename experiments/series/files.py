@@ -16,9 +16,11 @@ SUFFIXES = (".npy", ".npz", ".csv", ".parquet")
 BLOCK_STEPS = 2**20
 #: What numpy and pandas raise for files that are damaged, of something else, or too large.
 UNREADABLE = (UserError, OSError, ValueError, EOFError, MemoryError, KeyError, zipfile.BadZipFile)
+#: What pandas calls the labels of a .csv that are no text.
+NUMBERS = ("boolean", "integer", "floating")
 #: Path and reason.
 Skipped = tuple[str, str]
-UNSCALED = np.float32(0), np.float32(1)
+UNSCALED = 0.0, 1.0
 
 
 class Sequences(NamedTuple):
@@ -37,8 +39,8 @@ class Sequences(NamedTuple):
     def read(self, index: int, start: int, stop: int) -> np.ndarray:
         """Return steps [start, stop) of a file, float32 (stop - start, channels)."""
         mean, scale = self.scales[index]
-        part = np.asarray(self.values[index][start:stop], np.float32)
-        return (part - mean) / scale
+        part = np.asarray(self.values[index][start:stop], np.float64)
+        return ((part - mean) / scale).astype(np.float32)
 
 
 def read_sequences(
@@ -136,15 +138,43 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
     """Return the columns of numbers of a .csv or .parquet, and the column of labels."""
     import pandas as pd
 
+    is_csv = path.suffix.lower() == ".csv"
     try:
-        frame = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+        frame = pd.read_csv(path) if is_csv else pd.read_parquet(path)
     except ImportError as error:
         raise UserError(f"a .parquet is read by pyarrow: pip install pyarrow ({error})") from None
+    if is_csv:
+        check_header(path)
     labels = frame.pop(step_label).to_numpy() if step_label in frame else None
+    if labels is not None and is_csv:
+        known = labels[~pd.isna(labels)]
+        if not len(known) or pd.api.types.infer_dtype(known) not in NUMBERS:
+            # As they stand there: pandas takes names such as None, NA or null for missing.
+            whole = pd.read_csv(path, dtype={step_label: str}, keep_default_na=False)
+            labels = whole[step_label].to_numpy()
     for name, column in frame.items():
         if not pd.api.types.is_numeric_dtype(column):
             raise UserError(f"its column {name} is of {column.dtype}, not of numbers")
-    return as_columns(frame.to_numpy(np.float32)), labels
+    is_single = (frame.dtypes == np.float32).all()  # half the memory, and no digit lost
+    return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
+
+
+def check_header(path: pathlib.Path) -> None:
+    """Check that the first line of a .csv has names, which are taken off, and no numbers.
+
+    Raises:
+        UserError: all are numbers, other than 0, 1, ..., which pandas writes for columns of arrays.
+    """
+    import pandas as pd
+
+    # The text: a frame gives a second column 0.0 the name 0.0.1.
+    names = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).to_numpy()[0]
+    numbers: Any = pd.to_numeric(names, errors="coerce")  # NaN where a name is none
+    if not np.isnan(numbers).any() and names.tolist() != list(map(str, range(len(names)))):
+        raise UserError(
+            "its first line has only numbers and would be lost: write the names of the columns "
+            "there, or save the numbers as .npy"
+        )
 
 
 def as_columns(values: np.ndarray) -> np.ndarray:
@@ -159,6 +189,8 @@ def as_columns(values: np.ndarray) -> np.ndarray:
 def measure(values: np.ndarray, channels: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and the standard deviation of each channel, a part of the file at a time.
 
+    Both are float64, whatever the unit; a constant channel has deviation 1.
+
     Raises:
         UserError: another number of channels, no step, or a number that is not finite.
     """
@@ -166,17 +198,21 @@ def measure(values: np.ndarray, channels: int) -> tuple[np.ndarray, np.ndarray]:
         raise UserError(f"it has {values.shape[1]} channels: data.channels is {channels}")
     if not len(values):
         raise UserError("it has no step")
+    starts = range(0, len(values), BLOCK_STEPS)
+    origin = np.asarray(values[0], np.float64)  # taken off, a constant has exactly its own mean
     total, squares = np.zeros(channels), np.zeros(channels)
-    for start in range(0, len(values), BLOCK_STEPS):
+    for start in starts:
         part = np.asarray(values[start : start + BLOCK_STEPS], np.float64)
         if not np.isfinite(part).all():
             step = start + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
             raise UserError(f"step {step} has a number that is not finite")
-        total += part.sum(axis=0)
-        squares += (part**2).sum(axis=0)
-    mean = total / len(values)
-    deviation = np.sqrt(np.maximum(squares / len(values) - mean**2, 0))
-    return mean.astype(np.float32), np.where(deviation > 1e-9, deviation, 1).astype(np.float32)
+        total += (part - origin).sum(axis=0)
+    mean = origin + total / len(values)
+    for start in starts:  # again: E[x^2] - E[x]^2 of numbers far from 0 is what rounding left
+        part = np.asarray(values[start : start + BLOCK_STEPS], np.float64)
+        squares += ((part - mean) ** 2).sum(axis=0)
+    deviation = np.sqrt(squares / len(values))
+    return mean, np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0)
 
 
 def name_label(label: Any) -> str:

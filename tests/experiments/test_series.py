@@ -72,6 +72,20 @@ def test_a_npy_stays_on_the_disk(tmp_path):
     assert isinstance(files.read_sequences(tmp_path, 1).values[0], np.memmap)
 
 
+@pytest.mark.parametrize("form", [".npy", ".csv"])
+def test_channels_of_any_unit_and_offset_are_standardized(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(files, "BLOCK_STEPS", 64)
+    x = np.random.default_rng(0).normal(size=1000)
+    constant = np.full(1000, 0.1)
+    values = np.stack([1e-13 * x, 101325 + 0.01 * x, 1e8 + x, constant, 1e-13 * constant], 1)
+    write(tmp_path, f"x{form}", values)
+    found = files.read_sequences(tmp_path, 5).read(0, 0, 1000)
+    assert found.dtype == np.float32
+    standard = (x - x.mean()) / x.std()
+    np.testing.assert_allclose(found[:, :3], np.stack([standard] * 3, 1), rtol=1e-3, atol=1e-5)
+    assert not found[:, 3:].any(), "constant"
+
+
 def bad_files(folder):
     hole = np.zeros((5, 2))
     hole[3, 1] = np.nan
@@ -273,9 +287,43 @@ def test_labels_of_files_and_of_steps(tmp_path):
     made = data.load_data(of_files(tmp_path, **settings), str)
     assert made.file_names == ("high", "low")
     assert sorted(made.file_labels.tolist()) == [-1, -1, -1, 0, 0, 1]
+    table.write_text("\ufeffa/0.npz,low\n1.NPZ,high\n\nb/cafe\u0301,high\n", "utf-8")
+    write(tmp_path, "b/caf\u00e9.npy", np.zeros((64, 1)))
+    logged = []
+    made = data.load_data(of_files(tmp_path, **settings), logged.append)
+    sequences = made.train.sequences
+    labels = dict(zip(sequences.names, made.file_labels.tolist(), strict=True))
+    assert {name: label for name, label in labels.items() if label >= 0} == {
+        "a/0": 1, "b/1": 0, "b/caf\u00e9": 0,
+    }  # fmt: skip
+    assert "4 files without a label" in logged[0]
     table.write_text("nobody,low\n")
     with pytest.raises(UserError, match="labels none of the files"):
         data.load_data(of_files(tmp_path, **settings), str)
+
+
+@pytest.mark.parametrize(("texts", "names"), [
+    ("None walk  NA nan null N/A", "None walk  NA nan null N/A"), ("None None", "None None"),
+    ("1 NA 02  nan", "1  2  "), ("TRUE  false", "True  False"), ("1 02 b", "1 02 b"),
+])  # fmt: skip
+def test_step_labels_of_a_csv_are_its_text_unless_all_are_numbers(tmp_path, texts, names):
+    path = tmp_path / "a.csv"
+    path.write_text("x,stage\n" + "".join(f"1,{text}\n" for text in texts.split(" ")))
+    _, labels = files.read_file(path, "stage")
+    assert [files.name_label(label) for label in labels] == names.split(" ")
+
+
+@pytest.mark.parametrize(("first", "is_header"), [
+    ("0.5,-1e3", False), ("0.0,0.0", False), ("1,2", False), ("0,1", True), ("0,x", True),
+])  # fmt: skip
+def test_a_csv_without_names_is_refused(tmp_path, first, is_header):
+    path = tmp_path / "a.csv"
+    path.write_text(f"{first}\n1,2\n")
+    if is_header:  # pandas writes 0,1,... for arrays
+        assert len(files.read_file(path)[0]) == 1
+        return
+    with pytest.raises(UserError, match=r"only numbers .* names of the columns"):
+        files.read_file(path)
 
 
 @pytest.mark.parametrize(("task", "key"), [("steps", "step_label"), ("files", "file_label")])
