@@ -27,6 +27,9 @@ class Difference(NamedTuple):
     """By what the two are paired: "items", "seeds", or "" of two independent scores."""
 
 
+UNKNOWN = Difference(math.nan, math.nan, math.nan)
+
+
 def paired_difference(
     ours: Any, theirs: Any, *, num_resamples: int = 10_000, level: float | int = 0.95, seed: int = 0
 ) -> Difference:
@@ -221,6 +224,15 @@ def information(run: Run) -> Score | None:
     return None
 
 
+#: Of `compare`: by its two differences, the ends of the names and the fields of `Difference`.
+OVER = ("over_untrained", "over_first")
+ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
+COLUMNS = (
+    *("cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better"),
+    *("by_seed", "num_test", *(f"{name}{end}" for name in OVER for end in ENDS)),
+)
+
+
 def compare(cells: Sequence[Cell]) -> Frame:
     """Return the scores of cells, a row for each cell and question, beside those of the first cell.
 
@@ -248,14 +260,12 @@ def compare(cells: Sequence[Cell]) -> Frame:
             own = information(run)
             for question, score in _by_question([own, *scores] if own else scores):
                 table.setdefault(question, {})[run.seed] = score
-        first = first or table
+        if not number:
+            first = table
         for question, ours in table.items():
             untrained = table.get((*question[:3], f"random {question[3]}", *question[4:]), {})
             one = next(iter(ours.values()))
-            over = {
-                "over_untrained": lead(ours, untrained),
-                "over_first": lead(ours, first.get(question, {})) if number else None,
-            }
+            over = lead(ours, untrained), lead(ours, first.get(question, {})) if number else None
             value, low, high, *_ = _together(list(ours.values()))
             rows.append(
                 {
@@ -266,18 +276,13 @@ def compare(cells: Sequence[Cell]) -> Frame:
                     "by_seed": [score.value for score in ours.values()],
                     "num_test": one.num_test,
                     **{
-                        f"{name}{end}": getattr(found, field) if found else empty
-                        for name, found in over.items()
-                        for end, field, empty in (
-                            ("", "value", math.nan),
-                            ("_low", "low", math.nan),
-                            ("_high", "high", math.nan),
-                            ("_paired", "paired", ""),
-                        )
+                        f"{name}{end}": getattr(found or UNKNOWN, field)
+                        for name, found in zip(OVER, over, strict=True)
+                        for end, field in ENDS.items()
                     },
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also where nothing has a score
 
 
 def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:

@@ -22,7 +22,7 @@ from cpc.results import (
     stem,
     to_scores,
 )
-from cpc.results.compare import independent_difference
+from cpc.results.compare import UNKNOWN, independent_difference
 from cpc.types import UserError
 from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import CHANCE, TABLES, PaperTable
@@ -36,7 +36,6 @@ SURE, FEWEST_OFFSETS = 0.01, 3
 
 HELD, REFUTED, UNTOLD = "held", "did not hold", "cannot be told"
 MISSING = "not measured"
-UNKNOWN = Difference(math.nan, math.nan, math.nan)
 VERDICTS = {
     HELD: "Held",
     REFUTED: "Did not hold",

@@ -166,6 +166,23 @@ def test_failed_waiting_and_damaged_runs(tmp_path):
         write_comparison([("failed", failed), ("absent", absent)], tmp_path / "none")
 
 
+def test_the_first_cell_has_no_score(tmp_path):
+    """No other takes its place, and where none has one there is a page."""
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 20}))
+    cells, table = write(tmp_path, first=first)
+    assert cells["first"]["scores"] == []
+    assert "| first |" in table
+    a = write_run(tmp_path / "a", rows=rows(0.6, 0.5))
+    b = write_run(tmp_path / "b", rows=rows(0.7, 0.5), norm="layer")
+    runs = {"first": first, "a": a, "b": b}
+    cells, _ = write(tmp_path, **runs)
+    assert score(cells["b"])["over_first"] is None
+    found = cells_of(tmp_path, **runs)
+    assert best_sentences(found, compare(found))[-1].endswith("linear on z: b, 70.0 %.")
+
+
 def test_estimates_and_other_ceilings_are_not_ranked(tmp_path):
     base = write_run(tmp_path / "base", nats=1.0)
     other = write_run(tmp_path / "other", nats=3.0, norm="x")
