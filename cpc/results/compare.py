@@ -306,7 +306,9 @@ def _together(scores: Sequence[Score]) -> Difference:
     found = over_seeds([score.value for score in scores])
     if not in_percent(scores[0].metric):
         return found
-    return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
+    # More errors than words are possible; a rate of them has no upper end.
+    most = math.inf if scores[0].metric.endswith("error rate") else 1.0
+    return found._replace(low=max(0.0, found.low), high=min(most, found.high))
 
 
 def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference | None:

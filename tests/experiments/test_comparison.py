@@ -121,6 +121,16 @@ def test_an_interval_of_accuracies_stays_among_them(tmp_path):
     assert ends(row) == [0.5, 0.0, 1.0]
 
 
+def test_an_interval_of_error_rates_may_exceed_1(tmp_path):
+    """There may be more errors than words."""
+    for seed, value in enumerate((1.1, 1.2)):
+        path = write_run(tmp_path / f"r_seed{seed}", seed)
+        write_scores(path, [Score("CTC", "d", "phone", "c", "linear", "phone error rate", value)])
+    cells = cells_of(tmp_path, **{path.name: path for path in sorted(tmp_path.iterdir())})
+    (row,) = compare(cells).query("task == 'CTC'").to_dict("records")
+    assert ends(row)[2] == pytest.approx(1.15 + stats.t.ppf(0.975, 1) * 0.05)
+
+
 def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
     """Even where the seed of one is missing."""
     one, two, three = (write_run(tmp_path / str(n), seed) for n, seed in enumerate((0, 1, 0)))
