@@ -327,9 +327,11 @@ def test_comparison_by_seed(tmp_path):
     assert b["over_first_high"] == pytest.approx(-0.095 + half, rel=1e-4)
 
 
-def test_seeds_that_split_the_files_differently_are_compared(tmp_path):
+@pytest.mark.parametrize(
+    "parts", [("50 % of the labels", "100 % of the labels"), ("10 min", "20 min")]
+)
+def test_seeds_that_split_the_files_differently_are_compared(tmp_path, parts):
     """Each with labels of its own number: they answer one question; parts of a curve do not."""
-    parts = ("50 % of the labels", "100 % of the labels")
     runs = []
     for seed, number in enumerate((810, 785)):
         scores = [PHONES._replace(value=0.2 + 0.1 * seed, seed=seed, num_train=number)]

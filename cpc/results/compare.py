@@ -9,7 +9,7 @@ import numpy as np
 
 from cpc.files import flatten
 from cpc.results.run import Run, last_evaluation, last_scores
-from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome
+from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome, share_of
 from cpc.results.scores import to_scores
 from cpc.types import UserError
 
@@ -295,7 +295,7 @@ def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
         groups.setdefault(tuple(getattr(score, name) for name in QUESTION), []).append(score)
     for question, group in groups.items():
         for score in group:
-            part = score.setting if score.setting.endswith("of the labels") else score.num_train
+            part = share_of(score) or score.num_train
             yield (*question, part if len(group) > 1 else None), score
 
 

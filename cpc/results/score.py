@@ -107,14 +107,23 @@ def identity(score: Score) -> tuple:
     return tuple(getattr(score, name) for name in IDENTITY)
 
 
+def share_of(score: Score) -> str:
+    """Return which share of the labels a setting names; "" if it names none.
+
+    >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
+    >>> share_of(score._replace(setting="10 min")), share_of(score._replace(setting="l2 0.01"))
+    ('10 min', '')
+    """
+    return score.setting if score.setting.endswith(("of the labels", " min")) else ""
+
+
 def answer(score: Score) -> tuple:
     """Return what a later score replaces, whatever number of labels that one is fitted on.
 
     A curve over labels has several, of which each share that its setting names stands for itself.
     """
     names = [name for name in IDENTITY if name != "num_train"]
-    share = score.setting if score.setting.endswith(("of the labels", " min")) else ""
-    return (*(getattr(score, name) for name in names), share)
+    return (*(getattr(score, name) for name in names), share_of(score))
 
 
 def digest(*parts: Any) -> str:
