@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cpc.files import read_json, write_sealed
+from cpc.files import read_arrays, read_json, write_arrays, write_sealed
 from cpc.results import (
     Outcomes,
     Score,
@@ -87,6 +87,41 @@ def test_scores_on_the_way_have_names_that_hold_slashes(workdir):
     record = {"step": 100, "split": "test", "series": "probes"}
     add_records(workdir, record | {name_of(one): one.value for one in (score, five)})
     assert [one for one in read_scores(workdir) if one.task == "classes"] == [score, five]
+
+
+def test_counts_of_items_may_differ_by_feature(tmp_path):
+    """As those of boundaries do, where they are found and true ones. Old files had one for all."""
+    counts = {"c": [3, 5], "z": [4, 6]}
+    scores = [
+        PHONES._replace(features=name, value=3 / sum(n), outcomes=Outcomes([1, 2], n, "same"))
+        for name, n in counts.items()
+    ]
+    write_scores(tmp_path, scores)
+    found = {score.features: score.outcomes.counts.tolist() for score in read_scores(tmp_path)}
+    assert found == counts
+    arrays = read_arrays(tmp_path / "scores.npz")
+    old = {key: one for key, one in arrays.items() if not key.startswith("counts")}
+    write_arrays(tmp_path / "scores.npz", **old, **{"counts-same": np.array(counts["z"])})
+    kept = {score.features: score.outcomes is not None for score in read_scores(tmp_path)}
+    assert kept == {"c": False, "z": True}
+
+
+def test_shares_with_equally_many_labels_are_two_scores(tmp_path):
+    right = {"1 % of the labels": [1, 0], "2 % of the labels": [0, 1], "l2 1": [1, 0]}
+    write_scores(
+        tmp_path,
+        [
+            PHONES._replace(value=0.5, num_train=10, setting=name, outcomes=outcomes(own))
+            for name, own in right.items()
+        ],
+    )
+    found = {score.setting: score.outcomes.sums.tolist() for score in read_scores(tmp_path)}
+    assert found == right
+    arrays = read_arrays(tmp_path / "scores.npz")  # before, all three had the key of the last
+    (key,) = (key for key, sums in arrays.items() if digest(sums) == digest([0, 1]))
+    write_arrays(tmp_path / "scores.npz", **{k: x for k, x in arrays.items() if k != key})
+    found = {score.setting: score.outcomes.sums.tolist() for score in read_scores(tmp_path)}
+    assert found["2 % of the labels"] == [1, 0]
 
 
 def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):

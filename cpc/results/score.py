@@ -103,8 +103,11 @@ def check_score(score: Score) -> Score:
 
 
 def identity(score: Score) -> tuple:
-    """Return what tells a score from the others of a run."""
-    return tuple(getattr(score, name) for name in IDENTITY)
+    """Return what tells a score from the others of a run.
+
+    Its share of the labels, too, for two shares may be equally many.
+    """
+    return (*(getattr(score, name) for name in IDENTITY), share_of(score))
 
 
 def share_of(score: Score) -> str:
