@@ -90,7 +90,9 @@ ROUNDS = flags.DEFINE_integer(
     "rounds", 1, "Successive halving: each round has the best third of the cells, thrice as long."
 )
 RANK_BY = flags.DEFINE_string(
-    "rank-by", None, "task/features whose score ranks the cells of a round. Default: the first."
+    "rank-by",
+    None,
+    "task/features whose score ranks a round's cells. Default: the first task on c or z.",
 )
 PAPER = flags.DEFINE_string(
     "paper", None, "json file, name of a cell -> text, for one more column."

@@ -391,6 +391,19 @@ def test_what_ranks_cells_is_probed(config, rank_by, words):
         check_rank_by(config, None)
 
 
+def test_cells_are_ranked_by_what_they_learn(config):
+    """On a baseline all would tie, and codes are of z; what --rank-by names is free."""
+    config.probe.tasks, config.probe.features = ("phones", "codes"), ("mfcc", "random c", "c", "z")
+    assert check_rank_by(config, None) == ("phones", "c")
+    assert check_rank_by(config, "phones/mfcc") == ("phones", "mfcc")
+    config.probe.tasks = ("codes",)
+    assert check_rank_by(config, None) == ("codes", "z")
+    config.probe.features = ("mfcc", "random c")
+    with pytest.raises(UserError, match="has none"):
+        check_rank_by(config, None)
+    assert check_rank_by(config, "codes/mfcc") == ("codes", "mfcc")
+
+
 @pytest.mark.slow
 def test_rounds_end_to_end(tmp_path):
     """Two cells for a third of the steps, the better one for all; again, and nothing is done."""
