@@ -332,6 +332,16 @@ def test_items_that_count_nothing_leave_an_interval_of_a_difference():
     assert 0 < found.low <= found.value <= found.high < 1
 
 
+def test_of_one_item_a_difference_has_no_interval():
+    single = [PHONES._replace(outcomes=outcomes(right)) for right in ([1], [0])]
+    frames = [PHONES._replace(outcomes=Outcomes([n, 0], [100, 0], "x")) for n in (80, 40)]
+    for pair in (single, frames):
+        found = difference(*pair)
+        assert found.value == pytest.approx(1.0 if pair is single else 0.4)
+        assert np.isnan([found.low, found.high]).all()
+        assert is_better(found.low, found.high, higher_is_better=True) is None
+
+
 def test_digest_tells_items_apart():
     assert digest([1, 2], "a") == digest(np.array([1, 2], np.int8), "a")
     assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
@@ -402,6 +412,8 @@ def test_comparison_of_single_runs_is_paired_by_item(tmp_path):
 def test_console_table(capsys):
     print_scores([PHONES, PHONES._replace(metric="nats", value=1.234, low=None, chance=0.0)])
     first, second = capsys.readouterr().out.splitlines()
+    print_scores([PHONES._replace(low=np.nan, high=np.nan)])
+    assert "[" not in capsys.readouterr().out
     assert all(word in first for word in ("25.0 %", "[20.0, 30.0]", "error rate"))
     assert all(word in second for word in ("1.23 nats", "chance 0"))
     assert "chance" not in first

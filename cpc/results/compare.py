@@ -37,8 +37,8 @@ def paired_difference(
 
     Items on which both agree cancel, which makes the interval narrower than those of the two
     accuracies suggest. The interval is the percentile bootstrap over items: an item gives -1, 0 or
-    1, so resampling items is a draw from a multinomial. The p-value is McNemar's (1947), exact:
-    among items on which they differ, either is right equally often.
+    1, so resampling items is a draw from a multinomial; one item has none. The p-value is McNemar's
+    (1947), exact: among items on which they differ, either is right equally often.
 
     Args:
         ours, theirs: (m,) whether each item is right.
@@ -67,14 +67,19 @@ def paired_difference(
 
     p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     value = (wins - losses) / count
+    low, high = (low, high) if count > 1 else (math.nan, math.nan)
     return Difference(value, float(low), float(high), float(p_value), "items")
 
 
 def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> Difference:
     """Return the difference of two scores on the same items, each with sums and counts.
 
-    The interval is the percentile bootstrap over items, the same ones drawn for both.
+    The interval is the percentile bootstrap over items, the same ones drawn for both; there is none
+    if fewer than two count anything.
     """
+    value = mean_outcome(ours) - mean_outcome(theirs)
+    if np.sum((ours.counts > 0) & (theirs.counts > 0)) < 2:
+        return Difference(value, math.nan, math.nan, paired="items")
     rng, count = np.random.default_rng(0), len(ours.sums)
     columns = [np.asarray(x, float) for x in (ours.sums, ours.counts, theirs.sums, theirs.counts)]
     found, rows = [], max(1, 2_000_000 // count)  # bounds the memory of one block of draws
@@ -84,7 +89,6 @@ def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> 
         a, of_a, b, of_b = sums[:, (of_a > 0) & (of_b > 0)]  # not of items without any count
         found.append(a / of_a - b / of_b)
     low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
-    value = mean_outcome(ours) - mean_outcome(theirs)
     return Difference(value, float(low), float(high), paired="items")
 
 

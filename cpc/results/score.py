@@ -210,7 +210,7 @@ def print_scores(scores: Iterable[Score]) -> None:
                 score.method,
                 "" if score.num_train is None else f"{score.num_train:,}",
                 f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip(),
-                "" if score.low is None else f"[{', '.join(interval)}]",
+                "" if "–" in interval else f"[{', '.join(interval)}]",
                 score.metric,
                 "" if score.chance is None else f"chance {show_value(score.chance, score.metric)}",
                 score.setting,

@@ -198,6 +198,20 @@ def test_items_on_which_two_rows_agree_cancel():
     assert (judge.judge_pair(same), judge.judge_pair(same, "=")) == (UNTOLD, HELD)
 
 
+def test_one_test_item_tells_nothing(tmp_path):
+    over, _ = judge.lead(*pair(1, level=0, count=1))
+    assert over.value == 1.0
+    assert {judge.judge_pair(over, relation) for relation in "<="} == {UNTOLD}
+    write_plan(tmp_path, ["mixed", "mixed-excl"], parts=["table 2"])
+    for cell, right in (("mixed", True), ("mixed-excl", False)):
+        write_cell(tmp_path, cell, more=[answers(np.array([right]))])
+    text = write_reproduction(tmp_path).read_text()
+    assert ">nan" not in text
+    assert verdicts(tmp_path)[OWN] == MISSING  # of its other pair
+    table = read_json(tmp_path)["Table 2: phones by whose latents are negatives, voices"]
+    assert table["tables"][1]["rows"][0]["verdict"] == UNTOLD
+
+
 def test_rows_without_shared_items_are_independent():
     rows = pair(20, items="others")
     over, seeds = judge.lead(*rows)
