@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cpc.files import read_json, write_sealed
+from cpc.files import read_arrays, read_json, write_arrays, write_sealed
 from cpc.results import (
     Outcomes,
     Score,
@@ -87,6 +87,41 @@ def test_scores_on_the_way_have_names_that_hold_slashes(workdir):
     record = {"step": 100, "split": "test", "series": "probes"}
     add_records(workdir, record | {name_of(one): one.value for one in (score, five)})
     assert [one for one in read_scores(workdir) if one.task == "classes"] == [score, five]
+
+
+def test_counts_of_items_may_differ_by_feature(tmp_path):
+    """As those of boundaries do, where they are found and true ones. Old files had one for all."""
+    counts = {"c": [3, 5], "z": [4, 6]}
+    scores = [
+        PHONES._replace(features=name, value=3 / sum(n), outcomes=Outcomes([1, 2], n, "same"))
+        for name, n in counts.items()
+    ]
+    write_scores(tmp_path, scores)
+    found = {score.features: score.outcomes.counts.tolist() for score in read_scores(tmp_path)}
+    assert found == counts
+    arrays = read_arrays(tmp_path / "scores.npz")
+    old = {key: one for key, one in arrays.items() if not key.startswith("counts")}
+    write_arrays(tmp_path / "scores.npz", **old, **{"counts-same": np.array(counts["z"])})
+    kept = {score.features: score.outcomes is not None for score in read_scores(tmp_path)}
+    assert kept == {"c": False, "z": True}
+
+
+def test_shares_with_equally_many_labels_are_two_scores(tmp_path):
+    right = {"1 % of the labels": [1, 0], "2 % of the labels": [0, 1], "l2 1": [1, 0]}
+    write_scores(
+        tmp_path,
+        [
+            PHONES._replace(value=0.5, num_train=10, setting=name, outcomes=outcomes(own))
+            for name, own in right.items()
+        ],
+    )
+    found = {score.setting: score.outcomes.sums.tolist() for score in read_scores(tmp_path)}
+    assert found == right
+    arrays = read_arrays(tmp_path / "scores.npz")  # before, all three had the key of the last
+    (key,) = (key for key, sums in arrays.items() if digest(sums) == digest([0, 1]))
+    write_arrays(tmp_path / "scores.npz", **{k: x for k, x in arrays.items() if k != key})
+    found = {score.setting: score.outcomes.sums.tolist() for score in read_scores(tmp_path)}
+    assert found["2 % of the labels"] == [1, 0]
 
 
 def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
@@ -297,6 +332,16 @@ def test_items_that_count_nothing_leave_an_interval_of_a_difference():
     assert 0 < found.low <= found.value <= found.high < 1
 
 
+def test_of_one_item_a_difference_has_no_interval():
+    single = [PHONES._replace(outcomes=outcomes(right)) for right in ([1], [0])]
+    frames = [PHONES._replace(outcomes=Outcomes([n, 0], [100, 0], "x")) for n in (80, 40)]
+    for pair in (single, frames):
+        found = difference(*pair)
+        assert found.value == pytest.approx(1.0 if pair is single else 0.4)
+        assert np.isnan([found.low, found.high]).all()
+        assert is_better(found.low, found.high, higher_is_better=True) is None
+
+
 def test_digest_tells_items_apart():
     assert digest([1, 2], "a") == digest(np.array([1, 2], np.int8), "a")
     assert len({digest([1, 2]), digest([2, 1]), digest([[1, 2]]), digest("1")}) == 4
@@ -327,9 +372,11 @@ def test_comparison_by_seed(tmp_path):
     assert b["over_first_high"] == pytest.approx(-0.095 + half, rel=1e-4)
 
 
-def test_seeds_that_split_the_files_differently_are_compared(tmp_path):
+@pytest.mark.parametrize(
+    "parts", [("50 % of the labels", "100 % of the labels"), ("10 min", "20 min")]
+)
+def test_seeds_that_split_the_files_differently_are_compared(tmp_path, parts):
     """Each with labels of its own number: they answer one question; parts of a curve do not."""
-    parts = ("50 % of the labels", "100 % of the labels")
     runs = []
     for seed, number in enumerate((810, 785)):
         scores = [PHONES._replace(value=0.2 + 0.1 * seed, seed=seed, num_train=number)]
@@ -365,6 +412,8 @@ def test_comparison_of_single_runs_is_paired_by_item(tmp_path):
 def test_console_table(capsys):
     print_scores([PHONES, PHONES._replace(metric="nats", value=1.234, low=None, chance=0.0)])
     first, second = capsys.readouterr().out.splitlines()
+    print_scores([PHONES._replace(low=np.nan, high=np.nan)])
+    assert "[" not in capsys.readouterr().out
     assert all(word in first for word in ("25.0 %", "[20.0, 30.0]", "error rate"))
     assert all(word in second for word in ("1.23 nats", "chance 0"))
     assert "chance" not in first

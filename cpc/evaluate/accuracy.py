@@ -84,7 +84,7 @@ def bootstrap_interval(
     """Percentile interval of sum(correct) / sum(count), resampling whole utterances.
 
     Frames of one utterance are not independent, so utterances are what is drawn with replacement
-    (Efron, 1979, with clusters). With one utterance the interval has no width: it says nothing.
+    (Efron, 1979, with clusters). One utterance says nothing of others: both ends are NaN.
     Where all of several utterances are wholly right, or wrong, no draw differs, and the other end
     is exact for as many independent answers (Clopper and Pearson, 1934).
 
@@ -95,11 +95,11 @@ def bootstrap_interval(
     rng = np.random.default_rng(seed)
     correct, count = correct.astype(np.float64), count.astype(np.float64)
     tail, num_counted = (1 - level) / 2, int((count > 0).sum())
-    if not num_counted:
+    if num_counted < 2:
         return float("nan"), float("nan")
-    if num_counted > 1 and (correct == count).all():
+    if (correct == count).all():
         return tail ** (1 / num_counted), 1.0
-    if num_counted > 1 and not correct.any():
+    if not correct.any():
         return 0.0, 1 - tail ** (1 / num_counted)
     accuracies = []
     rows = max(1, 2_000_000 // len(count))  # bounds the memory of one block of draws

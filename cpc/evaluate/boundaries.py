@@ -104,7 +104,12 @@ def total(matches: Iterable[Matches]) -> Matches:
 def r_value_interval(
     matches: Sequence[Matches], *, num_resamples: int = 2000, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the percentile interval of the R-value of all, resampling whole utterances."""
+    """Return the percentile interval of the R-value of all, resampling whole utterances.
+
+    Both ends are NaN of one utterance, which says nothing of others.
+    """
+    if len(matches) < 2:
+        return float("nan"), float("nan")
     rng, counts = np.random.default_rng(seed), np.array(matches)  # (utterances, 3)
     drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), num_resamples)
     values = r_value(Matches(*(drawn @ counts).T))

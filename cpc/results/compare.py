@@ -9,7 +9,7 @@ import numpy as np
 
 from cpc.files import flatten
 from cpc.results.run import Run, last_evaluation, last_scores
-from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome
+from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome, share_of
 from cpc.results.scores import to_scores
 from cpc.types import UserError
 
@@ -27,6 +27,9 @@ class Difference(NamedTuple):
     """By what the two are paired: "items", "seeds", or "" of two independent scores."""
 
 
+UNKNOWN = Difference(math.nan, math.nan, math.nan)
+
+
 def paired_difference(
     ours: Any, theirs: Any, *, num_resamples: int = 10_000, level: float | int = 0.95, seed: int = 0
 ) -> Difference:
@@ -34,8 +37,8 @@ def paired_difference(
 
     Items on which both agree cancel, which makes the interval narrower than those of the two
     accuracies suggest. The interval is the percentile bootstrap over items: an item gives -1, 0 or
-    1, so resampling items is a draw from a multinomial. The p-value is McNemar's (1947), exact:
-    among items on which they differ, either is right equally often.
+    1, so resampling items is a draw from a multinomial; one item has none. The p-value is McNemar's
+    (1947), exact: among items on which they differ, either is right equally often.
 
     Args:
         ours, theirs: (m,) whether each item is right.
@@ -64,14 +67,19 @@ def paired_difference(
 
     p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
     value = (wins - losses) / count
+    low, high = (low, high) if count > 1 else (math.nan, math.nan)
     return Difference(value, float(low), float(high), float(p_value), "items")
 
 
 def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> Difference:
     """Return the difference of two scores on the same items, each with sums and counts.
 
-    The interval is the percentile bootstrap over items, the same ones drawn for both.
+    The interval is the percentile bootstrap over items, the same ones drawn for both; there is none
+    if fewer than two count anything.
     """
+    value = mean_outcome(ours) - mean_outcome(theirs)
+    if np.sum((ours.counts > 0) & (theirs.counts > 0)) < 2:
+        return Difference(value, math.nan, math.nan, paired="items")
     rng, count = np.random.default_rng(0), len(ours.sums)
     columns = [np.asarray(x, float) for x in (ours.sums, ours.counts, theirs.sums, theirs.counts)]
     found, rows = [], max(1, 2_000_000 // count)  # bounds the memory of one block of draws
@@ -81,7 +89,6 @@ def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> 
         a, of_a, b, of_b = sums[:, (of_a > 0) & (of_b > 0)]  # not of items without any count
         found.append(a / of_a - b / of_b)
     low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
-    value = mean_outcome(ours) - mean_outcome(theirs)
     return Difference(value, float(low), float(high), paired="items")
 
 
@@ -221,6 +228,15 @@ def information(run: Run) -> Score | None:
     return None
 
 
+#: Of `compare`: by its two differences, the ends of the names and the fields of `Difference`.
+OVER = ("over_untrained", "over_first")
+ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
+COLUMNS = (
+    *("cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better"),
+    *("by_seed", "num_test", *(f"{name}{end}" for name in OVER for end in ENDS)),
+)
+
+
 def compare(cells: Sequence[Cell]) -> Frame:
     """Return the scores of cells, a row for each cell and question, beside those of the first cell.
 
@@ -248,14 +264,12 @@ def compare(cells: Sequence[Cell]) -> Frame:
             own = information(run)
             for question, score in _by_question([own, *scores] if own else scores):
                 table.setdefault(question, {})[run.seed] = score
-        first = first or table
+        if not number:
+            first = table
         for question, ours in table.items():
             untrained = table.get((*question[:3], f"random {question[3]}", *question[4:]), {})
             one = next(iter(ours.values()))
-            over = {
-                "over_untrained": lead(ours, untrained),
-                "over_first": lead(ours, first.get(question, {})) if number else None,
-            }
+            over = lead(ours, untrained), lead(ours, first.get(question, {})) if number else None
             value, low, high, *_ = _together(list(ours.values()))
             rows.append(
                 {
@@ -266,18 +280,13 @@ def compare(cells: Sequence[Cell]) -> Frame:
                     "by_seed": [score.value for score in ours.values()],
                     "num_test": one.num_test,
                     **{
-                        f"{name}{end}": getattr(found, field) if found else empty
-                        for name, found in over.items()
-                        for end, field, empty in (
-                            ("", "value", math.nan),
-                            ("_low", "low", math.nan),
-                            ("_high", "high", math.nan),
-                            ("_paired", "paired", ""),
-                        )
+                        f"{name}{end}": getattr(found or UNKNOWN, field)
+                        for name, found in zip(OVER, over, strict=True)
+                        for end, field in ENDS.items()
                     },
                 }
             )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also where nothing has a score
 
 
 def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
@@ -290,7 +299,7 @@ def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
         groups.setdefault(tuple(getattr(score, name) for name in QUESTION), []).append(score)
     for question, group in groups.items():
         for score in group:
-            part = score.setting if score.setting.endswith("of the labels") else score.num_train
+            part = share_of(score) or score.num_train
             yield (*question, part if len(group) > 1 else None), score
 
 
@@ -301,7 +310,9 @@ def _together(scores: Sequence[Score]) -> Difference:
     found = over_seeds([score.value for score in scores])
     if not in_percent(scores[0].metric):
         return found
-    return found._replace(low=max(0.0, found.low), high=min(1.0, found.high))
+    # More errors than words are possible; a rate of them has no upper end.
+    most = math.inf if scores[0].metric.endswith("error rate") else 1.0
+    return found._replace(low=max(0.0, found.low), high=min(most, found.high))
 
 
 def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference | None:

@@ -103,8 +103,21 @@ def check_score(score: Score) -> Score:
 
 
 def identity(score: Score) -> tuple:
-    """Return what tells a score from the others of a run."""
-    return tuple(getattr(score, name) for name in IDENTITY)
+    """Return what tells a score from the others of a run.
+
+    Its share of the labels, too, for two shares may be equally many.
+    """
+    return (*(getattr(score, name) for name in IDENTITY), share_of(score))
+
+
+def share_of(score: Score) -> str:
+    """Return which share of the labels a setting names; "" if it names none.
+
+    >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
+    >>> share_of(score._replace(setting="10 min")), share_of(score._replace(setting="l2 0.01"))
+    ('10 min', '')
+    """
+    return score.setting if score.setting.endswith(("of the labels", " min")) else ""
 
 
 def answer(score: Score) -> tuple:
@@ -113,8 +126,7 @@ def answer(score: Score) -> tuple:
     A curve over labels has several, of which each share that its setting names stands for itself.
     """
     names = [name for name in IDENTITY if name != "num_train"]
-    share = score.setting if score.setting.endswith(("of the labels", " min")) else ""
-    return (*(getattr(score, name) for name in names), share)
+    return (*(getattr(score, name) for name in names), share_of(score))
 
 
 def digest(*parts: Any) -> str:
@@ -198,7 +210,7 @@ def print_scores(scores: Iterable[Score]) -> None:
                 score.method,
                 "" if score.num_train is None else f"{score.num_train:,}",
                 f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip(),
-                "" if score.low is None else f"[{', '.join(interval)}]",
+                "" if "–" in interval else f"[{', '.join(interval)}]",
                 score.metric,
                 "" if score.chance is None else f"chance {show_value(score.chance, score.metric)}",
                 score.setting,

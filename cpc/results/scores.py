@@ -55,8 +55,8 @@ def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
         if score.outcomes is not None and score.outcomes.items:
             rows[-1]["items"] = score.outcomes.items
             arrays[_key(score)] = score.outcomes.sums
-            if (score.outcomes.counts != 1).any():  # the same for all scores on these items
-                arrays[f"counts-{score.outcomes.items}"] = score.outcomes.counts
+            if (score.outcomes.counts != 1).any():
+                arrays[f"counts-{_key(score)}"] = score.outcomes.counts
     if arrays:
         write_arrays(workdir / OUTCOMES, **arrays)
     write_sealed(workdir / SCORES, {"scores": rows})
@@ -140,9 +140,13 @@ def _read_new_scores(workdir: Path, problems: list[str]) -> list[Score]:
 
 
 def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray]) -> Outcomes | None:
-    if items is None or _key(score) not in arrays:
+    key = _key(score)
+    if key not in arrays:  # as it was before shares of the labels were told apart
+        key = digest(*(str(part) for part in identity(score)[:-1]))
+    if items is None or key not in arrays:
         return None
-    found = Outcomes(arrays[_key(score)], arrays.get(f"counts-{items}"), items)
+    counts = arrays.get(f"counts-{key}", arrays.get(f"counts-{items}"))  # old files have the latter
+    found = Outcomes(arrays[key], counts, items)
     # The two files are not replaced in one step: the outcomes may be of another fit.
     return (
         found if abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value)) else None
@@ -150,7 +154,8 @@ def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray])
 
 
 def _key(score: Score) -> str:
-    return digest(*(str(part) for part in identity(score)))
+    *parts, share = identity(score)
+    return digest(*(str(part) for part in parts), *([share] if share else []))
 
 
 def _read_old_scores(workdir: Path, where: str, problems: list[str]) -> list[Score]:

@@ -143,13 +143,18 @@ def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
 
 
 def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
-    """Return the numbers of utterances drawn up to each of so many minutes, by their length."""
+    """Return the numbers of utterances drawn up to each of so many minutes, by these.
+
+    By the length that there is where it is less: the last utterance drawn, which goes beyond what
+    was asked for, differs by seed.
+    """
     numbers = {name: i for i, name in enumerate(recordings.names)}
     found = {}
     for most in minutes:
         part = first_minutes(recordings, most, by_speaker=False)
         length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
-        found[f"{length:.{int(length < 10)}f} min"] = [numbers[name] for name in part.names]
+        words = f"{most:g}" if 0 < most <= length else f"{length:.{int(length < 10)}f}"
+        found[f"{words} min"] = [numbers[name] for name in part.names]
     return found
 
 

@@ -22,7 +22,7 @@ from cpc.results import (
     stem,
     to_scores,
 )
-from cpc.results.compare import independent_difference
+from cpc.results.compare import UNKNOWN, independent_difference
 from cpc.types import UserError
 from experiments.reproduce.cells import FAR_OFFSETS
 from experiments.reproduce.claims import CHANCE, TABLES, PaperTable
@@ -36,7 +36,6 @@ SURE, FEWEST_OFFSETS = 0.01, 3
 
 HELD, REFUTED, UNTOLD = "held", "did not hold", "cannot be told"
 MISSING = "not measured"
-UNKNOWN = Difference(math.nan, math.nan, math.nan)
 VERDICTS = {
     HELD: "Held",
     REFUTED: "Did not hold",
@@ -53,7 +52,7 @@ class Reproduction(NamedTuple):
     runs: dict[str, list[Run]]
     """By cell, one for each seed that has recorded something."""
     scores: Frame
-    """The last scores of all runs: their fields, and the cell."""
+    """The scores of all runs that ended: their fields, and the cell."""
     problems: list[str]
     """A sentence for each cell that failed and each file that is damaged."""
     waiting: list[str]
@@ -110,10 +109,15 @@ def read_reproduction(folder: str | Path) -> Reproduction:
         problems += run.problems
         runs[stem(name)].append(run)
         seed = int(run.config.get("seed") or 0)
-        scores.append(last_scores(run.scores).assign(cell=stem(name), seed=seed))
+        scores.append(at_end(run, last_scores(run.scores)).assign(cell=stem(name), seed=seed))
     waiting = [cell for cell, found in runs.items() if not found and cell not in begun]
     filled = [frame for frame in scores if len(frame)] or scores[:1]
     return Reproduction(folder, plan, runs, pd.concat(filled), problems, waiting)
+
+
+def at_end(run: Run, rows: Frame) -> Frame:
+    """Return what of a run's scores or offsets is of its last step, not of one on the way to it."""
+    return rows if run.num_steps is None else rows[rows.step == run.num_steps]
 
 
 def read_failure(folder: Path) -> str:
@@ -184,9 +188,13 @@ def combine(scores: Frame) -> Difference:
     >>> combine(two)[:3], combine(two[:1])[:3] == combine(two)[:3]
     ((0.5, 0.46, 0.54), True)
     """
-    value, *ends = over_seeds_and_items(scores)[:3]
-    low, high = np.clip(ends, 0, 1)
-    return Difference(value, float(low), float(high))
+    return within_0_and_1(over_seeds_and_items(scores))
+
+
+def within_0_and_1(estimate: Difference) -> Difference:
+    """Return the mean of accuracies with an interval of what they can be."""
+    low, high = np.clip(estimate[1:3], 0, 1)
+    return Difference(estimate.value, float(low), float(high))
 
 
 def over_seeds_and_items(estimates: Frame) -> Difference:
@@ -288,9 +296,9 @@ class Offsets(NamedTuple):
 
 
 def read_offsets(runs: Sequence[Run]) -> Offsets | None:
-    """Return the last evaluation under the training rule, the mean over seeds."""
+    """Return the evaluation at the end under the training rule, the mean over seeds."""
     accuracies = ["acc_top1", "acc_pairwise"]
-    found = [last_evaluation(run) for run in runs]
+    found = [at_end(run, last_evaluation(run)) for run in runs]
     found = [one for one in found if len(one) and np.isfinite(one[accuracies]).all(axis=None)]
     if not found:
         return None
@@ -300,14 +308,15 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
     for name in accuracies:
         by_offset = pd.concat(found).groupby("offset")[name].agg(list)
         by_seed = [by_offset.loc[k] for k in frame.offset]
-        frame[f"{name} %"] = [in_percent(over_seeds(list(values)))[:3] for values in by_seed]
+        means = [within_0_and_1(over_seeds(list(values))) for values in by_seed]
+        frame[f"{name} %"] = [in_percent(mean)[:3] for mean in means]
     tau, p = independence(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
     surely = p < SURE and (first.state != "chance").sum() >= FEWEST_OFFSETS
     return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD, len(found))
 
 
 def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
-    """Return strict bound and linear probe of each run, to see whether one predicts the other.
+    """Return strict bound and linear probe of the runs that ended, to see if one predicts another.
 
     The bound is the mean over those offsets that all runs have; runs whose bound was measured with
     another N than most are left out.
@@ -322,7 +331,8 @@ def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
     found = []
     for cell, runs in reproduction.runs.items():
         for run in runs:
-            strict, scores = last_evaluation(run, strict=True), last_scores(run.scores)
+            strict = at_end(run, last_evaluation(run, strict=True))
+            scores = at_end(run, last_scores(run.scores))
             asked = scores.task.eq(table.task) & scores.unit.eq(table.unit)
             asked &= scores.features.eq("c") & scores.method.eq("linear")
             asked &= scores.metric.eq(table.metric)

@@ -36,6 +36,7 @@ from experiments.reproduce.judge import (
     Offsets,
     Reproduction,
     Result,
+    at_end,
     bound_and_probe,
     combine,
     in_percent,
@@ -401,7 +402,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
     rows = []
     for cell in (MIXED, OTHER_SHARDS):
         for run in reproduction.runs.get(cell, []):
-            own, strict = last_evaluation(run), last_evaluation(run, strict=True)
+            own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
             if not len(own):
                 continue
             config = {RENAMED.get(name, name): value for name, value in flatten(run.config).items()}
@@ -413,7 +414,7 @@ def shards_frame(reproduction: Reproduction) -> Frame:
                 "log N − L (estimate)": own.bound.mean(),
                 "strict bound": strict.bound.mean() if len(strict) else math.nan,
             }
-            scores = linear_scores(last_scores(run.scores), PHONES_TABLE, "c")
+            scores = linear_scores(at_end(run, last_scores(run.scores)), PHONES_TABLE, "c")
             for data, score in scores.groupby("data"):
                 entry[f"phones %, {data}"] = in_percent(combine(score))[:3]
             rows.append(entry)

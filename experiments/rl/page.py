@@ -143,7 +143,9 @@ def memory_tables(workdir: Path) -> list[Table]:
             "of": score.task,
             "from": TITLES.get(score.features, score.features),
             "accuracy, %": f"{100 * score.value:.1f}",
-            "95 % interval": show_interval(100 * (score.low or 0), 100 * (score.high or 0)),
+            "95 % interval": ""
+            if score.low is None or score.high is None
+            else show_interval(100 * score.low, 100 * score.high),
             "most frequent, %": f"{100 * (score.chance or 0):.1f}",
         }
         for score in read_scores(workdir)

@@ -90,7 +90,9 @@ ROUNDS = flags.DEFINE_integer(
     "rounds", 1, "Successive halving: each round has the best third of the cells, thrice as long."
 )
 RANK_BY = flags.DEFINE_string(
-    "rank-by", None, "task/features whose score ranks the cells of a round. Default: the first."
+    "rank-by",
+    None,
+    "task/features whose score ranks a round's cells. Default: the first task on c or z.",
 )
 PAPER = flags.DEFINE_string(
     "paper", None, "json file, name of a cell -> text, for one more column."
@@ -131,10 +133,11 @@ def main(config_flag: flags.FlagHolder) -> None:
         has_page = config.kind in MODALITIES  # others' runs have no curves in common
         for left in reversed(range(ROUNDS.value)):
             compare_all = functools.partial(compare_cells, folder, jobs, paper)
-            run_jobs(jobs, begin, num_signals, compare_all if has_page else lambda: None)
+            now = jobs[-len(cells) :]  # what failed in a round before is not tried again in this
+            run_jobs(now, begin, num_signals, compare_all if has_page else lambda: None)
             if num_signals() or not left:
                 break
-            cells, lines = halving.keep_best(cells, jobs[-len(cells) :], *rank_by)
+            cells, lines = halving.keep_best(cells, now, *rank_by)
             print("\n".join(lines))
             jobs = [*jobs, *make_jobs(config, of_round(config, cells, left - 1), folder)]
         stopped = num_signals() > 0

@@ -22,23 +22,32 @@ FACTOR = 3
 #: score of each of the features.
 OF_IMAGES = {"linear": ("classes", "linear"), "knn": ("classes", "knn")}
 UNRANKED = ("fine_tuned", "supervised", "neighbours", "units")
+#: What a run learns; on baselines all cells tie.
+LEARNED = ("c", "z")
 
 
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
-    """Return the task and the features whose score ranks cells: by default, the first of each."""
+    """Return the task and the features whose score ranks cells.
+
+    By default the first task, and the first features that are learned; codes are of z alone.
+    """
     probe = config.get("probe", {})
     tasks, features = (tuple(probe.get(key, ())) for key in ("tasks", "features"))
     tasks = tuple(task for task in tasks if task not in UNRANKED)
-    if not tasks or not features:
+    of_first = ("z",) if tasks[:1] == ("codes",) else LEARNED
+    learned = [name for name in features if name in of_first]
+    if not tasks or not features or not (rank_by or learned):
         raise UserError(
-            "--rounds ranks cells by the scores of their probes, and this config has none: set "
-            "probe.tasks and probe.features, or leave --rounds out"
+            "--rounds ranks cells by the scores of their probes, of c or z unless --rank-by names "
+            "others, and this config has none: set probe.tasks and probe.features, or leave "
+            "--rounds out"
         )
-    task, _, name = (rank_by or f"{tasks[0]}/{features[0]}").partition("/")
+    usual = f"{tasks[0]}/{[*learned, *features][0]}"
+    task, _, name = (rank_by or usual).partition("/")
     if task not in tasks or name not in features:
         raise UserError(
             f"--rank-by is {rank_by}: name one of probe.tasks ({', '.join(tasks)}) and one of "
-            f"probe.features ({', '.join(features)}), such as {tasks[0]}/{features[0]}"
+            f"probe.features ({', '.join(features)}), such as {usual}"
         )
     return task, name
 

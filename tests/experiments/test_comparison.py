@@ -121,6 +121,16 @@ def test_an_interval_of_accuracies_stays_among_them(tmp_path):
     assert ends(row) == [0.5, 0.0, 1.0]
 
 
+def test_an_interval_of_error_rates_may_exceed_1(tmp_path):
+    """There may be more errors than words."""
+    for seed, value in enumerate((1.1, 1.2)):
+        path = write_run(tmp_path / f"r_seed{seed}", seed)
+        write_scores(path, [Score("CTC", "d", "phone", "c", "linear", "phone error rate", value)])
+    cells = cells_of(tmp_path, **{path.name: path for path in sorted(tmp_path.iterdir())})
+    (row,) = compare(cells).query("task == 'CTC'").to_dict("records")
+    assert ends(row)[2] == pytest.approx(1.15 + stats.t.ppf(0.975, 1) * 0.05)
+
+
 def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
     """Even where the seed of one is missing."""
     one, two, three = (write_run(tmp_path / str(n), seed) for n, seed in enumerate((0, 1, 0)))
@@ -164,6 +174,23 @@ def test_failed_waiting_and_damaged_runs(tmp_path):
     assert "| failed | " in table
     with pytest.raises(UserError, match="no <da"):
         write_comparison([("failed", failed), ("absent", absent)], tmp_path / "none")
+
+
+def test_the_first_cell_has_no_score(tmp_path):
+    """No other takes its place, and where none has one there is a page."""
+    first = tmp_path / "first"
+    first.mkdir()
+    (first / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 20}))
+    cells, table = write(tmp_path, first=first)
+    assert cells["first"]["scores"] == []
+    assert "| first |" in table
+    a = write_run(tmp_path / "a", rows=rows(0.6, 0.5))
+    b = write_run(tmp_path / "b", rows=rows(0.7, 0.5), norm="layer")
+    runs = {"first": first, "a": a, "b": b}
+    cells, _ = write(tmp_path, **runs)
+    assert score(cells["b"])["over_first"] is None
+    found = cells_of(tmp_path, **runs)
+    assert best_sentences(found, compare(found))[-1].endswith("linear on z: b, 70.0 %.")
 
 
 def test_estimates_and_other_ceilings_are_not_ranked(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic
-from cpc.data import select
+from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.evaluate import with_neighbours
 from cpc.types import UserError
 from experiments.audio import ctc_head, probes, recognition, supervised
@@ -211,6 +212,17 @@ def test_scores_of_a_run(config, tmp_path, capsys):
     assert scores[0].num_train < scores[2].num_train
     assert "CTC by phone  synthetic  mfcc  linear" in said
     assert json.loads((tmp_path / "scores.json").read_text())
+
+
+def test_parts_are_named_by_the_minutes_that_were_asked_for(config):
+    """As far as there are so many; how far the last utterance goes beyond them is chance."""
+    train = load_data(config, str).train
+    train = replace(train, lengths=np.full(len(train), int(0.35 * 60 * SAMPLE_RATE_HZ)))
+    train = select(train, range(6))  # 2.1 minutes
+    found = recognition.subsets_of(train, (0.5, 1.0, 60.0, 0.0))
+    assert {name: len(own) for name, own in found.items()} == {
+        "0.5 min": 2, "1 min": 3, "2.1 min": 6,
+    }  # fmt: skip
 
 
 def test_what_cannot_be_recognised_is_one_sentence():

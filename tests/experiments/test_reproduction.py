@@ -198,6 +198,20 @@ def test_items_on_which_two_rows_agree_cancel():
     assert (judge.judge_pair(same), judge.judge_pair(same, "=")) == (UNTOLD, HELD)
 
 
+def test_one_test_item_tells_nothing(tmp_path):
+    over, _ = judge.lead(*pair(1, level=0, count=1))
+    assert over.value == 1.0
+    assert {judge.judge_pair(over, relation) for relation in "<="} == {UNTOLD}
+    write_plan(tmp_path, ["mixed", "mixed-excl"], parts=["table 2"])
+    for cell, right in (("mixed", True), ("mixed-excl", False)):
+        write_cell(tmp_path, cell, more=[answers(np.array([right]))])
+    text = write_reproduction(tmp_path).read_text()
+    assert ">nan" not in text
+    assert verdicts(tmp_path)[OWN] == MISSING  # of its other pair
+    table = read_json(tmp_path)["Table 2: phones by whose latents are negatives, voices"]
+    assert table["tables"][1]["rows"][0]["verdict"] == UNTOLD
+
+
 def test_rows_without_shared_items_are_independent():
     rows = pair(20, items="others")
     over, seeds = judge.lead(*rows)
@@ -338,10 +352,11 @@ def test_offsets_over_seeds(tmp_path):
         one = record(1.0)
         one["acc_top1"] = [value - lead for value in one["acc_top1"]]
         (path / "metrics.jsonl").write_text(json.dumps(one) + "\n")
-    value, _, high = offsets_of(tmp_path).frame["acc_top1 %"][0]
+    value, low, high = offsets_of(tmp_path).frame["acc_top1 %"][0]
     assert value == pytest.approx(82.5)
     half = 12.7062 * np.std([0.775, 0.875], ddof=1) / 2**0.5  # Student's, one degree of freedom
-    assert high - value == pytest.approx(100 * half, rel=1e-5)
+    assert value - low == pytest.approx(100 * half, rel=1e-5)
+    assert high == 100.0  # an accuracy is no more
 
 
 def test_a_seed_that_has_just_begun_is_none_to_rest_on(tmp_path):
@@ -356,6 +371,27 @@ def test_a_seed_that_has_just_begun_is_none_to_rest_on(tmp_path):
     assert len(found.runs["steps-20"]) == 2
     said = judge.verdict(found, judge.read_results(found))
     assert any("rest on one seed" in sentence for sentence in said)
+
+
+def test_a_training_that_did_not_end_tells_nothing(tmp_path):
+    """Not even by what was probed and evaluated on its way."""
+    write_plan(tmp_path, ["mixed", "mixed-excl", "steps-20"])
+    for name in ("mixed", "mixed-excl", "steps-20"):
+        write_cell(tmp_path, name, 0.6)
+    cut = tmp_path / "mixed-excl,seed=0", tmp_path / "steps-20,seed=0"
+    for path in cut:
+        (path / "scores.json").unlink()
+        write_scores(path, [probe("c", 0.2, 0.005)._replace(step=5)])
+        text = (path / "metrics.jsonl").read_text().replace('"step": 20', '"step": 5')
+        (path / "metrics.jsonl").write_text(text)
+    found = judge.read_reproduction(tmp_path)
+    assert found.scores.cell.tolist() == ["mixed"]
+    assert verdicts(tmp_path)[OWN] == MISSING
+    assert judge.read_offsets(found.runs["steps-20"]) is None
+    assert judge.bound_and_probe(found, NEGATIVES).cell.tolist() == ["mixed"]
+    cut[0].rename(tmp_path / "open-groups,seed=0")
+    write_plan(tmp_path, ["mixed", "open-groups"])
+    assert page.shards_frame(judge.read_reproduction(tmp_path)).cell.tolist() == ["mixed"]
 
 
 def test_bound_and_probe_over_shared_offsets(tmp_path):

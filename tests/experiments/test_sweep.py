@@ -391,23 +391,41 @@ def test_what_ranks_cells_is_probed(config, rank_by, words):
         check_rank_by(config, None)
 
 
+def test_cells_are_ranked_by_what_they_learn(config):
+    """On a baseline all would tie, and codes are of z; what --rank-by names is free."""
+    config.probe.tasks, config.probe.features = ("phones", "codes"), ("mfcc", "random c", "c", "z")
+    assert check_rank_by(config, None) == ("phones", "c")
+    assert check_rank_by(config, "phones/mfcc") == ("phones", "mfcc")
+    config.probe.tasks = ("codes",)
+    assert check_rank_by(config, None) == ("codes", "z")
+    config.probe.features = ("mfcc", "random c")
+    with pytest.raises(UserError, match="has none"):
+        check_rank_by(config, None)
+    assert check_rank_by(config, "codes/mfcc") == ("codes", "mfcc")
+
+
 @pytest.mark.slow
 def test_rounds_end_to_end(tmp_path):
-    """Two cells for a third of the steps, the better one for all; again, and nothing is done."""
+    """Cells for a third of the steps, the best for all; again, and only what failed starts."""
     flags = ("--cell=narrow: model.width=4", "--cell=", "--rounds=2", "--rank-by=phones/z")
+    flags += ("--cell=wrong: data.source=folder",)
     probes = ("--config.probe.tasks=('phones',)", "--config.probe.features=('z',)")
-    done = command(tmp_path / "sweep", *flags, *probes)
+    done = command(tmp_path / "sweep", *flags, *probes, status=1)
+    assert done.stdout.count("starts wrong") == 1
+    assert "[1/1] done" in done.stdout
     ran = {path.parent.name for path in (tmp_path / "sweep").glob("*/config.json")}
-    assert {"narrow,num_steps=2", "base,num_steps=2"} < ran
-    (last,) = ran - {"narrow,num_steps=2", "base,num_steps=2"}
+    short = {"narrow,num_steps=2", "base,num_steps=2", "wrong,num_steps=2"}
+    (last,) = ran - short
     first = {
         name: read_scores(tmp_path / "sweep" / f"{name},num_steps=2")[0].value
         for name in ("narrow", "base")
     }
     assert last == f"{max(first, key=lambda name: first[name])},num_steps=4"
     assert f"goes on: {last.split(',')[0]}  phones of z" in done.stdout
-    again = command(tmp_path / "sweep", *flags, *probes)
-    assert "starts" not in again.stdout
+    table = json.loads((tmp_path / "sweep" / "comparison.json").read_text())["cells"]
+    assert len(table) == 4
+    again = command(tmp_path / "sweep", *flags, *probes, status=1)
+    assert again.stdout.count("starts") == again.stdout.count("starts wrong") == 1
     refused = command(tmp_path / "sweep", "--rounds=2", "--template=gke", status=2)
     assert "leave --rounds out" in refused.stderr
 
