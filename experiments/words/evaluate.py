@@ -32,7 +32,10 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
     step, scores = int(state.step), []
     if config.evaluate.perplexity and len(text.test.tokens):
         told = tell(trained, text.test.tokens, text.test.sentence_starts)
-        scores += perplexity_scores(*told, features=config.model.name, data=config.data.source)
+        try:
+            scores += perplexity_scores(*told, features=config.model.name, data=config.data.source)
+        except UserError as error:
+            log(f"no perplexity: {error}")
     vectors = np.asarray(state.params["tables"]["input"])
     index = {word: i for i, word in enumerate(text.train.vocabulary.words)}
     if config.evaluate.similarity:
@@ -54,9 +57,13 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
     Of skip-gram, of each neighbour in the whole window; `log_p_scores` says how log p is read off.
     """
     config, model, params = trained.config, trained.model, trained.state.params
+    if not model.is_causal:  # as `run.make` trains them: the unknown word is none
+        stays = np.asarray(tokens) > 0
+        tokens = np.asarray(tokens)[stays]
+        starts = np.unique(np.append(0, np.cumsum(stays))[starts])
     wants = min(config.evaluate.max_places, len(tokens))
     size = 128
-    num, reach = -(-wants // size), model.reach
+    num, reach = max(1, -(-wants // size)), model.reach
     words, sentences = np.full((2, num * size + 2 * reach), -1, np.int32)
     words[reach : reach + wants] = np.asarray(tokens[:wants])
     of = np.searchsorted(starts, np.arange(wants), side="right")
@@ -90,6 +97,8 @@ def tell_slice(
         nearest_word = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
         scores = scores - tables["log_z"][nearest_word][:, None]
     scores = log_p_scores(objective, scores, log_q)
+    if not model.is_causal:  # nor is it a class
+        scores = scores.at[:, 0].set(-jnp.inf)
     log_z = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     own = words[reach : reach + t]
     if model.predicts_neighbours:

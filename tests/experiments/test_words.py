@@ -224,6 +224,24 @@ def grad_of(made, seed):
     return jax.grad(loss)(params["tables"]["output"])
 
 
+@pytest.mark.parametrize("name", ["skip_gram", "cbow"])
+def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
+    made = made_with(model__name=name, model__bias="none")
+    words = chain()[0].tokens[:200]
+    text = np.append(np.insert(words, [0, 7, 7, 50], 0), [0, 0])  # the second sentence is unknown
+    told = evaluate.tell(made, text, np.array([0, len(text) - 2, len(text)]))
+    assert (told[2] == 1).all()
+    for got, want in zip(told, evaluate.tell(made, words, np.array([0, len(words)])), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(told[1], 0.0, atol=1e-5)  # untrained, p is q
+    # Nothing is left: a sentence, and no score.
+    unknown = chain()[0]._replace(tokens=np.zeros(9, np.int32), sentence_starts=np.array([0, 9]))
+    made.config.evaluate.similarity, lines = False, []
+    assert not evaluate.evaluate(made._replace(text=made.text._replace(test=unknown)),
+                                 lines.append)[0]  # fmt: skip
+    assert "no perplexity: no word of the held-out text can be told" in lines[0]
+
+
 def quick(**given):
     return with_settings(
         make_config(KEYS),
