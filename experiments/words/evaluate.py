@@ -19,7 +19,7 @@ from cpc.files import write_arrays, write_json, write_text
 from cpc.models.words import WordModel, look
 from cpc.results import Score
 from cpc.types import UserError
-from experiments.words.step import log_p_scores
+from experiments.words.step import log_p_scores, look_up
 
 #: Words of which the neighbours are shown, as far as the text has them.
 SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doctor", "music",
@@ -94,8 +94,8 @@ def tell_slice(
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
     scores = h @ tables["output"].T + tables.get("bias", 0.0)
     if "log_z" in tables:
-        nearest_word = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
-        scores = scores - tables["log_z"][nearest_word][:, None]
+        _, context, _ = look_up(model, words, sees)
+        scores = scores - tables["log_z"][context][:, None]  # -1 is the last: no word is near
     scores = log_p_scores(objective, scores, log_q)
     if not model.is_causal:  # nor is it a class
         scores = scores.at[:, 0].set(-jnp.inf)

@@ -242,6 +242,20 @@ def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
     assert "no perplexity: no word of the held-out text can be told" in lines[0]
 
 
+@pytest.mark.parametrize("name", ["skip_gram", "cbow"])
+def test_log_z_is_read_from_the_row_that_is_trained(name):
+    made = made_with(model__name=name, model__bias="none", objective__name="nce",
+                     objective__log_z="learned")  # fmt: skip
+    params = dict(made.state.params)
+    params["tables"] = {**params["tables"], "log_z": 10.0 * jnp.arange(V + 1)}
+    words = chain()[0].tokens[:9]
+    made = made._replace(state=made.state._replace(params=params))
+    log_z = evaluate.tell(made, words, np.array([0, len(words)]))[1]
+    # The centre word's, once for each neighbour; of CBOW the word's before, or the last.
+    of = np.repeat(words, 2)[1:-1] if name == "skip_gram" else np.append(V, words[:-1])
+    np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
+
+
 def quick(**given):
     return with_settings(
         make_config(KEYS),
