@@ -256,6 +256,27 @@ def test_log_z_is_read_from_the_row_that_is_trained(name):
     np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
 
 
+@pytest.mark.parametrize("noise", ["bigram", "proposal"])
+def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(noise):
+    """Scores of 0, those of no training, say that the words are as the noise."""
+    made = made_with(objective__name="negative_sampling", objective__noise=noise,
+                     objective__share=1, model__bias="none")  # fmt: skip
+    tables, dense = made.state.params["tables"], dict(made.state.params["dense"])
+    corpus, pairs = chain()
+    if noise == "bigram":
+        u = unigram(np.bincount(corpus.tokens, minlength=V), 1.0)
+        q = 0.8 * pairs[1:] / pairs[1:].sum(1, keepdims=True) + 0.2 * u
+    else:
+        logits = np.random.default_rng(0).normal(size=(V, V))
+        dense["noise"] = {"input": jnp.eye(V), "output": jnp.asarray(logits.T), "bias": jnp.ones(V)}
+        q = np.exp(logits[1:]) / np.exp(logits[1:]).sum(1, keepdims=True)
+    made = made._replace(state=made.state._replace(params={"tables": tables, "dense": dense}))
+    words = corpus.tokens[:300]
+    log_p, log_z, _ = evaluate.tell(made, words, np.array([0, len(words)]))
+    np.testing.assert_allclose(log_p[1:], np.log(q[words[:-1] - 1, words[1:]]), atol=1e-5)
+    np.testing.assert_allclose(log_z, 0.0, atol=1e-5)
+
+
 def quick(**given):
     return with_settings(
         make_config(KEYS),
