@@ -277,6 +277,17 @@ def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(no
     np.testing.assert_allclose(log_z, 0.0, atol=1e-5)
 
 
+def test_counts_of_learned_unigram_noise_do_not_overflow():
+    noise = made_with(objective__noise="learned_unigram").noise
+    state = {"counts": jnp.array([1, 0, 0, 0, 2**30, 2**30 - 10], jnp.int32)}
+    state, _ = noise.learn(state, {}, None, jnp.full((64, 1), 4))  # past 2^31
+    one = jnp.zeros(1, jnp.int32)
+    ids, log_q = noise.draw(jax.random.key(0), state, {}, one, one, (1, 500))
+    assert np.bincount(ids[0], minlength=V)[4] == pytest.approx(250, abs=60)
+    assert state["counts"][0] == 1  # never impossible
+    np.testing.assert_allclose(log_q(jnp.array([4, 5])), np.log(0.5), atol=1e-6)
+
+
 def quick(**given):
     return with_settings(
         make_config(KEYS),
