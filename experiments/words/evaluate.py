@@ -16,10 +16,10 @@ from cpc.evaluate.words import (
     similarity_scores,
 )
 from cpc.files import write_arrays, write_json, write_text
-from cpc.models.words import WordModel, look
+from cpc.models.words import look
 from cpc.results import Score
 from cpc.types import UserError
-from experiments.words.step import log_p_scores
+from experiments.words.step import log_p_scores, look_up
 
 #: Words of which the neighbours are shown, as far as the text has them.
 SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doctor", "music",
@@ -32,7 +32,10 @@ def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], l
     step, scores = int(state.step), []
     if config.evaluate.perplexity and len(text.test.tokens):
         told = tell(trained, text.test.tokens, text.test.sentence_starts)
-        scores += perplexity_scores(*told, features=config.model.name, data=config.data.source)
+        try:
+            scores += perplexity_scores(*told, features=config.model.name, data=config.data.source)
+        except UserError as error:
+            log(f"no perplexity: {error}")
     vectors = np.asarray(state.params["tables"]["input"])
     index = {word: i for i, word in enumerate(text.train.vocabulary.words)}
     if config.evaluate.similarity:
@@ -54,19 +57,18 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
     Of skip-gram, of each neighbour in the whole window; `log_p_scores` says how log p is read off.
     """
     config, model, params = trained.config, trained.model, trained.state.params
+    if not model.is_causal:  # as `run.make` trains them: the unknown word is none
+        stays = np.asarray(tokens) > 0
+        tokens = np.asarray(tokens)[stays]
+        starts = np.unique(np.append(0, np.cumsum(stays))[starts])
     wants = min(config.evaluate.max_places, len(tokens))
     size = 128
-    num, reach = -(-wants // size), model.reach
+    num, reach = max(1, -(-wants // size)), model.reach
     words, sentences = np.full((2, num * size + 2 * reach), -1, np.int32)
     words[reach : reach + wants] = np.asarray(tokens[:wants])
     of = np.searchsorted(starts, np.arange(wants), side="right")
     sentences[reach : reach + wants] = of
-    log_q = log_noise(trained)
-
-    @jax.jit
-    def part(params, words, sentence):
-        return tell_slice(model, params, words, sentence, config.objective, log_q)
-
+    part = jax.jit(lambda *slices: tell_slice(trained, *slices))
     found = []
     for i in range(num):
         cut = slice(i * size, (i + 1) * size + 2 * reach)
@@ -77,19 +79,20 @@ def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray
     return log_p, log_z, sentence
 
 
-def tell_slice(
-    model: WordModel, params: Any, words: Any, sentence: Any, objective: Any, log_q: Any
-) -> tuple[Any, Any, Any]:
+def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
     """Return log p (t, p), log Z (t, p) and which positives there are, of a slice of text."""
-    reach, tables = model.reach, params["tables"]
+    model, tables = trained.model, params["tables"]
+    reach = model.reach
     t = len(words) - 2 * reach
     sees = look(words, sentence, reach)
     h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
     scores = h @ tables["output"].T + tables.get("bias", 0.0)
+    _, context, _ = look_up(model, words, sees)
     if "log_z" in tables:
-        nearest_word = jnp.where(sees[:, reach - 1], words[reach - 1 : reach - 1 + t], -1)
-        scores = scores - tables["log_z"][nearest_word][:, None]
-    scores = log_p_scores(objective, scores, log_q)
+        scores = scores - tables["log_z"][context][:, None]  # -1 is the last: no word is near
+    scores = log_p_scores(trained.config.objective, scores, log_noise(trained, params, context))
+    if not model.is_causal:  # nor is it a class
+        scores = scores.at[:, 0].set(-jnp.inf)
     log_z = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     own = words[reach : reach + t]
     if model.predicts_neighbours:
@@ -101,15 +104,14 @@ def tell_slice(
     return log_p, jnp.broadcast_to(log_z, log_p.shape), there
 
 
-def log_noise(trained: Any) -> Any:
-    """Return log q of all words, of a noise that does not follow the context; else log unigram."""
-    num = len(trained.text.train.vocabulary.words)
-    if trained.noise.is_conditional:
-        return jnp.log(jnp.maximum(jnp.asarray(trained.text.train.vocabulary.counts), 0.5))
-    state = trained.state.extra["noise"]
-    key, one = jax.random.key(0), jnp.zeros(1, jnp.int32)
-    log_q = trained.noise.draw(key, state, {}, one, one, (1, 1))[1]
-    return log_q(jnp.arange(num)[None])[0]
+def log_noise(trained: Any, params: Any, context: Any) -> Any:
+    """Return log q of all words, a row for each place, or one for all if q is the same for them."""
+    noise, tables = trained.noise, params["tables"]
+    rows = context if noise.is_conditional else jnp.zeros(1, jnp.int32)
+    shape = len(rows), len(tables["output"])
+    state, dense = trained.state.extra["noise"], params["dense"]["noise"]
+    log_q = noise.draw(jax.random.key(0), state, dense, rows, rows, (len(rows), 1))[1]
+    return log_q(jnp.broadcast_to(jnp.arange(shape[1]), shape))
 
 
 def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:

@@ -121,7 +121,10 @@ def _learned(num):
         return jnp.searchsorted(upto, at, side="right"), lambda words: log_q[words]
 
     def learn(state, dense, context, labels):
-        return {"counts": observe(state["counts"], labels)}, 0.0
+        counts = observe(state["counts"], labels)
+        # Draws need a sum below 2^31, and a step adds up to 2^27: old words count half from here.
+        is_full = counts.sum(dtype=jnp.float32) > 2.0**30
+        return {"counts": jnp.where(is_full, (counts + 1) // 2, counts)}, 0.0
 
     return Noise(False, {"counts": jnp.ones(num, jnp.int32)}, {}, draw_counts, learn)
 

@@ -224,6 +224,70 @@ def grad_of(made, seed):
     return jax.grad(loss)(params["tables"]["output"])
 
 
+@pytest.mark.parametrize("name", ["skip_gram", "cbow"])
+def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
+    made = made_with(model__name=name, model__bias="none")
+    words = chain()[0].tokens[:200]
+    text = np.append(np.insert(words, [0, 7, 7, 50], 0), [0, 0])  # the second sentence is unknown
+    told = evaluate.tell(made, text, np.array([0, len(text) - 2, len(text)]))
+    assert (told[2] == 1).all()
+    for got, want in zip(told, evaluate.tell(made, words, np.array([0, len(words)])), strict=True):
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(told[1], 0.0, atol=1e-5)  # untrained, p is q
+    # Nothing is left: a sentence, and no score.
+    unknown = chain()[0]._replace(tokens=np.zeros(9, np.int32), sentence_starts=np.array([0, 9]))
+    made.config.evaluate.similarity, lines = False, []
+    assert not evaluate.evaluate(made._replace(text=made.text._replace(test=unknown)),
+                                 lines.append)[0]  # fmt: skip
+    assert "no perplexity: no word of the held-out text can be told" in lines[0]
+
+
+@pytest.mark.parametrize("name", ["skip_gram", "cbow"])
+def test_log_z_is_read_from_the_row_that_is_trained(name):
+    made = made_with(model__name=name, model__bias="none", objective__name="nce",
+                     objective__log_z="learned")  # fmt: skip
+    params = dict(made.state.params)
+    params["tables"] = {**params["tables"], "log_z": 10.0 * jnp.arange(V + 1)}
+    words = chain()[0].tokens[:9]
+    made = made._replace(state=made.state._replace(params=params))
+    log_z = evaluate.tell(made, words, np.array([0, len(words)]))[1]
+    # The centre word's, once for each neighbour; of CBOW the word's before, or the last.
+    of = np.repeat(words, 2)[1:-1] if name == "skip_gram" else np.append(V, words[:-1])
+    np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
+
+
+@pytest.mark.parametrize("noise", ["bigram", "proposal"])
+def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(noise):
+    """Scores of 0, those of no training, say that the words are as the noise."""
+    made = made_with(objective__name="negative_sampling", objective__noise=noise,
+                     objective__share=1, model__bias="none")  # fmt: skip
+    tables, dense = made.state.params["tables"], dict(made.state.params["dense"])
+    corpus, pairs = chain()
+    if noise == "bigram":
+        u = unigram(np.bincount(corpus.tokens, minlength=V), 1.0)
+        q = 0.8 * pairs[1:] / pairs[1:].sum(1, keepdims=True) + 0.2 * u
+    else:
+        logits = np.random.default_rng(0).normal(size=(V, V))
+        dense["noise"] = {"input": jnp.eye(V), "output": jnp.asarray(logits.T), "bias": jnp.ones(V)}
+        q = np.exp(logits[1:]) / np.exp(logits[1:]).sum(1, keepdims=True)
+    made = made._replace(state=made.state._replace(params={"tables": tables, "dense": dense}))
+    words = corpus.tokens[:300]
+    log_p, log_z, _ = evaluate.tell(made, words, np.array([0, len(words)]))
+    np.testing.assert_allclose(log_p[1:], np.log(q[words[:-1] - 1, words[1:]]), atol=1e-5)
+    np.testing.assert_allclose(log_z, 0.0, atol=1e-5)
+
+
+def test_counts_of_learned_unigram_noise_do_not_overflow():
+    noise = made_with(objective__noise="learned_unigram").noise
+    state = {"counts": jnp.array([1, 0, 0, 0, 2**30, 2**30 - 10], jnp.int32)}
+    state, _ = noise.learn(state, {}, None, jnp.full((64, 1), 4))  # past 2^31
+    one = jnp.zeros(1, jnp.int32)
+    ids, log_q = noise.draw(jax.random.key(0), state, {}, one, one, (1, 500))
+    assert np.bincount(ids[0], minlength=V)[4] == pytest.approx(250, abs=60)
+    assert state["counts"][0] == 1  # never impossible
+    np.testing.assert_allclose(log_q(jnp.array([4, 5])), np.log(0.5), atol=1e-6)
+
+
 def quick(**given):
     return with_settings(
         make_config(KEYS),
