@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
@@ -70,7 +71,8 @@ def candidate_sampling(
             raise UserError("give a sampler and its key rng, or sampled_values")
         sampled_values = sampler(rng, labels, num_sampled)
     ids, of_true, of_sampled = sampled_values
-    if subtract_log_q and not isinstance(of_true, Tracer) and not (of_true > 0).all():
+    is_known = not isinstance(of_true, Tracer)  # also under a trace that has closed over it
+    if subtract_log_q and is_known and not (np.asarray(of_true) > 0).all():
         raise UserError(
             "the sampler never draws the class of a label, whose log q is -inf: give every class a "
             "count, or take out what has none"

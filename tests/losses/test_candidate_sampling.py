@@ -81,6 +81,9 @@ def test_a_label_that_is_never_drawn_is_refused_and_no_nan_under_a_trace():
     with pytest.raises(UserError, match="never draws the class of a label"):
         loss(labels)
     assert jnp.isfinite(jax.jit(loss)(labels)).all()
+    drawn = jnp.array([0, 1]), jnp.ones((2, 1)), jnp.ones(2)
+    closed = jax.jit(lambda x: candidate_sampling(w, b, labels, x, 2, sampled_values=drawn))
+    assert jnp.isfinite(closed(x)).all()
 
 
 @pytest.mark.parametrize("label", [-1, 4])
