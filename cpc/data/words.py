@@ -8,8 +8,8 @@ from jaxtyping import Float64, Int
 
 from cpc.types import UserError
 
-#: Tokens from one possible bound of a slice to the next.
-GRAIN = 1024
+#: Tokens from one possible bound of a slice to the next, at most: more are read at once.
+MOST_BETWEEN = 1024
 
 
 class WordStream(NamedTuple):
@@ -51,7 +51,8 @@ def word_stream(
         UserError: no word would stay.
     """
     n, capacity = len(tokens), steps * positions
-    grains = [keep[tokens[i : i + GRAIN]].sum() for i in range(0, n, GRAIN)]
+    grain = min(MOST_BETWEEN, max(1, capacity // 32))  # less than the twentieth that is spare
+    grains = _sum_each(tokens, keep, grain)
     upto = np.cumsum(grains)
     if not n or upto[-1] < 2:
         raise UserError(
@@ -60,7 +61,7 @@ def word_stream(
         )
     num = max(1, int(np.ceil(upto[-1] / (0.95 * capacity))))
     cuts = np.searchsorted(upto, upto[-1] * np.arange(1, num) / num) + 1
-    bounds = np.unique([0, *np.minimum(cuts * GRAIN, n), n])
+    bounds = np.unique([0, *np.minimum(cuts * grain, n), n])
     num = len(bounds) - 1
     room = margin + np.arange(positions + 2 * margin)[None] - margin
     places = np.arange(steps)[:, None] * positions + room
@@ -81,3 +82,11 @@ def word_stream(
         return {"tokens": words[places], "sentence": sentences[places]}
 
     return WordStream(launch, num, n / num)
+
+
+def _sum_each(tokens: Any, keep: np.ndarray, grain: int) -> np.ndarray:
+    """How many of each `grain` tokens are expected to stay."""
+    at_once = MOST_BETWEEN * grain
+    parts = [keep[tokens[i : i + at_once]] for i in range(0, len(tokens), at_once)]
+    sums = [np.add.reduceat(part, np.arange(0, len(part), grain)) for part in parts]
+    return np.concatenate(sums) if sums else np.zeros(0)

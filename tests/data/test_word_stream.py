@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from cpc.data import words as module
 from cpc.data.words import word_stream
 from cpc.types import UserError
 
 
-def stream(monkeypatch, keep=None, grain=16, **more):
-    monkeypatch.setattr(module, "GRAIN", grain)
+def stream(keep=None, **more):
     tokens = np.arange(1, 401, dtype=np.int32)
     starts = np.arange(0, 401, 8)
     keep = np.ones(401) if keep is None else keep
@@ -17,8 +15,8 @@ def stream(monkeypatch, keep=None, grain=16, **more):
     return tokens, starts, word_stream(tokens, starts, keep, **sizes)
 
 
-def test_an_epoch_holds_every_word_once_and_margins_are_its_neighbours(monkeypatch):
-    tokens, _, words = stream(monkeypatch)
+def test_an_epoch_holds_every_word_once_and_margins_are_its_neighbours():
+    tokens, _, words = stream()
     seen = []
     for i in range(words.per_epoch):
         batch = words.launch(i)
@@ -36,8 +34,8 @@ def test_an_epoch_holds_every_word_once_and_margins_are_its_neighbours(monkeypat
     assert words.words_per_launch * words.per_epoch == pytest.approx(400)
 
 
-def test_a_launch_is_a_function_of_its_index_and_epochs_differ(monkeypatch):
-    _, _, words = stream(monkeypatch, keep=np.full(401, 0.5))
+def test_a_launch_is_a_function_of_its_index_and_epochs_differ():
+    _, _, words = stream(keep=np.full(401, 0.5))
     for i in (0, 3, words.per_epoch + 1):
         for name in ("tokens", "sentence"):
             np.testing.assert_array_equal(words.launch(i)[name], words.launch(i)[name])
@@ -48,14 +46,24 @@ def test_a_launch_is_a_function_of_its_index_and_epochs_differ(monkeypatch):
     assert sorted(map(str, first)) != sorted(map(str, second))
 
 
-def test_words_are_thinned_out_as_often_as_said(monkeypatch):
+def test_words_are_thinned_out_as_often_as_said():
     keep = np.where(np.arange(401) < 200, 0.0, 1.0)
-    _, _, words = stream(monkeypatch, keep=keep)
+    _, _, words = stream(keep=keep)
     kept = np.concatenate([words.launch(i)["tokens"][:, 2:-2].ravel()
                            for i in range(words.per_epoch)])  # fmt: skip
     assert set(kept[kept >= 0].tolist()) == set(range(200, 401))
 
 
-def test_a_text_of_which_nothing_stays_is_refused(monkeypatch):
+def test_a_text_of_which_nothing_stays_is_refused():
     with pytest.raises(UserError, match="no two words"):
-        stream(monkeypatch, keep=np.zeros(401))
+        stream(keep=np.zeros(401))
+
+
+@pytest.mark.parametrize(("steps", "positions"), [(1, 256), (4, 64), (1, 1500), (3, 900), (1, 32)])
+def test_small_launches_leave_nothing_out(steps, positions):
+    tokens = np.arange(50_000, dtype=np.int32)
+    sizes = {"seed": 0, "steps": steps, "positions": positions, "margin": 5}
+    words = word_stream(tokens, np.array([0, 50_000]), np.ones(50_000), **sizes)
+    own = (words.launch(i)["tokens"][:, 5:-5].ravel() for i in range(words.per_epoch))
+    seen = np.concatenate([one[one >= 0] for one in own])
+    np.testing.assert_array_equal(np.sort(seen), tokens)
