@@ -1,5 +1,6 @@
 """The records of a run: of a window of steps, and of an evaluation."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -142,19 +143,20 @@ def make_summary(
         strict = STRICT(sums["strict"]) if "strict" in sums else None
         said = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
         warning = said or "" if sums["steps"] else ""
+        steps = sums["steps"] or math.nan  # none of them was finite
         kind = warning.split(":")[0]
         if kind and kind != last:
             say(f"step {step:,}: {warning}")
         last = kind
         return {
-            "loss": sums["loss"] / max(sums["steps"], 1.0),
-            "gradient_norm": sums["gradient_norm"] / max(sums["steps"], 1.0),
+            "loss": sums["loss"] / steps,
+            "gradient_norm": sums["gradient_norm"] / steps,
             "learning_rate": float(schedule(step - 1)),
             "seconds": time.time() - begin,
             "per_step": problem.per_step[0],
             "per_step_unit": problem.per_step[1],
-            **{name: sums[name] / max(sums["steps"], 1.0) for name in OBJECTIVE if name in sums},
-            **{k: v / max(sums["steps"], 1.0) for k, v in sums.get("model", {}).items()},
+            **{name: sums[name] / steps for name in OBJECTIVE if name in sums},
+            **{k: v / steps for k, v in sums.get("model", {}).items()},
             **describe_track(problem, tracker, track),
             **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
         }

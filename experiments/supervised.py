@@ -20,6 +20,7 @@ from cpc.data import prefetch
 from cpc.files import read_object, write_sealed
 from cpc.train import (
     Checkpoints,
+    Stopped,
     TrainState,
     Writer,
     fit,
@@ -29,7 +30,7 @@ from cpc.train import (
     open_checkpoints,
     stop_on_signals,
 )
-from cpc.types import Array, Batch, UserError
+from cpc.types import Array, Batch
 
 #: features(params, extra, batch, rng, train) -> (features (..., f), extra)
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
@@ -102,7 +103,7 @@ def train_on_labels(
         The answer of the trained network, as in evaluation, and in words how long it was trained.
 
     Raises:
-        UserError: the loss or a gradient is not finite; a signal stopped the training.
+        UserError: the loss or a gradient is not finite; `Stopped`, one, by a signal.
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
 
@@ -148,7 +149,7 @@ def train_on_labels(
         with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
             state, reason = train(state, stop, checkpoint=checkpoint, save_every=save_every)
         if reason:
-            raise UserError(
+            raise Stopped(
                 f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
                 "same command resumes it"
             )

@@ -109,9 +109,10 @@ def open_training(
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
                 writers.append(ServiceWriter(service, folder.name, plain(config), say=console.say))
-        yield state, checkpoint, writers, stop
-        for writer in writers:
-            writer.close()
+        with contextlib.ExitStack() as stack:
+            for writer in writers:
+                stack.callback(writer.close)
+            yield state, checkpoint, writers, stop
 
 
 def check_logger(config: Config) -> None:
@@ -131,12 +132,15 @@ def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any
     """Return the newest state and what was saved with it; older runs have no strict sums."""
     try:
         return checkpoint.restore(state)
-    except UserError:
+    except UserError as error:
         if "strict" not in state.metrics:
             raise
         metrics = dict(state.metrics)
         strict = metrics.pop("strict")
-        restored = checkpoint.restore(state._replace(metrics=metrics))
+        try:
+            restored = checkpoint.restore(state._replace(metrics=metrics))
+        except UserError:
+            raise error from None
     if restored is None:
         return None
     older, metadata = restored
@@ -191,6 +195,11 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
         raise UserError(
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "
             "model: choose another model.norm, or 1"
+        )
+    if config.model.get("num_codes", 0) and config.get("augment", {}).get("side", "none") != "none":
+        raise UserError(
+            "with augmentation contexts and latents are of two copies of the sound, of which the "
+            "codes would follow the second alone: set model.num_codes to 0, or augment.side to none"
         )
     if parts > 1 and config.model.get("num_codes", 0):
         raise UserError(

@@ -10,6 +10,7 @@ from cpc.train.checkpoint import (
 from cpc.train.compilation import enable_compilation_cache
 from cpc.train.distributed import (
     await_verdict,
+    find_cluster,
     gather_rows,
     is_first,
     join_processes,
@@ -38,7 +39,7 @@ from cpc.train.metrics import (
 )
 from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
 from cpc.train.rows import init_row_state, make_row_launch, make_row_step
-from cpc.train.signals import stop_on_signals
+from cpc.train.signals import Stopped, stop_on_signals
 from cpc.train.state import TrainState, init_state
 from cpc.train.step import jit_step, make_train_step
 
@@ -49,6 +50,7 @@ __all__ = [
     "JsonlWriter",
     "ProgressWriter",
     "ServiceWriter",
+    "Stopped",
     "TensorBoardWriter",
     "TrainState",
     "Writer",
@@ -58,6 +60,7 @@ __all__ = [
     "check_batch_size",
     "choose_devices",
     "enable_compilation_cache",
+    "find_cluster",
     "fit",
     "gather_rows",
     "init_row_state",

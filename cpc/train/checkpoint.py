@@ -26,6 +26,8 @@ from cpc.types import PyTree, UserError
 _keep = ocp.checkpoint_managers.preservation_policy
 #: Where orbax put the metric of a step, in the step's folder, of runs that did not seal it.
 METRICS_FILE = "metrics/metrics"
+#: Beside the checkpoints, while the evaluation due at one of them has not been made.
+OWED = "owed-evaluation"
 #: Metric by step of the checkpoints that have one.
 Metrics: TypeAlias = dict[int, float]
 
@@ -71,6 +73,20 @@ class Checkpoints:
     def latest_step(self) -> int | None:
         """The newest committed step, or None."""
         return self._manager.latest_step()
+
+    @property
+    def owed_evaluation(self) -> int | None:
+        """The step whose evaluation a signal cut short: whoever resumes there is to make it."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.directory / OWED).read_text())
+        return None
+
+    @owed_evaluation.setter
+    def owed_evaluation(self, step: int | None) -> None:
+        if step is not None:
+            (self.directory / OWED).write_text(str(step))
+        elif self.owed_evaluation is not None:
+            (self.directory / OWED).unlink()
 
     def save(
         self, step: int, state: PyTree, metadata: dict[str, Any], metric: float | None = None

@@ -58,6 +58,7 @@ class _Watchdog:
         #: Where process 0 listens, if not on all interfaces.
         shown = f"[{address}]" if ":" in address else address
         self.address = f"{shown}:{port}" if address else None
+        self.log: pathlib.Path | None = None  # of what C++ says
         self._doing, self._longest, self._arrived = "busy 0", 0.0, math.inf
         self._all_here, self._leaves = threading.Event(), threading.Event()
         self._heart = threading.Thread(target=self._send_heartbeats, daemon=True)
@@ -70,6 +71,10 @@ class _Watchdog:
                 sys.stdout.flush()
                 os._exit(LOST)
             self._all_here.set()
+        if not self._leaves.is_set():
+            sys.stderr.write("error: the watchdog beside this process has ended\n")
+            sys.stdout.flush()
+            os._exit(LOST)
 
     def _send_heartbeats(self) -> None:
         # A thread, so that the loop never waits for the pipe, and so that a program that waits can
@@ -102,6 +107,9 @@ class _Watchdog:
         self._send("bye")
         self._to.close()
         self._program.wait()
+        with contextlib.suppress(OSError):
+            if self.log is not None and not self.log.stat().st_size:
+                self.log.unlink()
 
 
 _watchdogs: list[_Watchdog] = []
@@ -192,7 +200,7 @@ def join_processes(
         return
     watchdog = _Watchdog(cluster, join_seconds, silence_seconds, hang_seconds)
     _watchdogs.append(watchdog)
-    _redirect_native_messages(cluster.own)
+    watchdog.log = _redirect_native_messages(cluster.own)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         cluster.address,
@@ -215,13 +223,14 @@ def join_processes(
         )
 
 
-def _redirect_native_messages(index: int) -> None:
+def _redirect_native_messages(index: int) -> pathlib.Path:
     """Python keeps the terminal; pages of C++ trace go to a file."""
-    path = pathlib.Path(tempfile.gettempdir()) / f"cpc-process-{index}-{os.getpid()}.log"
+    file, path = tempfile.mkstemp(prefix=f"cpc-process-{index}-", suffix=".log")
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    with path.open("w") as file:
-        os.dup2(file.fileno(), 2)
+    os.dup2(file, 2)
+    os.close(file)
+    return pathlib.Path(path)
 
 
 def report_step(step: int, num_waits: int) -> None:

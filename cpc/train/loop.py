@@ -4,9 +4,11 @@ For each step: evaluate if due, on the current state; save if due, before the ne
 take a batch; step; write the metrics of the window before, while this step runs.
 
 So a number belongs to the state that produced it, a checkpoint neither loses nor repeats a batch
-and never lacks an evaluation that was due, and the device never waits for the host's writing.
+and never lacks an evaluation that was due (or says that it does, if a signal cut that short), and
+the device never waits for the host's writing.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ import jax.numpy as jnp
 from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
 from cpc.train.metrics import Writer
+from cpc.train.signals import Stopped
 from cpc.train.state import TrainState, zeros_like_metrics
 from cpc.train.step import describe_failure
 from cpc.types import Array, PyTree, UserError
@@ -61,7 +64,8 @@ def fit(
         summarize: makes the numbers of a training record; default `means_per_step`.
         log_every: steps from one training record to the next; 0 for never.
         evaluate: makes the records of an evaluation; an entry "loss" in one of them (lower is
-            better) decides which checkpoint is the best, among those saved at a step evaluated.
+            better) decides which checkpoint is the best, among those saved at a step evaluated. If
+            it raises `Stopped`, the state is saved, and evaluated when it is resumed.
         eval_every: steps from one evaluation to the next; 0 for the last step alone.
         checkpoint: where states are saved; None for nowhere.
         save_every: steps from one save to the next; 0 for the last step alone.
@@ -91,12 +95,13 @@ def fit(
     windows = _Windows(state, summarize or means_per_step, writers)
     throttle, num_waits = _make_throttle(steps_in_flight), 0
     iterator = iter(batches(start))
+    owes = checkpoint is not None and checkpoint.owed_evaluation == start
     try:
         while True:
             reason = stop() or _preemption(checkpoint, step, steps_per_launch)
             ends = bool(reason) or step >= num_steps
             # A checkpoint implies the evaluation due at its step: a resumed run does not repeat it.
-            evaluates = (step > start or step == 0) and (
+            evaluates = (step > start or step == 0 or owes) and (
                 step == num_steps or _is_due(step, eval_every)
             )
             saves = ends or _is_due(step, save_every)
@@ -104,10 +109,15 @@ def fit(
                 windows.write()
                 _check_finite(state.failure, state.params, checkpoint)
                 report_busy(step)  # not before: a device that hangs shows while it is waited for
-                metric = None
-                for record in evaluate(state) if evaluates else ():
-                    windows.write_record({"step": step, "split": "test", **record})
-                    metric = record.get("loss", metric)
+                metric, owed = None, None
+                try:
+                    for record in evaluate(state) if evaluates else ():
+                        windows.write_record({"step": step, "split": "test", **record})
+                        metric = record.get("loss", metric)
+                except Stopped as stopped:
+                    reason, ends, saves, owed = stop() or str(stopped), True, True, step
+                if checkpoint and evaluates:
+                    checkpoint.owed_evaluation = owed
                 if checkpoint and saves:
                     checkpoint.save(step, state, dict(metadata or {}), metric)
                 windows.restart_clock(step)
@@ -137,8 +147,10 @@ def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
 
     >>> means_per_step({"steps": 4.0, "loss": 6.0, "nonfinite": 0.0}, 4)
     {'loss': 1.5, 'nonfinite': 0.0}
+
+    NaN if no step of the window was finite.
     """
-    steps = max(float(sums["steps"]), 1.0)
+    steps = float(sums["steps"]) or math.nan
     rest = {name: value for name, value in sums.items() if name != "steps"}
     return jax.tree.map(lambda value: value / steps, rest)
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import jax
 
+from cpc.types import UserError
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: The `stop` of the outermost context that is open.
+_open: list[Callable[[], str]] = []
+
+
+class Stopped(UserError):
+    """Work that ended before it was done, because a signal asked for it."""
 
 
 @contextlib.contextmanager
@@ -17,8 +25,12 @@ def stop_on_signals() -> Iterator[Callable[[], str]]:
 
     After the first signal the former handlers are back: a second Ctrl-C ends the process at once.
     With several processes one of them must not stop alone, and JAX takes SIGTERM itself (see
-    `Checkpoints.is_preempted`); there, and outside of the main thread, nothing is caught.
+    `Checkpoints.is_preempted`); there, and outside of the main thread, nothing is caught. Within
+    another such context the wish is one and the same: both stop.
     """
+    if _open:
+        yield _open[0]
+        return
     received: list[str] = []
     catches = jax.process_count() == 1 and threading.current_thread() is threading.main_thread()
     former = {number: signal.getsignal(number) for number in SIGNALS} if catches else {}
@@ -33,7 +45,9 @@ def stop_on_signals() -> Iterator[Callable[[], str]]:
 
     for number in former:
         signal.signal(number, receive)
+    _open.append(lambda: received[0] if received else "")
     try:
-        yield lambda: received[0] if received else ""
+        yield _open[0]
     finally:
+        _open.clear()
         restore()

@@ -14,6 +14,7 @@ from cpc.data import cache_dir
 from cpc.train import (
     choose_devices,
     enable_compilation_cache,
+    find_cluster,
     is_first,
     join_processes,
     make_mesh,
@@ -46,6 +47,20 @@ def start(device: str) -> jax.sharding.Mesh:
     if jax.process_count() == 1:
         jax.config.update("jax_default_device", devices[0])
     return make_mesh(devices=devices)
+
+
+def start_alone(device: str, what: str) -> jax.sharding.Mesh:
+    """Choose one device, for steps that are too small to be shared out; returns its mesh.
+
+    Raises:
+        UserError: there are several processes, which would all do the same.
+    """
+    if (cluster := find_cluster()) is not None:
+        raise UserError(
+            f"{what} are trained on one device, and this is one of {cluster.number} processes: "
+            "start the command once, or set JAX_NUM_PROCESSES=1 to run it alone"
+        )
+    return make_mesh(devices=[start(device).devices.flat[0]])
 
 
 def read_seconds(name: str, default: float) -> float:

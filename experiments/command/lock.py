@@ -9,7 +9,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -38,7 +38,7 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
         has_locks = True
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_for_good(file)
         except BlockingIOError:
             raise UserError(_in_use(folder)) from None
         except OSError:
@@ -61,6 +61,15 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
             if not has_crashed:
                 with contextlib.suppress(OSError):
                     file.truncate(0)
+
+
+def _lock_for_good(file: IO[str]) -> None:
+    """Lock a file, or raise BlockingIOError: `is_held` has it for an instant, a run for longer."""
+    for _ in range(10):
+        with contextlib.suppress(BlockingIOError):
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.02)
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def is_held(folder: pathlib.Path) -> bool | None:

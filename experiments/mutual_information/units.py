@@ -1,11 +1,13 @@
 """Independent measurements one after the other: each is a line of metrics.jsonl once it is done."""
 
 import contextlib
+import itertools
 import pathlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cpc.files import read_lines
 from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
 from experiments.command import cli
 
@@ -17,7 +19,8 @@ def measure_each(
     headline: tuple[str, ...],
 ) -> bool:
     """Measure the units that are not recorded yet; return False if a signal stopped it."""
-    done = recorded.read_bytes().count(b"\n") if recorded.exists() else 0
+    lines = read_lines(recorded) if recorded.exists() else []
+    done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # sound ones
     console = ProgressWriter(len(units), headline, seconds_between=0.0)
     if done:
         console.say(f"resuming after {done} of {len(units)}")

@@ -1,5 +1,6 @@
 """A run of an agent: rollouts and steps through the loop of all runs, an evaluation, the page."""
 
+import math
 import pathlib
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,6 @@ from cpc.train import (
     fit,
     is_first,
     jit_step,
-    make_mesh,
     replicate,
 )
 from cpc.types import UserError
@@ -46,8 +46,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     check_config(config, KEYS)
     check_logger(config)
     task = step.make_task(config)
-    # One device: these networks are too small to be shared out.
-    mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
+    mesh = cluster.start_alone(device, "agents")
     with open_run(workdir, config, KEYS, mesh) as folder:
         watch = jax.jit(evaluate.watcher(config, task))
         state, reason = train(config, task, watch, folder, mesh)
@@ -104,7 +103,7 @@ def make_summary(
     begin, tracker = time.time() - seconds_before, Tracker(False, config.cpc.rule)
 
     def summarize(sums, step):
-        num = max(float(sums["steps"]), 1.0)
+        num = float(sums["steps"]) or math.nan
         episodes = float(sums["episodes"])
         record = {
             "loss": float(sums["loss"]) / num,

@@ -160,8 +160,7 @@ def make_task(config: Config) -> Task:
     )
     loss_fn = make_loss(config, agent)
     train_step = make_train_step(loss_fn, tx)
-
-    act = functools.partial(take_step, agent)
+    collect = make_collect(config, agent, together)
 
     def init(seed):
         root = jax.random.key(seed)
@@ -175,41 +174,6 @@ def make_task(config: Config) -> Task:
         _, (_, metrics) = jax.eval_shape(loss_fn, params, worlds, one, rng)
         return init_state(params, worlds, tx, rng, metrics)
 
-    def collect(params, worlds, rng):
-        """The environments a rollout later, and its minibatches, (steps, ...)."""
-        of_rollout, of_parts = jax.random.split(rng)
-        before = worlds.memory
-        worlds, rollout = rl.roll_out(
-            together, functools.partial(act, params), worlds, of_rollout, policy.unroll
-        )
-        last = act(
-            params,
-            worlds.observation[None],
-            worlds.previous[None],
-            worlds.is_first[None],
-            worlds.memory,
-        )[1][0]
-        advantages, targets = rl.gae(
-            rollout.reward,
-            rollout.value,
-            rollout.is_last,
-            last,
-            policy.discount,
-            policy.gae_lambda,
-        )
-        whole = {"steps": rollout, "advantages": advantages, "targets": targets}
-        if per_launch == 1:
-            batch = {**whole, "memory": before}
-            return worlds, jax.tree.map(lambda x: x[None], batch)
-        orders = jax.vmap(lambda key: jax.random.permutation(key, num))(
-            jax.random.split(of_parts, policy.epochs)
-        ).reshape(per_launch, -1)
-
-        def pick(tree, axis):
-            return jax.tree.map(lambda x: jnp.moveaxis(jnp.take(x, orders, axis), axis, 0), tree)
-
-        return worlds, {**pick(whole, 1), "memory": pick(before, 0)}
-
     def launch(state: TrainState, _: Any = None) -> TrainState:
         rng = jax.random.fold_in(jax.random.fold_in(state.rng, 2**31 - 1), state.step)
         worlds, batches = collect(state.params, state.extra, rng)
@@ -219,6 +183,43 @@ def make_task(config: Config) -> Task:
         return jax.lax.scan(lambda s, batch: (train_step(s, batch), None), state, batches)[0]
 
     return Task(many, agent, per_launch, num_launches, schedule, init, launch)
+
+
+def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Callable:
+    """collect(params, worlds, rng) -> (worlds a rollout later, its minibatches (steps, ...))."""
+    policy, num = config.policy, config.environment.num
+    num_minibatches = policy.epochs * policy.minibatches
+    act = functools.partial(take_step, agent)
+
+    def collect(params, worlds, rng):
+        of_rollout, of_parts = jax.random.split(rng)
+        before = worlds.memory
+        worlds, rollout = rl.roll_out(
+            together, functools.partial(act, params), worlds, of_rollout, policy.unroll
+        )
+        now = worlds.observation, worlds.previous, worlds.is_first
+        _, values, _ = act(params, *(x[None] for x in now), worlds.memory)
+        advantages, targets = rl.gae(
+            rollout.reward,
+            rollout.value,
+            rollout.is_last,
+            values[0],
+            policy.discount,
+            policy.gae_lambda,
+        )
+        whole = {"steps": rollout, "advantages": advantages, "targets": targets}
+        if num_minibatches == 1:
+            return worlds, jax.tree.map(lambda x: x[None], {**whole, "memory": before})
+        orders = jax.vmap(lambda key: jax.random.permutation(key, num))(
+            jax.random.split(of_parts, policy.epochs)
+        ).reshape(num_minibatches, -1)
+
+        def pick(tree, axis):
+            return jax.tree.map(lambda x: jnp.moveaxis(jnp.take(x, orders, axis), axis, 0), tree)
+
+        return worlds, {**pick(whole, 1), "memory": pick(before, 0)}
+
+    return collect
 
 
 def take_step(

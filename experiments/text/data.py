@@ -104,7 +104,7 @@ def make_runs(
     A run is of one document, and a document that is shorter is a run by itself, if it has two
     sentences. A batch, this process's rows of the global one: x int32 (b, run_sentences,
     max_words), ids of words, filled up with -1; and (b,) sequence (row of the global batch),
-    utterance (its document) and sample (its first sentence).
+    utterance (its document) and sample (its first sentence's place among all).
 
     Raises:
         UserError: no document has two sentences.
@@ -114,19 +114,24 @@ def make_runs(
     if not counts.sum():
         raise UserError("no document has two sentences in a row: give more text, or other files")
     ends = np.cumsum(counts)
+    # A short document has a run on either side to itself, as its own may be counted from its end.
+    is_short = lengths < run_sentences
+    room = np.where(is_short, 2 * run_sentences, lengths)
+    line = np.cumsum(room) - room + np.where(is_short, run_sentences, 0)
     rows_each = batch_size // jax.process_count()
     rows = np.arange(rows_each) + jax.process_index() * rows_each
 
     def draw(step: int) -> Batch:
         drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=batch_size)[rows]
         document = np.searchsorted(ends, drawn, side="right")
-        start = corpus.document_starts[document] + drawn - (ends[document] - counts[document])
+        within = drawn - (ends[document] - counts[document])
+        start = corpus.document_starts[document] + within
         stop = np.minimum(start + run_sentences, corpus.document_starts[document + 1])
         return {
             "x": read_sentences(corpus, start, stop, run_sentences, max_words),
             "sequence": rows.astype(np.int32),
             "utterance": document.astype(np.int32),
-            "sample": start.astype(np.int32),
+            "sample": (line[document] + within).astype(np.int32),
         }
 
     return draw

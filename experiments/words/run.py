@@ -1,5 +1,6 @@
 """A run of words: text to slices, steps by rows, scores, the page; resumes bit for bit."""
 
+import math
 import pathlib
 import time
 from collections.abc import Callable, Mapping
@@ -23,7 +24,6 @@ from cpc.train import (
     init_row_state,
     is_first,
     jit_step,
-    make_mesh,
     make_row_launch,
     make_row_step,
     replicate,
@@ -159,12 +159,12 @@ def make_summary(
     begin = time.time() - seconds_before
 
     def summarize(sums, step):
-        num = max(float(sums["steps"]), 1.0)
+        num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
         return {
-            "loss": float(sums["loss_of_pairs"]) / max(float(sums["pairs"]), 1.0),
-            "pairs": float(sums["pairs"]) / num,
+            "loss": float(sums["loss_of_pairs"]) / pairs,
+            "pairs": pairs / num,
             "gradient_norm": float(sums["gradient_norm"]) / num,
-            "proposal_loss": float(sums["proposal_loss"]) / max(float(sums["pairs"]), 1.0),
+            "proposal_loss": float(sums["proposal_loss"]) / pairs,
             "words": step * words_per_step,
             "num_steps": num_steps,
             "seconds": time.time() - begin,
@@ -179,8 +179,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
         raise UserError("no --config is given: name one, such as configs/text_words.py")
     check(config)
     check_logger(config)
-    # One device: a step is too small for its rows to be worth sending about.
-    mesh = make_mesh(devices=[cluster.start(device).devices.flat[0]])
+    mesh = cluster.start_alone(device, "words")
     with open_run(workdir, config, KEYS, mesh) as folder:
         text = cluster.load_in_turn(lambda: load_text(config.data, config.seed, print))
         write_skipped(folder, text.train.skipped)

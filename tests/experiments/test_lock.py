@@ -48,6 +48,15 @@ def test_a_second_process_is_refused_and_told_whose_it_is(tmp_path, holder):
     assert (tmp_path / lock.LOCK).read_text() == ""
 
 
+def test_whoever_asks_is_no_holder(tmp_path):
+    (tmp_path / lock.LOCK).touch()
+    asking = (tmp_path / lock.LOCK).open("r+")
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    threading.Timer(0.05, asking.close).start()
+    with lock.hold(tmp_path):
+        assert lock.is_held(tmp_path)
+
+
 def left_by(folder, host, pid=1, started=0.0):
     (folder / lock.LOCK).write_text(
         json.dumps(seal({"host": host, "pid": pid, "started": started}))

@@ -167,6 +167,11 @@ def test_the_tasks_stop_resume_and_end_the_same(experiment, tmp_path, monkeypatc
         assert "stopped by SIGTERM" in run(experiment, small_tasks(), tmp_path / "parts")
     assert "resuming after 1 of 2" in run(experiment, small_tasks(), tmp_path / "parts")
     assert records(tmp_path / "parts") == records(tmp_path / "whole")
+    lines = (tmp_path / "parts" / "metrics.jsonl").read_text()
+    at = lines.rindex('"step": 2')
+    (tmp_path / "parts" / "metrics.jsonl").write_text(f'{lines[:at]}"step": 3{lines[at + 9 :]}')
+    assert "resuming after 1 of 2" in run(experiment, small_tasks(), tmp_path / "parts")
+    assert records(tmp_path / "parts") == records(tmp_path / "whole")
     table = json.loads((tmp_path / "whole" / "table.json").read_text())
     assert [row["task"] for row in table[::3]] == ["1v1-normal-0.75", "student-identity-1-1-1"]
     normal = {row["estimator"]: row for row in table if row["task"].startswith("1v1")}

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.rl import run, step
+from experiments.words import run as words_run
 from tests import services
 from tests.experiments.test_keys import Case, calls, check
 
@@ -47,6 +49,17 @@ def resets(config):
     with calls(rl, side_by_side=rl.side_by_side) as found:
         step.make_task(config).many(9)
     return found["side_by_side"][1]["num_resets"]
+
+
+@pytest.mark.parametrize(("main", "config"), [
+    (run.run, "rl_t_maze"), (words_run.run, "text_words"),
+])  # fmt: skip
+def test_one_process_trains_what_one_device_does(monkeypatch, tmp_path, main, config):
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
+    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
+    monkeypatch.setenv("JAX_PROCESS_ID", "1")
+    with pytest.raises(UserError, match="one device, and this is one of 2 processes"):
+        main(importlib.import_module(f"configs.{config}").get_config(), str(tmp_path))
 
 
 def optimizer(option):

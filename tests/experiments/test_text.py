@@ -71,7 +71,9 @@ def test_runs_hold_consecutive_sentences_of_one_document():
     batch, again = draw(7), draw(7)
     np.testing.assert_array_equal(batch["x"], again["x"])
     assert not np.array_equal(batch["x"], draw(8)["x"])
-    for x, document, first in zip(batch["x"], batch["utterance"], batch["sample"], strict=True):
+    line = np.array([0, 40 + 8, 40 + 16 + 8, 40 + 2 * 16])  # short ones have room on either side
+    for x, document, place in zip(batch["x"], batch["utterance"], batch["sample"], strict=True):
+        first = corpus.document_starts[document] + place - line[document]
         stop = min(first + 8, corpus.document_starts[document + 1])
         assert corpus.document_starts[document] <= first < stop
         for place in range(8):
@@ -84,6 +86,24 @@ def test_runs_hold_consecutive_sentences_of_one_document():
     assert count[2] == 0, "one sentence predicts nothing"
     assert 0.72 < count[0] / 300 < 0.96, "33 of 39 runs"
     assert count[1] > 0, "a document that is shorter is a run by itself"
+
+
+def test_neighbouring_short_documents_are_negatives_of_each_other():
+    problem = problem_of(tiny(**{"data.run_sentences": 6}))
+    draw = make_runs(corpus_of([3] * 8), run_sentences=6, max_words=4, batch_size=6, seed=0)
+    batch = next(batch for batch in map(draw, range(9)) if len(set(batch["utterance"])) > 4)
+    outputs = CPCOutputs(*(jnp.zeros((6, 6, 1)) for _ in range(3)))
+    for direction in problem.split_directions(outputs, batch):
+        exists = np.asarray(direction.exists).ravel()
+        at = jax.tree.map(lambda p: np.broadcast_to(p, (6, 6)).ravel(), direction.positions)
+        found = problem.objective.rule(*(
+            jax.tree.map(lambda p, where=where: p[where], at)
+            for where in (np.s_[:, None], np.s_[None])
+        ), 1)  # fmt: skip
+        other = np.repeat(batch["utterance"], 6)[:, None] != np.repeat(batch["utterance"], 6)
+        both = exists[:, None] & exists
+        assert other[both].any()
+        assert np.asarray(found)[other & both].all()
 
 
 def test_processes_share_a_batch(monkeypatch):

@@ -2,17 +2,26 @@
 
 import functools
 import itertools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import series
 from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
 from cpc.results import Score, write_scores
-from cpc.train import make_mesh, open_checkpoints, put_batch, replicate
+from cpc.train import (
+    ProgressWriter,
+    init_state,
+    make_mesh,
+    open_checkpoints,
+    put_batch,
+    replicate,
+)
 from cpc.types import UserError
 from experiments import choices, training
 from experiments.command.config import with_settings
@@ -198,6 +207,31 @@ def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
     assert restored.metrics["loss"] == state.metrics["loss"]
     assert not np.any(restored.metrics["strict"].anchors)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
+
+
+def test_what_cannot_be_restored_is_told_of_the_state_as_it_is(tmp_path):
+    def state(width):
+        params, metrics = {"w": jnp.ones(width)}, {"strict": jnp.zeros(2)}
+        return init_state(params, {}, optax.sgd(0.1), jax.random.key(0), metrics)
+
+    with open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(3, state(3), {})
+        checkpoints.wait()
+        with pytest.raises(UserError, match=r"params/w is \[\[3\].* and \[\[4\]"):
+            training.restore(checkpoints, state(4))
+
+
+def test_a_service_is_told_that_a_training_failed(tmp_path):
+    config = make_config()
+    config.logger = "trackio"
+    state = types.SimpleNamespace(step=0, metrics={})
+    with (
+        services.installed(services.fake_service()) as module,
+        pytest.raises(UserError, match="not finite"),
+        training.open_training(tmp_path, state, ProgressWriter(1), config),
+    ):
+        raise UserError("a number was not finite")
+    assert [name for name, *_ in module.calls] == ["init", "finish"]
 
 
 def test_an_evaluation_that_is_not_finite_has_no_loss_to_be_the_best_by(made):

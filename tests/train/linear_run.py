@@ -60,6 +60,7 @@ def run(
     num_steps,
     *,
     stop=lambda: "",
+    evaluate=evaluate,
     num_devices=1,
     log=print,
     console=None,

@@ -395,6 +395,38 @@ def test_watchdogs_end_a_program_that_hangs():
     assert all(error.startswith(sentence) and error.count("\n") == 1 for error in errors), errors
 
 
+#: A process whose watchdog may be killed.
+WATCHED = """
+import sys, time
+from cpc.train import distributed
+address, index, is_killed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "killed"
+watchdog = distributed._Watchdog(distributed.Cluster(address, 2, index, None), 60, 20, 60)
+if is_killed:
+    watchdog._program.kill()
+watchdog.wait()
+"""
+
+
+def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
+    address = f"127.0.0.1:{free_port()}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WATCHED, address, index, word],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, word in (("0", "killed"), ("1", ""))
+    ]
+    try:
+        errors = [process.communicate(timeout=60)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [distributed.LOST] * 2
+    assert errors[0] == "error: the watchdog beside this process has ended\n"
+    assert errors[1].startswith("error: process 0 of 2 has ended")
+
+
 def test_all_steps_of_a_launch_are_asked_about(tmp_path, monkeypatch):
     """What the processes agree on is the step after the last one asked about: seldom a launch."""
     monkeypatch.setattr(Checkpoints, "is_preempted", lambda self, step: step == 13)

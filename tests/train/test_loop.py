@@ -121,6 +121,53 @@ def test_a_signal_saves_and_ends(tmp_path, number):
     assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
+@pytest.mark.parametrize("stopped_at", [10, 25])
+def test_an_evaluation_that_a_signal_cuts_short_loses_no_step_and_is_made_when_resumed(
+    tmp_path, stopped_at
+):
+    def cut_short(state):
+        if int(state.step) == stopped_at:
+            raise train.Stopped("a probe was stopped by SIGINT")
+        return linear_run.evaluate(state)
+
+    steps = {"num_steps": 25, "eval_every": 5, "save_every": 20}
+    stopped = linear_run.run(tmp_path / "parts", evaluate=cut_short, **steps)
+    assert int(stopped.state.step) == stopped_at
+    assert "SIGINT" in stopped.reason
+    resumed = linear_run.run(tmp_path / "parts", **steps)
+    whole = linear_run.run(tmp_path / "whole", **steps)
+    assert_same_state(whole.state, resumed.state)
+    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+    again = linear_run.run(tmp_path / "parts", **steps)  # nothing is owed any more
+    assert_same_state(whole.state, again.state)
+    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+
+
+def test_what_runs_within_a_training_stops_at_the_same_signal():
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with train.stop_on_signals() as outer:
+            with train.stop_on_signals() as inner:
+                assert (outer(), inner()) == ("", "")
+                signal.raise_signal(signal.SIGINT)
+                assert (outer(), inner()) == ("SIGINT", "SIGINT")
+            with train.stop_on_signals() as later:
+                assert later() == "SIGINT"
+                with pytest.raises(KeyboardInterrupt):
+                    signal.raise_signal(signal.SIGINT)
+        with train.stop_on_signals() as next_one:
+            assert next_one() == ""
+    finally:
+        signal.signal(signal.SIGINT, inherited)
+
+
+def test_a_window_without_a_finite_step_has_no_loss(tmp_path):
+    with pytest.raises(UserError, match="not finite"):
+        linear_run.run(tmp_path, 33, nan_at=10, log_every=5)
+    last = linear_run.records(tmp_path)[-1]
+    assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
+
+
 def test_the_second_ctrl_c_is_immediate():
     # A shell that starts the tests in the background has told them to ignore it.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
