@@ -62,6 +62,7 @@ def test_extras_say_their_versions_or_what_would_install_them(tmp_path, monkeypa
     ]
 
 
+@pytest.mark.slow
 def test_devices_are_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     monkeypatch.setenv("CPC_DATA", str(tmp_path / "data"))
@@ -76,6 +77,7 @@ def test_devices_are_named(tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_a_platform_without_its_plug_in_is_said(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     devices = about.ask_child(60.0)[1]
@@ -133,6 +135,7 @@ def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given,
     assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["models", "data", "train", "evaluate", "results"])
 def test_parts_that_need_locks_say_so_in_windows(part):
     """Where there is no fcntl, what computes alone can still be imported."""
@@ -150,6 +153,7 @@ except ImportError as error:
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["cpc", "experiments.status"])
 def test_a_reader_that_has_seen_enough_is_no_error(module):
     reading, writing = os.pipe()

@@ -129,6 +129,7 @@ def test_what_reads_pickles_can_execute_none(name):
     assert not called & {"eval", "exec", "__import__", "setattr", "globals", "compile"}
 
 
+@pytest.mark.slow
 def test_importing_does_no_work():
     """No backend is made, and neither TensorFlow nor torch is touched."""
     code = (

@@ -48,6 +48,7 @@ def test_commands_that_are_shown_parse(words):
 PYTHON = [page for page in PAGES if "```python" in page.read_text()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.stem)
 def test_python_that_is_shown_runs(page, tmp_path, monkeypatch):
     """The blocks of a page one after the other, but for those of torch, which is not installed."""

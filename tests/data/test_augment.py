@@ -93,6 +93,7 @@ def test_crops_and_flips_are_uniform():
     assert np.abs(counts - 200).max() < 5 * 13.5
 
 
+@pytest.mark.slow
 def test_each_image_by_itself():
     """What an image becomes depends on key and row, not on the batch it is in."""
     pixels = jnp.asarray(raw(b=5))
@@ -234,6 +235,7 @@ def version_2(rng, images):
     return augment.augment_patches(rng_patch, augment.cut_patches(cropped, 4, 2), **SWITCHES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [version_1, version_2])
 def test_compiled_once_and_a_function_of_seed_and_step(version):
     traces = []

@@ -173,6 +173,7 @@ def test_dropout_is_one_silence_no_longer_than_asked_in_what_is_real():
         assert np.mean(half) == pytest.approx(400, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", sound.EFFECTS)
 def test_the_key_decides_and_a_draw_is_of_its_row_alone(effect):
     x, key = windows(), jax.random.key(5)
@@ -187,6 +188,7 @@ def test_the_key_decides_and_a_draw_is_of_its_row_alone(effect):
         np.testing.assert_allclose(fewer, y[:2], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_effect_draws_the_same_beside_others():
     x, key = windows(), jax.random.key(5)
     alone = augment(key, augment(key, x, ("reverb",), RANGES), ("dropout",), RANGES)
@@ -214,6 +216,7 @@ def test_what_is_not_finite_is_given_back_clean():
     assert np.isfinite(y).all()
 
 
+@pytest.mark.slow
 def test_one_trace_for_all_draws():
     traces = []
 

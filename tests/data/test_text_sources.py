@@ -170,6 +170,7 @@ def test_members_are_read_and_never_written(tmp_path):
         list(read_members(path, bool))
 
 
+@pytest.mark.slow
 def test_pip_runs_nothing_of_a_source_archive(tmp_path, monkeypatch):
     """The archive's setup.py would leave a file behind; pip is asked by its own command."""
     trap = f"open({str(tmp_path / 'ran')!r}, 'w').close()\n".encode()

@@ -161,6 +161,7 @@ def test_without_apt_the_other_sources_are_named(tmp_path, monkeypatch):
         prepare_voices(tmp_path / "cache", quiet)
 
 
+@pytest.mark.slow
 def test_command_prints_the_voices(mirror, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data.voices"],

@@ -147,6 +147,7 @@ def test_a_short_clip_is_drawn_whole_and_filled_up(with_short):
     assert np.bincount(all_short["utterance"]).min() > 60  # of 100 each
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_speaker", [False, True])
 def test_short_clips_are_heard_in_proportion_to_their_time(with_short, one_speaker):
     """As many samples for each recorded one as of the others, whoever is in a batch."""

@@ -92,6 +92,7 @@ def certificate(name):
     return certify(*OURS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_ours_keep_their_promises(name):
     table = certificate(name)
@@ -99,6 +100,7 @@ def test_ours_keep_their_promises(name):
     assert any(row.passed for row in table.rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_wrong_labels_fail(name):
     """Each in the row that is there to see it."""

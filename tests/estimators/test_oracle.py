@@ -64,6 +64,7 @@ def simulated(nats, n):
     return {k: np.asarray(v) for k, v in simulate(jnp.float32(nats), n, BATCHES[n]).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name, (params, _, _) in CASES.items() if params["N"] in BATCHES]
 )
@@ -102,6 +103,7 @@ def test_table_of_64_pairs(estimator, printed):
         assert estimator != "ml_cpc" or value.max() <= math.log(64 * 63 + 1)
 
 
+@pytest.mark.slow
 def test_variance_of_the_sampled_partition():
     """(e^2I - 1) / n for n draws from the product of the marginals."""
     nats, n, repeats = 0.5, 16, 20_000
@@ -184,6 +186,7 @@ def binary_symmetric_bound(p, b, groups, copies=1):
     return math.log(groups * copies + 1) - loss @ [p, 1 - p]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "values"),
     [
@@ -202,6 +205,7 @@ def test_binary_symmetric_channel(p, values):
         assert bound == pytest.approx(value, abs=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "groups", "copies", "best"),
     [(0.6, 1, 999, 0.500), (0.95, 7, 128, 0.571), (0.95, 5, 2, 0.4975)],

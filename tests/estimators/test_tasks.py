@@ -154,6 +154,7 @@ def base_of(name):
 DIFFERENT = [n for n in TASKS if not any(size in n for size in ("-5-5-", "-dense-3-", "-2-2-2"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_samples_and_log_ratio_agree_with_the_truth(name):
     """Over joint pairs the log ratio is I on average; over independent ones e^ratio is 1."""

@@ -50,6 +50,7 @@ def test_warping_is_the_naive_one(tied):
     assert (found[:, 0] != found[:, 1]).any() == tied
 
 
+@pytest.mark.slow
 def test_pairs_of_any_lengths_are_each_compared():
     rng = np.random.default_rng(0)
     tokens = [rng.normal(size=(n, 5)).astype(np.float32) for n in (1, 2, 7, 9, 17, 40, 70)]

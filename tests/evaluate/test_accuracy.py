@@ -67,6 +67,7 @@ def test_one_utterance_says_nothing_of_others(correct):
         assert np.isnan(bootstrap_interval(np.array(x), np.array(n))).all()
 
 
+@pytest.mark.slow
 def test_spread_of_known_covariances():
     rng = np.random.default_rng(0)
     std, rank = feature_spread(3 * rng.standard_normal((20_000, 10)).astype(np.float32) + 7)

@@ -21,6 +21,7 @@ def standardise(x):
     return (x - x.mean(axis=0)) / x.std(axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "d", "l2", "tolerance"),
     [
@@ -47,6 +48,7 @@ def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
     assert probe.weight_decay == l2
 
 
+@pytest.mark.slow
 def test_few_steps_where_axes_are_unequal(monkeypatch):
     """Without scaled axes 40 steps leave a gradient a thousand times as long."""
     monkeypatch.setattr("cpc.evaluate.convex.MAX_ITERATIONS", 40)
@@ -61,6 +63,7 @@ def test_few_steps_where_axes_are_unequal(monkeypatch):
     assert np.abs(gradient).max() < 2e-5
 
 
+@pytest.mark.slow
 def test_l2_is_chosen_on_rows_set_aside_and_all_rows_are_used_then():
     x, y = unequal_axes(100, 5)
     grid = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -113,6 +116,7 @@ def test_constant_features_are_harmless(fit):
     assert np.isfinite(predict(fit(x, y, num_classes=3), x)).all()
 
 
+@pytest.mark.slow
 def test_user_mistakes():
     x, y = unequal_axes(100, 5)
     for fit in (fit_lbfgs_probe, fit_ridge_probe):

@@ -18,6 +18,7 @@ def clusters(n=300, d=6, gap=1.5, seed=0):
     return x, labels
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_the_best_boundary():
     x, labels = clusters(1000)
     found = cross_validate(fit_dense, x, labels)
@@ -26,6 +27,7 @@ def test_accuracy_is_that_of_the_best_boundary():
     assert len(found.l2s) == 10
 
 
+@pytest.mark.slow
 def test_labels_without_a_pattern_are_not_learned():
     x, _ = clusters(400, d=100)
     labels = np.random.default_rng(1).integers(0, 2, 400)

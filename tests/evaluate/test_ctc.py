@@ -40,6 +40,7 @@ def test_nats_are_of_the_sum_over_all_paths(labels):
     assert count == len(labels)
 
 
+@pytest.mark.slow
 def test_frames_and_labels_that_do_not_exist_change_nothing():
     scores, _ = random_scores(1, 6, 4)
     rows = np.stack([scores, scores])

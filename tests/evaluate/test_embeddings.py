@@ -18,6 +18,7 @@ def waveforms_of(lengths):
     return [rng.standard_normal(length).astype(np.float32) for length in lengths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_frames", [1, 31, 62_500])
 def test_equals_one_at_a_time(batch_frames):
     lengths = [1600, 170, 32_000, 159, 4805, 0, 1600, 9000, 12_345]

@@ -53,6 +53,7 @@ def outcomes(rng, count, ours=0.62, theirs=0.55, shared=0.8):
     return draw[0] < ours, draw[1] < theirs
 
 
+@pytest.mark.slow
 def test_paired_interval_covers_and_is_narrower_than_two_intervals():
     rng = np.random.default_rng(0)
     covered, rejected = [], []

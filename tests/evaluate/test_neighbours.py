@@ -42,6 +42,7 @@ def test_padding_is_no_neighbour(small_blocks):
     assert (top.score < 0).all()
 
 
+@pytest.mark.slow
 def test_of_equals_the_first(small_blocks):
     top = nearest(np.tile(features(1), (40, 1)), features(1), k=3)
     np.testing.assert_array_equal(top.row, [[0, 1, 2]])

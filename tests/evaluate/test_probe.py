@@ -30,6 +30,7 @@ def accuracy(probe, features, labels):
     return float(np.mean(predict(probe, features).argmax(axis=1) == labels))
 
 
+@pytest.mark.slow
 def test_matches_scikit_learn_on_unscaled_features():
     x, y, utterances = blobs(3000)
     test_x, test_y, _ = blobs(3000, seed=1)
@@ -46,6 +47,7 @@ def test_matches_scikit_learn_on_unscaled_features():
     )
 
 
+@pytest.mark.slow
 def test_solves_a_separable_problem():
     x, y, utterances = blobs(2000, noise=0.1)
     probe = fit_probe(x, y, utterances, num_classes=4)
@@ -53,6 +55,7 @@ def test_solves_a_separable_problem():
     np.testing.assert_allclose(np.exp(predict(probe, x)).sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_only_the_hidden_layer_solves_exclusive_or():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((4000, 2)).astype(np.float32)
@@ -142,6 +145,7 @@ def test_every_row_is_drawn_equally_often():
     assert len(set(drawn.ravel()[:10])) == 10
 
 
+@pytest.mark.slow
 def test_neighbours_laid_side_by_side_or_read_where_they_are_needed():
     x, y, utterances = blobs(600, width=3)
     y[::7] = -1
@@ -192,6 +196,7 @@ def test_rows_of_a_chunk_follow_length_and_width(monkeypatch):
     assert shapes == [(512, 8), (300, 8), (300, 8)]
 
 
+@pytest.mark.slow
 def test_the_papers_sgd_on_one_row_a_picture_reaches_the_optimum():
     x, y, _ = blobs(2000)
     options = {"weight_decays": [1e-3], "optimizer": paper_sgd, "learning_rate": 0.1}

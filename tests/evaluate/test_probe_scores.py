@@ -19,6 +19,7 @@ def speakers_data(num_utterances, seed):
     return {"good": good, "bad": bad}, labels
 
 
+@pytest.mark.slow
 def test_scores_say_what_they_measure():
     train, train_labels = speakers_data(120, 0)
     test, test_labels = speakers_data(60, 1)

@@ -28,6 +28,7 @@ def data():
     return AudioData(made.recordings, made.recordings, phones)
 
 
+@pytest.mark.slow
 def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_path):
     phones = data.phones["synthetic"]
     question = abx_question("synthetic", data.test, phones)
@@ -80,6 +81,7 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
         probes.ask_all(config, data._replace(phones=absent))
 
 
+@pytest.mark.slow
 def test_the_task_joins_the_scores_of_a_run(data, tmp_path):
     config = audio_synthetic.get_config()
     config.probe.tasks, config.probe.features = ("abx",), ("c", "mfcc context", "random z")

@@ -55,6 +55,7 @@ def test_names_of_branches():
     assert audio.loss_sizes(small(modules=3, directions=BOTH)) == (10, 8, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [None, [1600, 1600, 700, 1]])
 @pytest.mark.parametrize("keys", [{"directions": BOTH}, {"modules": 3}, {"modules": 6},
                                   {"directions": BOTH, "modules": 2}])  # fmt: skip
@@ -98,6 +99,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
         assert found[:2, :, 2:].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"directions": BOTH}, {"modules": 3}])
 def test_padding_has_no_part_in_the_loss_and_gradients_are_finite(keys):
     config, lengths = small(**keys), [1600, 900, 1600, 700]

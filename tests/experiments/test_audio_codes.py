@@ -21,6 +21,7 @@ def config():
     return config
 
 
+@pytest.mark.slow
 def test_bits_of_all_test_utterances_are_scores_of_z_alone(config, tmp_path):
     made = make_synthetic(
         num_speakers=2, utterances_per_speaker=2, seconds=0.5, chain=phone_chain(4), seed=0

@@ -55,6 +55,7 @@ def variables_of(problem, config):
     return model_variables(state.params, state.ema, state.extra)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["none", "past", "future", "both"])
 def test_contexts_are_of_x_and_latents_of_the_target(made, side):
     config = configured(side)
@@ -73,6 +74,7 @@ def test_contexts_are_of_x_and_latents_of_the_target(made, side):
     np.testing.assert_array_equal(outputs.c, problem.model.embed(variables, batch["x"])[1])
 
 
+@pytest.mark.slow
 def test_what_each_copy_can_reach(made):
     """c_t sees no later sample of x and none of the target, z none of x."""
     config = configured("past")
@@ -95,6 +97,7 @@ def test_what_each_copy_can_reach(made):
     assert reached("z", "target", lambda z: z).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["past", "future", "both"])
 def test_evaluation_hears_the_recordings(made, side):
     problem, plain_one = (problem_of(configured(one), made) for one in (side, "none"))
@@ -110,6 +113,7 @@ def test_evaluation_hears_the_recordings(made, side):
     np.testing.assert_equal(plain(records[0]), plain(records[1]))
 
 
+@pytest.mark.slow
 def test_short_clips_stay_filled_with_zeros():
     config = configured("both", (*CHEAP, "pitch", "reverb", "band_reject"))
     config.data.window_samples, config.augment.dropout_ms = 1600, 20.0
@@ -132,6 +136,7 @@ def spied(problem):
     return problem._replace(objective=problem.objective._replace(loss=loss)), found
 
 
+@pytest.mark.slow
 def test_a_slow_encoder_makes_keys_of_the_target(made):
     config = configured("past", negatives__momentum=0.9)
     problem, found = spied(problem_of(config, made))
@@ -147,6 +152,7 @@ def test_a_slow_encoder_makes_keys_of_the_target(made):
     np.testing.assert_allclose(found[0][0].outputs.z, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_queue_keeps_latents_of_the_target(made):
     config = configured("past", negatives__queue=128)
     problem = problem_of(config, made)
@@ -160,6 +166,7 @@ def test_a_queue_keeps_latents_of_the_target(made):
     np.testing.assert_allclose(queue.keys, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_parts_of_a_batch_are_augmented_as_the_whole(made):
     config = configured("past", ("noise", "dropout"))
     (whole, _), (parts, _) = (gradient_of(config, made, number) for number in (1, 4))
@@ -168,6 +175,7 @@ def test_parts_of_a_batch_are_augmented_as_the_whole(made):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * np.abs(a).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["batch", "channel"])
 def test_devices_change_nothing(made, norm):
     config = configured("past", model__norm=norm)
@@ -175,6 +183,7 @@ def test_devices_change_nothing(made, norm):
     np.testing.assert_allclose(one[0][0], two[0][0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_batch_norm_takes_in_both_copies(made):
     """The averages move twice a step: by x, then by the target."""
     config = configured("past", model__norm="batch")
@@ -191,6 +200,7 @@ def test_batch_norm_takes_in_both_copies(made):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_program_for_all_steps_and_a_resumed_run_is_the_same_bit_for_bit(made, tmp_path):
     config = configured("both")
     problem, mesh = problem_of(config, made), make_mesh(1)
@@ -247,6 +257,7 @@ def test_a_batch_of_one_has_no_noise_and_a_short_window_no_pitch():
         check_run(AUDIO, config)
 
 
+@pytest.mark.slow
 def test_a_run_is_heard_and_drawn_on_its_page(made, tmp_path):
     config = configured("past", ("pitch", "reverb"))
     heard.record_augmentation(config, tmp_path, problem_of(config, made).draw)

@@ -260,6 +260,7 @@ def test_the_large_part_is_sized_by_device(monkeypatch, device, n, num_rows):
     assert [row.name.endswith("Pallas kernels") for row in rows] == [False, True][:num_rows]
 
 
+@pytest.mark.slow
 def test_our_side_times_every_part(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE_POLISHED["XLA_FLAGS"])
     sizes = {
@@ -273,6 +274,7 @@ def test_our_side_times_every_part(monkeypatch):
     assert measured["peak_bytes"] > 10**8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 2])
 def test_our_criterion_is_that_of_torchs_side(num_shards):
     """Cross-entropy of dot products over a shard's latents: neither cosines nor a temperature."""
@@ -301,6 +303,7 @@ def test_our_criterion_is_that_of_torchs_side(num_shards):
     assert [gradient.shape for gradient in gradients] == shapes
 
 
+@pytest.mark.slow
 def test_the_gru_is_timed_by_steps_at_once(monkeypatch):
     """The loops of each case have the unrolling that it is named by, and all give one value."""
     config, scan, unrolled = audio_voices_paper.get_config(), jax.lax.scan, []
@@ -337,6 +340,7 @@ def bench(*flags, cache, status=0):
     return commands.run("experiments.bench", *flags, status=status, how=how)
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_sentence(tmp_path):
     done = bench("--json", str(tmp_path / "absent" / "out.json"), cache=tmp_path, status=2)
     assert done.stderr.startswith("error: --json names")

@@ -35,6 +35,7 @@ def test_what_is_added_is_the_median_over_rounds():
     assert "20 % to an update" in rows["CPC"].text
 
 
+@pytest.mark.slow
 def test_updates_are_those_of_runs_and_of_studies():
     """One after the other, and for all seeds in one program: the same numbers for seed 0."""
     config = with_settings(rl_hidden_ball.get_config(), TINY)

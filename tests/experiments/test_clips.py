@@ -141,6 +141,7 @@ def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
         np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [LENGTHS, (1700, 2400, 9000)], ids=["short", "long"])
 def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     problem = problem_of(make_config(), lengths)
@@ -163,6 +164,7 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     np.testing.assert_allclose(sums.log_n - sums.loss, bound, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_overlap_may_be_asked_for():
     problem = problem_of(make_config(negatives__overlap=True), (2400,))
     batch = problem.draw(0)
@@ -184,6 +186,7 @@ def garbled(batch, value):
     return {**batch, "x": x}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -220,6 +223,7 @@ def test_what_padding_holds_changes_nothing(options):
     jax.tree.map(np.testing.assert_array_equal, *ends)
 
 
+@pytest.mark.slow
 def test_batch_norm_sees_what_exists():
     """The running mean of the first layer, from its weights and each clip by itself."""
     config = make_config(model__norm="batch")
@@ -240,6 +244,7 @@ def test_batch_norm_sees_what_exists():
     )
 
 
+@pytest.mark.slow
 def test_the_queue_and_the_watched_scores_hold_what_exists():
     config = make_config(negatives__queue=80, negatives__temperature_rule="entropy")
     problem = problem_of(config)
@@ -260,6 +265,7 @@ def test_the_queue_and_the_watched_scores_hold_what_exists():
     assert float(state["temperature"]) == pytest.approx(float(again["temperature"]), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_audit_counts_what_exists():
     config = make_config(negatives__rule="own_sequence")
     problem = problem_of(config)
@@ -271,6 +277,7 @@ def test_the_audit_counts_what_exists():
     assert rows["negatives_mean"] == pytest.approx((anchors * (number - 1)).sum() / anchors.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"model__norm": "batch", "negatives__shards": 8}])
 def test_one_device_and_eight_agree(options):
     config, found = make_config(**options), []
@@ -285,6 +292,7 @@ def test_one_device_and_eight_agree(options):
         assert eight.metrics[name] == pytest.approx(one.metrics[name], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_resumed_is_never_stopped(tmp_path):
     config, mesh = make_config(model__norm="batch"), make_mesh(1)
 
@@ -307,6 +315,7 @@ def test_resumed_is_never_stopped(tmp_path):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_short_clips():
     config = make_config()
     problem, mesh = problem_of(config), make_mesh(1)
@@ -317,6 +326,7 @@ def test_an_evaluation_of_short_clips():
     assert (strict["n"] < 16).all()  # some of the 16 windows end before
 
 
+@pytest.mark.slow
 def test_offsets_without_an_anchor_add_nothing_to_a_record():
     config = make_config()
     problem, mesh = problem_of(config, (400,) * 50 + (480,)), make_mesh(1)

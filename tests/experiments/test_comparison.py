@@ -76,6 +76,7 @@ def test_one_seed(tmp_path):
     assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second
 
 
+@pytest.mark.slow
 def test_several_seeds(tmp_path):
     """Student's t-interval of the mean; differences are paired by seed."""
     ours, theirs = [0.62, 0.60, 0.67], [0.50, 0.49, 0.54]
@@ -155,6 +156,7 @@ def test_an_old_run_is_one_cell_with_a_new_one_of_the_same_config(tmp_path):
     assert problems == {}
 
 
+@pytest.mark.slow
 def test_failed_waiting_and_damaged_runs(tmp_path):
     good, failed, damaged = (tmp_path / name for name in ("good", "failed", "damaged"))
     write_run(good, rows=rows(0.5, 0.4))

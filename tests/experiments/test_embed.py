@@ -77,6 +77,7 @@ def embed_to(output, pretrained, root, is_context=True):
     return said, skipped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("padding", "context", "encoder", "is_context"),
     [
@@ -138,6 +139,7 @@ def test_batches_of_any_frame_distance(stride):
             assert frames <= length <= max(frames + 1, 1.25 * frames, 2560 // stride)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "padding", "context"),
     [
@@ -189,6 +191,7 @@ def quantized(width, padding):
     return models.QuantizedEncoder(models.LogMelEncoder(6, padding=padding), 9, width)
 
 
+@pytest.mark.slow
 def test_codes_of_each_file_are_those_of_its_latents(
     recordings, tmp_path, small_chunks, monkeypatch
 ):
@@ -378,6 +381,7 @@ def test_a_folder_of_nothing_leaves_no_file(tmp_path):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_images_get_their_grids(tmp_path, monkeypatch):
     monkeypatch.setattr(images_embed, "BATCH_IMAGES", 2)
     config = image_fashion_mnist.get_config()

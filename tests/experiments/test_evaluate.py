@@ -70,6 +70,7 @@ def run(checkpoint, folder, workdir, *settings, **options):
     return read_scores(workdir)
 
 
+@pytest.mark.slow
 def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tmp_path, capsys):
     labels, items, workdir = folder / "labels.txt", folder / "toy.item", tmp_path / "run"
     options = {"phones": str(labels), "items": str(items), "tasks": []}
@@ -138,6 +139,7 @@ def contexts_alone(embed, x):
     return embed(continue_mirrored(x, len(x) + 320)[None])[1][0][: len(x) // 160]
 
 
+@pytest.mark.slow
 def test_networks_get_recordings_at_their_own_loudness(folder, released, tmp_path, monkeypatch):
     pretrained = models.load_cpc_audio(released)
     found = embedded(monkeypatch, folder, released, tmp_path / "run")
@@ -154,6 +156,7 @@ def test_networks_get_recordings_at_their_own_loudness(folder, released, tmp_pat
         np.testing.assert_allclose(found["c"][name], expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_layer_is_judged_as_if_the_network_ended_there(folder, released, tmp_path, monkeypatch):
     found = embedded(monkeypatch, folder, released, tmp_path / "run", layer="c1")
     pretrained = models.load_cpc_audio(released)
@@ -198,6 +201,7 @@ def one_speaker(folder, tmp_path):
     return tmp_path / "alone"
 
 
+@pytest.mark.slow
 def test_one_speaker_has_neither_speakers_nor_abx_across(folder, released, tmp_path, capsys):
     alone = one_speaker(folder, tmp_path)
     with pytest.raises(UserError, match=r"are of one speaker .* no labels: give --phones or --it"):
@@ -246,6 +250,7 @@ def test_mistakes_are_a_sentence_each(folder, released, tmp_path):
         run(tmp_path / "image", folder, workdir)
 
 
+@pytest.mark.slow
 def test_a_directory_is_of_one_checkpoint(folder, released, tmp_path):
     items = str(folder / "toy.item")
     run(released, folder, tmp_path / "run", items=items)

@@ -115,6 +115,7 @@ def test_images_and_the_running_average(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, again.variables, variables)
 
 
+@pytest.mark.slow
 def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
     config = image_config()
     module = image.build_model(config).module

@@ -34,14 +34,17 @@ def test_log_z_runs_away_from_likelihood_and_not_from_nce():
     agrees(limits.runaway(200))
 
 
+@pytest.mark.slow
 def test_skip_gram_is_pmi_less_log_k():
     agrees(limits.pointwise((5,), 8000, 12))
 
 
+@pytest.mark.slow
 def test_the_gradient_of_nce_comes_to_that_of_likelihood():
     agrees(perplexity.gradient(fit.made_up(6000, 60), (1, 100, 10_000, 100_000), 1))
 
 
+@pytest.mark.slow
 def test_the_correction_for_popularity_finds_more_of_what_goes_with_a_query():
     agrees(retrieval.two_towers(retrieval.made_up(10_000, 300), 4, "made"))
 
@@ -73,6 +76,7 @@ def test_pmi_of_independent_words_is_nothing():
     np.testing.assert_allclose(factorised.pmi_of(pairs, p), 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_ppmi_is_decomposed_as_lapack_has_it():
     rng = np.random.default_rng(0)
     pmi = rng.standard_normal((200, 3)) @ rng.standard_normal((3, 200))
@@ -85,6 +89,7 @@ def test_ppmi_is_decomposed_as_lapack_has_it():
     np.testing.assert_allclose(np.linalg.norm(of_context, axis=0) ** 2, s[:8], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_skip_gram_follows_pmi_and_its_decomposition():
     found = study.figures(True)["factorised"]()
     agrees(found)
@@ -192,6 +197,7 @@ def test_parts_of_a_text_are_renumbered_by_frequency():
     np.testing.assert_array_equal(np.bincount(both, minlength=len(counts)), counts)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_and_writes_its_page(tmp_path, monkeypatch, capsys):
     calls = []
 

@@ -190,6 +190,7 @@ def test_the_hubs_refusals_are_sentences(monkeypatch):
         pass
 
 
+@pytest.mark.slow
 def test_a_command_without_its_words_is_told_them():
     done = commands.run_anyhow("experiments.hub", "push", "runs/voices")
     assert done.returncode == 2

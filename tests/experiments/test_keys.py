@@ -257,6 +257,7 @@ SHARED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", SHARED)
 def test_a_shared_key_changes_what_it_names(key):
     check(SHARED[key], small_series(), key)
@@ -849,6 +850,7 @@ TABLES["audio"] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", TABLES["audio"])
 def test_a_key_of_audio_changes_what_it_names(key, clips):
     check(TABLES["audio"][key], small_audio(), key)
@@ -1052,6 +1054,7 @@ TABLES["image"] |= {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", TABLES["image"])
 def test_a_key_of_images_changes_what_it_names(key, pixels):
     check(TABLES["image"][key], small_image(), key)

@@ -216,6 +216,7 @@ def slurm(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_an_array_of_slurm_runs_every_cell_and_requeues_the_preempted(tmp_path, slurm):
     """A cell that SLURM takes away saves, comes back to the queue, and goes on."""
     saving = PATIENT.format(end="pathlib.Path(sys.argv[1]).touch(); sys.exit(0)")

@@ -28,6 +28,7 @@ def last_returns(config, num_launches, num_counted):
     return train(jnp.arange(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["gru", "none"])
 def test_memory_is_worth_a_half(monkeypatch, memory):
     monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze(2, max_steps=9))

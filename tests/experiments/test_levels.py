@@ -49,6 +49,7 @@ def made(config, batch):
     return objective, audio.offsets_of_branches(model.module, offsets), levels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [None, (SAMPLES, 7000, SAMPLES, 5000)])
 def test_segments_are_no_negatives_of_windows_that_hold_their_sound(lengths):
     """Window 1 begins 20 frames after window 0, in whose frames 20 to 59 it is heard."""
@@ -78,6 +79,7 @@ def test_segments_are_no_negatives_of_windows_that_hold_their_sound(lengths):
     assert allowed[:2, :, 2:][:, :, :, 0].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [None, (SAMPLES, 7000, SAMPLES, 5000)])
 @pytest.mark.parametrize("align_to", [0, 6])
 def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
@@ -114,6 +116,7 @@ def test_anchors_of_segments_have_all_the_segments_that_they_are_aligned_to():
     np.testing.assert_array_equal(sums.anchors, wanted)
 
 
+@pytest.mark.slow
 def test_what_padding_holds_changes_neither_level():
     config, lengths = small(padding="causal"), (SAMPLES, 7000, SAMPLES, 5000)
     found = []

@@ -193,6 +193,7 @@ def count_every_pair(config, length):
     return True
 
 
+@pytest.mark.slow
 def test_few_positions_tell_whether_there_are_negatives():
     rng, found = np.random.default_rng(0), []
     rules = ("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence")

@@ -75,6 +75,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
         soundfile.write(path, 0.1 * rng.normal(size=int(16000 * length)), 16000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value", "words"), [
     ("model.context", "gruu", "model.context is 'gruu': choose one of gru, lstm"),
     ("model.norm", "laier", "model.norm is 'laier': choose one of none, layer"),
@@ -130,6 +131,7 @@ def test_a_value_that_cannot_be_meant(audio, config, tmp_path, monkeypatch, key,
     mistake(audio, config, tmp_path / "run", words)
 
 
+@pytest.mark.slow
 def test_too_little_memory_is_one_sentence():
     code = """
 from experiments.command import cli
@@ -227,6 +229,7 @@ def test_nothing_to_contrast_with(audio, folder_config, tmp_path):
     mistake(audio, folder_config, tmp_path / "run2", "are of one speaker")
 
 
+@pytest.mark.slow
 def test_a_folder_of_mostly_short_clips_trains_and_says_so(audio, folder_config, tmp_path):
     """Windows of 0.16 s: the network trained on labels, too, sees clips of less."""
     write_clips(tmp_path / "clips", (0.1, 0.05, 0.12, 0.1, 0.3, 0.08, 0.02, 0.1))
@@ -245,6 +248,7 @@ def test_a_folder_of_mostly_short_clips_trains_and_says_so(audio, folder_config,
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_bad_files_among_good_ones_are_skipped_and_listed(audio, folder_config, tmp_path):
     write_clips(tmp_path / "clips", (1.0,) * 12)
     (tmp_path / "clips" / "speaker0" / "empty.wav").touch()
@@ -274,6 +278,7 @@ def test_one_list_without_the_other(audio, folder_config, tmp_path, given, absen
     mistake(audio, folder_config, tmp_path / "run", words)
 
 
+@pytest.mark.slow
 def test_a_pack_that_rots_ends_a_run_and_is_packed_anew_by_the_next(audio, folder_config, tmp_path):
     write_clips(tmp_path / "clips", (1.0,) * 12)
     source = read_folder(tmp_path / "clips")
@@ -292,6 +297,7 @@ def test_a_pack_that_rots_ends_a_run_and_is_packed_anew_by_the_next(audio, folde
     np.testing.assert_array_equal(np.fromfile(samples, "<i2"), whole)
 
 
+@pytest.mark.slow
 def test_a_recording_that_is_cut_short_is_listed(audio, folder_config, tmp_path):
     write_clips(tmp_path / "clips", (1.0,) * 12)
     path = tmp_path / "clips" / "speaker0" / "clip0.wav"
@@ -348,6 +354,7 @@ def test_keys_that_a_source_does_not_read_are_refused(audio, folder_config, tmp_
     mistake(audio, folder_config, tmp_path / "run", words)
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_where_its_test_utterances_would_train(audio, folder_config, tmp_path):
     write_clips(tmp_path / "clips", (1.0,) * 12)
     with contextlib.redirect_stdout(io.StringIO()):
@@ -415,6 +422,7 @@ def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
     assert "checkpoint" in sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -158,6 +158,7 @@ IMAGE = {
 TABLES = {"audio": AUDIO, "image": IMAGE}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "key"), [(k, key) for k, keys in TABLES.items() for key in keys])
 def test_a_key_changes_what_it_names(kind, key):
     value, holds, *beside = TABLES[kind][key]

@@ -104,6 +104,7 @@ def staircase(experiment, tmp_path_factory):
     return workdir, run(experiment, small_staircase(), workdir)
 
 
+@pytest.mark.slow
 def test_the_staircase_leaves_a_whole_run(staircase):
     workdir, said = staircase
     assert said.splitlines()[-1] == f"report: {workdir / 'report.html'}"
@@ -120,6 +121,7 @@ def test_the_staircase_leaves_a_whole_run(staircase):
     assert all(row["label"] in page for row in table)
 
 
+@pytest.mark.slow
 def test_what_may_be_claimed(experiment):
     from experiments.mutual_information.methods import claims
 
@@ -137,6 +139,7 @@ def test_what_may_be_claimed(experiment):
     assert claimed["nwj"]["ceiling"] is None
 
 
+@pytest.mark.slow
 def test_the_staircase_stops_resumes_and_ends_the_same(
     experiment, staircase, tmp_path, monkeypatch
 ):
@@ -158,6 +161,7 @@ def test_another_config_in_the_same_directory_is_refused(experiment, staircase):
         run(experiment, config, staircase[0])
 
 
+@pytest.mark.slow
 def test_the_tasks_stop_resume_and_end_the_same(experiment, tmp_path, monkeypatch):
     from experiments.mutual_information import units
 
@@ -180,6 +184,7 @@ def test_the_tasks_stop_resume_and_end_the_same(experiment, tmp_path, monkeypatc
     assert (tmp_path / "whole" / "figures" / "tasks.png").exists()
 
 
+@pytest.mark.slow
 def test_the_laws_leave_a_whole_run(experiment, images, tmp_path):
     run(experiment, small_consistency(), tmp_path)
     table = json.loads((tmp_path / "table.json").read_text())

@@ -53,6 +53,7 @@ def quick(experiment, tmp_path_factory):
     return workdir, run(experiment, workdir)
 
 
+@pytest.mark.slow
 def test_everything_agrees_and_the_page_says_so(quick):
     workdir, said = quick
     findings = json.loads((workdir / "nce.json").read_text())
@@ -70,6 +71,7 @@ def test_everything_agrees_and_the_page_says_so(quick):
     assert "NO" not in said
 
 
+@pytest.mark.slow
 def test_the_same_command_again_measures_only_what_is_missing(experiment, quick, monkeypatch):
     workdir, _ = quick
     findings = json.loads((workdir / "nce.json").read_text())
@@ -84,6 +86,7 @@ def test_the_same_command_again_measures_only_what_is_missing(experiment, quick,
     assert json.loads((workdir / "nce.json").read_text()) == findings
 
 
+@pytest.mark.slow
 def test_a_finding_with_a_changed_digit_is_measured_again(experiment, quick, tmp_path, monkeypatch):
     findings = json.loads((quick[0] / "nce.json").read_text())
     calls = []
@@ -158,6 +161,7 @@ def test_noise_that_is_the_model():
         assert float(value) == pytest.approx(constant, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_fitted_means_of_the_three_modes():
     """T12: fixed and frozen noise find the mean at the rate of theory, the third stays at 0."""
     from experiments.nce.noise import fit_means, fixed_noise_deviation
@@ -230,6 +234,7 @@ def test_counts_are_those_of_all_samples():
     np.testing.assert_allclose([seen[tuple(row)] for row in counts], probability, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MARGINS)
 def test_losses_at_the_threshold(name):
     """T8: InfoNCE and the hinge it rounds off, in the same unit."""

@@ -94,6 +94,7 @@ def name_of(case):
     return case if isinstance(case, str) else "-".join(map(str, case.values())) or "all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "choice", "temperature"), MATRIX, ids=name_of)
 def test_matrix_trains(made, loss, choice, temperature):
     config = make_config(loss, choice, temperature)
@@ -110,6 +111,7 @@ def test_matrix_trains(made, loss, choice, temperature):
         assert metrics["temperature"] == metrics["steps"]
 
 
+@pytest.mark.slow
 def test_queue_is_of_earlier_batches(made):
     """Two batches of 4 windows of 20 latents in a queue of 128: the third step sees all of it."""
     choice = {"queue": 128, "rule": "excluding_sequence", "overlap": True}  # for a known number
@@ -123,6 +125,7 @@ def test_queue_is_of_earlier_batches(made):
     assert float(n / anchors) == pytest.approx(((1 + 60) * 3 + 80 + 128) / 3)
 
 
+@pytest.mark.slow
 def test_momentum_encoder_follows_slowly(made):
     config = make_config(choice={"queue": 16, "momentum": 0.9})
     _, before, state = take_steps(config, made, num_steps=1)
@@ -137,6 +140,7 @@ def test_momentum_encoder_follows_slowly(made):
     assert max(jax.tree.leaves(near)) < 0.5 * max(jax.tree.leaves(far))
 
 
+@pytest.mark.slow
 def test_keys_of_a_momentum_encoder_get_no_gradient(made):
     """At the first step the slow encoder is the encoder: its gradient is that of fixed keys."""
     config = make_config(choice={"momentum": 0.9})
@@ -171,6 +175,7 @@ def outputs_of(scale=1.0):
     return CPCOutputs(z, z, predictions), place
 
 
+@pytest.mark.slow
 def test_entropy_is_held():
     """After some steps the weights' entropy is the wanted share, whatever the scores' scale."""
     choice = {"target_entropy": 0.6, "temperature_high": 1000.0}
@@ -348,6 +353,7 @@ def loss_of(settings, like):
     return numbers(loss, like)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "meaning"), MEANINGS, ids=[",".join(settings) for settings, _ in MEANINGS]
 )

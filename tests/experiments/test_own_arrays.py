@@ -237,6 +237,7 @@ def records():
     return [tasks.measure_task(config, TASKS[name]) for name in names]
 
 
+@pytest.mark.slow
 def test_claims_are_below_the_truth_and_estimates_near_it(records):
     for record in records:
         assert 0.2 < record["low"] <= record["truth"], record["task"]
@@ -267,6 +268,7 @@ def test_the_count_over_tasks(records, tmp_path):
     assert "above the truth in 1: 1v1-normal-0.75." in text
 
 
+@pytest.mark.slow
 def test_nothing_is_found_where_nothing_is(tmp_path):
     config = small(max_rows=ROWS, num_steps=120, read_every=60)
     readings = fit.measure(Pairs(good(ROWS, 1), good(ROWS, 1)[::-1], ()), config, lambda said: None)
@@ -303,6 +305,7 @@ def test_more_than_any_sample_can_prove_is_said():
     assert said == "No sure bound from 1,000 rows can pass 18.8 nats."
 
 
+@pytest.mark.slow
 def test_the_command_leaves_a_page_and_scores(tmp_path):
     x = good(500, 1)
     paths = write(tmp_path, left=x, right=x + 0.5 * good(500, 2)[:, :1])

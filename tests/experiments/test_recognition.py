@@ -61,6 +61,7 @@ def error_rate(answer, test):
     return sum(edits) / sum(map(len, test.phones))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["linear", "lstm"])
 def test_a_head_learns_phones_in_their_order(config, tmp_path, head):
     config.probe.ctc_head = head
@@ -73,6 +74,7 @@ def test_a_head_learns_phones_in_their_order(config, tmp_path, head):
     np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("head", "remembers"), [("linear", False), ("lstm", True)])
 def test_an_lstm_remembers_beyond_the_8_frames(config, tmp_path, head, remembers):
     config.probe.ctc_head, config.probe.ctc_steps = head, 8
@@ -115,6 +117,7 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     assert 0 < same < 1e-3
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_whatever_shares_the_batch(config, tmp_path):
     data, config.probe.ctc_steps = spoken(0), 5
     answer, _ = fit_head(config, frozen(data.inputs), data, 3, tmp_path)
@@ -147,6 +150,7 @@ def test_features_are_standardised_by_the_training_utterances():
     np.testing.assert_allclose(found[0].std(0), 1, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("feature", "decay"), [("tuned", 0.5), ("supervised", 1.0)])
 def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
     config, tmp_path, monkeypatch, feature, decay
@@ -180,6 +184,7 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
     assert decays == [decay] * 2
 
 
+@pytest.mark.slow
 def test_scores_of_a_run(config, tmp_path, capsys):
     """As many minutes as there are, each once; PER by both decoders on the same utterances."""
     config.probe.tasks, config.probe.features = ("ctc",), ("mfcc",)
@@ -214,6 +219,7 @@ def test_scores_of_a_run(config, tmp_path, capsys):
     assert json.loads((tmp_path / "scores.json").read_text())
 
 
+@pytest.mark.slow
 def test_parts_are_named_by_the_minutes_that_were_asked_for(config):
     """As far as there are so many; how far the last utterance goes beyond them is chance."""
     train = load_data(config, str).train

@@ -388,6 +388,7 @@ def test_the_command_explains_itself():
     assert said.count("\n") <= 45
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "value", "word"), [
     ("scale", "huge", "--scale"), ("data", "timit", "--data"), ("seeds", 0, "--seeds"),
     ("jobs", 0, "--jobs"), ("audio", "num_step=3", "num_steps"),

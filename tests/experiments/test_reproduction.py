@@ -109,6 +109,7 @@ SAME = "negatives of the same speaker help phones"
 EQUAL = "same speaker without the own sequence equals mixed speaker with it"
 
 
+@pytest.mark.slow
 def test_the_papers_own_numbers_bear_out_all_its_claims(tmp_path):
     folder = paper_like(tmp_path, half=0.0005, shift=-0.2)  # orders know no level
     assert set(verdicts(folder).values()) == {HELD}
@@ -121,6 +122,7 @@ def test_an_order_turned_round_does_not_hold(tmp_path):
     assert found[SAME] == REFUTED  # 70.0 is above the same speaker's 64.6, too
 
 
+@pytest.mark.slow
 def test_overlapping_intervals_tell_nothing(tmp_path):
     found = verdicts(paper_like(tmp_path, half=0.02))
     assert found[SAME] == UNTOLD  # 64.6 and 65.5, each +- 2
@@ -132,12 +134,14 @@ def test_overlapping_intervals_tell_nothing(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_ties(tmp_path):
     assert verdicts(paper_like(tmp_path, half=0.001))[EQUAL] == HELD
     apart = paper_like(tmp_path / "apart", half=0.001, **{"same-excl": 60.0})
     assert verdicts(apart)[EQUAL] == REFUTED
 
 
+@pytest.mark.slow
 def test_a_missing_cell_leaves_its_claims_unmeasured(tmp_path):
     folder = paper_like(tmp_path, half=0.001, same=None)
     found = verdicts(folder)
@@ -449,6 +453,7 @@ def whole_folder(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_the_whole_page(tmp_path):
     folder = whole_folder(tmp_path / "all")
     text = write_reproduction(folder).read_text()
@@ -490,6 +495,7 @@ def test_the_whole_page(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_same_folder_gives_the_same_page(tmp_path):
     folder = whole_folder(tmp_path / "all")
     first = write_reproduction(folder).read_bytes()
@@ -552,6 +558,7 @@ def test_choices_that_were_not_varied_have_no_columns_of_numbers(tmp_path):
     assert [*audio.frame] == ["open", "here", "varied as"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixed", "steps-20", "open-groups", "image-gru", "same-excl"])
 def test_a_renamed_cell_is_still_found(tmp_path, monkeypatch, name):
     """Its name is written once: what is measured under the new one is on the page."""
@@ -586,6 +593,7 @@ def test_a_renamed_cell_is_still_found(tmp_path, monkeypatch, name):
     assert after == json.dumps(before)
 
 
+@pytest.mark.slow
 def test_names_are_escaped_everywhere(tmp_path):
     folder = whole_folder(tmp_path / "all")
     plan = json.loads((folder / "sweep.json").read_text())
@@ -630,6 +638,7 @@ def test_sizes_are_written_in_plain_digits():
     assert [text for text in ticks if text] == [f"{2**power:,}" for power in range(5, 17)]
 
 
+@pytest.mark.slow
 def test_at_the_papers_size_the_gap_is_shown(tmp_path):
     folder = paper_like(tmp_path, shift=0.01)
     (result,) = (one for one in results_of(folder) if one.table is STEPS)

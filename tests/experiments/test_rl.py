@@ -44,6 +44,7 @@ def played(config, seed=0):
     return task, state, rollout, out
 
 
+@pytest.mark.slow
 def test_the_policy_that_acts_is_the_one_that_learns():
     """Step by step, as it acts, and whole, as it is trained: the same memory, policy and values."""
     for memory in ("gru", "lstm", "none"):
@@ -69,6 +70,7 @@ def predicted(config, task, state, rollout, out, rule):
     return step.predict(config, task.agent, state.params, out.z, out.c, rollout, rule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", step.RULES)
 def test_nothing_is_predicted_across_an_end(rule):
     config = config_of(cpc__rule=rule)
@@ -79,6 +81,7 @@ def test_nothing_is_predicted_across_an_end(rule):
         assert sums.anchors.tolist() == pairs_of(np.asarray(rollout.is_first))
 
 
+@pytest.mark.slow
 def test_no_gradient_goes_across_an_end():
     """Neither by the memory nor by a target: what came before an episode has none from it."""
     config = config_of(cpc__rule="own_sequence", environment__num=2)
@@ -98,6 +101,7 @@ def test_no_gradient_goes_across_an_end():
     assert (gradient[start:, 0] != 0).any()
 
 
+@pytest.mark.slow
 def test_strict_negatives_could_be_positives_themselves():
     config = config_of(environment__num=16)
     _, _, rollout, _ = of = played(config)
@@ -115,6 +119,7 @@ def test_strict_negatives_could_be_positives_themselves():
         assert (age[k:][episode[k:] == episode[:-k]] >= k).all()
 
 
+@pytest.mark.slow
 def test_targets_of_another_environment_know_nothing():
     config = config_of(cpc__targets="other", cpc__cosine=False)
     *of, out = played(config)
@@ -125,6 +130,7 @@ def test_targets_of_another_environment_know_nothing():
     assert loss != predicted(same, *of, out, step.RULES["batch"])[0]
 
 
+@pytest.mark.slow
 def test_given_actions_predictions_are_an_open_loop():
     """Those k ahead depend on the actions up to then, and on no later one, nor on pictures."""
     config = config_of(cpc__given_actions=True)
@@ -139,6 +145,7 @@ def test_given_actions_predictions_are_an_open_loop():
     assert moved.tolist() == wanted
 
 
+@pytest.mark.slow
 def test_a_step_may_predict_some_environments():
     """Those drawn, as if there were no others; each two of them are drawn now and then."""
     config = config_of(environment__num=4)
@@ -169,6 +176,7 @@ def run_of(state, launch, number):
     return state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["a2c", "ppo"])
 def test_seeds_at_once_are_seeds_one_by_one(policy):
     parts = {"policy__epochs": 2, "policy__minibatches": 2} if policy == "ppo" else {}
@@ -183,6 +191,7 @@ def test_seeds_at_once_are_seeds_one_by_one(policy):
             np.testing.assert_allclose(one, other[i], atol=2e-4)
 
 
+@pytest.mark.slow
 def test_minibatches_are_whole_environments_with_their_memories():
     """One minibatch of everything in another order is everything."""
     base = {"policy__name": "ppo", "cpc__weight": 0.0}
@@ -196,6 +205,7 @@ def test_minibatches_are_whole_environments_with_their_memories():
     assert float(ends[2]) == 3 * float(ends[0])
 
 
+@pytest.mark.slow
 def test_a_step_of_ppo_that_clips_nothing_is_one_of_a2c():
     """At the first step on a rollout the ratio is 1: gradients differ by the advantages' scale."""
     losses = {}
@@ -214,6 +224,7 @@ def test_a_step_of_ppo_that_clips_nothing_is_one_of_a2c():
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_environments_are_spread_over_their_episodes():
     task = step.make_task(config_of(environment__num=20))
     state = jax.jit(task.init)(jnp.uint32(0))
@@ -221,6 +232,7 @@ def test_environments_are_spread_over_their_episodes():
     assert sorted(set(rows)) == list(range(10))
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = config_of(policy__name="ppo", policy__minibatches=2)
@@ -263,6 +275,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
         assert words in page
 
 
+@pytest.mark.slow
 def test_a_probe_reads_what_a_memory_holds():
     """Features that are the fact itself are read off; noise is chance."""
     config = config_of()
@@ -312,6 +325,7 @@ def test_every_config_is_sound():
     check_config(rl_paper.get_config(), configs_rl.KEYS)
 
 
+@pytest.mark.slow
 def test_the_papers_agent_on_small_pictures():
     """30 steps ahead, where no episode has more than 24 steps: what lies beyond adds nothing."""
     from configs import rl_paper

@@ -181,6 +181,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", CASES)
 def test_key(key):
     check(CASES[key], with_settings(configs_rl.get_config(), TINY), key)

@@ -108,6 +108,7 @@ def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, 
             assert not found.array[row, frames:].any()
 
 
+@pytest.mark.slow
 def test_of_unequal_widths_c_alone_is_a_hidden_state(torch, tmp_path, monkeypatch):
     export(tmp_path / "exported", 4, None)
     upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax()

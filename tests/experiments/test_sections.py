@@ -94,6 +94,7 @@ def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
     assert "picture.npz" in section.sentences[0]
 
 
+@pytest.mark.slow
 def test_page_of_images_has_their_figures(shapes):
     page = write_report(shapes, image.WORDS, image.SECTIONS).read_text(encoding="utf-8")
     found = {path.stem for path in (shapes / "figures").glob("*.png")}

@@ -190,6 +190,7 @@ def problem_of(tmp_path, lengths, **settings):
     return series.make_problem(config, data.load_data(config, str))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(400,), (50, 60, 20, 12, 70)], ids=["one", "some short"])
 def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
     """Against sets of steps of files; of the own window everything may be one."""
@@ -223,6 +224,7 @@ def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
     assert problem_of(tmp_path, lengths, **{"negatives.overlap": True}).objective.apart is None
 
 
+@pytest.mark.slow
 def test_what_fills_up_a_short_file_counts_for_nothing(tmp_path):
     problem = problem_of(tmp_path, (50, 60, 20, 12, 70), **{"model.norm": "batch"})
     batch = next(
@@ -364,6 +366,7 @@ def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
     assert json.loads((tmp_path / "truth.json").read_text())["offsets"] == [2, 3]
 
 
+@pytest.mark.slow
 def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(series_embed, "CHUNK_STEPS", 64)
     config = of_files(tmp_path, **{"data.channels": 2, "model.width": 8, "data.rate_hz": 100.0})

@@ -119,6 +119,7 @@ def test_values_of_another_type(runs, key):
     assert "now" in status.describe(status.read_all(runs), 80)
 
 
+@pytest.mark.slow
 def test_a_recorded_process_tells_more_than_the_age_of_files(runs):
     def state(name, pid):
         environment = {"pid": pid, "host": platform.node()}
@@ -165,6 +166,7 @@ def test_it_fits_the_terminal(runs, width):
     assert all(line.split()[-1].isalpha() for line in lines)
 
 
+@pytest.mark.slow
 def test_commands(runs, capsys, monkeypatch):
     status.run([str(runs)])
     assert "1 done" in capsys.readouterr().out

@@ -69,6 +69,7 @@ def test_a_page_without_the_base_compares_nothing(tmp_path):
     assert "not there yet" in (tmp_path / "augmentation.md").read_text()
 
 
+@pytest.mark.slow
 def test_commands_are_printed_and_mistakes_are_a_sentence():
     module = "experiments.studies.augmentation"
     done = commands.run(module, "--dry-run", "--only=none", "--config.num_steps=900", "--seeds=2")

@@ -30,6 +30,7 @@ def found(tmp_path_factory):
     return folder, modality, config, data, problem, arrays
 
 
+@pytest.mark.slow
 def test_hard_negatives_are_those_that_the_run_counted(found):
     """Its pairwise accuracy is the fraction of negatives that the positive beats."""
     folder, _, _, _, problem, arrays = found
@@ -43,6 +44,7 @@ def test_hard_negatives_are_those_that_the_run_counted(found):
         assert row["needed"] >= row["by_mean"]  # anchors differ
 
 
+@pytest.mark.slow
 def test_more_negatives_make_less_noise(found, monkeypatch):
     _, modality, config, data, _, arrays = found
     monkeypatch.setattr(study, "SIZES", (4, 16, 64, 10_000))

@@ -46,6 +46,7 @@ def test_cross_entropy_is_that_of_the_labelled_rows():
     np.testing.assert_allclose(np.asarray(gradient)[labels >= 0], shares / len(own), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_cross_entropy_at_the_edges():
     value, gradient = LOSS(jnp.full((2, 3), jnp.nan), jnp.array([-1, -1]))
     assert (float(value), float(jnp.abs(gradient).max())) == (0.0, 0.0)
@@ -94,6 +95,7 @@ def near_70_percent(answer):
     return 1 - abs(float(jnp.exp(answer(np.array([[100.1]], np.float32))).max()) - 0.7)
 
 
+@pytest.mark.slow
 def test_a_network_learns_what_labels_say():
     answer, words, records = toy()
     assert words == "best at step 40 of 40, the most"  # nothing is held out: the last counts
@@ -105,6 +107,7 @@ def test_a_network_learns_what_labels_say():
     assert records[-1]["loss"] < records[0]["loss"] < np.log(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("accuracies", "words"),
     [
@@ -131,6 +134,7 @@ def test_a_training_ends_when_it_does_not_improve(accuracies, words):
 STOPS = {"num_steps": 400, "accuracy": near_70_percent}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "stop_at"), [({}, 12), (STOPS, 12), (STOPS, 45), (STOPS, 74)])
 def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     """Before the best, between the best and the end, or within the last evaluations."""
@@ -155,6 +159,7 @@ def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     np.testing.assert_array_equal(answer(x), expected(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [20, 80])
 def test_a_signal_in_an_evaluation_is_heard(tmp_path, step):
     """In that of the best parameters, which a resumed training must not pass over, and the last."""
@@ -175,6 +180,7 @@ def test_a_signal_in_an_evaluation_is_heard(tmp_path, step):
     assert all(one >= step for one in drawn[1:])  # the first is for its shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [{"settings": {"seed": 1}}, {"num_steps": 50}])
 def test_checkpoints_of_another_training_on_labels_are_not_used(tmp_path, other):
     options = {"folder": tmp_path / "labels", "save_every": 5, "settings": {"seed": 0}}
@@ -234,6 +240,7 @@ def sound():
     return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
 
 
+@pytest.mark.slow
 def test_scores_of_audio(config, sound, tmp_path, capsys):
     model = audio.build_model(config)
     phones, speakers = audio_frames.phone_questions, audio_frames.speaker_questions
@@ -318,6 +325,7 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
     assert len(set(held)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strides", [(5, 4, 2, 2, 2), (5, 4, 2, 2, 4), (5, 4, 2, 2, 1)])
 def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_frames(
     config, sound, tmp_path, strides
@@ -356,6 +364,7 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
         assert score.num_test == samples // stride - unlabelled
 
 
+@pytest.mark.slow
 def test_each_utterance_is_embedded_once_and_features_are_the_same_beside_others(
     config, sound, monkeypatch
 ):
@@ -437,6 +446,7 @@ def dark_and_light():
     return config, images, model, prepare
 
 
+@pytest.mark.slow
 def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices():
     config, images, model, prepare = dark_and_light()
     pixels, labels = images.pixels, images.labels
@@ -449,6 +459,7 @@ def test_the_images_network_starts_anew_or_from_what_was_learned_on_many_devices
     assert "the most" not in words  # of 100 steps: it knows all long before
 
 
+@pytest.mark.slow
 def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path):
     """In the second evaluation; then the end is that of a training that was not stopped."""
     given, folder = (*dark_and_light(), None), tmp_path / "supervised"
@@ -479,6 +490,7 @@ def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path)
     np.testing.assert_array_equal(resumed(images.pixels), whole(images.pixels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", ["small", "resnet"])
 def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monkeypatch, encoder):
     """The first steps of Adam are of one size, so that rates are read off the updates."""

@@ -133,6 +133,7 @@ def loss_of(problem, batch, variables):
     return problem.objective.loss(*problem.objective.init(directions), directions, rng, False)[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("get_config", [text_sentences.get_config, text_quick_thoughts.get_config])
 def test_sentences_that_do_not_exist_count_for_nothing(get_config):
     """A batch of short runs has the loss of the same runs without the empty places."""
@@ -353,6 +354,7 @@ def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
     assert score.outcomes.counts.tolist() == [2, 1, 1]
 
 
+@pytest.mark.slow
 def test_word_vectors_widen_the_vocabulary(tmp_path):
     path = tmp_path / "vectors.txt"
     config = tiny(**{"probe.word_vectors": str(path), "probe.features": ("z", "vectors")})
@@ -391,6 +393,7 @@ def test_word_vectors_widen_the_vocabulary(tmp_path):
 # Commands.
 
 
+@pytest.mark.slow
 def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(text_embed, "LONGEST", 8)
     config = tiny()

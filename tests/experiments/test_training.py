@@ -102,6 +102,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: str(sorted(options.items())))
 def test_every_option_trains_and_is_evaluated(made, options):
     config = make_config(**options)
@@ -117,6 +118,7 @@ def test_every_option_trains_and_is_evaluated(made, options):
     assert [record["is_bound"] for record in records][-1]
 
 
+@pytest.mark.slow
 def test_an_average_is_evaluated_with_that_of_the_temperature(made):
     config = make_config(negatives__temperature_rule="learned", optim__ema_decay=0.9)
     state, problem, mesh = train(config, made)
@@ -128,6 +130,7 @@ def test_an_average_is_evaluated_with_that_of_the_temperature(made):
 BOUND = ("bound", "bound_low", "bound_high", "log_n", "nats", "state")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sigmoid", "triplet_all"])
 def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, name):
     """In the record of the training, where it is that of its batch, and of the evaluation."""
@@ -163,6 +166,7 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, na
     assert set(BOUND) < set(strict)
 
 
+@pytest.mark.slow
 def test_a_loss_with_log_n_has_it_and_no_strict_sums(made):
     state, problem, _ = train(make_config(), made, steps=1)
     record = make_summary(problem, lambda step: 0.0, print)(state.metrics, 1)
@@ -172,6 +176,7 @@ def test_a_loss_with_log_n_has_it_and_no_strict_sums(made):
     assert not any(key.startswith("strict") for key in record)
 
 
+@pytest.mark.slow
 def test_the_strict_bound_is_of_independently_drawn_batches(made):
     """Not of those that the training's rule is evaluated on."""
     config = make_config(data__one_speaker=True)
@@ -192,6 +197,7 @@ def test_the_strict_bound_is_of_independently_drawn_batches(made):
     assert changed_any[1]["bound"].tolist() != before[1]["bound"].tolist()
 
 
+@pytest.mark.slow
 def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
     config = make_config(loss__name="sigmoid")
     problem, mesh = problem_of(config, made), make_mesh(1)
@@ -234,6 +240,7 @@ def test_a_service_is_told_that_a_training_failed(tmp_path):
     assert [name for name, *_ in module.calls] == ["init", "finish"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_not_finite_has_no_loss_to_be_the_best_by(made):
     config = make_config()
     state, problem, mesh = train(config, made, steps=1)
@@ -242,6 +249,7 @@ def test_an_evaluation_that_is_not_finite_has_no_loss_to_be_the_best_by(made):
     assert np.isnan(record["loss"])
 
 
+@pytest.mark.slow
 def test_every_predictor_gets_gradient(made):
     """As many offsets in the loss as configured, each with its own map."""
     config = make_config()
@@ -259,6 +267,7 @@ def test_every_predictor_gets_gradient(made):
 ALIGNED = {"loss__align_to": 6}
 
 
+@pytest.mark.slow
 def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound(made):
     """The loss of the evaluation adds up over predictions, which share 6 frames."""
     config = make_config(**ALIGNED, loss__align_by="best", negatives__num_sampled=5)
@@ -275,6 +284,7 @@ def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound
     assert len(record["strict_bound"]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {"negatives__temperature_rule": "learned", "loss__cosine": True},
     {"negatives__temperature_rule": "entropy", "negatives__rule": "one_per_sequence"},
@@ -307,6 +317,7 @@ QUANTIZED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_penalties_are_added_to_the_loss_and_recorded(made):
     """Beside the loss of the objective, which an evaluation has alone; so is the perplexity."""
     config = make_config(**QUANTIZED, model__norm="batch")
@@ -323,6 +334,7 @@ def test_penalties_are_added_to_the_loss_and_recorded(made):
     jax.tree.map(np.testing.assert_array_equal, state.extra, before)
 
 
+@pytest.mark.slow
 def test_the_penalty_reaches_the_parameters(made):
     """Its gradient is the whole difference between two weights of it."""
     found = []
@@ -351,6 +363,7 @@ def test_codes_and_parts_of_a_batch_are_one_sentence(made):
         train(make_config(**QUANTIZED, optim__accumulate=2), made)
 
 
+@pytest.mark.slow
 def test_a_run_with_codes_stops_and_resumes_to_the_bit(made, tmp_path):
     config = make_config(**QUANTIZED)
     whole, problem, mesh = train(config, made, steps=4)
@@ -368,6 +381,7 @@ def test_a_run_with_codes_stops_and_resumes_to_the_bit(made, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [
     {}, {"negatives__shards": 8}, {"model__norm": "batch"}, ALIGNED, QUANTIZED
 ])  # fmt: skip
@@ -388,6 +402,7 @@ def test_devices_change_neither_losses_nor_gradients(made, options):
     assert all(np.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in kept)
 
 
+@pytest.mark.slow
 def test_groups_are_devices_of_the_paper(made):
     """With 8 groups each anchor meets the latents of its own window alone, of 8."""
     state, *_ = train(make_config(negatives__shards=8), made, steps=1)
@@ -423,6 +438,7 @@ def gradient_of(config, made, num_parts, num_devices=1):
     return jax.device_get(found), compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_parts_of_a_batch_keep_the_negatives_of_the_whole(made, num_devices):
     """Value, metrics and gradients to float32 rounding, in less memory."""
@@ -453,6 +469,7 @@ def test_parts_that_cannot_be_are_one_sentence(made):
             training.make_step(config, problem_of(config, made), make_mesh(1))
 
 
+@pytest.mark.slow
 def test_a_launch_of_the_experiment_is_its_steps(made):
     one = train(make_config(), made, steps=2)[0]
     config = make_config()
@@ -505,6 +522,7 @@ def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_service(tmp_path):
     """It gets the records of the steps that are left, under the name of the directory."""
     config = series.get_config()

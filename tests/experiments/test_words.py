@@ -86,6 +86,7 @@ def best_perplexity():
     return np.exp(-(pairs[pairs > 0] * np.log(p[pairs > 0])).sum() / pairs.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [
@@ -113,6 +114,7 @@ def test_each_objective_ends_at_the_optimum_of_likelihood(given):
         assert log_z.std() < 0.1
 
 
+@pytest.mark.slow
 def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probability():
     trained = fitted((("objective.name", "info_nce"), ("objective.noise", "batch"),
                       ("objective.share", 32), ("objective.subtract_log_q", False)))  # fmt: skip
@@ -122,6 +124,7 @@ def test_without_its_correction_the_batch_learns_the_ratio_and_not_the_probabili
     assert told(trained._replace(config=wrong))[0] > 1.02 * best_perplexity()
 
 
+@pytest.mark.slow
 def test_skip_gram_with_negative_sampling_reaches_pmi_less_log_k():
     """Levy & Goldberg 2014, section 3, with the window's own marginals."""
     trained = fitted((("model.name", "skip_gram"), ("model.bias", "none"), ("epochs", 15)))
@@ -161,6 +164,7 @@ def loss_of(made, rng=0):
     return jax.value_and_grad(loss)(params), places, params, batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["negative_sampling", "nce", "sampled_softmax", "ranking_nce"])
 @pytest.mark.parametrize("remove", [False, True])
 def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
@@ -196,6 +200,7 @@ def test_skip_gram_loss_equals_a_loop_over_pairs(name, remove):
     assert float(got) == pytest.approx(total, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_shared_draws_stand_for_as_many_of_their_own():
     """The mean over draws of the gradient does not depend on how many places share them."""
     slopes = []
@@ -277,6 +282,7 @@ def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(no
     np.testing.assert_allclose(log_z, 0.0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_counts_of_learned_unigram_noise_do_not_overflow():
     noise = made_with(objective__noise="learned_unigram").noise
     state = {"counts": jnp.array([1, 0, 0, 0, 2**30, 2**30 - 10], jnp.int32)}
@@ -300,6 +306,7 @@ def quick(**given):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     corpus = synthetic(0, 10_000, 200)

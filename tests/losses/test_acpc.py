@@ -50,6 +50,7 @@ def test_weights_are_the_share_of_paths_and_the_gradient(best):
     np.testing.assert_allclose(slope, want, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_costs_of_any_size_have_finite_gradients():
     costs = jnp.array([[0.0, 1e4], [1e4, 0.0], [3e4, 3e4]])
     for best in (False, True):
@@ -104,6 +105,7 @@ RULES = {
 PADDED = np.arange(T)[None] < np.array([T, 6, 4, 9])[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [False, True])
 @pytest.mark.parametrize("rule", RULES)
 def test_the_loss_is_that_of_every_path_of_every_anchor(rule, best):
@@ -118,6 +120,7 @@ def test_the_loss_is_that_of_every_path_of_every_anchor(rule, best):
     assert (frames >= 1 - 1e-5).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [False, True])
 def test_padding_counts_for_nothing(best):
     outputs, positions = sound()
@@ -145,6 +148,7 @@ def test_padding_counts_for_nothing(best):
     assert (np.asarray(dp != 0).any((2, 3)) == counted).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["others", "shards"])
 def test_as_many_frames_as_predictions_is_cpc(rule):
     """Of the anchors that have all latents ahead."""
@@ -176,6 +180,7 @@ def test_as_many_frames_as_predictions_is_cpc(rule):
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_equal_scores_cost_log_n_less_the_paths():
     outputs, positions = sound(3)
     outputs = outputs._replace(predictions=jnp.zeros_like(outputs.predictions))
@@ -186,6 +191,7 @@ def test_equal_scores_cost_log_n_less_the_paths():
     np.testing.assert_allclose(sums.top1, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("best", [False, True])
 def test_the_gradient_is_the_difference_quotient(best):
     outputs, positions = sound()
@@ -211,6 +217,7 @@ def test_the_gradient_is_the_difference_quotient(best):
         assert float((gradients[index] * direction).sum()) == pytest.approx(want, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["window", "shards"])
 def test_blocks_change_nothing(rule):
     outputs, positions = sound()
@@ -228,6 +235,7 @@ def test_blocks_change_nothing(rule):
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_drawn_negatives_are_as_many_as_asked_for():
     outputs, positions = sound()
     _, sums, _ = acpc_loss(
@@ -241,6 +249,7 @@ def test_drawn_negatives_are_as_many_as_asked_for():
     np.testing.assert_allclose(sums.n / sums.anchors, 6, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_in_which_order_sequences_come():
     outputs, positions = sound()
     order = np.array([2, 0, 3, 1])
@@ -252,6 +261,7 @@ def test_it_does_not_matter_in_which_order_sequences_come():
         np.testing.assert_allclose(x, y, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_half_precision_adds_up_in_single():
     half, positions = sound(dtype=jnp.bfloat16)
     same = jax.tree.map(lambda x: x.astype(jnp.float32), half)

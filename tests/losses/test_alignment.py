@@ -33,6 +33,7 @@ def test_uniformity_equals_its_formula(scale):
     assert float(found) == pytest.approx(np.log(np.mean(pairs)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_collapse_is_aligned_and_not_uniform():
     z = jnp.tile(jnp.asarray(sphere(3, 1), jnp.float32), (4, 1))
     assert float(alignment(z, z)) == 0.0

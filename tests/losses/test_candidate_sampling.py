@@ -19,6 +19,7 @@ META, CASES = load_golden("tf_sampled_losses.npz")
 NAMES = {"nce": sampled_logistic, "ssm": sampled_softmax}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(set(CASES) - {"allhit"}))
 def test_equals_tensorflow(case):
     _, inputs, expected = CASES[case]
@@ -71,6 +72,7 @@ def test_bad_calls_are_one_sentence(unchecked):
         candidate_sampling(w, b, labels, x, 4, negatives.uniform_sampler(3), rng=jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_a_label_that_is_never_drawn_is_refused_and_no_nan_under_a_trace():
     w, b, x, labels = jnp.ones((3, 2)), jnp.ones(3), jnp.ones((2, 2)), jnp.array([2, 0])
     sampler = negatives.fixed_sampler(np.array([2.0, 1.0, 0.0]))

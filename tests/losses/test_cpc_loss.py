@@ -270,6 +270,7 @@ def test_no_negatives_is_no_loss_and_no_nan():
     jax.tree.map(lambda g: np.testing.assert_array_equal(g, 0.0), gradients)
 
 
+@pytest.mark.slow
 def test_padding_has_no_part_and_no_gradient():
     outputs = random_outputs(3, 9, 4, 3)
     where = jnp.arange(9)[None] < jnp.array([9, 6, 4])[:, None]
@@ -581,6 +582,7 @@ def test_positions_that_a_structure_does_not_fit_are_refused(positions, rule):
     assert np.isfinite(fine)
 
 
+@pytest.mark.slow
 def test_gaps_that_are_padding_are_no_gaps():
     outputs, rule = random_outputs(3, 6, 3, 2), negatives.one_per_sequence
     where = np.ones((3, 6), bool)
@@ -592,6 +594,7 @@ def test_gaps_that_are_padding_are_no_gaps():
     assert float(loss) == float(expected)
 
 
+@pytest.mark.slow
 def test_memory_is_further_candidates_without_a_gradient():
     """Two batches as one, against one batch with 9 latents of the other as its memory."""
     both, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6)

@@ -66,6 +66,7 @@ RULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("name", RULES)
 def test_equals_the_naive_twin(name, inside):
@@ -83,6 +84,7 @@ def test_equals_the_naive_twin(name, inside):
     assert np.isfinite(sums.loss).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
 def test_gradients_are_those_of_finite_differences(name):
     outputs, rule = make_outputs(1), RULES[name]

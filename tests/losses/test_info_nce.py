@@ -21,6 +21,7 @@ from goldens import load_golden
 META, CASES = load_golden("infonce_explicit.npz")
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 10**6), st.floats(0.05, 5.0))
 def test_equals_naive_twin(m, n, seed, temperature):
@@ -40,6 +41,7 @@ def test_equals_naive_twin(m, n, seed, temperature):
         assert float(loss[i]) == pytest.approx(expected, rel=2e-5, abs=2e-5)
 
 
+@pytest.mark.slow
 def test_masked_negatives_have_no_gradient():
     where = jnp.array([[True, False, True], [False, False, False]])
     negative = jnp.where(where, 0.3, jnp.nan)
@@ -144,6 +146,7 @@ def test_gradient_is_softmax_less_one_hot():
     np.testing.assert_allclose(gradient.sum(-1), 0.0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_is_the_posterior_of_the_index():
     """T3: with scores log p(x|c) / p(x), e^-L is p(d = 0 | candidates, c), by Bayes' rule."""
     p, given_c = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.1, 0.7])

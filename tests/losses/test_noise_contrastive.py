@@ -59,6 +59,7 @@ def sampled_losses(positive, negatives, inputs, hits):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLED)
 def test_sampled_losses_equal_tensorflow(name):
     _, inputs, expected = SAMPLED[name]
@@ -93,6 +94,7 @@ def test_sampled_losses_equal_tensorflow(name):
                 close(gradient, np.zeros_like(slope) if differs else slope, SAMPLED_META)
 
 
+@pytest.mark.slow
 def test_one_positive_may_be_flat_or_a_column():
     rng = np.random.default_rng(0)
     positive, negatives = jnp.asarray(rng.normal(size=4)), jnp.asarray(rng.normal(size=(4, 5)))
@@ -209,6 +211,7 @@ def test_optimum_of_each_convention(convention, distance):
         np.testing.assert_allclose(found - found.mean(), ratio, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_correction_of_negatives_alone_gains_with_their_number():
     """T17: the bias against the full softmax's gradient falls with K; uncorrected it stays."""
     rng = np.random.default_rng(0)
@@ -331,6 +334,7 @@ def test_k_is_the_rows_own_count():
     assert float(rows[0]) != float(rows[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "names"),
     [
@@ -367,6 +371,7 @@ def test_correction_that_does_not_fit_is_a_sentence(unchecked):
         ranking_nce(jnp.zeros(2), jnp.zeros((2, 3)), log_noise_negatives=jnp.zeros(4))
 
 
+@pytest.mark.slow
 def test_full_losses():
     rng = np.random.default_rng(4)
     scores = rng.normal(size=(3, 5)) * 3

@@ -49,6 +49,7 @@ def interpreted(score, rule, q, k, anchors, candidates, g, where):
     return scores, g[:, None] * dq, dk
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "dtype", "close"),
     [(careless, jnp.float32, 2e-5), (WINDOW, jnp.bfloat16, 2e-2)],  # products of 8 bits
@@ -104,6 +105,7 @@ def huge():
     return (q, k, anchors, candidates, g, where), jax.grad(scan, (0, 1), has_aux=True)(q, k)
 
 
+@pytest.mark.slow
 @on_both
 def test_interpreted_kernels_equal_the_scan_where_scores_are_huge(score, huge):
     inputs, (gradients, (loss, rank)) = huge
@@ -114,6 +116,7 @@ def test_interpreted_kernels_equal_the_scan_where_scores_are_huge(score, huge):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-2 * jnp.abs(want).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("width", "calls"), [(512, 5), (513, 0)])
 def test_keys_too_wide_for_a_gpu_are_left_to_the_blocks(width, calls):
     q, k, anchors, candidates, _ = example(d=width)
@@ -127,6 +130,7 @@ def test_keys_too_wide_for_a_gpu_are_left_to_the_blocks(width, calls):
     assert made.mlir_module().count(CALLS["cuda"]) == calls
 
 
+@pytest.mark.slow
 def test_each_is_lowered_for_its_platform_alone():
     q, k, anchors, candidates, _ = example()
 

@@ -89,6 +89,7 @@ def test_large_concentration_leaves_the_hardest():
     np.testing.assert_allclose(tilted, alone, rtol=0.02)
 
 
+@pytest.mark.slow
 def test_floor_where_the_correction_takes_all():
     """A positive above all negatives, and a large prior: g = e^(-1 / tau)."""
     positive, negatives = jnp.array([0.9]), jnp.array([[0.1, -0.2, 0.0]])
@@ -121,6 +122,7 @@ def test_more_draws_of_the_own_class():
     np.testing.assert_array_equal(itself, default)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [0.0, 1e-7, 1e-6, 1e-3, -1e-6])
 def test_gradient_where_the_correction_nearly_vanishes(gap):
     """mean e^s - pi e^s+ near 0, at any size of the scores: finite, and the twin's value."""

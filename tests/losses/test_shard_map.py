@@ -39,6 +39,7 @@ def aligned(*args):
     return several_offsets(*args, loss=functools.partial(acpc_loss, num_frames=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets, aligned])
 def test_two_devices_add_up_what_each_share_gives(loss):
     """Queries are split; the keys are whole on each device, so that their gradient is a sum."""

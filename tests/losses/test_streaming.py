@@ -66,6 +66,7 @@ def check(got, want, rtol=3e-5, atol=3e-5):
     np.testing.assert_allclose(gradients[1], want.dkeys, rtol=rtol, atol=size * atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cut"), [*((name, CUTS[2]) for name in RULES), ("same_group", CUTS[1])]
 )
@@ -76,6 +77,7 @@ def test_equals_the_naive_twin(name, cut):
     check(run(q, k, positions, g, rule=RULES[name], **cut), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("offset", "cut"), [*zip((0, 2, 2, 0), CUTS, strict=True)])
 def test_equals_the_twin_however_it_is_cut(cut, offset):
     """One weight for all anchors, a temperature, and its gradient."""
@@ -127,6 +129,7 @@ def test_half_precision_is_reduced_in_float32(cut):
         assert error < 0.02 * np.abs(twin).max()  # bf16 keeps 8 bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_equals_are_tied(cut):
     """Keys all alike: every negative ties, to the last bit, and the loss is log N."""
@@ -203,6 +206,7 @@ def test_what_jax_counts_in_64_bits_stays_in_32():
     assert {x.dtype for x in jax.tree.leaves((tiles[:2], tiles[2][:2], both))} == {np.dtype("f4")}
 
 
+@pytest.mark.slow
 def test_vmap_is_a_loop():
     q, k, positions, _ = example(6)
     g = np.ones(len(q), np.float32)
@@ -232,6 +236,7 @@ def test_no_gradient_work_without_differentiation():
     assert products(functools.partial(loss, columns=7), q, k) == 2  # positives' own; all scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [{"block": 64}, {"block": 256, "columns": 256}])
 def test_memory_is_linear(cut):
     """Twice the anchors and candidates take twice the memory, not four times."""
@@ -246,6 +251,7 @@ def test_memory_is_linear(cut):
     assert sizes[2] - sizes[1] <= 2.2 * (sizes[1] - sizes[0])
 
 
+@pytest.mark.slow
 def test_cpc_loss_is_the_same_on_both_sides_of_the_threshold(monkeypatch):
     rng = np.random.default_rng(8)
     z, predictions = rng.normal(size=(4, 6, 5)), rng.normal(size=(4, 6, 2, 5))

@@ -201,6 +201,7 @@ def random_rows(seed, m=4, p=3, n=5):
     )
 
 
+@pytest.mark.slow
 def test_sup_con_reduces_to_nt_xent_and_bounds_hold():
     """T23: with one positive both forms are NT-Xent; L_in <= L_out with several."""
     positive, negatives, where_positive, where = random_rows(0)
@@ -215,6 +216,7 @@ def test_sup_con_reduces_to_nt_xent_and_bounds_hold():
     assert (inner[0] < out[0]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True])
 def test_sup_con_equals_naive_twin(inside):
     positive, negatives, where_positive, where = random_rows(1, m=6)
@@ -241,6 +243,7 @@ def test_sup_con_equals_naive_twin(inside):
         assert np.isfinite(slope).all()
 
 
+@pytest.mark.slow
 def test_huge_scores_of_several_positives_are_finite():
     positive, negatives = jnp.array([[1e4, -1e4]]), jnp.array([[-1e4, 1e4]])
     for loss, expected in (

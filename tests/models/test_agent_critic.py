@@ -8,6 +8,7 @@ import pytest
 from cpc.models.agent import Agent, DenseEncoder, Heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("widths", [(), (8, 4)])
 def test_a_critic_of_its_own_leaves_the_policy_alone(widths):
     agent = Agent(3, DenseEncoder((6, 5)), "gru", 7, 2, critic_widths=widths)

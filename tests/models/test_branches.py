@@ -42,6 +42,7 @@ def noise(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
+@pytest.mark.slow
 def test_one_direction_and_one_module_are_encoder_context_and_predictor():
     module, variables = made()
     x, params = noise(2, 1600), variables["params"]
@@ -53,6 +54,7 @@ def test_one_direction_and_one_module_are_encoder_context_and_predictor():
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [None, [7, 10]])
 @pytest.mark.parametrize("direction", TIME_DIRECTIONS)
 def test_a_context_sees_nothing_that_its_direction_has_not_passed(direction, number):
@@ -73,6 +75,7 @@ def test_a_context_sees_nothing_that_its_direction_has_not_passed(direction, num
     assert gradient[1].max() == 0
 
 
+@pytest.mark.slow
 def test_the_backward_branch_is_the_forward_one_of_what_is_reversed():
     module, variables = made(ConvEncoder(8, (5,), (5,)), **BOTH)
     params = variables["params"]
@@ -122,6 +125,7 @@ def layers_of(module):
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [ConvEncoder, LogMelEncoder])
 @pytest.mark.parametrize("cuts", [(2,), (1, 3), (2, 5), (1, 2, 3, 4, 5)])
 def test_no_gradient_passes_from_a_module_to_another(make, cuts):
@@ -143,6 +147,7 @@ def test_no_gradient_passes_from_a_module_to_another(make, cuts):
             assert (np.abs(leaf).max() > 0) == is_own, (number, names)
 
 
+@pytest.mark.slow
 def test_gradients_within_a_module_are_those_of_the_module_alone():
     """Trained by itself, on what the modules below it give as if it were data."""
     module, variables = made(cuts=(2, 4))
@@ -210,6 +215,7 @@ def test_what_is_exported_embeds_the_same(tmp_path, options):
     assert make_model(module).linear_maps(variables["params"]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", ["z2", "c1"])
 def test_a_layer_of_both_directions_or_of_modules(layer):
     module = CPC(ConvEncoder(8), GRU(6, 2), LinearPredictor(3, 8), TIME_DIRECTIONS, (2, 4))

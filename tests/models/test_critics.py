@@ -22,6 +22,7 @@ def data():
     return x, y
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", CRITICS, ids=lambda critic: type(critic).__name__)
 def test_rows_are_x_and_columns_are_y(critic, data):
     x, y = data
@@ -76,6 +77,7 @@ def test_a_baseline_is_one_number_a_row(data):
     np.testing.assert_allclose(Baseline((8,)).apply(variables, x[1:2])[0], values[1], rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", CRITICS[:2], ids=lambda critic: type(critic).__name__)
 def test_training_finds_the_information(critic):
     """2 nats in 4 dimensions; InfoNCE with 64 pairs and the exact ratio reads about 1.8."""

@@ -49,6 +49,7 @@ def energy(outputs):
     return jnp.tanh(outputs.predictions[:, :-1, :, 0] * outputs.z[:, 1:]).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target_width", [None, 5])
 @pytest.mark.parametrize(("encoder", "cuts"), [
     (SMALL, (1, 2)), (SMALL, (2, 3)), (RESNET, (1, 2)),
@@ -78,6 +79,7 @@ def test_no_gradient_passes_from_a_module_to_another(encoder, cuts, target_width
             assert (np.abs(leaf).max() > 0) == is_own, (number, part, name)
 
 
+@pytest.mark.slow
 def test_gradients_within_a_module_are_those_of_the_module_alone():
     module, variables = made(cuts=(2,))
     params, x = variables["params"], noise()
@@ -118,6 +120,7 @@ def test_one_module_is_what_there_was():
     np.testing.assert_array_equal(outputs.z, z.reshape(2, 3, 3, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", [SMALL, RESNET])
 def test_what_is_exported_embeds_the_same(tmp_path, encoder):
     module, variables = made(encoder, cuts=(1, 3), directions=("down", "left"))

@@ -76,6 +76,7 @@ def test_frames_go_through_the_picture_in_their_direction(direction):
     assert frame.shape == ((2, 3, 4) if direction in ("down", "up") else (2, 4, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_no_context_depends_on_a_patch_further_on(context):
     """The gradient by every patch that lies ahead is exactly zero; by the own and the last, not."""
@@ -99,6 +100,7 @@ def test_no_context_depends_on_a_patch_further_on(context):
                 assert seen[(i, j, n, *before)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_a_direction_is_top_down_on_the_picture_turned(context):
     """Heads of equal weights give equal outputs for images turned to their directions."""
@@ -115,6 +117,7 @@ def test_a_direction_is_top_down_on_the_picture_turned(context):
             np.testing.assert_allclose(a[2 * n : 2 * n + 2], b, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_direction_has_its_own_context_predictor_and_targets():
     module, x = build(DIRECTIONS, target_width=5), patches()
     outputs, variables = start(module, x)
@@ -170,6 +173,7 @@ def outputs_of_every_direction():
     return dict(zip(DIRECTIONS, start(build(DIRECTIONS), patches())[0], strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_loss_equals_loops_over_the_picture(direction, rule):
@@ -198,6 +202,7 @@ def test_the_loss_equals_loops_over_the_picture(direction, rule):
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_all_parameters_learn_from_the_loss():
     directions, x = ("up", "right"), patches()
     module = build(directions, target_width=5)
@@ -219,6 +224,7 @@ def test_all_parameters_learn_from_the_loss():
                 assert jnp.abs(leaf).max() > 1e-7, f"{name} {leaf_name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("patch", "stride"), [(6, 6), (6, 3), (8, 3), (5, 4)])
 def test_offsets_leak_exactly_below_the_first_clean_one(patch, stride):
     """Pixels that both the context at row 0 and the target at row k depend on, by gradients."""
@@ -266,6 +272,7 @@ def test_positions_broadcast_to_the_frame():
     assert all(p.dtype == jnp.int32 for p in places)
 
 
+@pytest.mark.slow
 def test_batch_norm_moves_its_state_in_training():
     model, x = make_model(build(context="gru", norm="batch")), patches()
     variables = model.init(jax.random.key(0), {"x": x})
@@ -275,6 +282,7 @@ def test_batch_norm_moves_its_state_in_training():
     assert not any(jax.tree.leaves(same))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_bfloat16_computes_what_float32_does(context):
     def at(dtype):

@@ -31,6 +31,7 @@ def shapes(encoder, x):
     return jax.eval_shape(encoder.init, jax.random.key(0), x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", PUBLISHED)
 def test_convolutions_are_the_published_ones(depth):
     encoder = ResNet(resnet_stages(depth), norm="batch")
@@ -42,6 +43,7 @@ def test_convolutions_are_the_published_ones(depth):
     assert total == PUBLISHED[depth]
 
 
+@pytest.mark.slow
 def test_the_widened_network_has_161_layers_and_300_million_parameters():
     encoder = ResNet(resnet_stages(161), norm="layer")
     params = shapes(encoder, jnp.zeros((1, 80, 80, 3)))["params"]
@@ -61,6 +63,7 @@ def test_resnets_state_their_geometry(depth, field):
     assert (encoder.stride, encoder.receptive_field) == (32, field)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depth", "num_stages", "width"), [
     (18, None, 512), (50, None, 2048), (101, 3, 1024), (152, None, 2048), (161, None, 4096)
 ])  # fmt: skip
@@ -70,6 +73,7 @@ def test_latents_are_as_wide_as_the_last_stage(depth, num_stages, width):
     assert z.shape == (5, width)
 
 
+@pytest.mark.slow
 def test_work_of_the_first_version_of_cpc(monkeypatch):
     """49 patches of 64x64 to the third stage of ResNet-101: 48.5 GFLOP forward.
 
@@ -81,6 +85,7 @@ def test_work_of_the_first_version_of_cpc(monkeypatch):
     np.testing.assert_allclose(cost["flops"], 48.5e9, rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS)
 def test_places_see_the_stated_field(name):
     """Gradient of a place in the middle before the mean, by 8 images since ReLU is sparse."""
@@ -101,6 +106,7 @@ def test_places_see_the_stated_field(name):
         assert pixels.max() - pixels.min() + 1 == encoder.receptive_field
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "norm"), [
     ("small", "none"), ("resnet", "layer"), ("pooled", "group")
 ])  # fmt: skip
@@ -202,6 +208,7 @@ def test_encoders_equal_plain_loops(name, norm):
     np.testing.assert_allclose(z, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_only_batch_norm_tells_a_patch_of_the_others():
     for norm, leaks in [("none", False), ("layer", False), ("group", False), ("batch", True)]:
         encoder, x = SmallConvEncoder((4, 8), norm), images(3, 8)
@@ -234,6 +241,7 @@ def test_norms_see_a_whole_patch_or_groups_of_32_channels():
         np.testing.assert_allclose(normed, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [None, 8])
 def test_without_norm_the_signal_keeps_its_scale(inner):
     """24 blocks deep; each block starts as the identity, its other convolutions scaled (Fixup)."""
@@ -251,6 +259,7 @@ def test_without_norm_the_signal_keeps_its_scale(inner):
     np.testing.assert_allclose(first.std(), math.sqrt(2 / fan_in) * scale, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_with_norm_every_convolution_starts_random():
     encoder = ResNet((Stage(1, 4), Stage(1, 8, 4)), "layer", pooled_stem=False, stem_width=4)
     params = jax.jit(encoder.init)(jax.random.key(0), images(1, 8))["params"]
@@ -258,6 +267,7 @@ def test_with_norm_every_convolution_starts_random():
     assert all(jnp.abs(kernel).max() > 0 for kernel in kernels)
 
 
+@pytest.mark.slow
 def test_rematerialisation_changes_no_gradient():
     plain, x = ENCODERS["resnet"].clone(norm="layer"), images(2, 8)
     remat = plain.clone(remat=True)
@@ -275,6 +285,7 @@ def test_rematerialisation_changes_no_gradient():
     assert ["checkpoint" in trace or "remat" in trace for trace in traces] == [False, True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "norm"), [
     ("small", "group"), ("resnet", "none"), ("pooled", "layer"), ("small", "batch")
 ])  # fmt: skip
@@ -290,6 +301,7 @@ def test_bfloat16_computes_what_float32_does(name, norm):
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes(half, x))} == {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 def test_pictures_of_other_sizes_share_the_weights():
     """The same network takes a patch, a whole image, and one that is not square."""
     encoder = ENCODERS["pooled"]

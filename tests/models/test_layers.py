@@ -99,6 +99,7 @@ def test_a_shorter_part_has_the_variables_that_it_needs_and_no_more(part, shape,
     assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, wanted)
 
 
+@pytest.mark.slow
 def test_what_is_left_of_the_layers_makes_the_rest_of_the_features():
     """LSTM: the second layer on the first one's c."""
     module = audio_module(LSTM(6, 2))
@@ -125,6 +126,7 @@ def test_a_layer_of_the_small_encoder_is_the_mean_of_its_places():
     np.testing.assert_allclose(features(module, variables, "z1", x), wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["none", "layer", "batch"])
 def test_a_layer_of_a_resnet_is_what_leaves_its_stage(norm):
     encoder = ResNet((Stage(1, 4), Stage(2, 8)), norm=norm, pooled_stem=False)
@@ -140,6 +142,7 @@ def test_a_layer_of_a_resnet_is_what_leaves_its_stage(norm):
     np.testing.assert_allclose(features(module, variables, "z1", x), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_contexts_of_each_direction_end_at_the_layer():
     module = image_module(SmallConvEncoder((4, 8)), functools.partial(RowGRU, 6, 2))
     x, variables = draw(module, 1, 3, 3, 8, 8, 1)

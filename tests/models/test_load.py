@@ -270,6 +270,7 @@ OF_ILL_WILL = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", OF_ILL_WILL, ids=lambda changes: str(changes)[:60])
 def test_a_config_of_ill_will_is_one_sentence(folder, changes):
     edit(folder, **changes)

@@ -40,6 +40,7 @@ def test_contexts_that_need_the_whole_recording_are_refused():
         next(stream_contexts(module, variables, iter([jnp.zeros((1, 4, 8))])))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "encoder"),
     [

@@ -55,6 +55,7 @@ def test_mel_filters_share_every_frequency_out(fft_length, num_filters):
     assert (filters.max(1) > 0.5).all()  # each has a bin near its middle
 
 
+@pytest.mark.slow
 def test_energies_equal_plain_loops():
     x = noise(2, 900)
     filters = mel_filters(16000, 512, 20)
@@ -69,6 +70,7 @@ def test_energies_equal_plain_loops():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_cepstra_of_the_energies_are_the_mfcc():
     """With its filters, window, centring and pre-emphasis: one bank of filters serves both."""
     x = noise(1, 1600)
@@ -79,6 +81,7 @@ def test_cepstra_of_the_energies_are_the_mfcc():
     np.testing.assert_allclose(cepstra, mfcc(x)[..., :13], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_latents_are_convolutions_of_the_energies():
     encoder, x = LogMelEncoder(4, (3, 1)), noise(2, 1600)
     variables = draw(encoder, x)
@@ -101,6 +104,7 @@ def test_energies_of_voices_reach_the_convolutions_at_a_moderate_scale():
         assert np.abs((y - module_of_encoder.MEAN) / module_of_encoder.SCALE).max() < 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["causal", "same", "valid"])
 @pytest.mark.parametrize("samples", [1, 160, 719, 720, 1000, 3200])
 def test_any_length_embeds_to_as_many_latents_as_stated(padding, samples):
@@ -112,6 +116,7 @@ def test_any_length_embeds_to_as_many_latents_as_stated(padding, samples):
     assert jnp.isfinite(z).all()
 
 
+@pytest.mark.slow
 def test_a_clip_shorter_than_a_latent_is_the_same_in_a_batch():
     """Both alone and beside longer ones it is filled up with silence, which has energies."""
     encoder, x = LogMelEncoder(8, padding="valid"), noise(2, 1600).at[0, 700:].set(0.0)
@@ -129,6 +134,7 @@ def test_the_encoder_states_its_geometry():
     assert LogMelEncoder(kernels=(5,), hop_samples=80).receptive_field == 400 + 4 * 80
 
 
+@pytest.mark.slow
 def test_no_context_depends_on_a_later_sample():
     """The gradient of c_t by every sample after frame t is exactly zero, and not by the frame."""
     module, x = small_module(norm="layer"), noise(1, 160 * 12)

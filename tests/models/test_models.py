@@ -305,6 +305,7 @@ def test_transformer_sees_of_a_long_sequence_what_it_sees_of_its_span_alone(leng
         np.testing.assert_allclose(whole[:, t], alone, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_transformer_reads_long_recordings_in_memory_linear_in_their_length():
     context = CausalTransformer(16, 1, num_heads=2, span=6)
     shapes = [jax.ShapeDtypeStruct((1, length, 8), jnp.float32) for length in (600, 6000)]
@@ -349,6 +350,7 @@ def test_which_offsets_share_samples_with_the_context():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_an_encoder_computed_again_is_the_same(norm):
     """Values, state and gradients, from the same parameters; and it does compute again."""

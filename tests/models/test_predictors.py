@@ -34,6 +34,7 @@ def test_the_hidden_layer_by_hand():
     np.testing.assert_allclose(predictions, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_predictions_of_a_context_see_none_after_it(name):
     predictor = PREDICTORS[name](3, 4)
@@ -47,6 +48,7 @@ def test_predictions_of_a_context_see_none_after_it(name):
     assert np.abs(gradient[0, 4:]).max() == np.abs(gradient[1]).max() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_an_export_names_every_predictor_and_only_the_papers_is_linear(name):
     module = CPC(ConvEncoder(8), GRU(16), PREDICTORS[name](3, 8))
@@ -59,6 +61,7 @@ def test_an_export_names_every_predictor_and_only_the_papers_is_linear(name):
         assert maps.shape == (3, 16, 8)
 
 
+@pytest.mark.slow
 def test_transformers_are_a_layer_and_a_map_for_each_offset():
     """A loop over offsets, with the parameters of each, gives the same."""
     c, variables, predictions = made(TransformersPredictor(3, 4, hidden_width=16))
@@ -83,6 +86,7 @@ def test_affine_predictions_by_hand():
     np.testing.assert_allclose(predictor.apply({"params": {"W": own}}, c), wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_convolutions_without_dilation_look_back_by_as_much_each():
     context = CausalConv(8, 3, dilated=False)
     z = jax.random.normal(jax.random.key(0), (1, 12, 8))
@@ -97,6 +101,7 @@ def test_convolutions_without_dilation_look_back_by_as_much_each():
     np.testing.assert_allclose(jnp.concatenate([start, rest], 1), whole, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_loss_of_wav2vec_is_the_sigmoid_loss_of_all_its_negatives():
     """- log s(p) - lambda E log s(-n), lambda as many as the negatives: Schneider et al. 2019."""
     positive, negatives = jax.random.normal(jax.random.key(0), (5,)), jnp.ones((5, 10))

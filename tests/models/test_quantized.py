@@ -65,6 +65,7 @@ def codes_of(module, variables, x=X):
     return ((projected(module, variables, x)[..., None, :] - vectors) ** 2).sum(-1).argmin(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [False, True])
 def test_latents_are_the_nearest_codes_to_the_last_bit(train):
     module = make_encoder()
@@ -76,6 +77,7 @@ def test_latents_are_the_nearest_codes_to_the_last_bit(train):
     np.testing.assert_array_equal(found, codes_of(module, variables))
 
 
+@pytest.mark.slow
 def test_the_gradient_passes_the_codes():
     """It is that of the projection itself, and the codebook has none."""
     module, weights = make_encoder(), np.random.default_rng(1).normal(size=(2, 10, 4))
@@ -96,6 +98,7 @@ def test_the_gradient_passes_the_codes():
     assert all((leaf == 0).all() for leaf in jax.tree.leaves(of_codes(variables["codebook"])))
 
 
+@pytest.mark.slow
 def test_the_penalty_is_the_mean_square_and_pulls_latents_alone():
     module = make_encoder(commitment=0.5)
     variables = start(module)
@@ -150,6 +153,7 @@ def test_perplexity_is_the_number_of_codes_that_are_used_alike():
     assert float(perplexity(jnp.zeros(4))) == pytest.approx(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [False, True])
 def test_padding_is_nothing_to_the_codebook_and_the_penalty(restart):
     module = make_encoder(restart=restart)
@@ -177,6 +181,7 @@ def make_cpc(**options):
     return CPC(encoder, GRU(5), LinearPredictor(2, 4))
 
 
+@pytest.mark.slow
 def test_evaluation_leaves_the_codebook_where_it_is():
     model = make_model(make_cpc())
     variables = model.init(jax.random.key(0), {"x": X})
@@ -201,6 +206,7 @@ def test_geometry_is_the_encoders():
     np.testing.assert_array_equal(module.num_existing(numbers), inner.num_existing(numbers))
 
 
+@pytest.mark.slow
 def test_layers_before_the_codes_are_the_encoders():
     module = make_cpc()
     variables = random_variables(module, X)
@@ -214,6 +220,7 @@ def test_layers_before_the_codes_are_the_encoders():
     assert same is variables or jax.tree.structure(same) == jax.tree.structure(variables)
 
 
+@pytest.mark.slow
 def test_it_is_exported_and_loaded(tmp_path):
     module = make_cpc(restart=True, decay=0.5, commitment=1.0)
     given = {"kind": "audio", "shape": [1600], "sample_rate_hz": 16000, "rms": 0.05}
@@ -238,6 +245,7 @@ def test_a_description_that_cannot_be_is_refused(field, value):
         build({**described, field: value})
 
 
+@pytest.mark.slow
 def test_a_recording_in_chunks_has_the_codes_of_the_whole():
     module, x = make_cpc(restart=True), 0.1 * jax.random.normal(jax.random.key(3), (4800,))
     variables = trained_once(module, start(module))
@@ -258,6 +266,7 @@ def trained_once(module, variables):
     return {**variables, **trained(module, variables)[1]}
 
 
+@pytest.mark.slow
 def test_half_precision_quantises_in_single():
     module = QuantizedEncoder(ConvEncoder(6, dtype=jnp.bfloat16), 5, 4, dtype=jnp.bfloat16)
     variables = start(module)

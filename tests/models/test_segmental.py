@@ -37,6 +37,7 @@ def naive_boundaries(z, threshold):
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.05, 0.4])
 def test_boundaries_are_those_of_the_paper(threshold):
     z = np.stack([latents(seed) for seed in range(8)])
@@ -46,6 +47,7 @@ def test_boundaries_are_those_of_the_paper(threshold):
     assert not (found[:, 1:] & found[:, :-1]).any()  # no two next to each other
 
 
+@pytest.mark.slow
 def test_padding_changes_nothing():
     z, length = np.stack([latents(0), latents(1)]), 29
     filled = z.copy()
@@ -63,6 +65,7 @@ def test_padding_changes_nothing():
     assert not there[:, number:].any()
 
 
+@pytest.mark.slow
 def test_means_are_of_the_frames_between_boundaries():
     z = latents(3)
     begins = np.asarray(boundaries(jnp.asarray(z[None]), 0.05))[0]
@@ -99,6 +102,7 @@ def make(padding="same"):
     return module, random_variables(module, x), jnp.asarray(x)
 
 
+@pytest.mark.slow
 def test_outputs_are_frames_and_segments_that_predict_the_next():
     module, variables, x = make()
     frames, segments = module.apply(variables, x)
@@ -120,6 +124,7 @@ def test_outputs_are_frames_and_segments_that_predict_the_next():
         np.testing.assert_array_equal(by_frame[row], np.asarray(segments.c)[row][number[row]])
 
 
+@pytest.mark.slow
 def test_short_signals_are_as_they_would_be_alone():
     module, variables, x = make("causal")
     length = 4000
@@ -145,6 +150,7 @@ def make_levels():
     return module, random_variables(module, x), jnp.asarray(x)
 
 
+@pytest.mark.slow
 def test_frames_with_contexts_predict_by_them_and_change_no_segment():
     module, variables, x = make_levels()
     params = variables["params"]
@@ -175,5 +181,6 @@ def test_c_is_the_context_of_frames_where_they_have_one():
     np.testing.assert_allclose(shorter.apply(own, x, method="embed")[1], wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_single_latent_is_a_segment():
     assert boundaries(jnp.ones((2, 1, 3)), 0.1).tolist() == [[False], [False]]

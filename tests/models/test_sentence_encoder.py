@@ -42,6 +42,7 @@ def test_latents_are_those_of_a_naive_twin(model, variables):
         np.testing.assert_allclose(found, np.mean(hidden, axis=0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_padding_has_no_part(model, variables):
     x = sentences()
     wider = jnp.pad(x, ((0, 0), (0, 0), (0, 6)), constant_values=-1)

@@ -139,6 +139,7 @@ def test_other_names_are_refused_by_name_and_nothing_is_imported(tmp_path, full)
 WHOLE = ("0", "Float", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
@@ -169,6 +170,7 @@ def test_what_cannot_be_is_damaged(tmp_path, wrong, match):
         read_torch(write_zip(tmp_path / "a.pt", written))
 
 
+@pytest.mark.slow
 def test_doubling_containers_and_tensors_end(tmp_path):
     """A thousand bytes that mean 2 to the 100 entries, and tensors that share one storage."""
     doubling = b"]" + b"".join(b"q" + bytes([i]) + b"](h" + bytes([i]) + b"h" + bytes([i]) + b"e"
@@ -208,6 +210,7 @@ def test_archives_are_checked_before_they_are_read(tmp_path):
         read_torch(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [write_torch, write_sequence])
 def test_every_cut_and_flipped_file_is_a_sentence(tmp_path, write):
     path = write(tmp_path / "a.pt", {"weights": {"a": np.arange(3, dtype="f4")}, "n": [1.5, "x"]})

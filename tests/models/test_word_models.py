@@ -73,6 +73,7 @@ def test_band_and_spans_lay_each_word_at_its_place(block):
     np.testing.assert_allclose(total, want, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_language_model_sees_nothing_of_what_comes():
     words, sentence = text()
     for name in ("vlbl", "lbl", "nplm"):

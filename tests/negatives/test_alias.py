@@ -69,6 +69,7 @@ def test_rebuilds_a_thousand_classes(weights):
     check(alias_table(weights), weights, atol=4e-16)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12).filter(any))
 def test_rebuilds_ties_and_zeros(weights):
@@ -159,6 +160,7 @@ def test_a_threshold_next_to_one_does_not_overflow():
     assert classes.mean() == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.slow
 def test_rare_classes_are_not_rounded_up():
     """A threshold below the steps of float32 random numbers, 2^-23, must not become one step."""
     table = AliasTable(np.array([2.0**-30]), np.array([1], np.int32))
@@ -195,6 +197,7 @@ def until_distinct(rng, table, num):
                 return seen, num_draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "num"), [(50, 1), (50, 7), (50, 50), (1000, 200)])
 def test_unique_draws_are_the_first_distinct_ones(size, num):
     table = alias_table(log_uniform(size))
@@ -204,6 +207,7 @@ def test_unique_draws_are_the_first_distinct_ones(size, num):
         assert (ids.tolist(), int(num_draws)) == until_distinct(rng, table, num)
 
 
+@pytest.mark.slow
 def test_unique_draws_have_the_expected_count():
     """Of so many draws as it took, a class is in the sample with probability 1 - (1 - q)^draws."""
     q = log_uniform(40)

@@ -32,6 +32,7 @@ def numbers(rows):
     return {row.name: row.value for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("b", "predicted"), [(8, 0.1184), (32, 0.0310)])
 def test_own_positive_drawn_under_the_rule_of_cpc_audio(b, predicted):
     """128 of b windows of 128 latents: 1 - (1 - 1 / (127 b))^128."""
@@ -132,6 +133,7 @@ def test_anchors_without_a_negative():
     assert got["false_negatives_predicted"] == 1.0
 
 
+@pytest.mark.slow
 def test_mining_is_audited_with_scores():
     """Scores that find the positive's label: all of the hardest are false, of uniform ones few."""
     labels = np.random.default_rng(1).integers(0, 4, (4, 6))
@@ -164,6 +166,7 @@ def test_several_batches_are_one_mean():
     assert got["false_negatives"] == pytest.approx(24 / (24 + 240))
 
 
+@pytest.mark.slow
 def test_many_anchors_are_sampled_in_blocks(monkeypatch):
     """The sample is of the asked size, without repeats, and the blocks change nothing."""
     seen = []
@@ -197,6 +200,7 @@ def softmax_draw(q, shape):
     return jax.jit(lambda rng: jax.random.categorical(rng, jnp.log(jnp.asarray(q)), shape=shape))
 
 
+@pytest.mark.slow
 def test_sampler_beside_its_predictions():
     q = np.array([0.4, 0.3, 0.15, 0.1, 0.05, 0.0])
     labels = np.array([0, 1, 0, 1, 0, 1])
@@ -253,12 +257,14 @@ def test_table_of_probabilities():
     assert got["most_probable"] == 0.5
 
 
+@pytest.mark.slow
 def test_age_of_a_queue():
     here = Position(*(jnp.arange(2),) * 4)
     queue = push(push(make_queue(5, 1), jnp.ones((2, 1)), here, 3), jnp.ones((2, 1)), here, 10)
     assert [row.value for row in audit_queue(queue, 12)] == [5, 0.8, 2.0, 5.5, 9.0]
 
 
+@pytest.mark.slow
 def test_audit_knows_what_it_is_given():
     place = windows(2, 3)
     assert audit(negatives.batch, place, [1]) == audit_rule(negatives.batch, place, [1])

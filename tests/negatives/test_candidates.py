@@ -28,6 +28,7 @@ def test_expected_counts_are_tensorflows(name):
     np.testing.assert_allclose(got, expected["expected_count"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_triples_fit_together():
     labels = jnp.array([[0, 3], [1, 1]])
     counts = np.array([5, 3, 1, 1])
@@ -45,6 +46,7 @@ def test_triples_fit_together():
             assert len(set(np.asarray(ids).tolist())) == 3
 
 
+@pytest.mark.slow
 def test_unique_draws_are_as_often_as_expected():
     """1 - (1 - q)^tries, given the tries, is unbiased for the count (TensorFlow's estimate)."""
     sampler = negatives.log_uniform_sampler(6)
@@ -58,6 +60,7 @@ def test_unique_draws_are_as_often_as_expected():
     np.testing.assert_allclose(found.mean(0), expected.mean(0), atol=0.06)
 
 
+@pytest.mark.slow
 def test_learned_unigram_follows_what_it_has_seen():
     counts = negatives.observe(jnp.ones(4, jnp.int32), jnp.array([[3], [3], [-1], [1]]))
     assert counts.tolist() == [1, 2, 1, 3]
@@ -83,6 +86,7 @@ def naive_bigram(context, word, backoff=0.3):
     return (1 - backoff) * follows.count(word) / len(follows) + backoff * u[word]
 
 
+@pytest.mark.slow
 def test_bigram_noise_equals_the_naive_one_and_is_drawn_so():
     noise = negatives.bigrams(WORDS, np.array([0.1, 0.2, 0.3, 0.4]), 0.3, STARTS)
     contexts = jnp.array([0, 1, 2, 3, -1])
@@ -97,6 +101,7 @@ def test_bigram_noise_equals_the_naive_one_and_is_drawn_so():
         np.testing.assert_allclose(found, want[i], atol=0.015)
 
 
+@pytest.mark.slow
 def test_bigram_noise_takes_weights_of_any_sum():
     noise, scaled = (negatives.bigrams(WORDS, w * np.arange(1.0, 5), 0.3) for w in (0.1, 5.0))
     asked = jnp.arange(4), jnp.tile(jnp.arange(4), (4, 1))
@@ -105,6 +110,7 @@ def test_bigram_noise_takes_weights_of_any_sum():
     )
 
 
+@pytest.mark.slow
 def test_bigram_noise_of_sentences_of_one_word_is_that_of_all_words():
     u = np.array([0.25, 0.75])
     noise = negatives.bigrams(np.array([0, 1]), u, 0.5, np.array([True, True]))

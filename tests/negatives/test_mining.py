@@ -157,6 +157,7 @@ def test_ring_percentiles_rise(low, high):
         percentile_ring(low, high)
 
 
+@pytest.mark.slow
 def test_mixtures_are_convex_pairs_of_the_hardest():
     positive, negatives, where = many_rows()
     negatives = negatives + np.arange(N) / 100  # no two equal
@@ -184,6 +185,7 @@ def test_mixtures_are_convex_pairs_of_the_hardest():
             assert (used.sum(-1) == 2).all()
 
 
+@pytest.mark.slow
 def test_pairs_and_shares_are_uniform():
     """The scores 0, 1, 10 tell the pair of each mixture: 6 ordered pairs, 5 degrees of freedom."""
     negatives = np.array([[0.0, 1.0, 10.0]])
@@ -202,6 +204,7 @@ def test_pairs_and_shares_are_uniform():
     assert scores[0, 3:].max() <= 10
 
 
+@pytest.mark.slow
 def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
     """Same key, same pairs: s = q . y, and the paper's key is y / |y|."""
     rng = np.random.default_rng(5)
@@ -218,6 +221,7 @@ def test_mixture_of_scores_is_the_score_of_the_mixture_before_its_length():
     assert (lengths <= 1 + 1e-5).all()
 
 
+@pytest.mark.slow
 def test_keys_that_cancel_are_not_nan():
     keys = jnp.array([[[1.0, 0.0], [-1.0, 0.0]]])
 

@@ -45,6 +45,7 @@ def test_noise_that_is_the_model_by_enumeration(case, mode):
         np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("k", "ratio", "constant"), [(1, 0.5, -1.3863), (5, 0.8333, -2.7034)])
 def test_numbers_of_self_contrastive_estimation(k, ratio, constant):
     theta, data = jnp.array([0.3, -1.0, 0.7]), jnp.array([0.5, 0.4, 0.1])
@@ -59,6 +60,7 @@ def test_numbers_of_self_contrastive_estimation(k, ratio, constant):
     assert float(objective(theta, "through")) == pytest.approx(constant, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_fixed_noise_has_the_gradient_of_fixed_noise():
     _, given, out = CASES["V10"]
     theta = jnp.asarray(given["theta"], jnp.float32)
@@ -111,6 +113,7 @@ def learned_mean(data, mode, steps):
     return jax.lax.scan(step, jnp.array(start), jax.random.split(RNG, steps))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["fixed", "stopped", "through"])
 def test_learning_a_mean(mode):
     """Fixed and stopped find the mean of the data, 0; through never leaves its start, 0.3."""
@@ -121,6 +124,7 @@ def test_learning_a_mean(mode):
         assert mean == pytest.approx(0.3, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_draws_follow_q():
     """Chi-square with 4 degrees of freedom; what is impossible or masked is never drawn."""
     logits = jnp.array([-jnp.inf, 0.0, 1.0, jnp.nan, 2.0, -1.0, 0.5, -jnp.inf])
@@ -135,6 +139,7 @@ def test_draws_follow_q():
     np.testing.assert_array_equal(proposal.log_q, proposal.table[proposal.ids])
 
 
+@pytest.mark.slow
 def test_a_distribution_for_each_anchor():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6)), jnp.float32)
     where = jnp.array([[True] * 6, [False] * 6, [False] * 5 + [True]])
@@ -181,6 +186,7 @@ def full_loss(positive, negatives, where, num):
     return info_nce(positive, negatives - jnp.log(r) + jnp.log(num), where)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["stopped", "through"])
 def test_proposal_by_exact_scores_has_no_variance(mode):
     positive, negatives, where = scored_rows()

@@ -36,6 +36,7 @@ def in_order(queue: Queue):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.lists(st.sampled_from([1, 2, 4, 5, 7, 11]), max_size=6), st.integers(0, 99))
 def test_equals_a_deque(batches, seed):
@@ -126,6 +127,7 @@ def test_pushed_again_sequences_stay_below_zero():
     np.testing.assert_array_equal(once.positions.sequence, twice.positions.sequence)
 
 
+@pytest.mark.slow
 def test_queue_as_memory_of_the_loss():
     """One more candidate for each queued latent; an empty queue changes nothing."""
     rng = np.random.default_rng(4)

@@ -91,6 +91,7 @@ def test_window_must_not_be_negative():
         negatives.outside_window(-1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 10), st.integers(0, 999))
 def test_sampler_takes_that_many_of_what_is_allowed(m, n, num, seed):

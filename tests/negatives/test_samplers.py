@@ -47,6 +47,7 @@ def loss_of(choose):
     return jax.jit(jax.value_and_grad(loss, (0, 1)))
 
 
+@pytest.mark.slow
 @every_sampler
 def test_masked_entries_never_matter(choose):
     positive, poisoned, where = rows()
@@ -64,6 +65,7 @@ def test_masked_entries_never_matter(choose):
     assert float(loss(positive, clean, where)[0]) == float(value)
 
 
+@pytest.mark.slow
 @every_sampler
 def test_compiled_is_the_same(choose):
     for got, want in zip(jax.jit(choose)(RNG, *rows()), choose(RNG, *rows()), strict=True):
@@ -141,6 +143,7 @@ def test_any_kind_of_key_draws(key):
     assert sample_uniform(key, allowed, 3).sum(1).tolist() == [3, 3]
 
 
+@pytest.mark.slow
 def test_draws_are_uniform_and_independent():
     """All 16 pairs of draws from 4 allowed of 6: chi-square with 15 degrees of freedom."""
     where = jnp.tile(jnp.array([True, False, True, True, False, True]), (16_000, 1))

@@ -84,6 +84,7 @@ def test_solved_temperature_equals_golden(i):
     np.testing.assert_allclose(tau, want, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_solved_temperature_by_hand():
     scores = jnp.array([[0.5, 0.3, 0.1]])
     for target, tau in ((0.25, 0.072529), (0.5, 0.109703), (0.75, 0.167722), (1.0, 0.353809)):
@@ -221,6 +222,7 @@ def test_target_out_of_reach():
         solve_temperature(equal, float(entropy(equal)[0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", [
     lambda s, where: entropy(s, 0.5, where).sum(),
     lambda s, where: (negative_weights(s, 0.5, where) * jnp.arange(4.0)).sum(),
@@ -235,6 +237,7 @@ def test_masked_scores_have_no_gradient(measure):
     np.testing.assert_array_equal(np.asarray(gradient)[1:], 0.0)  # none, or one candidate: 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_huge_scores_are_finite(dtype):
     scores = jnp.array([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]], dtype)

@@ -78,6 +78,7 @@ def assert_same(got, want, rtol=2e-5):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * np.abs(b).max(initial=1e-6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "rule"),
     [("ring", "batch"), ("ring", "group"), ("ring", "shards"), ("gather", "shards")],
@@ -111,6 +112,7 @@ def test_scores_of_ten_thousand():
     assert_same(got, want, rtol=3e-3)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_summed_in_float32():
     got = evaluate("ring", 4, "batch", dtype=jnp.bfloat16)
     want = evaluate("one", 1, "batch", dtype=jnp.bfloat16)
@@ -127,6 +129,7 @@ def outputs_and_positions():
     return CPCOutputs(z, z, predictions), Position(*(jnp.asarray(p, jnp.int32) for p in place))
 
 
+@pytest.mark.slow
 def test_the_loss_takes_the_reducer_of_a_mesh():
     """And draws of negatives do not depend on the devices."""
     outputs, positions = outputs_and_positions()
@@ -187,6 +190,7 @@ def test_an_axis_that_is_not_of_the_mesh():
         make_reducer(make_mesh(2), "rows")
 
 
+@pytest.mark.slow
 def test_shares_of_the_batch_stay_on_their_devices():
     """As many shards as devices, or more: no latent travels, and the numbers are one device's."""
     mesh, rng = make_mesh(4), np.random.default_rng(1)

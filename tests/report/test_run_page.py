@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from test_engine import Page
 
 from cpc.files import read_json, write_json
-from cpc.report import Words, run_page, write_report
+from cpc.report import Words, run_page, score_section, write_report
 from cpc.report.engine import Section, cells
 from cpc.report.figures import (
     accuracy_colors,
@@ -65,6 +65,7 @@ def tables_of(run, words):
     return {group: score_table(group, rows, words) for group, rows in groups.items()}
 
 
+@pytest.mark.slow
 def test_page_is_whole(finished):
     page = (finished / "report.html").read_text(encoding="utf-8")
     assert {path.stem for path in (finished / "figures").glob("*.png")} == FIGURES
@@ -76,6 +77,7 @@ def test_page_is_whole(finished):
     assert read_run(finished).environment["command"] in text
 
 
+@pytest.mark.slow
 def test_same_records_same_bytes(workdir):
     first = write_report(workdir, AUDIO).read_bytes()
     assert write_report(workdir, AUDIO).read_bytes() == first
@@ -92,6 +94,7 @@ def test_a_speaker_called_script(tmp_path):
     assert name in "".join(page.text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "missing",
     ["config.json", "environment.json", "metrics.jsonl", "probes/phones.json", "skipped.txt"],
@@ -108,6 +111,7 @@ def test_page_before_anything_is_measured(tmp_path):
     assert headline(read_run(tmp_path), AUDIO) == []
 
 
+@pytest.mark.slow
 def test_problems_of_damaged_files_are_on_the_page(workdir):
     (workdir / "probes" / "phones.json").write_text("{")
     (problem,) = read_run(workdir).problems
@@ -121,6 +125,7 @@ def test_headline_numbers(finished):
     assert numbers == [f"{mean:.2f} nats", "56.2 %", "87.1 %", "99.2 %", "2,000"]
 
 
+@pytest.mark.slow
 def test_modalities_add_sections(workdir):
     own = [lambda run: Section("Mine", [f"of {run.name}"]), lambda run: None]
     assert "of audio_voices" in "".join(Page(write_report(workdir, AUDIO, own).read_text()).text)
@@ -193,6 +198,7 @@ def test_learning_curves(images):
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
 
 
+@pytest.mark.slow
 def test_each_data_set_has_a_learning_curve_of_its_own(images):
     few = [score for score in read_scores(images) if score.task == "few_labels"]
     write_scores(images, [score._replace(data="others", outcomes=None) for score in few])
@@ -207,6 +213,7 @@ def test_each_data_set_has_a_learning_curve_of_its_own(images):
         assert f"labels of {data} (1 % of the labels), " in page
 
 
+@pytest.mark.slow
 def test_each_unit_and_metric_has_a_learning_curve_of_its_own(images):
     asked = {
         ("utterance", "accuracy"): 0.2, ("frame", "accuracy"): 0.5, ("frame", "top-5 accuracy"): 0.8
@@ -341,6 +348,7 @@ def test_states_name_their_offsets():
     assert len(state_sentences(rows.assign(state="fine", bound=1.0), "")) == 1
 
 
+@pytest.mark.slow
 def test_summary_calls_only_bounds_so(workdir):
     def sentences():
         return summary(read_run(workdir), AUDIO)
@@ -411,6 +419,7 @@ def test_features_are_laid_beside_each_baseline_and_the_network_untrained(tmp_pa
     assert "training has lost" in loss
 
 
+@pytest.mark.slow
 def test_summary_warns_of_collapse_and_of_a_violated_bound(workdir):
     def number_of_sentences():
         return len(summary(read_run(workdir), AUDIO))
@@ -492,6 +501,7 @@ def all_of_it(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["audit.json", "truth.json", "scores.json", "probes/*.json", "environment.json", "config.json"],
@@ -499,9 +509,11 @@ def all_of_it(tmp_path_factory):
 def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeypatch, name):
     """Without its pictures, which take long."""
     workdir = shutil.copytree(all_of_it, tmp_path / "run")
-    monkeypatch.setattr(run_page, "figures", SimpleNamespace(curve_figures=lambda *args: []))
-    for figure in ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed"):
-        monkeypatch.setattr(run_page.figures, f"{figure}_figure", lambda *args: None, raising=False)
+    drawn = ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed")
+    nothing = {f"{figure}_figure": lambda *args: None for figure in drawn}
+    without = SimpleNamespace(curve_figures=lambda *args: [], **nothing)
+    for module in (run_page, score_section):
+        monkeypatch.setattr(module, "figures", without)
 
     def show_tables(folder, name, title, lead, headline, sections):
         for section in sections:

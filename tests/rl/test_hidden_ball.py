@@ -56,6 +56,7 @@ def test_an_episode_is_what_one_would_walk(variant):
             assert (outcome.observation == picture(variant, row, path[row], paddle)).all()
 
 
+@pytest.mark.slow
 def test_balls_and_paddles_begin_anywhere():
     _, seen = jax.vmap(make_hidden_ball().reset)(jax.random.split(jax.random.key(0), 2000))
     first_row, paddles = np.asarray(seen)[:, :COLUMNS], np.asarray(seen)[:, -COLUMNS:]
@@ -96,6 +97,7 @@ def test_information_is_that_of_the_histories_of_pictures(variant, offset):
     assert math.isclose(ball_information(variant, offset), wanted, abs_tol=1e-9)
 
 
+@pytest.mark.slow
 def test_chance_is_what_the_docstring_says():
     environment = auto_reset(make_hidden_ball())
 

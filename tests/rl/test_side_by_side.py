@@ -22,6 +22,7 @@ def lottery():
     return Environment(reset, step, 2, (2,))
 
 
+@pytest.mark.slow
 def test_by_default_it_is_auto_reset():
     environment = make_t_maze(2, max_steps=5)
     many = side_by_side(environment, 6)

@@ -263,6 +263,7 @@ def test_an_older_step_is_left_alone(tmp_path):
     assert restore(tmp_path)[0][1] == {"value": 5}
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_costs_nothing(tmp_path):
     """A limit on the size of files stands in for the disk."""
     script = """

@@ -337,6 +337,7 @@ def test_who_is_busy_has_longer(heartbeats, sentence):
     assert bool(sentence) == bool(found)
 
 
+@pytest.mark.slow
 def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
     """Before and after it has a batch, and how often it has waited for the mark of 8 steps."""
     said = []
@@ -371,6 +372,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_watchdogs_end_a_program_that_hangs():
     """Process 1 has no batch for step 102: both watchdogs say so, and end programs that do not."""
     port = str(free_port())

@@ -32,6 +32,7 @@ def assert_same_state(a, b):
         np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_at", [7, 10, 15])
 def test_resume_equals_never_stopped(tmp_path, stopped_at):
     whole = linear_run.run(tmp_path / "whole", 33)
@@ -85,6 +86,7 @@ def wait_until(condition, process, seconds=60.0):
         time.sleep(0.001)
 
 
+@pytest.mark.slow
 def test_kill_in_mid_save_then_resume_equals_never_stopped(tmp_path):
     killed = tmp_path / "killed"
     process = start(killed, "--steps", "1000000", "--save-every", "10")
@@ -105,6 +107,7 @@ def test_kill_in_mid_save_then_resume_equals_never_stopped(tmp_path):
     assert not list((killed / "checkpoints").glob("*tmp*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_ends(tmp_path, number):
     process = start(tmp_path / "parts", "--steps", "100000", "--pause-seconds", "0.02")
@@ -187,6 +190,7 @@ def _press_twice():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nan_at", [0, 9, 10, 13])
 def test_a_non_finite_loss_stops_and_leaves_the_last_good_checkpoint(tmp_path, nan_at):
     where = rf"step {nan_at + 1} \(batch {nan_at}\): the gradient of layer/bias"
@@ -203,6 +207,7 @@ def test_the_save_before_the_next_log_does_not_keep_what_is_bad(tmp_path):
     assert not [p for p in (tmp_path / "checkpoints").glob("*") if p.name.isdecimal()]
 
 
+@pytest.mark.slow
 def test_one_and_eight_devices_give_the_same_records(tmp_path):
     one = linear_run.run(tmp_path / "one", 20, num_devices=1)
     eight = linear_run.run(tmp_path / "eight", 20, num_devices=8)
@@ -216,6 +221,7 @@ def test_one_and_eight_devices_give_the_same_records(tmp_path):
     assert eight.state.params["layer"]["kernel"].sharding == train.replicated(train.make_mesh(8))
 
 
+@pytest.mark.slow
 def test_the_step_is_traced_once_also_after_logs_saves_and_a_resume(tmp_path, monkeypatch):
     traces = []
     original = linear_run.loss_fn

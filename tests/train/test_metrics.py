@@ -206,6 +206,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["JsonlWriter", "TensorBoardWriter"])
 def test_after_the_sentence_on_a_full_disk_nothing_else_is_said(tmp_path, kind):
     """By no thread, and by nothing that Python closes at its end."""

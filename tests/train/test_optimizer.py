@@ -56,6 +56,7 @@ def test_clipping_is_by_global_norm():
     np.testing.assert_allclose(clipped["b"], free["b"] / 10, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_lion_moves_by_signs_and_muon_along_orthogonal_matrices():
     rng = np.random.default_rng(0)
     gradients = {
