@@ -23,7 +23,8 @@ class Walk(NamedTuple):
 def walk_files(root: str | Path) -> Walk:
     """All files below a folder, at any depth, behind links too, each folder once.
 
-    A folder is known by device and inode, so that links in a circle end. Real folders come before
+    Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
+    `.git` in which DataLad keeps what its links name. A folder is known by device and inode, so that links in a circle end. Real folders come before
     those behind links: a file has its own path, not that of a link to it.
     """
     found, seen = Walk([], [], []), set()
@@ -43,6 +44,8 @@ def walk_files(root: str | Path) -> Walk:
                 for entry in entries:
                     if not _is_folder(entry):
                         found.files.append(entry.path)
+                    elif entry.name.startswith("."):
+                        continue
                     elif entry.is_symlink():
                         links.append(entry.path)
                     else:

@@ -467,6 +467,19 @@ def test_links_in_circles_end(two_speakers):
     assert recordings.skipped[0][1].endswith("ann/0 links to a folder that is read already")
 
 
+def test_hidden_folders_are_passed_over(two_speakers):
+    """DataLad keeps recordings in .git and has links to them where they are seen."""
+    kept = two_speakers / ".git" / "annex" / "objects" / "a0.wav"
+    kept.parent.mkdir(parents=True)
+    (two_speakers / "ann" / "a0.wav").rename(kept)
+    (two_speakers / "ann" / "a0.wav").symlink_to("../.git/annex/objects/a0.wav")
+    recordings = data.read_folder(two_speakers)
+    assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
+    assert recordings.skipped == ()
+    two_speakers.rename(two_speakers.with_name(".cache"))  # the folder asked for is looked into
+    assert len(data.read_folder(two_speakers.with_name(".cache"))) == 24
+
+
 def test_links_lead_out_of_the_folder(two_speakers, tmp_path_factory):
     other = tmp_path_factory.mktemp("other")
     write(other / "c.wav", noise(0.1, seed=77))
