@@ -1,5 +1,7 @@
 """Text to tokens, sentences and documents; packs; splits; subsampling."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -28,7 +30,7 @@ def quiet(_):
 
 
 def write(folder, **texts):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         content = text if isinstance(text, bytes) else text.encode()
         (folder / f"{name}.txt").write_bytes(content)
@@ -110,6 +112,16 @@ def test_a_pack_is_used_again_until_the_files_change(tmp_path):
     assert again.vocabulary.words[1] == "three"
     other = read_text_folder(folder, tmp_path / "packs", said.append, min_count=2)
     assert other.vocabulary.words == ("<unk>", "three", "one")
+
+
+def test_texts_of_one_size_and_time_in_two_places_are_two_packs(tmp_path):
+    words = []
+    for name in ("one", "two"):
+        folder = write(tmp_path / name / "texts", a=f"{name} {name} more")
+        os.utime(folder / "a.txt", (1e9, 1e9))
+        for path in (folder, folder / "a.txt"):
+            words.append(read_text_folder(path, tmp_path / "packs").vocabulary.words[1])
+    assert words == ["one", "one", "two", "two"]
 
 
 def test_a_damaged_pack_is_made_anew(tmp_path):
@@ -247,3 +259,10 @@ def test_subsampling_is_word2vecs_and_pure_in_its_key():
 def test_words_are_runs_of_letters():
     assert tokenize("O'Clock-x_y 3.5 ÄÖ", lowercase=False) == ["O'Clock", "x", "y", "3", "5", "ÄÖ"]
     assert tokenize("in St. Ives. etc") == ["in", "st", "ives", ".", "etc"]
+
+
+def test_marks_are_parts_of_words():
+    assert tokenize("cafe\u0301 l'e\u0301te\u0301 2x\u0301!") == ["café", "l'été", "2x\u0301", "!"]
+    assert tokenize("e\u0301 e\u0301t", "lines") == ["é", "ét"]
+    for word in ("हिन्दी", "ภาษาไทยที่", "שָׁלוֹם"):
+        assert tokenize(f"{word} {word}.") == [word, word, "."]
