@@ -42,7 +42,7 @@ def walk_files(root: str | Path) -> Walk:
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if not _is_folder(entry):
+                    if not is_folder(entry):
                         found.files.append(entry.path)
                     elif entry.name.startswith("."):
                         continue
@@ -58,7 +58,8 @@ def walk_files(root: str | Path) -> Walk:
     return found
 
 
-def _is_folder(entry: os.DirEntry) -> bool:
+def is_folder(entry: os.DirEntry) -> bool:
+    """Whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself, say: whoever opens it is told
