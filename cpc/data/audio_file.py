@@ -13,6 +13,7 @@ import soxr
 from jaxtyping import Float, Int
 
 from cpc.data.recordings import SAMPLE_RATE_HZ
+from cpc.data.unread_audio import find_unread
 from cpc.data.walk import check_file, check_name
 from cpc.types import UserError
 
@@ -48,7 +49,7 @@ class AudioFile(NamedTuple):
     is_flac: bool = False
     """All of it decodes, or it is damaged; of other formats what decodes is kept."""
     missing: str = ""
-    """What the header promises and the file lacks; none if empty."""
+    """What the header promises and the file lacks, or what is there unread; none if empty."""
 
     @property
     def num_samples(self) -> int:
@@ -85,7 +86,8 @@ def open_audio(path: Path) -> AudioFile:
         is_plain=(info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
         lead_frames=int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
         is_flac=info.format == "FLAC",
-        missing=_find_missing(info.extra_info),
+        missing=find_unread(path, info.format, num_frames / info.samplerate)
+        or _find_missing(info.extra_info),
     )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")

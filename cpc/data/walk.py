@@ -24,8 +24,9 @@ def walk_files(root: str | Path) -> Walk:
     """All files below a folder, at any depth, behind links too, each folder once.
 
     Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
-    `.git` in which DataLad keeps what its links name. A folder is known by device and inode, so that links in a circle end. Real folders come before
-    those behind links: a file has its own path, not that of a link to it.
+    `.git` in which DataLad keeps what its links name. A folder is known by device and inode, so
+    that links in a circle end. Real folders come before those behind links: a file has its own
+    path, not that of a link to it.
     """
     found, seen = Walk([], [], []), set()
     folders, links = [str(root)], []

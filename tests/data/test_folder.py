@@ -405,6 +405,42 @@ def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
     assert again.read(0, 0, length).std() > 1000
 
 
+@pytest.mark.parametrize(
+    ("name", "subtype", "what"),
+    [
+        ("x.ogg", "VORBIS", "only the first of its streams is read"),
+        ("x.opus", "OPUS", "only the first of its streams is read"),
+        ("x.mp3", "MPEG_LAYER_III", r"only 3\.0 of its 6\.\d s are read"),
+    ],
+)
+def test_joined_files_are_kept_and_what_is_unread_is_said(tmp_path, name, subtype, what):
+    path = tmp_path / "in" / "ann" / name
+    form = {"format": "MP3" if name == "x.mp3" else "OGG", "subtype": subtype}
+    content = b"".join(write(path, noise(3, seed=i), **form).read_bytes() for i in range(2))
+    tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64 if name == "x.mp3" else b""
+    path.write_bytes(tag + content)
+    recordings = data.read_folder(tmp_path / "in")
+    assert recordings.lengths.tolist() == [48_000]
+    ((_, missing),) = recordings.shortened
+    assert re.search(what, missing)
+
+
+def test_an_mp3_of_several_rates_without_their_sum_is_said_to_be_read_in_part(tmp_path):
+    """It is taken to have the first frame's bit rate, here that of noise, before silence."""
+    path, wave = tmp_path / "in" / "ann" / "x.mp3", noise(20, 48_000)
+    wave[48_000:] *= 1e-4
+    path.parent.mkdir(parents=True)
+    with soundfile.SoundFile(
+        path, "w", 48_000, 1, format="MP3", subtype="MPEG_LAYER_III", bitrate_mode="VARIABLE"
+    ) as sound:
+        sound.write(wave[::-1])
+    content = path.read_bytes()
+    assert not data.read_folder(tmp_path / "in").shortened
+    path.write_bytes(content[content.index(content[:2], content.index(b"Xing")) :])
+    ((_, missing),) = data.read_folder(tmp_path / "in").shortened
+    assert re.search(r"only \d+\.\d of its 20\.\d s are read", missing)
+
+
 def test_a_damaged_ogg_is_kept_and_said(tmp_path):
     path = write(tmp_path / "in" / "ann" / "x.ogg", noise(3), format="OGG", subtype="VORBIS")
     content = bytearray(path.read_bytes())
