@@ -457,7 +457,30 @@ def test_a_damaged_ogg_is_kept_and_said(tmp_path):
         assert recordings.lengths[0] < 48_000
 
 
-@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024])
+def test_of_an_mp3_that_is_damaged_within_the_beginning_is_kept(tmp_path):
+    path = tmp_path / "in" / "ann" / "x.mp3"
+    write(path, noise(20), format="MP3", subtype="MPEG_LAYER_III")
+    whole = packed(tmp_path / "in").read(0, 0, 3 * 65_536)
+    content = bytearray(path.read_bytes())
+    half = len(content) // 2
+    content[half : half + 3000] = bytes(3000)
+    path.write_bytes(content)
+    recordings = packed(tmp_path / "in")
+    assert recordings.lengths.tolist() == [2 * 65_536]
+    assert "131,072 of 320,000 samples decode" in recordings.shortened[0][1]
+    np.testing.assert_array_equal(recordings.read(0, 0, 2 * 65_536), whole[: 2 * 65_536])
+
+
+def test_a_wav_whose_writer_was_stopped_is_said_to_be_one(two_speakers):
+    path = write(two_speakers / "ann" / "x.wav", noise(1, seed=99))
+    content = bytearray(path.read_bytes())
+    content[40:44] = bytes(4)
+    path.write_bytes(content)
+    reason = "holds no samples by its header, and 32,044 bytes: what wrote it was stopped"
+    assert reason in skip_reason(two_speakers)
+
+
+@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024, 0x80000000])
 def test_a_wav_from_a_pipe_is_whole(tmp_path, promised):
     path = write(tmp_path / "in" / "ann" / "x.wav", noise(1))
     content = bytearray(path.read_bytes())
