@@ -388,6 +388,16 @@ def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
         read_all_but(folder)
 
 
+def test_a_cache_that_may_not_be_written_is_gone_without(folder, tmp_path):
+    (tmp_path / "cache").write_text("in the way of a folder")
+    said = []
+    images = data.read_image_folder(
+        folder, "train", log=said.append, memory_bytes=0, cache=tmp_path / "cache"
+    )
+    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
+    assert "the next run finds this out again" in said[-1]
+
+
 @pytest.mark.parametrize("split", ["", ".", "..", "train/cat"])
 def test_a_split_is_a_name(folder, split):
     with pytest.raises(UserError, match=r"no split .* it has train, val"):

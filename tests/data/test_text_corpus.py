@@ -1,6 +1,8 @@
 """Text to tokens, sentences and documents; packs; splits; subsampling."""
 
+import errno
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,6 +124,28 @@ def test_texts_of_one_size_and_time_in_two_places_are_two_packs(tmp_path):
         for path in (folder, folder / "a.txt"):
             words.append(read_text_folder(path, tmp_path / "packs").vocabulary.words[1])
     assert words == ["one", "one", "two", "two"]
+
+
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_pack_in_a_cache_that_is_read_only_is_used(tmp_path, monkeypatch, has_lock):
+    folder, packs, said = write(tmp_path / "texts", a="one two one"), tmp_path / "packs", []
+    read_text_folder(folder, packs, said.append)
+    (lock,) = packs.glob("*.lock")
+    if not has_lock:
+        lock.unlink()
+    open_path = Path.open
+
+    def refuse(path, mode="r", *args, **kwargs):
+        if mode not in ("r", "rb") and packs in path.parents:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return open_path(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert read_text_folder(folder, packs, said.append).vocabulary.words[1:] == ("one", "two")
+    assert sum("packing" in line for line in said) == 1
+    write(folder, b="three")
+    with pytest.raises(UserError, match=r"cannot write the pack .* Read-only file system"):
+        read_text_folder(folder, packs, said.append)
 
 
 def test_a_damaged_pack_is_made_anew(tmp_path):
