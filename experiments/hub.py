@@ -7,8 +7,9 @@ A new repository is private; --public makes it everybody's. All of a run goes th
 logs: also environment.json, which names the host and the command. The same push again makes the
 repository equal to the run. `hf auth login` once, or HF_TOKEN, says who you are.
 
-What comes back is data, and read as such: nothing of it is executed, what a computer would execute
-when it is opened is left out, and the page is made anew.
+What comes back is data, and read as such: nothing of it is executed, files that a run's data does
+not consist of are left out, for a computer may execute them when they are opened, and the page is
+made anew.
 """
 
 import contextlib
@@ -29,9 +30,9 @@ from experiments.run import write_page
 
 #: What stays here: who works in the directory, and what was printed.
 NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
-#: What a program would execute when a user opens it, or when a library of others reads it.
-NOT_PULLED = {".py", ".pyc", ".ipynb", ".html", ".htm", ".svg", ".js", ".sh", ".bat", ".exe", ".so"}
-NOT_PULLED |= {".pkl", ".pickle", ".pt", ".pth"}
+#: Endings of what a run consists of, apart from numbers (of events).
+PULLED = {"", ".crc32", ".csv", ".item", ".json", ".jsonl", ".md", ".npy", ".npz", ".ocdbt", ".png"}
+PULLED |= {".safetensors", ".tsv", ".txt", ".wav"}
 
 #: What a repository has beside the run: the hub's own, and the model card that heads its page.
 NOT_OF_THE_RUN = [".gitattributes", CARD]
@@ -85,7 +86,7 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
     for path in NOT_OF_THE_RUN:
         sizes.pop(path, None)
     check_paths(name, sizes)
-    wanted = {path for path in sizes if pathlib.PurePosixPath(path).suffix not in NOT_PULLED}
+    wanted = {path for path in sizes if is_data(path)}
     workdir.parent.mkdir(parents=True, exist_ok=True)
     room, size = shutil.disk_usage(workdir.parent).free, sum(sizes[path] for path in wanted)
     if size > room:
@@ -102,6 +103,17 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
         read_run(folder)
         folder.rename(workdir)
     return sorted(set(sizes) - wanted)
+
+
+def is_data(path: str) -> bool:
+    """Whether a path is named as what a run consists of is; a hidden file never is.
+
+    >>> [is_data(path) for path in ("events.out.0", "meta/metadata", "a.JSON", "a.Html", ".py")]
+    [True, True, False, False, False]
+    """
+    named = pathlib.PurePosixPath(path)
+    is_known = named.suffix in PULLED or named.suffix[1:].isdigit()
+    return is_known and not named.name.startswith(".")
 
 
 def check_paths(name: str, paths: Iterable[str]) -> None:
@@ -163,7 +175,7 @@ def main(words: Sequence[str]) -> None:
             with connect() as api:
                 left_out = pull(api, name, workdir)
             if left_out:
-                print(f"left out, as it could be executed: {', '.join(left_out)}")
+                print(f"left out, as no part of a run: {', '.join(left_out)}")
             print(f"pulled: {workdir}, step {read_run(workdir).step}")
             with contextlib.suppress(UserError):  # of a kind whose page its own command writes
                 print(f"report: {write_page(read_modality(workdir)[0], workdir)}")

@@ -13,6 +13,7 @@ import soxr
 from jaxtyping import Float, Int
 
 from cpc.data.recordings import SAMPLE_RATE_HZ
+from cpc.data.unread_audio import find_unread
 from cpc.data.walk import check_file, check_name
 from cpc.types import UserError
 
@@ -27,12 +28,14 @@ VORBIS_LEAD_SECONDS = 8.0
 #: them would fill memory and disk.
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 MAX_FRAMES_PER_BYTE = 8192
+#: What precedes the sound of a WAV, tags and all, is rarely longer.
+MOST_HEADER_BYTES = 4096
 #: libsndfile's number of frames where a header leaves it open, as encoders that write to a pipe do.
 UNKNOWN_FRAMES = 2**63 - 1
 #: Lossy formats decode a little beyond full scale, 1; what goes further is on another scale.
 MOST_BEYOND = 8.0
-#: Numbers, of all channels, that are decoded at a time.
-BLOCK_VALUES = 2**20
+#: Numbers, of all channels, that are decoded at a time, and lost where one of them does not decode.
+BLOCK_VALUES = 2**16
 
 
 class AudioFile(NamedTuple):
@@ -48,7 +51,7 @@ class AudioFile(NamedTuple):
     is_flac: bool = False
     """All of it decodes, or it is damaged; of other formats what decodes is kept."""
     missing: str = ""
-    """What the header promises and the file lacks; none if empty."""
+    """What the header promises and the file lacks, or what is there unread; none if empty."""
 
     @property
     def num_samples(self) -> int:
@@ -85,8 +88,14 @@ def open_audio(path: Path) -> AudioFile:
         is_plain=(info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
         lead_frames=int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
         is_flac=info.format == "FLAC",
-        missing=_find_missing(info.extra_info),
+        missing=find_unread(path, info.format, num_frames / info.samplerate)
+        or _find_missing(info.extra_info),
     )
+    if file.num_samples <= 0 and num_bytes > MOST_HEADER_BYTES:
+        raise UserError(
+            f"{path} holds no samples by its header, and {num_bytes:,} bytes: what wrote it was "
+            "stopped before it completed the header"
+        )
     if file.num_samples <= 0:
         raise UserError(f"{path} has no samples")
     return file
@@ -100,7 +109,8 @@ def _find_missing(log: str) -> str:
     """
     for promised, there in re.findall(r"(?:data|Riff size) : (\d+) \(should be (\d+)\)", log):
         # What writes to a pipe promises 2 or 4 GB, give or take a header.
-        if int(promised) > int(there) and int(promised) % 2**31 < 2**31 - 4096:
+        of_pipe = min(abs(int(promised) - size) for size in (2**31, 2**32)) <= MOST_HEADER_BYTES
+        if int(promised) > int(there) and not of_pipe:
             return (
                 f"kept, but cut short: its header promises {int(promised):,} bytes, "
                 f"and there are {int(there):,}"
@@ -124,7 +134,13 @@ def stream_samples(file: AudioFile) -> Iterator[Int[np.ndarray, " s"]]:
         block = max(1, BLOCK_VALUES // sound.channels)
         while not is_last:
             wanted = min(block, file.num_frames - num_frames)
-            frames = sound.read(wanted, "int16" if file.is_plain else "float32", always_2d=True)
+            dtype = "int16" if file.is_plain else "float32"
+            try:
+                frames = sound.read(wanted, dtype, always_2d=True)
+            except soundfile.LibsndfileError:
+                if file.is_flac or not num_frames:
+                    raise
+                frames = np.zeros((0, sound.channels), dtype)  # the end of what decodes
             end = num_frames + len(frames)
             is_last = len(frames) < block or end == file.num_frames
             if file.is_plain:

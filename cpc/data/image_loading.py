@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cpc.data.cache import cache_dir
+from cpc.data.cache import cache_dir, keep
 from cpc.data.images import Images, LazyPixels
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
-from cpc.files import read_sealed, write_sealed
+from cpc.files import read_sealed
 from cpc.types import UserError
 
 #: A larger set stays where it is and is decoded each time.
@@ -154,5 +154,5 @@ def _checked_once(
             log(f"{error}: the images are decoded again")
     log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
     labels, reasons = _decode_all(files, shape, log, None)
-    write_sealed(path, {"labels": labels, "skipped": sorted(reasons.items())})
+    keep(path, {"labels": labels, "skipped": sorted(reasons.items())}, log)
     return labels, reasons

@@ -19,7 +19,7 @@ def read_items(path: str | Path) -> list[Item]:
     """Return the tokens that an item file of ZeroSpeech lists, in its order.
 
     The first line is a heading, `#file onset offset #phone prev-phone next-phone speaker`; times
-    are in seconds.
+    are in seconds, and blank lines are passed over.
 
     Raises:
         UserError: names file and line of one that is not of this form.
@@ -27,7 +27,7 @@ def read_items(path: str | Path) -> list[Item]:
     lines, items = read_named(path, "the item file").splitlines(), []
     for number, line in enumerate(lines, start=1):
         fields = line.split()
-        if number == 1 and line.startswith("#"):
+        if not fields or (not items and line.startswith("#")):
             continue
         if len(fields) != len(HEADER.split()):
             raise UserError(

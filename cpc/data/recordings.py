@@ -116,7 +116,7 @@ def split_by_lists(
     damaged is passed over) or that is in both lists.
     """
     where = {name: i for i, name in enumerate(recordings.names)}
-    damaged = {name for path, _ in recordings.skipped for name in _ids_of(path)}
+    damaged = {name for path, _ in recordings.skipped for name in ids_of(path)}
     listed = list(dict.fromkeys((*train_ids, *test_ids)))
     absent = [name for name in listed if name not in where and name not in damaged]
     if absent:
@@ -138,10 +138,10 @@ def split_by_lists(
     return train, test
 
 
-def _ids_of(path: str) -> list[str]:
+def ids_of(path: str) -> list[str]:
     """Every id that an utterance may have had of which only the path is known.
 
-    >>> _ids_of("ann/1.wav")
+    >>> ids_of("ann/1.wav")
     ['ann/1', '1', 'ann/1.wav', '1.wav']
     """
     bare, ending = os.path.splitext(same_name(path))  # noqa: PTH122 (an id may be no path)

@@ -23,8 +23,10 @@ class Walk(NamedTuple):
 def walk_files(root: str | Path) -> Walk:
     """All files below a folder, at any depth, behind links too, each folder once.
 
-    A folder is known by device and inode, so that links in a circle end. Real folders come before
-    those behind links: a file has its own path, not that of a link to it.
+    Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
+    `.git` in which DataLad keeps what its links name. A folder is known by device and inode, so
+    that links in a circle end. Real folders come before those behind links: a file has its own
+    path, not that of a link to it.
     """
     found, seen = Walk([], [], []), set()
     folders, links = [str(root)], []
@@ -41,8 +43,10 @@ def walk_files(root: str | Path) -> Walk:
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 for entry in entries:
-                    if not _is_folder(entry):
+                    if not is_folder(entry):
                         found.files.append(entry.path)
+                    elif entry.name.startswith("."):
+                        continue
                     elif entry.is_symlink():
                         links.append(entry.path)
                     else:
@@ -55,7 +59,8 @@ def walk_files(root: str | Path) -> Walk:
     return found
 
 
-def _is_folder(entry: os.DirEntry) -> bool:
+def is_folder(entry: os.DirEntry) -> bool:
+    """Whether an entry is a folder, or a link to one."""
     try:
         return entry.is_dir()
     except OSError:  # a link to itself, say: whoever opens it is told

@@ -61,8 +61,8 @@ def cut_tokens(
         UserError: names the item that is of no known file, or lies outside of its features.
     """
     tokens = []
-    for number, item in enumerate(items):
-        where = f"{source}, line {number + 2}: {item.file} from {item.onset:g} s"
+    for item in items:
+        where = f"{source}: {item.file} from {item.onset:g} s"
         frames = features.get(item.file)
         if frames is None:
             raise UserError(f"{where} has no features: embed that recording, or leave the item out")

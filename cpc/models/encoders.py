@@ -207,7 +207,9 @@ class ConvEncoder(nn.Module):
     def _encode(self, x, train, num_samples, cuts):
         x = jnp.pad(x, ((0, 0), (0, max(0, self.shortest - x.shape[1])), (0, 0)))
         y, pads, ends, exist = x.astype(self.dtype), self.pads, [], None
-        looks_ahead = any(right for _, right in pads)
+        looks_ahead, numbers = any(right for _, right in pads), []
+        if num_samples is not None:  # as many as each layer would have of the signal alone
+            numbers = output_lengths(self.layers, pads, jnp.maximum(num_samples, self.shortest))
         for i, (kernel, stride) in enumerate(self.layers):
             # He initialisation keeps the scale through five ReLU layers.
             w = self.param(
@@ -217,10 +219,8 @@ class ConvEncoder(nn.Module):
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
                 y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`
-            if num_samples is not None:
-                filled = jnp.maximum(num_samples, self.shortest)
-                number = num_existing(self.layers[: i + 1], pads[: i + 1], filled)
-                exist = (jnp.arange(y.shape[1]) < number[:, None])[..., None]
+            if numbers:
+                exist = (jnp.arange(y.shape[1]) < numbers[i][:, None])[..., None]
             y = nn.relu(self._normalise(y, i, train, exist))
             if exist is not None and looks_ahead:
                 y = jnp.where(exist, y, 0)  # what is looked ahead at, at the signal's end: zeros

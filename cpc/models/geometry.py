@@ -107,9 +107,9 @@ def num_existing(
 
 
 def output_lengths(
-    layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]], num_samples: int
-) -> list[int]:
-    """Return the number of outputs of each layer for so many samples.
+    layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]], num_samples: Any
+) -> list[Any]:
+    """Return the number of outputs of each layer for so many samples, a number or an array.
 
     >>> output_lengths([(10, 5), (8, 4)], [(5, 0), (4, 0)], 20480)
     [4096, 1024]

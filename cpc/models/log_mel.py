@@ -163,7 +163,7 @@ class LogMelEncoder(nn.Module):
         energies = (energies - MEAN) / SCALE
         if num_samples is not None:  # from here on, of energies; beyond the end they are zeros
             filled_up = jnp.maximum(num_samples, self.shortest)  # with silence, which has energies
-            number = num_existing(self.layers[:1], self.pads[:1], filled_up)
+            (number,) = output_lengths(self.layers[:1], self.pads[:1], filled_up)
             exist = jnp.arange(energies.shape[1]) < number[:, None]
             energies, num_samples = jnp.where(exist[..., None], energies, 0.0), number
         return convolutions.through(energies, train, num_samples, cuts)

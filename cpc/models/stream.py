@@ -32,10 +32,11 @@ def stream_latents(
     """
     encoder, own = module.encoder, part_of(variables, "encoder")
     before, after = encoder.frames_around
-    length = (before + chunk_frames + after) * encoder.stride
+    around = before + after  # a last chunk of one frame has as many to mirror beyond the end
+    length = (around + chunk_frames + after) * encoder.stride
     for first in range(0, num_frames, chunk_frames):
         # The first windows begin at the recording's beginning, where the encoder pads.
-        start = max(0, first - before)
+        start = max(0, first - around)
         x = read(start * encoder.stride, start * encoder.stride + length)
         yield _encode(encoder, own, x[None], first - start, chunk_frames)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc import data
+from cpc.data.recordings import ids_of
 from cpc.data.sources.voices import prepare_voices
 from cpc.models import Model
 from cpc.types import Item, UserError
@@ -81,6 +82,7 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         recordings = data.pack_folder(
             root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
         )
+    phones, items = without_lost(phones, items, recordings, log)
     if lists[0] and lists[1]:
         train, test = data.split_by_lists(recordings, *map(_read_list, lists))
     else:
@@ -92,6 +94,38 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         )
     _describe(train, test, options.window_samples, log)
     return AudioData(train, test, phones, items)
+
+
+def without_lost(
+    phones: dict[str, Phones],
+    items: dict[str, list[Item]],
+    recordings: data.Recordings,
+    log: Callable[[str], object],
+) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
+    """Leave out labels and items of sound that a damaged recording lost, and say so.
+
+    Those that lie beyond the end of one that is sound belong to another, and stay to be refused.
+    """
+    damages = (*recordings.skipped, *recordings.shortened)
+    damaged = {one for path, _ in damages for one in ids_of(path)}
+    lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
+
+    def exists(name: str, num_samples: float) -> bool:
+        # A few labels too many are no loss, as in `align`.
+        return name not in damaged or num_samples <= lengths.get(name, 0) + 3 * LABEL_SAMPLES
+
+    kept_phones, kept_items = {}, {}
+    for name, (all_labels, names) in phones.items():
+        labels = {u: own for u, own in all_labels.items() if exists(u, len(own) * LABEL_SAMPLES)}
+        kept_phones[name] = Phones(labels, names)
+        if number := len(all_labels) - len(labels):
+            log(f"{name}: the labels of {number:,} damaged recordings are left out")
+    for name, listed in items.items():
+        own = [one for one in listed if exists(one.file, one.offset * data.SAMPLE_RATE_HZ)]
+        kept_items[name] = own
+        if number := len(listed) - len(own):
+            log(f"{name}: {number:,} items of damaged recordings are left out")
+    return kept_phones, kept_items
 
 
 def _synthetic(config: Config) -> AudioData:

@@ -47,7 +47,9 @@ class UpstreamExpert(torch.nn.Module):
         while length * self.stride < max(map(len, sounds)):
             length += length // 4
         rows = 2 ** (len(sounds) - 1).bit_length()
-        x = np.zeros((rows, length * self.stride), np.float32)
+        _, ahead = self.pretrained.module.encoder.frames_around
+        # A last frame sees its waveform's mirror image, also of the longest.
+        x = np.zeros((rows, (length + ahead) * self.stride), np.float32)
         for row, sound in zip(x, sounds, strict=False):
             row[:] = continue_mirrored(sound, len(row))
         features = {}

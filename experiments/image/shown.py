@@ -54,7 +54,7 @@ def save_units(
         z = model.embed(variables, patches)[0]
         return z.reshape(-1, z.shape[-1])
 
-    starts = range(0, len(test) - size + 1, size) if len(test) >= size else [0]
+    starts = range(0, len(test), size)
     top = most_exciting((embed(test.pixels[s : s + size]) for s in starts), NUM_PATCHES)
     liveliest = np.argsort(-np.asarray(top.score)[:, 0], kind="stable")[:NUM_UNITS]
     units = np.sort(liveliest)

@@ -405,6 +405,42 @@ def test_half_a_file_is_kept_and_said(tmp_path, name, options, what):
     assert again.read(0, 0, length).std() > 1000
 
 
+@pytest.mark.parametrize(
+    ("name", "subtype", "what"),
+    [
+        ("x.ogg", "VORBIS", "only the first of its streams is read"),
+        ("x.opus", "OPUS", "only the first of its streams is read"),
+        ("x.mp3", "MPEG_LAYER_III", r"only 3\.0 of its 6\.\d s are read"),
+    ],
+)
+def test_joined_files_are_kept_and_what_is_unread_is_said(tmp_path, name, subtype, what):
+    path = tmp_path / "in" / "ann" / name
+    form = {"format": "MP3" if name == "x.mp3" else "OGG", "subtype": subtype}
+    content = b"".join(write(path, noise(3, seed=i), **form).read_bytes() for i in range(2))
+    tag = b"ID3\4\0\0\0\0\2\0" + b"\xff\xfb\x90\x00" * 64 if name == "x.mp3" else b""
+    path.write_bytes(tag + content)
+    recordings = data.read_folder(tmp_path / "in")
+    assert recordings.lengths.tolist() == [48_000]
+    ((_, missing),) = recordings.shortened
+    assert re.search(what, missing)
+
+
+def test_an_mp3_of_several_rates_without_their_sum_is_said_to_be_read_in_part(tmp_path):
+    """It is taken to have the first frame's bit rate, here that of noise, before silence."""
+    path, wave = tmp_path / "in" / "ann" / "x.mp3", noise(20, 48_000)
+    wave[48_000:] *= 1e-4
+    path.parent.mkdir(parents=True)
+    with soundfile.SoundFile(
+        path, "w", 48_000, 1, format="MP3", subtype="MPEG_LAYER_III", bitrate_mode="VARIABLE"
+    ) as sound:
+        sound.write(wave[::-1])
+    content = path.read_bytes()
+    assert not data.read_folder(tmp_path / "in").shortened
+    path.write_bytes(content[content.index(content[:2], content.index(b"Xing")) :])
+    ((_, missing),) = data.read_folder(tmp_path / "in").shortened
+    assert re.search(r"only \d+\.\d of its 20\.\d s are read", missing)
+
+
 def test_a_damaged_ogg_is_kept_and_said(tmp_path):
     path = write(tmp_path / "in" / "ann" / "x.ogg", noise(3), format="OGG", subtype="VORBIS")
     content = bytearray(path.read_bytes())
@@ -421,7 +457,30 @@ def test_a_damaged_ogg_is_kept_and_said(tmp_path):
         assert recordings.lengths[0] < 48_000
 
 
-@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024])
+def test_of_an_mp3_that_is_damaged_within_the_beginning_is_kept(tmp_path):
+    path = tmp_path / "in" / "ann" / "x.mp3"
+    write(path, noise(20), format="MP3", subtype="MPEG_LAYER_III")
+    whole = packed(tmp_path / "in").read(0, 0, 3 * 65_536)
+    content = bytearray(path.read_bytes())
+    half = len(content) // 2
+    content[half : half + 3000] = bytes(3000)
+    path.write_bytes(content)
+    recordings = packed(tmp_path / "in")
+    assert recordings.lengths.tolist() == [2 * 65_536]
+    assert "131,072 of 320,000 samples decode" in recordings.shortened[0][1]
+    np.testing.assert_array_equal(recordings.read(0, 0, 2 * 65_536), whole[: 2 * 65_536])
+
+
+def test_a_wav_whose_writer_was_stopped_is_said_to_be_one(two_speakers):
+    path = write(two_speakers / "ann" / "x.wav", noise(1, seed=99))
+    content = bytearray(path.read_bytes())
+    content[40:44] = bytes(4)
+    path.write_bytes(content)
+    reason = "holds no samples by its header, and 32,044 bytes: what wrote it was stopped"
+    assert reason in skip_reason(two_speakers)
+
+
+@pytest.mark.parametrize("promised", [0xFFFFFFFF, 0x7FFFF024, 0x80000000])
 def test_a_wav_from_a_pipe_is_whole(tmp_path, promised):
     path = write(tmp_path / "in" / "ann" / "x.wav", noise(1))
     content = bytearray(path.read_bytes())
@@ -465,6 +524,19 @@ def test_links_in_circles_end(two_speakers):
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
     assert len(recordings.skipped) == 8
     assert recordings.skipped[0][1].endswith("ann/0 links to a folder that is read already")
+
+
+def test_hidden_folders_are_passed_over(two_speakers):
+    """DataLad keeps recordings in .git and has links to them where they are seen."""
+    kept = two_speakers / ".git" / "annex" / "objects" / "a0.wav"
+    kept.parent.mkdir(parents=True)
+    (two_speakers / "ann" / "a0.wav").rename(kept)
+    (two_speakers / "ann" / "a0.wav").symlink_to("../.git/annex/objects/a0.wav")
+    recordings = data.read_folder(two_speakers)
+    assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
+    assert recordings.skipped == ()
+    two_speakers.rename(two_speakers.with_name(".cache"))  # the folder asked for is looked into
+    assert len(data.read_folder(two_speakers.with_name(".cache"))) == 24
 
 
 def test_links_lead_out_of_the_folder(two_speakers, tmp_path_factory):

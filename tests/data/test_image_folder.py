@@ -340,6 +340,36 @@ def test_links_in_circles_end(folder):
     assert all("links to a folder that is read already" in reason for _, reason in images.skipped)
 
 
+def test_a_link_to_itself_is_no_folder(folder):
+    for path in ("self", "train/self", "train/cat/self", "train/self.png"):
+        (folder / path).symlink_to(folder / path)
+    images = read_all_but(folder)
+    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
+    assert len(images.skipped) == 1  # which is called an image
+
+
+def test_a_class_is_one_however_its_accents_are_written(folder):
+    for split, name in (("train", "caf\u00e9"), ("val", "cafe\u0301")):
+        (folder / split / name).mkdir()
+        (folder / split / name / "1.png").write_bytes(flat(90))
+    train, val = (data.read_image_folder(folder, split, log=quiet) for split in ("train", "val"))
+    assert train.class_names == val.class_names == ("ant", "bee", "caf\u00e9", "cat", "dog")
+    assert train.labels[greys(train).index(90)] == val.labels[greys(val).index(90)] == 2
+
+
+def test_a_folder_beside_the_splits_may_be_unreadable(folder, monkeypatch):
+    (folder / "lost+found").mkdir()
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("lost+found"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert len(read_all_but(folder)) == 5
+
+
 def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
     scan = os.scandir
 
@@ -356,6 +386,16 @@ def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
     monkeypatch.setattr(os, "scandir", lambda _: refuse("deep"))
     with pytest.raises(UserError, match="cannot be read: Permission denied"):
         read_all_but(folder)
+
+
+def test_a_cache_that_may_not_be_written_is_gone_without(folder, tmp_path):
+    (tmp_path / "cache").write_text("in the way of a folder")
+    said = []
+    images = data.read_image_folder(
+        folder, "train", log=said.append, memory_bytes=0, cache=tmp_path / "cache"
+    )
+    assert sorted(greys(images)) == [10, 20, 30, 40, 50]
+    assert "the next run finds this out again" in said[-1]
 
 
 @pytest.mark.parametrize("split", ["", ".", "..", "train/cat"])

@@ -48,6 +48,13 @@ def read(data_dir, split, tmp_path, log=lambda _: None):
     return data.read_librispeech_tfds(data_dir, split, log, cache=tmp_path / "cache")
 
 
+def test_a_cache_that_may_not_be_written_is_gone_without(prepared, tmp_path):
+    (tmp_path / "cache").write_text("in the way of a folder")
+    said = []
+    assert len(read(prepared, "test_clean", tmp_path, said.append)) == 6
+    assert "the next run finds this out again" in said[-1]
+
+
 def test_reads_what_was_written(prepared, tmp_path):
     recordings = read(prepared, "test_clean", tmp_path)
     assert recordings.names == tuple(utterance(i)["id"] for i in range(6))

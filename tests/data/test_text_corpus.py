@@ -1,5 +1,9 @@
 """Text to tokens, sentences and documents; packs; splits; subsampling."""
 
+import errno
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -28,7 +32,7 @@ def quiet(_):
 
 
 def write(folder, **texts):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         content = text if isinstance(text, bytes) else text.encode()
         (folder / f"{name}.txt").write_bytes(content)
@@ -110,6 +114,38 @@ def test_a_pack_is_used_again_until_the_files_change(tmp_path):
     assert again.vocabulary.words[1] == "three"
     other = read_text_folder(folder, tmp_path / "packs", said.append, min_count=2)
     assert other.vocabulary.words == ("<unk>", "three", "one")
+
+
+def test_texts_of_one_size_and_time_in_two_places_are_two_packs(tmp_path):
+    words = []
+    for name in ("one", "two"):
+        folder = write(tmp_path / name / "texts", a=f"{name} {name} more")
+        os.utime(folder / "a.txt", (1e9, 1e9))
+        for path in (folder, folder / "a.txt"):
+            words.append(read_text_folder(path, tmp_path / "packs").vocabulary.words[1])
+    assert words == ["one", "one", "two", "two"]
+
+
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_pack_in_a_cache_that_is_read_only_is_used(tmp_path, monkeypatch, has_lock):
+    folder, packs, said = write(tmp_path / "texts", a="one two one"), tmp_path / "packs", []
+    read_text_folder(folder, packs, said.append)
+    (lock,) = packs.glob("*.lock")
+    if not has_lock:
+        lock.unlink()
+    open_path = Path.open
+
+    def refuse(path, mode="r", *args, **kwargs):
+        if mode not in ("r", "rb") and packs in path.parents:
+            raise OSError(errno.EROFS, "Read-only file system")
+        return open_path(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    assert read_text_folder(folder, packs, said.append).vocabulary.words[1:] == ("one", "two")
+    assert sum("packing" in line for line in said) == 1
+    write(folder, b="three")
+    with pytest.raises(UserError, match=r"cannot write the pack .* Read-only file system"):
+        read_text_folder(folder, packs, said.append)
 
 
 def test_a_damaged_pack_is_made_anew(tmp_path):
@@ -247,3 +283,10 @@ def test_subsampling_is_word2vecs_and_pure_in_its_key():
 def test_words_are_runs_of_letters():
     assert tokenize("O'Clock-x_y 3.5 ÄÖ", lowercase=False) == ["O'Clock", "x", "y", "3", "5", "ÄÖ"]
     assert tokenize("in St. Ives. etc") == ["in", "st", "ives", ".", "etc"]
+
+
+def test_marks_are_parts_of_words():
+    assert tokenize("cafe\u0301 l'e\u0301te\u0301 2x\u0301!") == ["café", "l'été", "2x\u0301", "!"]
+    assert tokenize("e\u0301 e\u0301t", "lines") == ["é", "ét"]
+    for word in ("हिन्दी", "ภาษาไทยที่", "שָׁלוֹם"):
+        assert tokenize(f"{word} {word}.") == [word, word, "."]

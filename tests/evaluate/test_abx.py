@@ -218,7 +218,7 @@ def test_items_are_read_as_they_are_written(tmp_path):
         ("u -1 0.2 a b c s", "line 2: from -1 s"),
         ("u nan 0.2 a b c s", "line 2: from nan s"),
         ("u 0.1 inf a b c s", "line 2: from 0.1 s to inf s"),
-        ("", "line 2: 0 fields"),
+        ("\nu 0.1", "line 3: 2 fields"),
     ],
 )
 def test_a_line_that_is_no_item_is_named(tmp_path, line, message):
@@ -226,6 +226,12 @@ def test_a_line_that_is_no_item_is_named(tmp_path, line, message):
     path.write_text(f"#file onset offset #phone prev-phone next-phone speaker\n{line}\n")
     with pytest.raises(UserError, match=rf"x\.item, {message}"):
         read_items(path)
+
+
+def test_blank_lines_are_no_items(tmp_path):
+    path = tmp_path / "x.item"
+    path.write_text("\n#file ...\nu 0 1 a b c s\n\nu 1 2 a b c s\n \n")
+    assert [item.onset for item in read_items(path)] == [0, 1]
 
 
 def test_an_item_file_without_items(tmp_path):
@@ -240,10 +246,10 @@ def test_an_item_file_without_items(tmp_path):
 def test_an_item_of_another_recording_is_named():
     items = [Item("u", 0.0, 0.1, *"abcs"), Item("v", 0.5, 0.6, *"abcs")]
     features = {"u": np.zeros((10, 2))}
-    with pytest.raises(UserError, match=r"x\.item, line 3: v from 0\.5 s has no features"):
+    with pytest.raises(UserError, match=r"x\.item: v from 0\.5 s has no features"):
         cut_tokens(items, features, 0.01, source="x.item")
     features["v"] = np.zeros((50, 2))
-    with pytest.raises(UserError, match=r"line 3: v from 0\.5 s to 0\.6 s lies outside of its 50"):
+    with pytest.raises(UserError, match=r"items: v from 0\.5 s to 0\.6 s lies outside of its 50"):
         cut_tokens(items, features, 0.01)
     features["v"] = np.zeros((49, 2))
     with pytest.raises(UserError, match="lies outside"):

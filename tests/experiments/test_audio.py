@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import soundfile
 
-from configs import audio_voices
+from configs import audio, audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
+from cpc.types import UserError
 from experiments.audio import data as audio_data
+from experiments.audio import probes as audio_probes
 from experiments.audio.probes import make_embed
 from tests import commands
 from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED, ROOT
@@ -260,6 +262,38 @@ def test_lists_of_ones_own_take_the_place_of_the_voices_split(tmp_path, monkeypa
     config.data.test_list = str(root / "own_test.txt")
     own = audio_data.load_data(config, str)
     assert (sorted(own.train.names), sorted(own.test.names)) == (["a"], ["b", "c"])
+
+
+def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypatch):
+    """One that is cut short lost the end of its labels, and one that is no sound all of them."""
+    root, rng, said = tmp_path / "sounds" / "ann", np.random.default_rng(0), []
+    root.mkdir(parents=True)
+    names = [f"a{i}" for i in range(12)]
+    for name in names:
+        soundfile.write(root / f"{name}.wav", rng.normal(0, 0.05, 32_000), 16_000)
+    whole = (root / "a3.wav").read_bytes()
+    (root / "a3.wav").write_bytes(whole[:40_000])
+    (root / "a4.wav").write_bytes(b"no sound")
+    labels, items = tmp_path / "phones.txt", tmp_path / "x.item"
+    labels.write_text("".join(f"{name} {'0 1 0 2 ' * 50}\n" for name in names))
+    lines = [f"{name} {t} {t + 1} {'ab'[t]} b c ann" for name in names for t in range(2)]
+    items.write_text("\n".join(["#file", *lines]) + "\n")
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+    config = audio.get_config()
+    config.data.update(source="folder", path=str(root.parent), max_skipped_fraction=0.2)
+    config.data.update(phones=str(labels), item_file=str(items))
+    config.probe.tasks = ("phones", "ctc", "boundaries", "abx")
+    read = audio_data.load_data(config, said.append)
+    assert sorted(read.phones["phones"].labels) == sorted({*names} - {"a3", "a4"})
+    assert [item.onset for item in read.items["x.item"] if item.file in ("a3", "a4")] == [0]
+    assert "phones: the labels of 2 damaged recordings are left out" in said
+    assert "x.item: 3 items of damaged recordings are left out" in said
+    audio_probes.ask_all(config, read)
+    (root / "a3.wav").write_bytes(whole)
+    labels.write_text(labels.read_text().replace("a3 ", "a3 " + "0 " * 50))
+    read = audio_data.load_data(config, said.append)
+    with pytest.raises(UserError, match="a3 has 250 labels but 200 frames"):  # is of another
+        audio_probes.ask_all(config, read)
 
 
 def test_a_delay_reads_contexts_later_and_nothing_else():

@@ -125,10 +125,11 @@ def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
 def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     there = remote.root / "team" / "voices"
-    for name in ("report.html", "exported/expert[1].py", "model.pkl"):
+    names = [".py", "a.xht", "b.PY", "c.svgz", "exported/expert[1].py", "model.pkl", "report.html"]
+    for name in names:
         (there / name).write_text("x")
     left_out = hub.pull(remote.api, "team/voices", tmp_path / "back")
-    assert left_out == ["exported/expert[1].py", "model.pkl", "report.html"]
+    assert left_out == names
     assert not set(left_out) & set(files_of(tmp_path / "back"))
 
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +22,7 @@ from experiments.image import modality as image
 from experiments.image import probes as image_probes
 from experiments.image.data import ImageData, cut_split
 from experiments.image.modality import IMAGE
+from experiments.image.shown import save_units
 from experiments.run import check_run
 from tests import commands
 from tests.data.test_images_tfds import png
@@ -366,6 +368,21 @@ def test_a_set_of_tfds_trains(tmp_path):
     assert "8 images of 16 by 16 pixels" in done.stdout
     (score,) = read_scores(tmp_path / "run")
     assert (score.features, score.value) == ("pixels", 1.0)
+
+
+def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path):
+    """Brightness is the unit, and the last of 130 images, beyond the first 128, the brightest."""
+    test = Images(np.full((130, 2, 2, 1), 10, np.uint8), np.zeros(130, np.int32), ("a",))
+    test.pixels[-1] = 250
+
+    def prepare(batch, rng, train):
+        return {"x": jnp.asarray(batch["x"], jnp.float32)[:, None, None] / 127.5 - 1}
+
+    def embed(variables, patches):
+        return patches.mean((3, 4)), None
+
+    save_units(tmp_path, 1, test, types.SimpleNamespace(embed=embed), prepare, {})
+    assert read_arrays(tmp_path / "units.npz")["patches"][0, 0].max() == 250
 
 
 def test_what_a_figure_shows_is_of_the_latest_step(tmp_path):

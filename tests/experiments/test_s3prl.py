@@ -57,10 +57,9 @@ def torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", made)
 
 
-def export(folder, context_width, rms):
-    module = models.CPC(
-        models.ConvEncoder(8), models.GRU(context_width), models.LinearPredictor(2, 8)
-    )
+def export(folder, context_width, rms, padding="causal"):
+    encoder = models.ConvEncoder(8, padding=padding)
+    module = models.CPC(encoder, models.GRU(context_width), models.LinearPredictor(2, 8))
     variables = models.make_model(module).init(jax.random.key(0), {"x": np.zeros((1, 1600), "f")})
     given = {"kind": "audio", "shape": [1600], "rms": rms, "sample_rate_hz": 16_000}
     models.save(folder, models.Pretrained(module, variables, given))
@@ -106,6 +105,19 @@ def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, 
                 found.array[row, :frames], expected[0, :frames], rtol=1e-4, atol=1e-5
             )
             assert not found.array[row, frames:].any()
+
+
+@pytest.mark.slow
+def test_a_frame_does_not_depend_on_the_batch(torch, tmp_path, monkeypatch):
+    """The longest of a batch sees its own mirror image beyond its end too, as `embed` has it."""
+    export(tmp_path / "exported", 8, None, padding="same")
+    upstream = entry(tmp_path / "exported", monkeypatch, False).cpc_jax()
+    wavs = [0.3 * np.random.default_rng(n).standard_normal(n).astype("f") for n in (2560, 9000)]
+    alone, _ = upstream([Tensor(wavs[0])])["hidden_states"]  # 2560 samples fill its array
+    found, _ = upstream(list(map(Tensor, wavs)))["hidden_states"]
+    np.testing.assert_allclose(alone.array[0], found.array[0, :16], rtol=1e-4, atol=1e-5)
+    longer = models.load(tmp_path / "exported")(np.pad(wavs[0], (0, 320), mode="symmetric")[None])
+    np.testing.assert_allclose(alone.array[0], longer[0][0, :16], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -283,6 +283,19 @@ def test_latents_of_what_is_filled_up_are_those_of_it_alone(encoder, norm):
     np.testing.assert_allclose(found, first, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", ["same", "causal", "valid", (5, 0, 3, 0, 1)])
+def test_latents_of_a_clip_of_any_length_are_those_of_it_alone(padding):
+    """A layer has more outputs than frames for one length in five, and the next one sees them."""
+    encoder, x = ConvEncoder(8, padding=padding), noise(1, 1300)
+    variables = random_variables(encoder, x)
+    for length in (800, 804, 1119, 1124):
+        alone = encoder.apply(variables, x[:, :length])
+        filled = jnp.where(jnp.arange(1300) < length, x, 0)
+        found = encoder.apply(variables, filled, False, jnp.array([length]))
+        exist = int(encoder.num_existing(jnp.array([length]))[0])
+        np.testing.assert_allclose(found[:, :exist], alone[:, :exist], rtol=1e-4, atol=1e-5)
+
+
 def test_transformer_forgets_what_lies_beyond_its_span():
     context = CausalTransformer(16, 1, num_heads=2, span=6)
     z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 20, 8)), jnp.float32)

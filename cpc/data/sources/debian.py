@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,8 +40,19 @@ class Archive(NamedTuple):
 
 @contextmanager
 def one_process(lock: Path, log: Log) -> Iterator[None]:
-    """Let one process at a time prepare; the lock goes with the process, however that ends."""
-    with lock.open("w") as file:
+    """Let one process at a time prepare; the lock goes with the process, however that ends.
+
+    Where it may not be written, in a cache that is read-only or of another user, a lock that is
+    there is read instead; where there is none, nothing can be prepared either.
+    """
+    with ExitStack() as stack:
+        for mode in ("w", "r"):
+            with suppress(OSError):
+                file = stack.enter_context(lock.open(mode))
+                break
+        else:
+            yield
+            return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

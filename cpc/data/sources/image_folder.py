@@ -1,5 +1,6 @@
 """A folder of images: `split/class/*.jpeg`, as ImageNet is kept."""
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +18,7 @@ from cpc.data.image_loading import (
 from cpc.data.images import Images
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
-from cpc.data.walk import printable, walk_files
+from cpc.data.walk import is_folder, printable, same_name, walk_files
 from cpc.types import UserError
 
 
@@ -57,7 +58,7 @@ def read_image_folder(
     folder = _split_folder(root, split)
     class_names = _class_names(root)
     numbers = {name: number for number, name in enumerate(class_names)}
-    paths = _images_among(entry.path for entry in _scan(folder) if not entry.is_dir())
+    paths = _images_among(entry.path for entry in _scan(folder) if not is_folder(entry))
     labels, left_out = [UNLABELLED] * len(paths), []
     for name in _folders(folder):
         below, unreadable, repeated = walk_files(folder / name)
@@ -66,7 +67,7 @@ def read_image_folder(
             path = printable(folder / name)
             left_out.append((path, f"{path} has no images"))
         paths += found
-        labels += [numbers[printable(name)]] * len(found)
+        labels += [numbers[_class_name(name)]] * len(found)
     if not paths:
         endings = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
         raise UserError(f"no images in {printable(folder)}: looked for {endings} files")
@@ -106,12 +107,19 @@ def _split_folder(root: Path, split: str) -> Path:
 
 
 def _class_names(root: Path) -> tuple[str, ...]:
-    names = {printable(name) for split in _folders(root) for name in _folders(root / split)}
+    names = set()
+    for split in _folders(root):
+        with contextlib.suppress(UserError):  # a folder beside the splits, such as lost+found
+            names |= {_class_name(name) for name in _folders(root / split)}
     return tuple(sorted(names))
 
 
+def _class_name(folder: str) -> str:
+    return printable(same_name(folder))
+
+
 def _folders(folder: Path) -> list[str]:
-    return sorted(e.name for e in _scan(folder) if e.is_dir() and not e.name.startswith("."))
+    return sorted(e.name for e in _scan(folder) if is_folder(e) and not e.name.startswith("."))
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

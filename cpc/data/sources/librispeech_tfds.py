@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpc.data.cache import cache_dir
+from cpc.data.cache import cache_dir, keep
 from cpc.data.log import Log
 from cpc.data.recordings import Recordings
-from cpc.files import read_sealed, write_sealed
+from cpc.files import read_sealed
 from cpc.types import UserError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _index(
         index["names"].append(_text(example["id"]))
         index["speakers"].append(str(int(example["speaker_id"])))
         index["lengths"].append(len(example["speech"]))
-    write_sealed(path, index)
+    keep(path, index, log)
     return index
 
 

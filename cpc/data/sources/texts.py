@@ -122,8 +122,10 @@ def _join(names: list[str], cache: Path) -> Path:
             link = folder / kind / name
             if not link.is_symlink():
                 link.symlink_to(Path("..", "..", part.name, kind))
-    credits = ((part / "CREDITS.txt").read_text("utf-8") for part in parts)
-    write_text(folder / "CREDITS.txt", "\n".join(credits))
+    path = folder / "CREDITS.txt"
+    credits = "\n".join((part / path.name).read_text("utf-8") for part in parts)
+    if not path.exists() or path.read_text("utf-8") != credits:  # a cache may be read-only
+        write_text(path, credits)
     return folder
 
 

@@ -22,7 +22,7 @@ from cpc.files import read_sealed, sync_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
-VERSION = 1
+VERSION = 2
 TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
 #: Tokens that are in memory at a time when ids are brought to their final order.
@@ -42,7 +42,7 @@ def read_text_folder(
 ) -> Corpus:
     """Return the text of a file, or of the .txt files of a folder, from a pack made in `out`.
 
-    A file is a document. `out` gets a folder for these files (names, sizes and times of change) and
+    A file is a document. `out` gets a folder for these files (paths, sizes and times of change) and
     options, which is used again while both stay and its checksums are right. Text is read a chunk
     at a time and tokens are memory-mapped: neither needs to fit into memory. The vocabulary does.
 
@@ -103,8 +103,8 @@ def list_texts(path: Path) -> list[Path]:
 
 
 def fingerprint(path: Path, files: Sequence[Path], options: dict[str, Any]) -> str:
-    """Return a digest of names, sizes and times of change of files, and of the options."""
-    digest = hashlib.sha256(json.dumps([VERSION, options]).encode())
+    """Return a digest of a path, of names, sizes and times of change of files, and of options."""
+    digest = hashlib.sha256(json.dumps([VERSION, str(path.resolve()), options]).encode())
     for file in files:
         with contextlib.suppress(OSError):  # a link to nowhere: packing says so
             status = file.stat()

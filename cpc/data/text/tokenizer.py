@@ -1,7 +1,8 @@
 r"""Text to words and ends of sentences, a chunk of a file at a time.
 
-Prose: what is upper case becomes lower case, a word is a run of letters and digits with apostrophes
-inside ("don't", "o'clock"), and all else parts words. A sentence ends at `.`, `!` or `?` (closing
+Prose: what is upper case becomes lower case, a word is a run of letters and digits with their marks
+(accents, the vowels of Hindi and Thai) and apostrophes inside ("don't", "o'clock"), and all else
+parts words. A sentence ends at `.`, `!` or `?` (closing
 quotes and brackets may follow) before white space, and at an empty line; no sentence ends after a
 title or abbreviation of `ABBREVIATIONS`, or after a single letter other than a and i ("J. Smith").
 
@@ -10,6 +11,7 @@ already, such as Mikolov's of the Penn Treebank and the BookCorpus.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +22,9 @@ from cpc.types import UserError
 CHUNK_BYTES = 1 << 20
 #: Those with a full stop that ends no sentence; all are tried with a capital, too.
 ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", "gen", "hon", "rev")
-_WORD = r"[^\W_]+(?:'[^\W_]+)*"
+# Which `re` has no name for; above 0xFFFF there are few in use.
+_MARKS = "".join(c for c in map(chr, range(0x10000)) if unicodedata.category(c).startswith("M"))
+_WORD = rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*|'[^\W_]+)*"
 _NO_END = "".join(rf"(?<!\b[{word[0]}{word[0].upper()}]{word[1:]})" for word in ABBREVIATIONS)
 _END = rf"(?:[!?]|{_NO_END}(?<![^\w'][b-hj-zB-HJ-Z])\.)[.!?]*[\"'”)\]]*(?=\s|$)|\n[^\S\n]*\n"
 
@@ -34,11 +38,14 @@ END_LETTERS = {"prose": ".!?\n", "lines": "\n"}
 def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[str]:
     r"""Return the words of a text and, as they stand there, the ends of its sentences.
 
+    A letter and its accent are one character (NFC), however they are written.
+
     >>> tokenize('Mr. Knightley didn’t. "Indeed!" she said.\n\nNo')
     ['mr', 'knightley', "didn't", '.', 'indeed', '!"', 'she', 'said', '.', '\n\n', 'no']
     """
     text = text.lower() if lowercase else text
-    return PATTERNS[form].findall(text.replace("’", "'"))  # typographic to plain
+    text = unicodedata.normalize("NFC", text).replace("’", "'")  # typographic to plain
+    return PATTERNS[form].findall(text)
 
 
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:

@@ -1,0 +1,53 @@
+"""Sound of a file that libsndfile does not read, and does not mention either."""
+
+import mmap
+from pathlib import Path
+
+#: kbit/s of layer III, by MPEG version 1 or not, and the number in a frame's header.
+KBITS = (
+    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+)
+#: Of version 1; version 2 has a half, and 2.5 a quarter of it.
+RATES_HZ = (44_100, 48_000, 32_000)
+#: Encoders fill up beginning and end, which libsndfile takes away.
+LEAST_SECONDS = 0.5
+
+
+def find_unread(path: Path, file_format: str, seconds: float) -> str:
+    """Say what a file holds beyond the seconds that are read of it; nothing if empty.
+
+    An MP3 without a count of its frames is taken to have the first one's bit rate throughout, and
+    of several that were joined, or Ogg streams in a row, the first one's length is read.
+    """
+    if file_format not in ("MP3", "OGG"):
+        return ""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        if file_format == "MP3" and (there := mp3_seconds(content)) > seconds + LEAST_SECONDS:
+            return f"kept, but only {seconds:,.1f} of its {there:,.1f} s are read: encode it again"
+        # A page that begins a stream, after one that does not.
+        if file_format == "OGG" and content.find(b"OggS\0\2", content.find(b"OggS\0\0")) > 0:
+            return "kept, but only the first of its streams is read: encode it again, as one"
+    return ""
+
+
+def mp3_seconds(content: mmap.mmap | bytes) -> float:
+    """Return the duration of all frames of layer III that follow another one."""
+    seconds, position, follows = 0.0, 0, False
+    while 0 <= position < len(content):
+        head = int.from_bytes(content[position : position + 4], "big")
+        sync, version, layer = head >> 21, head >> 19 & 3, head >> 17 & 3
+        number, rate = head >> 12 & 15, head >> 10 & 3
+        if sync != 0x7FF or version == 1 or layer != 1 or number in (0, 15) or rate == 3:
+            if head >> 8 == int.from_bytes(b"ID3"):  # a tag, which may hold an image
+                a, b, c, d = content[position : position + 10].ljust(10, b"\0")[6:]
+                position += 10 + (a << 21 | b << 14 | c << 7 | d)
+            else:
+                position = content.find(b"\xff", position + 1)
+            follows = False
+            continue
+        samples, rate_hz = 576 << (version == 3), RATES_HZ[rate] >> (2, 0, 1, 0)[version]
+        seconds += follows * samples / rate_hz
+        position += samples // 8 * 1000 * KBITS[version == 3][number] // rate_hz + (head >> 9 & 1)
+        follows = True
+    return seconds
