@@ -197,8 +197,8 @@ def make_collect(config: Config, agent: Agent, together: rl.Environment) -> Call
         worlds, rollout = rl.roll_out(
             together, functools.partial(act, params), worlds, of_rollout, policy.unroll
         )
-        now = worlds.observation, worlds.previous, worlds.is_first
-        _, values, _ = act(params, *(x[None] for x in now), worlds.memory)
+        seen, came, is_first = worlds.observation, worlds.previous, worlds.is_first
+        _, values, _ = act(params, seen[None], came[None], is_first[None], worlds.memory)
         advantages, targets = rl.gae(
             rollout.reward,
             rollout.value,
