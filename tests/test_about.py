@@ -84,6 +84,7 @@ def test_a_platform_without_its_plug_in_is_said(monkeypatch):
     assert devices == "no devices: jax has no plug-in here for JAX_PLATFORMS=cuda"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

@@ -108,6 +108,7 @@ def test_centre_crop():
     np.testing.assert_array_equal(augment.centre_crop(jnp.asarray(raw()), 6), raw()[:, 3:9, 2:8])
 
 
+@pytest.mark.slow
 def test_jitter_keeps_a_crop_in_a_grey_frame():
     many = patches(b=40, i=2, j=2, p=6, ch=1)
     jittered = np.asarray(augment.jitter_patches(jax.random.key(0), many, 3))
@@ -190,6 +191,7 @@ def warped(patch, angle=0.0, shear=0.0, displacement=None):
     return np.asarray(augment.warp(patch, jnp.float32(angle), jnp.float32(shear), displacement))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", [0, 13, -40, 90])
 def test_rotation_is_scipys(degrees):
     patch = patches(p=9)[0, 0, 1]
@@ -255,6 +257,7 @@ def test_compiled_once_and_a_function_of_seed_and_step(version):
     assert np.abs(first).max() <= 1
 
 
+@pytest.mark.slow
 def test_half_precision_stays():
     half = patches().astype(jnp.bfloat16)
     out = augment_patches(jax.random.key(0), half, **SWITCHES)

@@ -122,6 +122,7 @@ def test_reverberation_keeps_the_energy_and_says_nothing_of_the_future(number):
     assert (y[0, number:] == 0).all()
 
 
+@pytest.mark.slow
 def test_a_room_decays_by_60_db_in_its_time():
     x = jnp.zeros(16_000).at[0].set(1)
     tails = [sound.reverberate(jax.random.key(i), x, jnp.float32(0.4), 0.5) for i in range(40)]

@@ -137,6 +137,7 @@ def test_other_contents(mirror, tmp_path, name, array, message):
         fashion_mnist.load_fashion_mnist(tmp_path / "cache", quiet)
 
 
+@pytest.mark.slow
 def test_command_without_apt(tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data.fashion_mnist"],

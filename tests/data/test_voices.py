@@ -127,6 +127,7 @@ def test_a_damaged_stamp_is_no_preparation(tmp_path, content):
     assert not is_prepared(tmp_path)
 
 
+@pytest.mark.slow
 def test_voices_of_a_damaged_stamp_are_laid_out_again(mirror, tmp_path):
     folder = prepare_voices(tmp_path / "cache", quiet)
     stamp = (folder / "stamp.json").read_bytes()

@@ -98,6 +98,7 @@ def assert_close(actual, expected):
     np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_goldens(name):
     _, inputs, expected = CASES[name]
@@ -188,6 +189,7 @@ def naive(f, log_a, u):
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.sampled_from([2, 5, 7]), st.integers(0, 10**6), st.floats(0.1, 3.0))
 def test_equal_naive_twin(n, seed, scale):
@@ -247,6 +249,7 @@ def test_estimates_pass_vmap():
     np.testing.assert_allclose(batch.ceiling, [1 + math.log(4 / 0.1)] * 3, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_labels():
     inf = math.inf
     labels = {
@@ -285,6 +288,7 @@ def test_interpolated_ends():
     assert out["interpolated"][-2] == pytest.approx(out["tuba"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_sure_critic_ends_at_the_ceiling_of_the_interpolation():
     """1 + log(7 / alpha) below alpha = 1, where it is log 7; no other digits are lost at 300."""
     scores = jnp.where(jnp.eye(8, dtype=bool), 300.0, -300.0)
@@ -295,6 +299,7 @@ def test_sure_critic_ends_at_the_ceiling_of_the_interpolation():
     np.testing.assert_allclose(estimate.ceiling, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("symbols", [(0, 0, 1, 1, 2, 3), (0, 1, 2, 3, 4, 5)])
 def test_impossible_pairs_are_as_good_as_pairs_of_a_very_low_score(symbols):
     """The exact critic of a code without noise is -inf off its own symbol, and no NaN comes."""

@@ -113,6 +113,7 @@ def test_wrong_labels_fail(name):
     assert "FAIL" in str(table)
 
 
+@pytest.mark.slow
 def test_rows_of_info_nce():
     """Known numbers: the identity, the oracle table, the freedom in rows, the ceiling."""
     rows = {row.check: row for row in certificate("info_nce").rows}
@@ -130,6 +131,7 @@ def test_rows_of_info_nce():
     assert len({line.index("pass") for line in lines if line.endswith("pass")}) == 1  # aligned
 
 
+@pytest.mark.slow
 def test_biased_upwards_without_a_promise_is_told_and_not_judged():
     rows = {row.check: row for row in certificate("donsker_varadhan").rows}
     row = rows["Gaussian, I = 10, N = 64, median"]
@@ -137,6 +139,7 @@ def test_biased_upwards_without_a_promise_is_told_and_not_judged():
     assert row.passed is None
 
 
+@pytest.mark.slow
 def test_a_bare_number_promises_nothing():
     """A user's own, without a label: only what every estimator must do is judged."""
     table = certify(lambda scores: jnp.diagonal(scores).mean() - scores.mean())

@@ -86,6 +86,7 @@ def test_oracle_table(name):
     assert values["infonce"].max() <= math.log(n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "printed"),
     [

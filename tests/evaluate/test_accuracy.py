@@ -82,12 +82,14 @@ def test_spread_of_known_covariances():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e4, -3e-9])
 def test_constant_features_have_no_spread(value):
     std, rank = feature_spread(jnp.full((777, 5), value))
     assert (float(std), float(rank)) == (0, 0)
 
 
+@pytest.mark.slow
 def test_spread_does_not_depend_on_scale():
     x = np.random.default_rng(3).standard_normal((500, 6)).astype(np.float32)
     small, large = feature_spread(1e-17 * x), feature_spread(1e6 * x)

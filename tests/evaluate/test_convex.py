@@ -100,6 +100,7 @@ def test_ridge_is_scikit_learns_with_rows_left_out(n, d):
     np.testing.assert_allclose(bias, twin.intercept_, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
 def test_unlabelled_rows_may_hold_anything(fit):
     x, y = unequal_axes(100, 5)
@@ -109,6 +110,7 @@ def test_unlabelled_rows_may_hold_anything(fit):
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [fit_lbfgs_probe, fit_ridge_probe])
 def test_constant_features_are_harmless(fit):
     x, y = unequal_axes(100, 5)

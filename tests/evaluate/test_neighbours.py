@@ -23,6 +23,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr("cpc.evaluate.neighbours.GALLERY_BLOCK", 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 5, 20, 50])
 def test_nearest_is_a_sort_of_all_cosines(small_blocks, k):
     gallery, queries = features(50), 100 * features(19, seed=1)
@@ -71,6 +72,7 @@ def test_no_queries():
     )
 
 
+@pytest.mark.slow
 def test_most_exciting_streams():
     activations = features(100, d=4)
     parts = most_exciting(np.split(activations, [3, 40, 90]), k=5)

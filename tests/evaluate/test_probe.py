@@ -67,6 +67,7 @@ def test_only_the_hidden_layer_solves_exclusive_or():
     assert accuracy(hidden, x, y) > 0.97
 
 
+@pytest.mark.slow
 def test_same_seed_same_numbers():
     x, y, utterances = blobs(1000)
     one, two = (fit_probe(x, y, utterances, num_classes=4, seed=3) for _ in range(2))
@@ -84,6 +85,7 @@ def test_unlabelled_frames_change_nothing():
     jax.tree.map(np.testing.assert_array_equal, one.params, two.params)
 
 
+@pytest.mark.slow
 def test_random_labels_choose_the_strongest_decay():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 100)).astype(np.float32)

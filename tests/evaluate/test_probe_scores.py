@@ -57,6 +57,7 @@ def test_scores_say_what_they_measure():
         assert score.outcomes.sums.sum() / score.outcomes.counts.sum() == score.value
 
 
+@pytest.mark.slow
 def test_scores_on_the_same_utterances_are_paired():
     train, train_labels = speakers_data(60, 0)
     test, test_labels = speakers_data(40, 1)
@@ -95,6 +96,7 @@ def test_scores_of_answers_are_those_of_the_probe_that_gave_them():
         list(wrong)
 
 
+@pytest.mark.slow
 def test_scores_by_frame_skip_unlabeled_frames():
     rng = np.random.default_rng(0)
     labels = [rng.integers(-1, 2, 50) for _ in range(20)]

@@ -54,6 +54,7 @@ def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_
     assert question.answer(NOTHING, Feature("supervised", {}, 160)) == []
 
 
+@pytest.mark.slow
 def test_one_speaker_has_no_abx_across(data, tmp_path, capsys):
     one = [i for i, name in enumerate(data.test.speakers) if name == data.test.speakers[0]]
     question = abx_question("synthetic", select(data.test, one), data.phones["synthetic"])

@@ -225,6 +225,7 @@ def test_a_gpu_is_compared_with_a_torch_that_drives_it(monkeypatch, tmp_path, dr
     assert versus.find_torch("tpu") is None
 
 
+@pytest.mark.slow
 def test_info_nce_is_measured_on_the_device_that_is_named():
     measured = info_nce_jax.measure({"n": 32, "d": 8, "device": "cpu", "num_calls": 1})
     assert set(measured["seconds"]) == {"info_nce", "products"}
@@ -324,6 +325,7 @@ def test_the_gru_is_timed_by_steps_at_once(monkeypatch):
     assert unrolled == [1, 1, 4, 4]
 
 
+@pytest.mark.slow
 def test_medians_of_calls_and_a_peak_that_grows():
     calls = []
     seconds = time_cases({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, 3)

@@ -47,6 +47,7 @@ def test_updates_are_those_of_runs_and_of_studies():
         assert (np.asarray(b[0]) != np.asarray(b[1])).any() or not np.asarray(b).any()
 
 
+@pytest.mark.slow
 def test_rows(monkeypatch):
     weights = []
 

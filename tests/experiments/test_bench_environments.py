@@ -21,6 +21,7 @@ def test_measure():
     assert speed.steps_per_second > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t_maze:seen_again", "t_mase"])
 def test_command(name):
     status = 2 if name == "t_mase" else 0

@@ -116,6 +116,7 @@ def step_with_overlap(problem, num_short):
     raise AssertionError("no batch with an overlap")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [LENGTHS, (1700, 2400, 9000)], ids=["short", "long"])
 @pytest.mark.parametrize("rule", ["batch", "excluding_sequence", "one_per_sequence"])
 def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):

@@ -178,6 +178,7 @@ def test_failed_waiting_and_damaged_runs(tmp_path):
         write_comparison([("failed", failed), ("absent", absent)], tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_the_first_cell_has_no_score(tmp_path):
     """No other takes its place, and where none has one there is a page."""
     first = tmp_path / "first"
@@ -255,6 +256,7 @@ def test_the_papers_column(tmp_path):
         write_comparison([("run,seed=0", run)], folder, {"ruhn": "up"})
 
 
+@pytest.mark.slow
 def test_an_error_rate_is_best_where_it_is_lowest(tmp_path):
     """Lower is better, and there is no chance level."""
     rate = Score("words", "news", "utterance", "c", "ctc", "error rate", 0.30, 0.28, 0.32,

@@ -245,6 +245,7 @@ def test_a_run_without_checkpoints_has_its_export(tmp_path):
         embed.read_model(tmp_path, None)
 
 
+@pytest.mark.slow
 def test_every_form_holds_the_same(recordings, tmp_path, small_chunks):
     pretrained = audio_model()
     for output in ("a.npz", "a.arrow", "tree/"):

@@ -98,6 +98,7 @@ def test_a_released_checkpoint_goes_through_every_evaluator(folder, released, tm
     assert before == {path: path.stat().st_mtime_ns for path in (workdir / "probes").iterdir()}
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_added_and_nothing_is_asked_twice(
     folder, released, tmp_path, monkeypatch
 ):

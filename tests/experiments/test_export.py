@@ -104,6 +104,7 @@ def test_no_path_of_this_machine_is_shared(audio_run, tmp_path):
         assert "recordings" in text
 
 
+@pytest.mark.slow
 def test_images_and_the_running_average(tmp_path):
     config = image_config()
     module = image.build_model(config).module
@@ -217,6 +218,7 @@ def test_outputs_that_hold_something_else_are_left_alone(small_run, output, matc
     assert {path: path.stat().st_mtime_ns for path in sorted(root.rglob("*"))} == before
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
     """As `finish` does with the variables in memory: the same folder as by the command."""
     config = read_modality(small_run)[1]

@@ -641,6 +641,7 @@ TABLES["text"] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", TABLES["text"])
 def test_a_key_of_text_changes_what_it_names(key, texts):
     check(TABLES["text"][key], small_text(), key)
@@ -1060,6 +1061,7 @@ def test_a_key_of_images_changes_what_it_names(key, pixels):
     check(TABLES["image"][key], small_image(), key)
 
 
+@pytest.mark.slow
 def test_images_are_augmented_in_training_alone():
     """Cropped at random and mirrored, by the defaults too; evaluation takes the middle as it is."""
     seen, plain = trained_on(small_image())

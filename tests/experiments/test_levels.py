@@ -107,6 +107,7 @@ def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
     assert (np.asarray(strict.anchors) > 0).all()
 
 
+@pytest.mark.slow
 def test_anchors_of_segments_have_all_the_segments_that_they_are_aligned_to():
     objective, _, levels = made(small(), batch_of())
     _, sums, _, _ = objective.loss({}, {}, levels, jax.random.key(0), False)

@@ -145,6 +145,7 @@ cli.run(lambda: jax.numpy.zeros(2**46).block_until_ready())
     assert "optim.accumulate=2" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_gpu_that_jax_cannot_use_is_seen():
     """As where the extra is not installed, or the driver is too old: the run goes on without."""
     code = """
@@ -218,6 +219,7 @@ def test_clips_too_short_to_predict_anything(audio, folder_config, tmp_path):
     mistake(audio, folder_config, tmp_path / "run2", "lower model.horizon")
 
 
+@pytest.mark.slow
 def test_nothing_to_contrast_with(audio, folder_config, tmp_path):
     """One clip to train on is no negative of itself; one speaker has none of another group."""
     write_clips(tmp_path / "clips", (0.1, 0.1), speakers=1)
@@ -440,6 +442,7 @@ def test_a_config_file_that_ends_or_fails_is_one_sentence(tmp_path, text, words)
     assert "\\" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--workdir=~nouser/x", "--config.data.path=~nouser/x"])
 def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
     flags = ("--config", "configs/audio_synthetic.py", "--workdir", tmp_path / "run", flag)
@@ -450,6 +453,7 @@ def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

@@ -191,6 +191,7 @@ def test_every_key_is_in_the_table(kind, config):
     assert set(config.get_config().model) == set(TABLES[kind])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["layer", "channel", "batch", "group"])
 @pytest.mark.parametrize("encoder", ["conv", "log_mel"])
 def test_every_norm_of_audio_is_its_own(encoder, norm):

@@ -154,6 +154,7 @@ def test_the_staircase_stops_resumes_and_ends_the_same(
     assert records(tmp_path / "parts") == records(staircase[0])
 
 
+@pytest.mark.slow
 def test_another_config_in_the_same_directory_is_refused(experiment, staircase):
     config = small_staircase()
     config.dim = 4
@@ -204,6 +205,7 @@ def test_the_laws_leave_a_whole_run(experiment, images, tmp_path):
     assert "resuming after 6 of 6" in run(experiment, small_consistency(), tmp_path)
 
 
+@pytest.mark.slow
 def test_pairs_show_the_rows_that_a_law_names(experiment):
     """Left alone, x is the images and y their top rows, each part from its own image."""
     from experiments.mutual_information import consistency
@@ -263,6 +265,7 @@ def test_what_is_no_lower_bound_is_read_where_its_networks_fit_best(experiment, 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_exact_critic_reads_the_truth(experiment):
     """NWJ, TUBA, FLO and JS have no bias at their best critics."""
     from experiments.mutual_information.methods import make_estimators

@@ -254,6 +254,7 @@ def test_examples(name):
     assert (failed, tried > 0) == (0, True)
 
 
+@pytest.mark.slow
 def test_quick_and_full_do_not_share_a_directory(experiment, quick):
     with pytest.raises(UserError, match="quick is True there and False here"):
         run(experiment, quick[0], quick=False)

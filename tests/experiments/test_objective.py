@@ -200,6 +200,7 @@ def test_entropy_is_held():
         assert float(jnp.concatenate(shares).mean() / np.log(17)) == pytest.approx(0.6, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_learned_bias_and_cosine():
     config = make_config("sigmoid", cosine=True, learn_bias=True, bias=-2.0)
     made = objective.build_objective(config, (1, 2))

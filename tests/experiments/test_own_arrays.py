@@ -255,6 +255,7 @@ def test_claims_are_below_the_truth_and_estimates_near_it(records):
     assert a == pytest.approx(b, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_count_over_tasks(records, tmp_path):
     row = {one["estimator"]: one for one in tasks.count(records)}
     assert row["info_nce"]["lower end not above"] == row["info_nce"]["tasks"] == 3

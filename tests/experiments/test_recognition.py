@@ -134,6 +134,7 @@ def test_a_head_is_trained_on_what_it_answers_on_beyond_an_end():
     np.testing.assert_array_equal(row, [*range(1, 7), *range(6, 0, -1), 1, 2, 3, 4])
 
 
+@pytest.mark.slow
 def test_frames_with_their_neighbours_are_laid_side_by_side():
     data, frames = load_data(audio_synthetic.get_config(), str), np.arange(8.0).reshape(4, 2)
     part = select(data.test, [0])

@@ -380,6 +380,7 @@ def test_a_figure_from_nothing(tmp_path):
     assert "synthetic" in found["title"]
 
 
+@pytest.mark.slow
 def test_the_command_explains_itself():
     """On one screen, with an example."""
     said = run("experiments.reproduce", "--help").stdout

@@ -74,6 +74,7 @@ def test_what_one_seed_or_a_training_that_goes_on_tells(tmp_path):
     assert agents.agents_section(nothing).sentences == ["Not measured."]
 
 
+@pytest.mark.slow
 def test_the_page(tmp_path):
     learned_of(tmp_path, {"seen_again": 0.3, "always_visible": 0.0, "never_seen": 0.3})
     page.write_reproduction(tmp_path)

@@ -81,6 +81,7 @@ def entry(folder, monkeypatch, package):
     return hubconf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("package", "rms"), [(False, None), (True, 0.05)])
 def test_features_are_those_of_the_model(torch, tmp_path, monkeypatch, package, rms):
     folder = tmp_path / f"exported{package}"
@@ -129,6 +130,7 @@ def test_of_unequal_widths_c_alone_is_a_hidden_state(torch, tmp_path, monkeypatc
     assert features["z"].shape == (1, 10, 8)
 
 
+@pytest.mark.slow
 def test_a_released_checkpoint_is_taken_as_ckpt(torch, tmp_path, monkeypatch):
     golden = pathlib.Path(__file__).parents[1] / "goldens"
     export(tmp_path / "exported", 4, None)

@@ -55,6 +55,7 @@ def test_more_negatives_make_less_noise(found, monkeypatch):
     assert rows[-1]["cosine"] > max(rows[0]["cosine"], 0.99)
 
 
+@pytest.mark.slow
 def test_labels_by_lag_and_windows(found, monkeypatch):
     _, _, config, _, problem, _ = found
     monkeypatch.setattr(study, "LABEL_BATCHES", 30)

@@ -199,6 +199,7 @@ def test_a_tenth_is_held_out():
     assert (held != hold_out(range(5, 45), seed=1)).any()
 
 
+@pytest.mark.slow
 def test_rows_without_a_label_teach_nothing():
     x = np.array([[99.0], [101.0], [130.0]], np.float32)
     # Two opposite rows leave the mean where it is.
@@ -270,6 +271,7 @@ def test_scores_of_audio(config, sound, tmp_path, capsys):
     assert said.count(", by 3 held-out utterances of 28\n") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "name"), [("lion", "lion"), ("schedule_free", "adam")])
 def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatch, own, name):
     """Of schedule-free it would have to be the average that is evaluated."""
@@ -391,6 +393,7 @@ def test_each_utterance_is_embedded_once_and_features_are_the_same_beside_others
         assert np.abs(random[name] - c).max() > 0.01
 
 
+@pytest.mark.slow
 def test_one_program_embeds_both_networks(config, sound):
     """Wherever the trained weights lie: on a mesh after training, on the host from a checkpoint."""
     model = audio.build_model(config)
@@ -528,6 +531,7 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
     image_supervised.train_classifier(config, images, model, prepare, None)
 
 
+@pytest.mark.slow
 def test_a_stop_loses_no_answer_and_no_network_of_that_step(tmp_path, monkeypatch):
     """Each may be trained for an hour, and the second be interrupted."""
     config = audio_synthetic.get_config()

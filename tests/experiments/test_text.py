@@ -168,6 +168,7 @@ def test_both_directions_find_their_neighbour():
     np.testing.assert_array_equal(apart, np.abs(np.subtract.outer(first, first)))
 
 
+@pytest.mark.slow
 def test_the_own_sentence_is_no_candidate_of_quick_thoughts_and_zero_is_a_switch():
     plain = problem_of(tiny(text_quick_thoughts.get_config))
     batch = jax.tree.map(jnp.asarray, plain.draw(0))

@@ -300,6 +300,7 @@ def test_aligned_predictions_go_with_other_options(made, options):
         assert state.params["objective"][name] != start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "words"), [
     ({"loss__align_to": 2}, "there are 3 predictions"),
     ({**ALIGNED, "loss__name": "sigmoid"}, "adds up log-probabilities"),

@@ -229,6 +229,7 @@ def grad_of(made, seed):
     return jax.grad(loss)(params["tables"]["output"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["skip_gram", "cbow"])
 def test_the_unknown_word_is_left_out_of_perplexity_as_it_is_of_training(name):
     made = made_with(model__name=name, model__bias="none")
@@ -261,6 +262,7 @@ def test_log_z_is_read_from_the_row_that_is_trained(name):
     np.testing.assert_allclose(log_z, np.log(V - 1) - 10.0 * of, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", ["bigram", "proposal"])
 def test_a_ratio_to_noise_that_follows_the_context_is_read_off_with_its_own_q(noise):
     """Scores of 0, those of no training, say that the words are as the noise."""

@@ -48,6 +48,7 @@ def test_equals_tensorflow(case):
                 np.testing.assert_allclose(slope, want, rtol=2e-5, atol=atol)
 
 
+@pytest.mark.slow
 def test_all_classes_drawn_once_are_the_full_softmax():
     rng = np.random.default_rng(0)
     w, b, x = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((6, 3), (6,), (4, 3)))

@@ -119,6 +119,7 @@ def linear_loss(arrays, with_maps, **options):
     return cpc_loss(outputs, positions, rule, maps=maps if with_maps else None, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -158,6 +159,7 @@ def product_flop(with_maps, shapes):
     return jax.jit(gradient).lower(arrays).compile().cost_analysis()["flops"]
 
 
+@pytest.mark.slow
 def test_candidates_are_projected_where_contexts_are_narrower():
     narrow, wide = (
         [(4, 64, 128), (4, 64, 16), (1, 16, 128)],
@@ -167,6 +169,7 @@ def test_candidates_are_projected_where_contexts_are_narrower():
     assert product_flop(True, wide) == product_flop(False, wide)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 7, 16, 10_000])
 def test_blocks_change_nothing(block):
     params, inputs, _ = CASES["steps12_same_speaker_w4"]
@@ -207,6 +210,7 @@ def naive(outputs, allows):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "allows"),
     [
@@ -230,6 +234,7 @@ def test_images_have_lanes(rule, allows):
     assert float(loss) == pytest.approx(naive(outputs, allows), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_equal_scores_give_log_n():
     outputs = jax.tree.map(jnp.zeros_like, random_outputs(3, 8, 4, 2))
     loss, sums = cpc_loss(outputs, positions_of(3, 8), negatives.batch)
@@ -239,6 +244,7 @@ def test_equal_scores_give_log_n():
     np.testing.assert_allclose(sums.pairwise / sums.anchors, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [100.0, -100.0, 1e4, -1e4])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_huge_scores_keep_their_gradient(gap, dtype):
@@ -258,6 +264,7 @@ def test_huge_scores_keep_their_gradient(gap, dtype):
     assert gradient.dtype == dtype
 
 
+@pytest.mark.slow
 def test_no_negatives_is_no_loss_and_no_nan():
     outputs = random_outputs(1, 6, 3, 2)
 
@@ -288,6 +295,7 @@ def test_padding_has_no_part_and_no_gradient():
         np.testing.assert_array_equal(np.asarray(gradient)[~np.asarray(where)], 0.0)
 
 
+@pytest.mark.slow
 def test_order_of_sequences_does_not_matter():
     outputs, order = random_outputs(5, 8, 4, 3, seed=3), jnp.array([3, 1, 4, 0, 2])
     speaker = np.array([0, 0, 1, 1, 1])
@@ -299,6 +307,7 @@ def test_order_of_sequences_does_not_matter():
     assert float(loss) == pytest.approx(float(mixed), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_loss_and_accuracy_read_the_same_axis():
     """Asymmetric scores: candidates compete for a fixed context, never the reverse."""
     predictions = jnp.array([[[[1.0, 0.0]], [[0.0, 0.0]]], [[[4.0, 0.1]], [[0.0, 0.0]]]])
@@ -312,6 +321,7 @@ def test_loss_and_accuracy_read_the_same_axis():
     assert float(sums.top1[0]) == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_devices", [2, 4, 8])
 @pytest.mark.parametrize("shards", [1, 8])
 def test_devices_change_nothing(num_devices, shards):
@@ -360,6 +370,7 @@ def thin(num_negatives):
     return choose
 
 
+@pytest.mark.slow
 def test_sampled_negatives_are_a_number():
     outputs = random_outputs(4, 10, 5, 3)
     loss, sums = cpc_loss(
@@ -420,6 +431,7 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(loss, choose):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [1.0, 0.1])
 @pytest.mark.parametrize(
     "loss",
@@ -456,6 +468,7 @@ def test_the_floor_of_cosines_is_that_of_the_temperature(loss, tau):
 GENERAL = dataclasses.replace(negatives.one_per_sequence, aligned=False)
 
 
+@pytest.mark.slow
 def test_strict_bound_equals_the_rule():
     outputs = random_outputs(6, 9, 5, 4)
     _, sums = jax.jit(lambda outputs: cpc_loss(outputs, positions_of(6, 9), GENERAL))(outputs)
@@ -463,6 +476,7 @@ def test_strict_bound_equals_the_rule():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5), strict, sums)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choose", [None, shrink])
 @pytest.mark.parametrize("loss", [info_nce, margin_loss, functools.partial(debiased, prior=0.5)])
 def test_aligned_equals_the_blocks(loss, choose):
@@ -497,6 +511,7 @@ def test_aligned_equals_the_blocks(loss, choose):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), *results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "other",
     [
@@ -549,6 +564,7 @@ def test_a_temperature_bound_to_info_nce_is_that_of_the_loss(columns):
 GAP = np.array([0, 1, 3, 4, 5, 6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("positions", "rule"),
     [
@@ -626,6 +642,7 @@ def test_memory_is_further_candidates_without_a_gradient():
     assert np.isfinite(float(value))
 
 
+@pytest.mark.slow
 def test_bias_is_added_to_every_score():
     outputs, positions = random_outputs(3, 6, 4, 2), positions_of(3, 6)
 
@@ -646,6 +663,7 @@ def test_bias_is_added_to_every_score():
     np.testing.assert_allclose(slope, step, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_offsets_name_what_is_predicted():
     outputs, positions = random_outputs(3, 9, 4, 4), positions_of(3, 9)
     _, sums = cpc_loss(outputs, positions, negatives.batch)
@@ -660,6 +678,7 @@ def test_offsets_are_as_many_as_predictions(offsets):
         cpc_loss(random_outputs(2, 9, 3, 4), positions_of(2, 9), negatives.batch, offsets=offsets)
 
 
+@pytest.mark.slow
 def test_a_temperature_may_be_an_array_that_jit_closes_over():
     tau = jnp.float32(0.5)
     call = functools.partial(cpc_loss, random_outputs(), positions_of(3, 7), negatives.batch)

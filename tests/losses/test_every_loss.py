@@ -99,6 +99,7 @@ def run_loss(name, positive, negatives, where=None, weights=None, dtype=jnp.floa
     return values, [np.asarray(g, np.float32) for g in gradients]
 
 
+@pytest.mark.slow
 @EVERY
 @settings(max_examples=12, deadline=None, derandomize=True, database=None)
 @given(st.sampled_from([(1, 1), (3, 6)]), st.integers(0, 10**6), st.sampled_from([0.3, 1.0, 4.0]))

@@ -101,6 +101,7 @@ def test_gradients_are_those_of_finite_differences(name):
     np.testing.assert_allclose(slope, (high - low) / 2e-4, rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_without_groups_it_is_info_nce():
     outputs = make_outputs()
     unknown = POSITIONS._replace(group=np.full((B, 1), -1))

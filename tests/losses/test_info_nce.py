@@ -78,6 +78,7 @@ def test_huge_scores_are_finite(dtype, gap):
     assert float(gradient[0]) == pytest.approx(-1.0 if gap < 0 else 0.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_more_negatives_cannot_lower_the_loss():
     rng = np.random.default_rng(1)
     positive, negative = jnp.asarray(rng.normal(size=4)), jnp.asarray(rng.normal(size=(4, 6)))

@@ -292,6 +292,7 @@ def test_nce_gradient_equals_exact_expectation(name):
         np.testing.assert_allclose(gradient, exact, rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_normaliser_of_nce_is_learned():
     """With log Z free, scores off by any constant reach the same minimum: log Z takes it."""
     log_p, log_q = np.log(P), np.log(Q)

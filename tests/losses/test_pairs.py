@@ -25,6 +25,7 @@ def scores(seed=0):
     return tuple(map(jnp.asarray, (positive, negatives, there, where)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
     ("pairs", "loss"), [(logistic_pairs, negative_sampling), (softmax_pairs, info_nce)]

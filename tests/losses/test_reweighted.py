@@ -63,6 +63,7 @@ def cosines(seed, m=4, n=6):
     return *(jnp.asarray(x, jnp.float32) for x in arrays), where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.07, 0.5])
 def test_reductions(temperature):
     """T23: prior 0 is InfoNCE, concentration 0 is debiased, both 0 InfoNCE."""
@@ -139,6 +140,7 @@ def test_gradient_where_the_correction_nearly_vanishes(gap):
         assert all(np.isfinite(slope).all() for slope in slopes)
 
 
+@pytest.mark.slow
 def test_decoupled_may_be_negative_and_has_no_rival_in_the_positive():
     positive, negatives = jnp.array([0.9]), jnp.array([[0.1, -0.3]])
     slope = jax.grad(lambda p: decoupled(p, negatives, temperature=0.1).sum())

@@ -91,6 +91,7 @@ def test_equals_the_twin_however_it_is_cut(cut, offset):
     assert float(got[2][2]) == pytest.approx(slope, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_what_does_not_exist_is_never_seen(cut):
     q, k, positions, g = example(2)
@@ -141,6 +142,7 @@ def test_equals_are_tied(cut):
     np.testing.assert_array_equal(standing.wins[counted], (len(k) - 1) / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [7, 16, 32])
 def test_equals_are_tied_in_tiles_of_any_size(columns):
     """A positive is scored by a product of its tile's size, since another would round otherwise."""
@@ -153,6 +155,7 @@ def test_equals_are_tied_in_tiles_of_any_size(columns):
     np.testing.assert_array_equal(standing.wins, 299 / 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [8, 512])
 def test_both_directions_equal_two_calls(block):
     """A rule that is not symmetric, any weights, a temperature, positions that do not exist."""

@@ -191,6 +191,7 @@ class Nothing(GRU):
         return z
 
 
+@pytest.mark.slow
 def test_earlier_modules_predict_at_their_own_stride_as_much_as_the_last():
     module, variables = made(cuts=(2, 5))
     last, second, first = module.apply(variables, noise(2, 3200))

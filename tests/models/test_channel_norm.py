@@ -16,6 +16,7 @@ def channel_norm_plain(x, scale, bias, num_groups, unbiased):
     return (n / jnp.sqrt(variance + EPSILON)).reshape(x.shape) * scale + bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_groups", "unbiased"), [(1, False), (1, True), (3, False)])
 def test_values_and_gradients_are_those_of_the_plain_form(num_groups, unbiased):
     rng = np.random.default_rng(0)
@@ -33,6 +34,7 @@ def test_values_and_gradients_are_those_of_the_plain_form(num_groups, unbiased):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), own, plain)
 
 
+@pytest.mark.slow
 def test_statistics_are_taken_in_float32():
     """In bfloat16 a mean of 300 would leave nothing of differences of 1."""
     x = jnp.asarray([[[300.0, 302.0, 304.0, 306.0]]], jnp.bfloat16)

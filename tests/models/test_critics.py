@@ -33,6 +33,7 @@ def test_rows_are_x_and_columns_are_y(critic, data):
     np.testing.assert_allclose(one[0, 0], scores[2, 1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_joint_critic_reads_the_two_side_by_side(data):
     x, y = data
     critic = JointCritic((16, 8))
@@ -46,6 +47,7 @@ def test_the_joint_critic_reads_the_two_side_by_side(data):
     assert float(scores[3, 2]) == pytest.approx(float(expected[0]), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_conditional_is_a_density(data):
     x, y = data
     model = GaussianConditional((16,))
@@ -62,6 +64,7 @@ def test_the_conditional_is_a_density(data):
     np.testing.assert_allclose(scores[1], law.logpdf(np.asarray(y)), rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("embedding", [4, 256])
 def test_separable_scores_begin_with_unit_variance(embedding):
     x, y = jax.random.normal(jax.random.key(0), (2, 200, 20))

@@ -112,6 +112,7 @@ class Nothing(MaskedRowConv):
         return z
 
 
+@pytest.mark.slow
 def test_one_module_is_what_there_was():
     module, variables = made()
     assert {*variables["params"]} == {"encoder", "contexts_down", "predictors_down"}

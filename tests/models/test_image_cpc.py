@@ -137,6 +137,7 @@ def test_each_direction_has_its_own_context_predictor_and_targets():
     assert touched == {"encoder", "contexts_up", "predictors_up"}
 
 
+@pytest.mark.slow
 def test_features_are_latents_and_contexts_in_the_pictures_own_grid():
     module, x = build(("down", "left"), target_width=5), patches()
     outputs, variables = start(module, x)
@@ -150,6 +151,7 @@ def test_features_are_latents_and_contexts_in_the_pictures_own_grid():
         np.testing.assert_allclose(projected, z @ w["kernel"] + w["bias"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_latents_are_those_of_patches_encoded_one_by_one():
     module, x = build(), patches()
     variables = random_variables(module, x)

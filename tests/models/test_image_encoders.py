@@ -193,6 +193,7 @@ def test_products_are_convolutions(kernel, stride, side):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), own, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "norm"), [
     ("small", "layer"), ("resnet", "layer"), ("resnet", "none"), ("pooled", "none")
 ])  # fmt: skip
@@ -223,6 +224,7 @@ def test_only_batch_norm_tells_a_patch_of_the_others():
         assert bool((gradient[1:] != 0).any()) == leaks
 
 
+@pytest.mark.slow
 def test_norms_see_a_whole_patch_or_groups_of_32_channels():
     x = images(2, 8)
     for norm in ("layer", "group"):

@@ -30,6 +30,7 @@ def test_layers_are_those_of_flax(own, flax, options):
     np.testing.assert_array_equal(jax.grad(total)(variables)["params"]["bias"], np.full(3, 65536.0))
 
 
+@pytest.mark.slow
 def test_the_encoders_biases_too():
     encoder = ConvEncoder(4, dtype=jnp.bfloat16)
     x = jnp.zeros((16, 160 * 1024))

@@ -95,6 +95,7 @@ def test_a_description_makes_the_same_module(name):
         assert again.make_context() == module.make_context()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "images"])
 def test_what_is_loaded_embeds_the_same_to_the_last_bit(tmp_path, name):
     module, given = MODULES[name]

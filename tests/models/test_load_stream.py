@@ -109,6 +109,7 @@ def test_the_samples_of_a_latent_lie_in_the_frames_around_it(make, padding):
     assert seen.max() - seen.min() + 1 == encoder.receptive_field
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "lstm", "conv", "transformer"])
 def test_a_context_depends_on_the_latents_in_its_reach_and_no_more(name):
     context, z = CONTEXTS[name], np.random.default_rng(0).normal(size=(4, 24, 8)).astype("f")

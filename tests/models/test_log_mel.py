@@ -96,6 +96,7 @@ def test_latents_are_convolutions_of_the_energies():
     np.testing.assert_allclose(encoder.apply(variables, x), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_energies_of_voices_reach_the_convolutions_at_a_moderate_scale():
     """Noise at the loudness of recordings, and digital silence: within a few deviations."""
     filters = mel_filters(16000, 2048, 80)
@@ -152,6 +153,7 @@ def test_no_context_depends_on_a_later_sample():
         np.testing.assert_array_equal(gradient[0, 160 * (t + 1) :], 0.0)
 
 
+@pytest.mark.slow
 def test_a_layer_is_the_output_of_its_convolution():
     module, x = small_module(kernels=(3, 1, 1)), noise(2, 1600)
     variables = draw(module, x)

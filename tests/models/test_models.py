@@ -143,6 +143,7 @@ def gru_scan_plain(x, w, bias, start):
     return jax.lax.scan(step, start, x)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_fast_gru_equals_plain(backend, monkeypatch):
     """Step by step, and as an accelerator does it: 8 steps in one turn of the loop, then 3."""
@@ -173,6 +174,7 @@ def noise(batch, samples, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(batch, samples)), jnp.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("context", "norm"),
     [*((context, "none") for context in CONTEXTS),
@@ -203,6 +205,7 @@ def test_same_padding_looks_ahead_as_it_says():
     assert seen.max() - seen.min() + 1 <= 465
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["causal", "same", "valid", (3, 2, 1, 1, 1), (0, 0, 1, 1, 0)])
 @pytest.mark.parametrize("samples", [1, 159, 160, 161, 465, 1000, 1600])
 def test_any_length_embeds(padding, samples):
@@ -227,6 +230,7 @@ def test_encoder_states_its_geometry():
     assert (ConvEncoder().stride, ConvEncoder().receptive_field) == (160, 465)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", CONTEXTS)
 def test_bfloat16_computes_what_float32_does(context):
     x = noise(2, 1600)
@@ -264,6 +268,7 @@ def test_batch_norm_keeps_state_only_in_training():
     assert jax.tree.structure(kept) == jax.tree.structure(moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["none", "channel", "batch"])
 @pytest.mark.parametrize("encoder", [ConvEncoder, LogMelEncoder])
 def test_latents_of_what_is_filled_up_are_those_of_it_alone(encoder, norm):
@@ -283,6 +288,7 @@ def test_latents_of_what_is_filled_up_are_those_of_it_alone(encoder, norm):
     np.testing.assert_allclose(found, first, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", ["same", "causal", "valid", (5, 0, 3, 0, 1)])
 def test_latents_of_a_clip_of_any_length_are_those_of_it_alone(padding):
     """A layer has more outputs than frames for one length in five, and the next one sees them."""
@@ -296,6 +302,7 @@ def test_latents_of_a_clip_of_any_length_are_those_of_it_alone(padding):
         np.testing.assert_allclose(found[:, :exist], alone[:, :exist], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_transformer_forgets_what_lies_beyond_its_span():
     context = CausalTransformer(16, 1, num_heads=2, span=6)
     z = jnp.asarray(np.random.default_rng(0).normal(size=(1, 20, 8)), jnp.float32)
@@ -305,6 +312,7 @@ def test_transformer_forgets_what_lies_beyond_its_span():
     assert (seen.min(), seen.max()) == (10, 15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [0, 5, 6, 7, 12, 20])
 def test_transformer_sees_of_a_long_sequence_what_it_sees_of_its_span_alone(length):
     context = CausalTransformer(16, 1, num_heads=2, span=6)

@@ -26,6 +26,7 @@ def made(predictor, seed=0):
     return c, variables, predictor.apply(variables, c)
 
 
+@pytest.mark.slow
 def test_the_hidden_layer_by_hand():
     c, variables, predictions = made(HiddenPredictor(3, 4, hidden_width=5))
     own = variables["params"]

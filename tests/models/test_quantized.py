@@ -116,6 +116,7 @@ def test_the_penalty_is_the_mean_square_and_pulls_latents_alone():
     np.testing.assert_allclose(slope["project"]["bias"], want, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_codebook_is_the_running_k_means():
     rng = np.random.default_rng(0)
     z, exists = rng.normal(size=(50, 3)), rng.random(50) < 0.7
@@ -130,6 +131,7 @@ def test_the_codebook_is_the_running_k_means():
         np.testing.assert_allclose(found.vectors[i], want / found.counts[i], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_without_decay_codes_are_the_means_of_their_latents():
     z = jnp.array([[0.0], [1.0], [10.0], [14.0]])
     book = Codebook(jnp.ones(2), jnp.array([[1.0], [11.0]]))
@@ -137,6 +139,7 @@ def test_without_decay_codes_are_the_means_of_their_latents():
     np.testing.assert_allclose(book.vectors, [[0.5], [12.0]], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_dead_codes_begin_at_latents_that_exist():
     z = jnp.arange(6.0)[:, None]
     exists = jnp.array([False, True, True, True, True, False])

@@ -21,6 +21,7 @@ def grid(b, i, j, d=6, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=(b, i, j, d)), jnp.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_a_context_sees_what_it_states_and_no_row_below(name):
     context, reach = CONTEXTS[name]
@@ -69,6 +70,7 @@ def test_bfloat16_computes_what_float32_does(name):
     assert float(jnp.linalg.norm(half.astype(jnp.float32) - c) / jnp.linalg.norm(c)) < 0.03
 
 
+@pytest.mark.slow
 def test_row_gru_equals_plain_loops():
     context, z = RowGRU(3), grid(2, 4, 5)
     variables = random_variables(context, z)

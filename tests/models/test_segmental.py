@@ -79,6 +79,7 @@ def test_means_are_of_the_frames_between_boundaries():
     assert not found[len(parts) :].any()
 
 
+@pytest.mark.slow
 def test_places_have_no_gradient_and_means_have():
     z = jnp.asarray(latents(4)[None])
 
@@ -135,6 +136,7 @@ def test_short_signals_are_as_they_would_be_alone():
         np.testing.assert_allclose(ours.c[0, :stop], wanted.c[0, :stop], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_upto_ends_encoder_or_context():
     module, variables, x = make()
     shorter, own = module.upto("z", 2, variables)
@@ -166,6 +168,7 @@ def test_frames_with_contexts_predict_by_them_and_change_no_segment():
     assert segments.predictions.shape[-2] == 2
 
 
+@pytest.mark.slow
 def test_c_is_the_context_of_frames_where_they_have_one():
     module, variables, x = make_levels()
     frames, _ = module.apply(variables, x)

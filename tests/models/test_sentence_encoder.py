@@ -27,6 +27,7 @@ def variables(model):
     return model.init(jax.random.key(0), {"x": sentences()})
 
 
+@pytest.mark.slow
 def test_latents_are_those_of_a_naive_twin(model, variables):
     x = sentences()
     own = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"]["encoder"])

@@ -39,6 +39,7 @@ def test_equals_naive_twin(several, own):
         assert hits[i, j] == (candidate in np.atleast_1d(targets[i]))
 
 
+@pytest.mark.slow
 def test_removal_leaves_the_loss_of_the_others():
     """Drawn with replacement, so that copies are there: the two switches are independent."""
     targets, candidates = jnp.array([3, 5]), jnp.array([3, 5, 3, 2, 2])

@@ -75,6 +75,7 @@ def test_fixed_noise_has_the_gradient_of_fixed_noise():
         np.testing.assert_allclose(gradient, want, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform", [lambda f: f, jax.jit, lambda f: jax.jit(lambda x: jax.lax.map(f, x[None])[0])]
 )
@@ -157,6 +158,7 @@ def test_a_distribution_for_each_anchor():
     np.testing.assert_array_equal(proposal.log_q_of(columns)[:, 0], proposal.log_q_of(targets))
 
 
+@pytest.mark.slow
 def test_only_through_has_a_gradient_and_only_where_allowed():
     logits, where = jnp.array([0.0, jnp.nan, 1.0]), jnp.array([True, False, True])
 
@@ -203,6 +205,7 @@ def test_proposal_by_exact_scores_has_no_variance(mode):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sharpness", [0, 0.5, 1.5])
 def test_corrected_draws_estimate_the_mean_exponential(sharpness):
     positive, negatives, where = scored_rows()

@@ -55,6 +55,7 @@ def test_equals_a_deque(batches, seed):
     np.testing.assert_array_equal(now, np.sort(want + [-1] * (SIZE - len(want))))
 
 
+@pytest.mark.slow
 def test_keys_have_no_gradient_and_keep_the_queues_type():
     keys, positions, _ = batch(2, 0)
 
@@ -77,6 +78,7 @@ def test_latents_that_do_not_exist_leave_nothing():
     np.testing.assert_array_equal(held, expected)
 
 
+@pytest.mark.slow
 def test_shapes_stay_what_they_were():
     """What goes into a compiled step comes out alike: no second compilation."""
     queue = make_queue(3, 2)
@@ -86,6 +88,7 @@ def test_shapes_stay_what_they_were():
     )
 
 
+@pytest.mark.slow
 def test_a_batch_on_eight_devices():
     keys, positions, where = batch(8, 2)
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))

@@ -103,6 +103,7 @@ def test_sampler_takes_that_many_of_what_is_allowed(m, n, num, seed):
     np.testing.assert_array_equal(chosen.sum(1), want)
 
 
+@pytest.mark.slow
 def test_sampler_is_uniform_over_subsets():
     """All 10 pairs of 5 allowed negatives equally often: chi-square with 9 degrees of freedom."""
     allowed = jnp.tile(jnp.array([True, True, False, True, True, True]), (20_000, 1))

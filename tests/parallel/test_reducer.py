@@ -89,6 +89,7 @@ def test_four_devices_are_one_under_every_rule(form, rule):
     assert_same(evaluate(form, 4, rule), want)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "devices"), [("ring", 2), ("ring", 8), ("gather", 8)])
 def test_number_of_devices_changes_nothing(form, devices):
     """With a queue whose length does not divide by the devices."""
@@ -97,6 +98,7 @@ def test_number_of_devices_changes_nothing(form, devices):
     assert np.abs(want[2][0]).min() > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [decoupled, sup_con])
 def test_gather_takes_any_loss(loss):
     want = evaluate("one", 1, "batch", loss=loss)

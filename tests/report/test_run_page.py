@@ -118,6 +118,7 @@ def test_problems_of_damaged_files_are_on_the_page(workdir):
     assert problem in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
 
 
+@pytest.mark.slow
 def test_headline_numbers(finished):
     numbers = [number for number, _ in headline(read_run(finished), AUDIO)]
     bound = read_run(finished).offsets

@@ -16,6 +16,7 @@ from goldens import load_golden
 META, CASES = load_golden("policy_losses.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_equal_those_of_rlax(name):
     params, inputs, outputs = CASES[name]

@@ -65,6 +65,7 @@ def test_balls_and_paddles_begin_anywhere():
         assert np.abs(places.mean(0) - 1 / COLUMNS).max() < 0.03
 
 
+@pytest.mark.slow
 def test_facts_are_what_cannot_be_seen():
     environment = make_hidden_ball("seen_again")
     state = state_of(3, 1, 0)

@@ -37,6 +37,7 @@ def test_by_default_it_is_auto_reset():
         jax.tree.map(np.testing.assert_array_equal, (states, outcome), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [[], [1], [0, 4], [1, 2, 4], [0, 1, 2, 3, 4, 5]])
 def test_who_ends_takes_a_start_in_turn(ends):
     many = side_by_side(lottery(), 6, num_resets=2)
@@ -59,6 +60,7 @@ def test_who_ends_takes_a_start_in_turn(ends):
     assert starts[1::2] == starts[1:2] * len(starts[1::2])
 
 
+@pytest.mark.slow
 def test_starts_are_of_the_key():
     many = side_by_side(lottery(), 3, num_resets=1)
     states, _ = many.reset(jax.random.key(0))

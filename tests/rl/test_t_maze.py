@@ -45,6 +45,7 @@ class Twin:
         return reward, self.time == self.max_steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen_again", [False, True])
 @pytest.mark.parametrize(("length", "max_steps"), [(1, 5), (3, 12)])
 def test_equals_its_twin(length, max_steps, seen_again):
@@ -108,6 +109,7 @@ def test_what_memory_is_worth(seen_again):
     assert differ == [True, False, False, False, seen_again, seen_again]
 
 
+@pytest.mark.slow
 def test_many_at_once_begin_again():
     environment = auto_reset(make_t_maze(2, max_steps=5))
     keys = jax.random.split(jax.random.key(0), 8)

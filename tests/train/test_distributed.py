@@ -409,6 +409,7 @@ watchdog.wait()
 """
 
 
+@pytest.mark.slow
 def test_a_process_whose_watchdog_ends_does_not_wait_for_ever():
     address = f"127.0.0.1:{free_port()}"
     processes = [

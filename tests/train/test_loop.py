@@ -45,6 +45,7 @@ def test_resume_equals_never_stopped(tmp_path, stopped_at):
     assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_same_command_again_after_the_end_does_nothing(tmp_path):
     once = linear_run.run(tmp_path, 12)
     before = linear_run.records(tmp_path)
@@ -124,6 +125,7 @@ def test_a_signal_saves_and_ends(tmp_path, number):
     assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped_at", [10, 25])
 def test_an_evaluation_that_a_signal_cuts_short_loses_no_step_and_is_made_when_resumed(
     tmp_path, stopped_at
@@ -323,6 +325,7 @@ def launches(workdir, steps_per_launch, num_steps=20, *, stop=lambda: "", **opti
     return linear_run.host(result.state), linear_run.records(workdir)
 
 
+@pytest.mark.slow
 def test_launches_of_several_steps_are_the_same_training(tmp_path):
     one, records = launches(tmp_path / "one", 1)
     five, of_five = launches(tmp_path / "five", 5)
@@ -334,6 +337,7 @@ def test_launches_of_several_steps_are_the_same_training(tmp_path):
         np.testing.assert_allclose(value, five[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_launches_stopped_and_resumed_are_bit_for_bit_those_never_stopped(tmp_path):
     whole, records = launches(tmp_path / "whole", 5)
     asked = iter(["", "", "SIGTERM"])

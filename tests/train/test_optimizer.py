@@ -76,6 +76,7 @@ def test_lion_moves_by_signs_and_muon_along_orthogonal_matrices():
     np.testing.assert_allclose(moved["b"], adam["b"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_schedule_free_averages_the_steps_of_adam():
     """Against the method as it is written, Defazio et al. 2024, in float64."""
     goal, b1, b2, eps = np.array([[1.0, -2.0], [0.5, 3.0]]), 0.9, 0.99, 1e-8

@@ -48,6 +48,7 @@ def dense_step(tx, params, batches):
     return params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "tx", "ids"),
     [

@@ -17,6 +17,7 @@ def make(loss_fn=linear_run.loss_fn, ema_decay=0.0, state=None):
     return state, train.jit_step(train.make_train_step(loss_fn, TX, ema_decay=ema_decay), state)
 
 
+@pytest.mark.slow
 def test_a_step_is_the_plain_optax_step_with_the_folded_key():
     state, step = make()
     batch = linear_run.batch_of_step(0)
