@@ -103,7 +103,8 @@ def train_on_labels(
         The answer of the trained network, as in evaluation, and in words how long it was trained.
 
     Raises:
-        UserError: the loss or a gradient is not finite; `Stopped`, one, by a signal.
+        Stopped: a signal ended the training.
+        UserError: the loss or a gradient is not finite.
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
 

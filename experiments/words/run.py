@@ -162,7 +162,7 @@ def make_summary(
         num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
         return {
             "loss": float(sums["loss_of_pairs"]) / pairs,
-            "pairs": pairs / num,
+            "pairs": float(sums["pairs"]) / num,
             "gradient_norm": float(sums["gradient_norm"]) / num,
             "proposal_loss": float(sums["proposal_loss"]) / pairs,
             "words": step * words_per_step,
