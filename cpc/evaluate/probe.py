@@ -102,8 +102,9 @@ def fit_probe(
     chosen = np.concatenate([train, validation])
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
     x = jnp.asarray(rows.frames, jnp.float32)
-    # A frame and its neighbours are of one kind: of each frame once.
-    mean, std = (jnp.tile(of_frame, rows.around.shape[1]) for of_frame in standardisation(x))
+    # A frame and its neighbours are of one kind, and some of these are there twice.
+    own = x if rows.num == 1 else x[rows.first + rows.num // 2]
+    mean, std = (jnp.tile(of_frame, rows.num) for of_frame in standardisation(own))
 
     def fit(num_rows: int, weight_decays: Sequence[float | int], share: float | int) -> list[Probe]:
         """A probe for each weight decay, of the first rows, by a share of the updates."""
@@ -120,12 +121,12 @@ def fit_probe(
         )
         scale = mean, std, np.array(weight_decays, np.float32), learning_rate
         for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
-            params, state = make(params, state, x, rows.around[drawn], y[drawn], *scale)
+            params, state = make(params, state, x, rows.first[drawn], y[drawn], *scale)
         return [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
 
     best = 0
     if len(validation):
-        held = Stacked(rows.frames, rows.around[len(train) :])
+        held = rows._replace(first=rows.first[len(train) :])
         fitted = fit(len(train), weight_decays, 1 / 3)
         answers = [predict(probe, held).argmax(axis=1) for probe in fitted]
         best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
@@ -176,7 +177,7 @@ def fit_layers(
     params: Layers,
     state: Any,
     x: Float[Array, "n d"],
-    index: Int[ArrayLike, "updates batch w"],
+    first: Int[ArrayLike, "updates batch"],
     y: Int[ArrayLike, "updates batch"],
     mean: Float[Array, " wd"],
     std: Float[Array, " wd"],
@@ -190,7 +191,7 @@ def fit_layers(
 
     Args:
         state: of the optimizer.
-        x: frames; `index` says which of them lie side by side in each row of each batch.
+        x: frames; `first` says which of them is the first of those in each row of each batch.
         num_updates: of the whole fit.
     """
 
@@ -200,15 +201,18 @@ def fit_layers(
 
     gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
     transform = optimizer(learning_rate, num_updates)
+    num = len(mean) // x.shape[1]
+    of_rows = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, num), (None, 0))
 
     def step(carry, batch):
         params, state = carry
-        index, y = batch
-        rows = (x[index].reshape(len(index), -1) - mean) / std
+        first, y = batch
+        # Slices: a row of 17 frames that is gathered one by one takes as long as its products.
+        rows = (of_rows(x, first).reshape(len(first), -1) - mean) / std
         updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
-    return jax.lax.scan(step, (params, state), (index, y))[0]
+    return jax.lax.scan(step, (params, state), (first, y))[0]
 
 
 def draw_rows(

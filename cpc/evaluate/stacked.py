@@ -12,17 +12,18 @@ from cpc.types import ArrayLike
 class Stacked(NamedTuple):
     """Rows that are frames side by side, copied only where they are read.
 
-    Row i is `frames[around[i]]`, flattened: with 17 frames of 39 numbers each, a row takes 39
-    numbers and 17 indices, and not 663 numbers.
+    Row i is `frames[first[i] : first[i] + num]`, flattened: with 17 frames of 39 numbers each, a
+    row takes hardly more than 39 numbers, and not 663.
     """
 
     frames: Float[np.ndarray, "n d"]
-    around: Int[np.ndarray, "rows w"]
+    first: Int[np.ndarray, " rows"]
+    num: int
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of rows, and of the numbers in each."""
-        return len(self.around), self.around.shape[1] * self.frames.shape[1]
+        return len(self.first), self.num * self.frames.shape[1]
 
 
 def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
@@ -33,8 +34,10 @@ def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
            [1., 2., 3.],
            [2., 3., 3.]])
     """
-    around = np.arange(len(frames))[:, None] + np.arange(-reach, reach + 1)
-    return Stacked(frames, np.clip(around, 0, len(frames) - 1).astype(np.int32))
+    first = np.arange(len(frames), dtype=np.int32)
+    if len(frames):
+        frames = np.pad(frames, ((reach, reach), (0, 0)), mode="edge")
+    return Stacked(frames, first, 2 * reach + 1)
 
 
 def as_stacked(features: Float[ArrayLike, "n d"] | Stacked) -> Stacked:
@@ -42,7 +45,7 @@ def as_stacked(features: Float[ArrayLike, "n d"] | Stacked) -> Stacked:
     if isinstance(features, Stacked):
         return features
     frames = np.asarray(features)
-    return Stacked(frames, np.arange(len(frames), dtype=np.int32)[:, None])
+    return Stacked(frames, np.arange(len(frames), dtype=np.int32), 1)
 
 
 def read_rows(
@@ -51,7 +54,7 @@ def read_rows(
     """The rows from `start` to `stop`, laid side by side."""
     if not isinstance(features, Stacked):
         return np.asarray(features[start:stop])
-    index = features.around[start:stop]
+    index = features.first[start:stop, None] + np.arange(features.num)
     return features.frames[index].reshape(len(index), features.shape[1])
 
 
@@ -59,15 +62,17 @@ def join(parts: Sequence[Float[ArrayLike, "_ _"] | Stacked]) -> Stacked:
     """The rows of utterances, one after the other."""
     stacked = [as_stacked(part) for part in parts]
     starts = np.cumsum([0, *(len(one.frames) for one in stacked)])
-    index = [one.around + np.int32(start) for one, start in zip(stacked, starts, strict=False)]
-    return Stacked(np.concatenate([one.frames for one in stacked]), np.concatenate(index))
+    first = [one.first + np.int32(start) for one, start in zip(stacked, starts, strict=False)]
+    frames = np.concatenate([one.frames for one in stacked])
+    return Stacked(frames, np.concatenate(first), stacked[0].num)
 
 
 def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
     """The chosen rows, with no frame that none of them reads."""
-    frames, index = rows.frames, rows.around[chosen]
+    frames, first, num = rows.frames, rows.first[chosen], rows.num
     used = np.zeros(len(frames), bool)
-    used[index] = True
+    for of_row in range(num):
+        used[first + of_row] = True
     if used.all():
-        return Stacked(frames, index)
-    return Stacked(frames[used], (np.cumsum(used, dtype=np.int32) - 1)[index])
+        return Stacked(frames, first, num)
+    return Stacked(frames[used], (np.cumsum(used, dtype=np.int32) - 1)[first], num)

@@ -34,19 +34,18 @@ def gru_scan(
 
 
 def _forward(x, w, bias, start):
-    width = start.shape[-1]
-
     def step(h, x):
-        p = h @ w
-        ru = jax.nn.sigmoid(x[:, : 2 * width] + p[:, : 2 * width])
-        r, u = ru[:, :width], ru[:, width:]
-        recurrent = p[:, 2 * width :] + bias
-        n = jnp.tanh(x[:, 2 * width :] + r * recurrent)
+        # Gate by gate, and not r and u as one array: a CPU would compute that once for each of
+        # them, and take as long for gates that it need not keep as for the product.
+        (x_r, x_u, x_n), (p_r, p_u, p_n) = x, jnp.split(h @ w, 3, axis=-1)
+        r, u = jax.nn.sigmoid(x_r + p_r), jax.nn.sigmoid(x_u + p_u)
+        recurrent = p_n + bias
+        n = jnp.tanh(x_n + r * recurrent)
         h = n + u * (h - n)
-        # One array to keep, and not three: on a GPU each would be a kernel of every step.
-        return h, (h, jnp.concatenate([ru, n, recurrent], axis=-1))
+        # One array to keep, and not four: on a GPU each would be a kernel of every step.
+        return h, (h, jnp.concatenate([r, u, n, recurrent], axis=-1))
 
-    _, (states, kept) = jax.lax.scan(step, start, x, unroll=steps_at_once())
+    _, (states, kept) = jax.lax.scan(step, start, jnp.split(x, 3, axis=-1), unroll=steps_at_once())
     return states, (w, start, states, kept)
 
 
