@@ -6,9 +6,9 @@
 nats is the strict bound, mean over offsets, at the last evaluation; where none is recorded, an
 estimate (marked). score is the first one of learned features: where it is no accuracy it is named,
 and an arrow says that lower is better. A run is done (training, probes and report), running, dead
-(nothing was recorded for long and no process lives), audited (by --audit: nothing was trained), or,
-of a sweep's cells, stopped (it saved, and resumes), failed (it ended in an error), waiting (it was
-not started yet).
+(nothing was recorded for long and no process lives), stopped (it saved, and resumes), failed (it
+ended in an error), audited (by --audit: nothing was trained), or, of a sweep's cells, waiting (it
+was not started yet).
 """
 
 import itertools

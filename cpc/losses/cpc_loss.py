@@ -117,46 +117,31 @@ def cpc_loss(
         another shape than the latents, or not of booleans; maps that do not lead from contexts to
         predictions; memory of another width than the latents.
     """
-    z, c, predictions = outputs
-    check_shapes(z, predictions, positions)
-    if maps is not None:
-        _check_maps(maps, c, predictions)
-    if memory is not None and memory.keys.shape != (*memory.exists.shape, z.shape[-1]):
-        raise UserError(
-            f"the memory's keys have shape {memory.keys.shape}: they must be as wide as z, "
-            f"{z.shape[-1]}, and as many as its exists, {memory.exists.shape}"
-        )
-    num_offsets, width = predictions.shape[-2:]
+    check_inputs(outputs, positions, maps, memory)
+    for name, value in (("block", block), ("columns", columns)):
+        if value is not None:
+            check(name, value, least=1)
+    *latents, num_offsets, width = outputs.predictions.shape
     offsets = tuple(range(1, num_offsets + 1)) if offsets is None else offsets
-    _check_offsets(offsets, num_offsets, z.shape[1])
+    _check_offsets(offsets, num_offsets, latents[1])
     check("temperature", temperature, above=0)
     own_temperature = bound_temperature(loss)
     if own_temperature is not None:
         check("temperature", own_temperature, above=0)
         temperature = temperature * own_temperature
-    for name, value in (("block", block), ("columns", columns)):
-        if value is not None:
-            check(name, value, least=1)
-    exists = read_mask("where", where, z.shape[:-1])
-    if where is not None:  # padding may hold anything, and 0 * NaN is NaN
-        z = jnp.where(where[..., None], z, 0.0)
-        c = jnp.where(where[..., None], c, 0.0)
-        predictions = jnp.where(where[..., None, None], predictions, 0.0)
+    exists = read_mask("where", where, tuple(latents))
+    z, c, predictions = outputs if where is None else hide_padding(outputs, where)
     anchors = flatten_latents(positions, exists)
-    candidates = jax.tree.map(jnp.ravel, anchors)
-    keys = z.reshape(-1, width)
+    keys, candidates = z.reshape(-1, width), jax.tree.map(jnp.ravel, anchors)
     if memory is not None:
-        held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots, likewise
-        keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
-        further = Latents(memory.positions, memory.exists)
-        candidates = jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
+        keys, candidates = add_memory(keys, candidates, memory)
     is_whole = memory is not None  # its latents are of no row of the batch
     shard_size = None if is_whole else rule.shard_size
     of_loss = None if own_temperature is not None else loss
     plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size)
     is_aligned = rule.aligned and not is_whole
-    fits = check_layout(positions, where, z.shape[:-1], plan, is_aligned)
-    b = len(z)
+    fits = check_layout(positions, where, tuple(latents), plan, is_aligned)
+    b = latents[0]
     if (
         maps is not None
         and not takes_least(of_loss)  # which goes by the length of predictions
@@ -170,12 +155,11 @@ def cpc_loss(
         queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
     queries = (queries / temperature).astype(z.dtype)
     if not isinstance(bias, int | float) or bias:  # as one more dimension of the dot product
-        queries = _append(queries, bias)
-        keys = _append(keys, 1.0)
+        queries, keys = _append(queries, bias), _append(keys, 1.0)
     queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
     rng = jax.random.key(0) if rng is None else rng
     if is_aligned:
-        keys, num_lanes = keys.reshape(b, -1, keys.shape[-1]), anchors.exists.shape[1] // z.shape[1]
+        keys, num_lanes = keys.reshape(b, -1, keys.shape[-1]), anchors.exists.shape[1] // latents[1]
         result: Any = aligned_losses(queries, keys, anchors, rng, plan, num_lanes)
     else:
         result = (reducer or sharded_losses)(queries, keys, anchors, candidates, rng, plan)
@@ -183,6 +167,48 @@ def cpc_loss(
     sums = sum_anchors(scores)
     total = (losses / jnp.maximum(sums.anchors, 1.0)).sum()
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums
+
+
+def check_inputs(
+    outputs: CPCOutputs,
+    positions: AnyPosition,
+    maps: Float[Array, "k h d"] | None,
+    memory: MemoryBank | None,
+) -> None:
+    """Refuse arrays whose shapes do not fit each other.
+
+    Raises:
+      UserError: naming the shapes.
+    """
+    z, c, predictions = outputs
+    check_shapes(z, predictions, positions)
+    if maps is not None:
+        _check_maps(maps, c, predictions)
+    if memory is not None and memory.keys.shape != (*memory.exists.shape, z.shape[-1]):
+        raise UserError(
+            f"the memory's keys have shape {memory.keys.shape}: they must be as wide as z, "
+            f"{z.shape[-1]}, and as many as its exists, {memory.exists.shape}"
+        )
+
+
+def hide_padding(outputs: CPCOutputs, where: Bool[Array, "b t ..."]) -> CPCOutputs:
+    """Zeros where there is padding, which may hold anything: 0 * NaN is NaN."""
+    z, c, predictions = outputs
+    return CPCOutputs(
+        jnp.where(where[..., None], z, 0.0),
+        jnp.where(where[..., None], c, 0.0),
+        jnp.where(where[..., None, None], predictions, 0.0),
+    )
+
+
+def add_memory(
+    keys: Float[Array, "n d"], candidates: Latents, memory: MemoryBank
+) -> tuple[Float[Array, "m d"], Latents]:
+    """Return the keys and candidates of the batch, and those of the memory after them."""
+    held = jnp.where(memory.exists[:, None], memory.keys, 0)  # empty slots may hold anything
+    keys = jnp.concatenate([keys, jax.lax.stop_gradient(held).astype(keys.dtype)])
+    further = Latents(memory.positions, memory.exists)
+    return keys, jax.tree.map(lambda *x: jnp.concatenate(x), candidates, further)
 
 
 def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:

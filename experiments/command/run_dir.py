@@ -67,13 +67,26 @@ def open_run(
             if is_first():
                 write_sealed(path / "config.json", config)
                 write_sealed(path / "environment.json", environment)
-                (path / "failed.json").unlink(missing_ok=True)  # of an earlier start in a sweep
+                (path / "failed.json").unlink(missing_ok=True)  # of an earlier start
         except OSError as error:
             raise UserError(
                 f"cannot write to the run directory {path} ({error.strerror}): choose another "
                 "--workdir, or free space there"
             ) from error
-        yield path
+        try:
+            yield path
+        except Exception as error:
+            if is_first():
+                record_failure(path, error)
+            raise
+
+
+def record_failure(path: pathlib.Path, error: Exception) -> None:
+    """Write down that a run ended in an error, for those who ask how it stands."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    failure = {"status": 1, "error": words, "command": command_line()}
+    with contextlib.suppress(OSError):
+        write_sealed(path / "failed.json", failure)
 
 
 def read_config(path: pathlib.Path) -> Any:

@@ -10,15 +10,10 @@ from cpc.files import plain, write_json
 from cpc.report.engine import cells as texts
 from cpc.results import Score, compare, group_by_seed, read_run, write_scores
 from cpc.types import UserError
-from experiments.comparison import (
-    best_sentences,
-    cell_table,
-    curves,
-    question_table,
-    read_runs,
-    score_steps,
-    write_comparison,
-)
+from experiments.comparison import read_runs, write_comparison
+from experiments.comparison.figures import curves, score_steps
+from experiments.comparison.page import best_sentences
+from experiments.comparison.tables import cell_table, question_table
 from experiments.modality import MODALITIES
 from experiments.questions import Question, headline
 from tests.small_run import probe_row, record, write_run

@@ -14,6 +14,7 @@ from cpc.data import Images
 from cpc.files import plain, read_json, write_sealed
 from cpc.train import init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
+from experiments import status
 from experiments.command.run_dir import check_same_data, open_run
 from experiments.image.data import ImageData
 from experiments.image.modality import IMAGE
@@ -98,3 +99,31 @@ def test_images_of_the_same_classes_are_not_the_same_images(tmp_path):
     old = {part: {k: recorded[part][k] for k in ("number", "sha256")} for part in ("train", "test")}
     write_sealed(tmp_path / "data.json", old)
     check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(UserError("no room;\nmake some"), "no room; make some"), (KeyError(), "KeyError")],
+)
+def test_a_run_that_ended_in_an_error_is_said_to_have_failed(tmp_path, error, said):
+    config = audio_synthetic.get_config()
+    with (
+        pytest.raises(type(error)),
+        open_run(str(tmp_path / "run"), config, KEYS, make_mesh(1)),
+    ):
+        raise error
+    (row,) = status.read_all(tmp_path)
+    assert (row.state, row.problem.split("; to try again: ")[0]) == ("failed", said)
+    open_again(tmp_path / "run", config)
+    (row,) = status.read_all(tmp_path)
+    assert (row.state, row.problem) == ("stopped", "")
+
+
+def test_a_run_that_was_interrupted_has_not_failed(tmp_path):
+    config = audio_synthetic.get_config()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        open_run(str(tmp_path / "run"), config, KEYS, make_mesh(1)),
+    ):
+        raise KeyboardInterrupt
+    assert [row.state for row in status.read_all(tmp_path)] == ["stopped"]

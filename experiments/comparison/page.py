@@ -1,0 +1,176 @@
+"""The page that lays runs beside each other: comparison.html, .md and .json."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cpc.files import plain, read_json, write_json, write_text
+from cpc.report.engine import Section, markdown, write_page
+from cpc.report.sentences import last_known, with_unit
+from cpc.results import Cell, Frame, Run, compare, group_by_seed, read_run, settings, stem
+from cpc.types import UserError
+from experiments.command.config import find_kind, upgrade
+from experiments.comparison.figures import curves, dots, watched
+from experiments.comparison.tables import cell_table, question_table, runs_table
+from experiments.modality import MODALITIES
+from experiments.questions import answers, headline, lead_of, other_questions, show_lead
+
+
+def write_comparison(
+    runs: Sequence[tuple[str, Path]], folder: Path, paper: Mapping[str, str] | None = None
+) -> Path:
+    """Write comparison.html, comparison.md (the table of cells) and comparison.json into a folder.
+
+    Args:
+        runs: names and directories; those that differ in nothing but the seed become one cell.
+        folder: where to write.
+        paper: by name of a cell, a text to show beside its numbers.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        UserError: no directory has recorded anything, or `paper` names a cell that is not there.
+    """
+    found, problems = read_runs(runs)
+    if not found:
+        raise UserError(
+            "no run has recorded anything yet"
+            + "".join(f"; {name} {problem}" for name, problem in problems.items())
+        )
+    cells = group_by_seed(found)
+    failed = [name for name in problems if name not in dict(found)]
+    paper, names = paper or {}, {stem(name) for name, _ in runs} | {cell.name for cell in cells}
+    for name in paper:
+        if name not in names:
+            raise UserError(
+                f"the paper's column names {name}, which is no cell: cells are "
+                f"{', '.join(sorted(names))}"
+            )
+    scores = compare(cells)
+    whole = cell_table(cells, scores, failed, paper, with_leads=True)
+    write_text(folder / "comparison.md", markdown(whole))
+    write_json(folder / "comparison.json", record(cells, scores, problems, paper))
+    num_cells, num_runs = len(cells) + len(failed), len(found) + len(failed)
+    title = f"Comparison of {num_cells} cells"
+    title += f", {num_runs} runs" if num_runs > num_cells else ""
+    sections = [
+        Section("", [*best_sentences(cells, scores), *(f"{n}: {p}" for n, p in problems.items())]),
+        Section("Cells", tables=[cell_table(cells, scores, failed, paper)]),
+        Section("Over the training", figures=curves(cells, scores)),
+        Section(
+            "Scores at the end",
+            figures=dots(cells, scores),
+            tables=[question_table(one, scores) for one in headline(scores)],
+            details=[question_table(one, scores) for one in other_questions(scores)],
+        ),
+        Section("How they were made", details=[runs_table(cells)]),
+    ]
+    return write_page(folder, "comparison", title, "Runs beside each other.", (), sections)
+
+
+def read_runs(
+    runs: Sequence[tuple[str, Path]],
+) -> tuple[list[tuple[str, Run]], dict[str, str]]:
+    """Return the runs that have recorded something, and by name what is wrong with a run.
+
+    A run that failed has a failed.json with the error's sentence and the command.
+    """
+    found, problems = [], {}
+    for name, path in runs:
+        try:
+            failure = read_json(path / "failed.json")
+            problems[name] = f"failed: {failure['error']}. To try again: {failure['command']}"
+        except (UserError, LookupError, TypeError):
+            pass
+        if (path / "config.json").exists() or (path / "metrics.jsonl").exists():
+            run = read_run(path)
+            found.append((name, run._replace(config=upgraded(run.config))))
+            if run.problems:
+                problems.setdefault(name, " ".join(run.problems))
+    return found, problems
+
+
+def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recorded config with today's keys, so that old runs are one cell with new ones."""
+    modality = MODALITIES.get(find_kind(config))
+    try:
+        return dict(config) if modality is None else plain(upgrade(config, modality.keys))
+    except UserError:  # it has a key that nothing knows
+        return dict(config)
+
+
+def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
+    """Return which cell is best by each number."""
+    sentences = []
+    bounds = scores[scores.task == "information"]
+    if len(bounds) > 1:
+        obstacles = obstacles_of(cells)
+        best = bounds.loc[bounds.value.idxmax()]
+        sentences.append(
+            f"log N − L does not compare between all cells: {' and '.join(obstacles)}."
+            if obstacles
+            else f"Highest bound: {best.cell}, {best.value:.2f} nats."
+        )
+    for question in headline(scores):
+        rows = answers(question, scores)
+        if rows.cell.nunique() > 1:
+            up = rows.higher_is_better.iloc[0]
+            row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
+            lead = lead_of(row, "over_first")
+            over = f", {show_lead(lead)} over {cells[0].name}" if lead else ""
+            value = with_unit(row.value, row.metric)
+            sentences.append(f"Best {question.title}: {row.cell}, {value}{over}.")
+    return sentences
+
+
+def obstacles_of(cells: Sequence[Cell]) -> list[str]:
+    """Return why the nats of cells do not compare; nothing if they do."""
+    last = [rows for cell in cells for _, run in cell.runs if len(rows := watched(run))]
+    last = [rows[rows.step == rows.step.max()] for rows in last]
+    offsets = [tuple(rows.offset) for rows in last]
+    # Over the offsets that all have: a ceiling falls with the offset where windows are short.
+    shared = set(offsets[0]).intersection(*offsets) if offsets else set()
+    alike = [rows[rows.offset.isin(shared)].drop_duplicates("offset") for rows in last]
+    found = {
+        "their offsets differ": len(set(offsets)) > 1,
+        "their numbers of negatives differ": len({tuple(rows.log_n.round(6)) for rows in alike})
+        > 1,
+        "not all are bounds": not all(rows.is_bound.all() for rows in last),
+    }
+    return [text for text, holds in found.items() if holds]
+
+
+def record(
+    cells: Sequence[Cell], scores: Frame, problems: Mapping[str, str], paper: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return every number of the comparison."""
+    keys = settings(cells)
+    named = [
+        {
+            "cell": cell.name,
+            "settings": keys.loc[cell.name].to_dict(),
+            **({"paper": paper.get(cell.name)} if paper else {}),
+            "runs": [
+                {
+                    "name": name,
+                    "seed": run.config.get("seed"),
+                    "step": run.step,
+                    "num_steps": run.num_steps,
+                    "seconds": last_known(run.train, "seconds"),
+                    "workdir": str(run.workdir),
+                    "problem": problems.get(name, ""),
+                }
+                for name, run in cell.runs
+            ],
+            "scores": scores[scores.cell == cell.name].drop(columns="cell").to_dict("records"),
+        }
+        for cell in cells
+    ]
+    recorded = {name for cell in cells for name, _ in cell.runs}
+    failed = [
+        {"cell": name, "runs": [{"name": name, "problem": problem}], "scores": []}
+        for name, problem in problems.items()
+        if name not in recorded
+    ]
+    return {"cells": [*named, *failed]}
