@@ -89,6 +89,15 @@ def record_failure(path: pathlib.Path, error: Exception) -> None:
         write_sealed(path / "failed.json", failure)
 
 
+def read_failure(path: pathlib.Path) -> str:
+    """Return why a run failed and how to try again; "" if it did not."""
+    try:
+        failure = read_json(path / "failed.json")
+        return f"failed: {failure['error']}. To try again: {failure['command']}"
+    except (UserError, LookupError, TypeError):
+        return ""
+
+
 def read_config(path: pathlib.Path) -> Any:
     """Return the recorded config of a run, that of its newest checkpoint if its file is lost.
 

@@ -4,12 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cpc.files import plain, read_json, write_json, write_text
+from cpc.files import plain, write_json, write_text
 from cpc.report.engine import Section, markdown, write_page
 from cpc.report.sentences import last_known, with_unit
 from cpc.results import Cell, Frame, Run, compare, group_by_seed, read_run, settings, stem
 from cpc.types import UserError
 from experiments.command.config import find_kind, upgrade
+from experiments.command.run_dir import read_failure
 from experiments.comparison.figures import curves, dots, watched
 from experiments.comparison.tables import cell_table, question_table, runs_table
 from experiments.modality import MODALITIES
@@ -72,17 +73,11 @@ def write_comparison(
 def read_runs(
     runs: Sequence[tuple[str, Path]],
 ) -> tuple[list[tuple[str, Run]], dict[str, str]]:
-    """Return the runs that have recorded something, and by name what is wrong with a run.
-
-    A run that failed has a failed.json with the error's sentence and the command.
-    """
+    """Return the runs that have recorded something, and by name what is wrong with a run."""
     found, problems = [], {}
     for name, path in runs:
-        try:
-            failure = read_json(path / "failed.json")
-            problems[name] = f"failed: {failure['error']}. To try again: {failure['command']}"
-        except (UserError, LookupError, TypeError):
-            pass
+        if failure := read_failure(path):
+            problems[name] = failure
         if (path / "config.json").exists() or (path / "metrics.jsonl").exists():
             run = read_run(path)
             found.append((name, run._replace(config=upgraded(run.config))))

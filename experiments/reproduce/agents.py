@@ -11,8 +11,10 @@ from cpc.evaluate import area_under_curve
 from cpc.report.draw import BLUE, GRAY, add_shared_legend, label, make_figure
 from cpc.report.engine import Figure, Section, Table, show
 from cpc.results import Difference, Run, over_seeds
+from cpc.results.compare import UNKNOWN
 from experiments.reproduce.cells import AGENTS
-from experiments.reproduce.judge import MISSING, UNKNOWN, Reproduction, judge_pair
+from experiments.reproduce.read import Reproduction
+from experiments.reproduce.verdicts import MISSING, judge_pair
 
 TITLE = "Figure 6: agents with and without CPC"
 #: Areas that surely differ by less are equal; returns are between -1 and 1.

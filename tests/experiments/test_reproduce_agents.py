@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from cpc.files import flatten
-from experiments.reproduce import agents, judge, page
+from experiments.reproduce import agents, page, read
 from experiments.reproduce.cells import AGENTS, FIGURE_6, config_of, plan_cells
-from experiments.reproduce.judge import HELD, MISSING, REFUTED, UNTOLD
+from experiments.reproduce.verdicts import HELD, MISSING, REFUTED, UNTOLD
 
 PLAN = {
     "scale": "small", "data": "voices", "seeds": 3, "size": "18 runs", "hardware": "2 cores",
@@ -45,7 +45,7 @@ def learned_of(folder, gains, seeds=3, last=POINTS):
             own = 10 * NOISE[seed]  # of both arms: it cancels
             write_run(folder, without, seed, -0.5 + own)
             write_run(folder, with_cpc, seed, -0.5 + own + gain + NOISE[seed], last)
-    return {one.task.variant: one for one in agents.read_learned(judge.read_reproduction(folder))}
+    return {one.task.variant: one for one in agents.read_learned(read.read_reproduction(folder))}
 
 
 @pytest.mark.parametrize(("gain", "seen", "visible"), [
@@ -70,7 +70,7 @@ def test_what_one_seed_or_a_training_that_goes_on_tells(tmp_path):
     assert alone["never_seen"].verdict == MISSING
     unfinished = learned_of(tmp_path / "goes-on", {"seen_again": 0.3}, last=POINTS - 1)
     assert (unfinished["seen_again"].verdict, unfinished["seen_again"].seeds) == (MISSING, 0)
-    nothing = judge.read_reproduction(tmp_path / "goes-on")._replace(runs={})
+    nothing = read.read_reproduction(tmp_path / "goes-on")._replace(runs={})
     assert agents.agents_section(nothing).sentences == ["Not measured."]
 
 

@@ -21,10 +21,22 @@ from cpc.results.compare import independent_difference
 from cpc.types import UserError
 from experiments.audio.sections import flat_points
 from experiments.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
-from experiments.reproduce import cells, figures, judge, page, ranks
+from experiments.reproduce import (
+    bound_section,
+    cells,
+    estimates,
+    figure_sections,
+    figures,
+    judge,
+    open_section,
+    page,
+    ranks,
+    read,
+    trends,
+)
 from experiments.reproduce.claims import NEGATIVE_CELLS, TABLES
-from experiments.reproduce.judge import HELD, MISSING, REFUTED, UNTOLD
 from experiments.reproduce.page import write_reproduction
+from experiments.reproduce.verdicts import HELD, MISSING, REFUTED, UNTOLD, join, judge_pair
 
 STEPS, NEGATIVES = (t for t in TABLES if t.number == "2")
 OFFSETS = list(range(1, 21))
@@ -87,7 +99,7 @@ def paper_like(folder, half=0.005, shift=0.0, **changed):
 
 
 def results_of(folder):
-    return judge.read_results(judge.read_reproduction(folder))
+    return judge.read_results(read.read_reproduction(folder))
 
 
 def verdicts(folder, table=NEGATIVES):
@@ -147,20 +159,20 @@ def test_a_missing_cell_leaves_its_claims_unmeasured(tmp_path):
     found = verdicts(folder)
     assert found[OWN] == MISSING
     assert found[EQUAL] == HELD
-    assert judge.read_reproduction(folder).waiting == ["same"]
+    assert read.read_reproduction(folder).waiting == ["same"]
     rows = next(one.rows for one in results_of(folder) if one.table is NEGATIVES)
     assert rows.seeds.tolist() == [1, 0, 1, 1, 1]
 
 
 def test_a_refuted_pair_outweighs_a_missing_one():
-    assert judge.join([HELD, MISSING, REFUTED]) == REFUTED
-    assert judge.join([HELD, UNTOLD, MISSING]) == MISSING
-    assert judge.join([HELD, UNTOLD]) == UNTOLD
+    assert join([HELD, MISSING, REFUTED]) == REFUTED
+    assert join([HELD, UNTOLD, MISSING]) == MISSING
+    assert join([HELD, UNTOLD]) == UNTOLD
 
 
 def test_intervals_over_seeds_and_items():
     rows = [probe("c", a, 0.03) for a in (0.1, 0.2, 0.3)]
-    found = judge.combine(pd.DataFrame(rows))
+    found = estimates.combine(pd.DataFrame(rows))
     seeds = 4.30265 * 0.1 / 3**0.5  # Student's, two degrees of freedom
     assert found.value == pytest.approx(0.2)
     assert found.high == pytest.approx(0.2 + math.hypot(seeds, 0.03), abs=1e-5)
@@ -185,27 +197,27 @@ def pair(wins, level=600, items="test", seeds=None, count=1000):
 
 
 def independent(ours, theirs):
-    return independent_difference(judge.combine(ours), judge.combine(theirs))
+    return independent_difference(estimates.combine(ours), estimates.combine(theirs))
 
 
 def test_items_on_which_two_rows_agree_cancel():
     """20 of 1000 items differ, all in favor of one: their number is binomial over bootstraps."""
     rows = pair(20)
-    over, seeds = judge.lead(*rows)
+    over, seeds = estimates.lead(*rows)
     assert (over.value, over.paired, seeds) == (pytest.approx(0.02), "items", 1)
     expected = stats.binom.ppf([0.025, 0.975], 1000, 0.02) / 1000
     np.testing.assert_allclose([over.low, over.high], expected, atol=0.0011)
-    assert judge.judge_pair(over) == HELD
-    assert judge.judge_pair(independent(*rows)) == UNTOLD
-    same, _ = judge.lead(*pair(0))
+    assert judge_pair(over) == HELD
+    assert judge_pair(independent(*rows)) == UNTOLD
+    same, _ = estimates.lead(*pair(0))
     assert same[:3] == (0.0, 0.0, 0.0)
-    assert (judge.judge_pair(same), judge.judge_pair(same, "=")) == (UNTOLD, HELD)
+    assert (judge_pair(same), judge_pair(same, "=")) == (UNTOLD, HELD)
 
 
 def test_one_test_item_tells_nothing(tmp_path):
-    over, _ = judge.lead(*pair(1, level=0, count=1))
+    over, _ = estimates.lead(*pair(1, level=0, count=1))
     assert over.value == 1.0
-    assert {judge.judge_pair(over, relation) for relation in "<="} == {UNTOLD}
+    assert {judge_pair(over, relation) for relation in "<="} == {UNTOLD}
     write_plan(tmp_path, ["mixed", "mixed-excl"], parts=["table 2"])
     for cell, right in (("mixed", True), ("mixed-excl", False)):
         write_cell(tmp_path, cell, more=[answers(np.array([right]))])
@@ -218,37 +230,38 @@ def test_one_test_item_tells_nothing(tmp_path):
 
 def test_rows_without_shared_items_are_independent():
     rows = pair(20, items="others")
-    over, seeds = judge.lead(*rows)
+    over, seeds = estimates.lead(*rows)
     assert (over.paired, seeds) == ("", 1)
     assert over[:3] == pytest.approx(independent(*rows)[:3])
     ours, theirs = pair(20)
-    lost, _ = judge.lead(ours.assign(outcomes=None), theirs)
+    lost, _ = estimates.lead(ours.assign(outcomes=None), theirs)
     assert lost[:3] == pytest.approx(over[:3])
-    other, seeds = judge.lead(*pair([20, 20], seeds=[7, 8], level=[600, 600]))
+    other, seeds = estimates.lead(*pair([20, 20], seeds=[7, 8], level=[600, 600]))
     assert (other.paired, seeds) == ("", 2)
     assert other[:3] == pytest.approx(independent(*pair([20, 20]))[:3])
 
 
 def test_the_scatter_of_seeds_counts_though_items_agree():
     rows = pair([20, 100, -30])
-    over, seeds = judge.lead(*rows)
+    over, seeds = estimates.lead(*rows)
     assert (over.paired, seeds) == ("items", 3)
-    alone = [judge.lead(*(row[row.seed == seed] for row in rows))[0] for seed in range(3)]
-    assert [judge.judge_pair(one) for one in alone] == [HELD, HELD, REFUTED]
+    alone = [estimates.lead(*(row[row.seed == seed] for row in rows))[0] for seed in range(3)]
+    assert [judge_pair(one) for one in alone] == [HELD, HELD, REFUTED]
     half = np.mean([one.high - one.value for one in alone])
     student = 4.30265 * np.std([0.02, 0.1, -0.03], ddof=1) / 3**0.5
     assert over.high == pytest.approx(0.03 + math.hypot(student, half), rel=1e-4)
-    assert judge.judge_pair(over) == UNTOLD
+    assert judge_pair(over) == UNTOLD
     ours, theirs = rows
-    assert judge.lead(ours, theirs[:1]) == (alone[0], 1)  # one seed that both have
+    assert estimates.lead(ours, theirs[:1]) == (alone[0], 1)  # one seed that both have
 
 
 def test_what_a_seed_does_to_both_rows_cancels_and_test_items_stay():
     rows = pair([20, 20, 20], level=[300, 500, 700])
-    over, _ = judge.lead(*rows)
-    assert judge.judge_pair(over) == HELD
-    assert judge.judge_pair(independent(*rows)) == UNTOLD
-    assert over[:3] == pytest.approx(judge.lead(*pair(20))[0][:3])  # three seeds, the same items
+    over, _ = estimates.lead(*rows)
+    assert judge_pair(over) == HELD
+    assert judge_pair(independent(*rows)) == UNTOLD
+    same, _ = estimates.lead(*pair(20))  # three seeds, the same items
+    assert over[:3] == pytest.approx(same[:3])
 
 
 def test_verdicts_of_several_seeds_and_of_one(tmp_path):
@@ -263,7 +276,7 @@ def test_verdicts_of_several_seeds_and_of_one(tmp_path):
                 score = answers(np.arange(1000) < 600 + lead + 5 * seed, seed)
                 write_cell(folder, cell, seed=seed, more=[score])
         (folder / "sweep.json").write_text(json.dumps(plan))
-        found = judge.read_reproduction(folder)
+        found = read.read_reproduction(folder)
         results = judge.read_results(found)
         pairs[seeds] = next(one.pairs for one in results if one.table is NEGATIVES).iloc[0]
         on_one = [one for one in judge.verdict(found, results) if "one seed" in one]
@@ -318,7 +331,7 @@ def test_equal_rows_have_no_order():
 
 
 def offsets_of(folder):
-    return judge.read_offsets(judge.read_reproduction(folder).runs["steps-20"])
+    return trends.read_offsets(read.read_reproduction(folder).runs["steps-20"])
 
 
 def test_a_flat_curve_over_offsets_has_no_order(tmp_path):
@@ -327,7 +340,7 @@ def test_a_flat_curve_over_offsets_has_no_order(tmp_path):
     (path / "metrics.jsonl").write_text(json.dumps({**record(1.0), "acc_top1": [0.5] * 20}) + "\n")
     found = offsets_of(tmp_path)
     assert found.verdict == UNTOLD
-    assert "nan" not in page.offsets_sentence(found)
+    assert "nan" not in figure_sections.offsets_sentence(found)
 
 
 def test_offsets_fall_rise_or_waver(tmp_path):
@@ -343,7 +356,7 @@ def test_offsets_fall_rise_or_waver(tmp_path):
     flat = {**record(1.0), "state": ["chance"] * 18 + ["fine"] * 2}
     (path / "metrics.jsonl").write_text(json.dumps(flat) + "\n")
     assert offsets_of(tmp_path).verdict == UNTOLD
-    assert judge.read_offsets([]) is None
+    assert trends.read_offsets([]) is None
 
 
 def test_offsets_over_seeds(tmp_path):
@@ -371,7 +384,7 @@ def test_a_seed_that_has_just_begun_is_none_to_rest_on(tmp_path):
     write_cell(tmp_path, "steps-20")
     begun = write_cell(tmp_path, "steps-20", seed=1) / "metrics.jsonl"
     begun.write_text(begun.read_text().splitlines()[0] + "\n")
-    found = judge.read_reproduction(tmp_path)
+    found = read.read_reproduction(tmp_path)
     assert len(found.runs["steps-20"]) == 2
     said = judge.verdict(found, judge.read_results(found))
     assert any("rest on one seed" in sentence for sentence in said)
@@ -388,14 +401,14 @@ def test_a_training_that_did_not_end_tells_nothing(tmp_path):
         write_scores(path, [probe("c", 0.2, 0.005)._replace(step=5)])
         text = (path / "metrics.jsonl").read_text().replace('"step": 20', '"step": 5')
         (path / "metrics.jsonl").write_text(text)
-    found = judge.read_reproduction(tmp_path)
+    found = read.read_reproduction(tmp_path)
     assert found.scores.cell.tolist() == ["mixed"]
     assert verdicts(tmp_path)[OWN] == MISSING
-    assert judge.read_offsets(found.runs["steps-20"]) is None
-    assert judge.bound_and_probe(found, NEGATIVES).cell.tolist() == ["mixed"]
+    assert trends.read_offsets(found.runs["steps-20"]) is None
+    assert trends.bound_and_probe(found, NEGATIVES).cell.tolist() == ["mixed"]
     cut[0].rename(tmp_path / "open-groups,seed=0")
     write_plan(tmp_path, ["mixed", "open-groups"])
-    assert page.shards_frame(judge.read_reproduction(tmp_path)).cell.tolist() == ["mixed"]
+    assert bound_section.shards_frame(read.read_reproduction(tmp_path)).cell.tolist() == ["mixed"]
 
 
 def test_bound_and_probe_over_shared_offsets(tmp_path):
@@ -409,7 +422,7 @@ def test_bound_and_probe_over_shared_offsets(tmp_path):
         if number == 5:  # another N does not compare
             other = {**record(9.0, is_bound=True), "n": [8.0] * 20}
             (path / "metrics.jsonl").write_text(json.dumps(other) + "\n")
-    points = judge.bound_and_probe(judge.read_reproduction(tmp_path), NEGATIVES)
+    points = trends.bound_and_probe(read.read_reproduction(tmp_path), NEGATIVES)
     assert points.cell.tolist() == names[:5]
     assert set(points.data) == {"voices"}
     np.testing.assert_allclose(points.nats, 0.97 + 0.1 * np.arange(5))
@@ -524,7 +537,7 @@ def test_a_folder_of_an_earlier_version_is_shown(tmp_path):
     assert fourth.rows.seeds["CPC, c"] == 0  # few classes have no five best
     assert third.rows.value["CPC"] == 40.0
     assert {*fourth.verdicts.values()} == {HELD}
-    shards = page.shards_frame(judge.read_reproduction(tmp_path))
+    shards = bound_section.shards_frame(read.read_reproduction(tmp_path))
     assert shards.shards.tolist() == [1, 4]
 
 
@@ -537,7 +550,7 @@ def test_what_is_open_is_compared_with_its_own_base(tmp_path):
     for name, accuracy in (("image", 0.8), ("image-gru", 0.7)):
         score = probe("z", accuracy, 0.01, data="shapes", task="classes", unit="image")
         write_cell(tmp_path, name, more=[score])
-    audio, image = page.open_section(judge.read_reproduction(tmp_path)).tables
+    audio, image = open_section.open_section(read.read_reproduction(tmp_path)).tables
     assert [*audio.frame][3:] == ["phones %, voices", "over mixed, voices"]
     assert [[*row.values()][2:] for row in lines(audio)] == [
         ["layer", "60.0 (56.0 to 64.0)", "+10.0 (+5.0 to +15.0)"],
@@ -554,7 +567,7 @@ def test_choices_that_were_not_varied_have_no_columns_of_numbers(tmp_path):
     choices = [{"what": "norm", "choice": "none", "cell": "open-norm", "change": "layer"}]
     write_plan(tmp_path, ("mixed", "open-norm"), open=choices)
     write_cell(tmp_path, "mixed", 0.5, half=0.03)
-    (audio,) = page.open_section(judge.read_reproduction(tmp_path)).tables
+    (audio,) = open_section.open_section(read.read_reproduction(tmp_path)).tables
     assert [*audio.frame] == ["open", "here", "varied as"]
 
 
@@ -626,7 +639,7 @@ def test_every_speaker_has_a_name_among_its_points():
     assert {text.get_text(): text.xy for text in axes.texts} == {
         "a$_": pytest.approx([0, 0]), "b": pytest.approx([7, 7]),
     }  # fmt: skip
-    _, speaker = page.chosen_speakers(np.zeros((60, 2)), np.arange(60) % 12)
+    _, speaker = figure_sections.chosen_speakers(np.zeros((60, 2)), np.arange(60) % 12)
     assert len(np.unique(speaker)) == 10
 
 
@@ -642,7 +655,7 @@ def test_sizes_are_written_in_plain_digits():
 def test_at_the_papers_size_the_gap_is_shown(tmp_path):
     folder = paper_like(tmp_path, shift=0.01)
     (result,) = (one for one in results_of(folder) if one.table is STEPS)
-    plan = {**judge.read_reproduction(folder).plan, "scale": "paper"}
+    plan = {**read.read_reproduction(folder).plan, "scale": "paper"}
     rows = lines(page.table_section(plan, result).tables[0])
     assert rows[3] == {
         "row": "12 steps", "paper %": "64.6", "ours %": "65.6 (65.1 to 66.1)",
@@ -661,7 +674,7 @@ def test_a_folder_without_a_reproduction(tmp_path):
 def test_nothing_measured_yet(tmp_path):
     write_plan(tmp_path, ["mixed", "steps-20", "image"])
     write_reproduction(tmp_path)
-    assert judge.read_reproduction(tmp_path).waiting == ["mixed", "steps-20", "image"]
+    assert read.read_reproduction(tmp_path).waiting == ["mixed", "steps-20", "image"]
     assert {word for one in results_of(tmp_path) for word in one.verdicts.values()} == {MISSING}
 
 
@@ -672,7 +685,7 @@ def test_what_failed_or_is_damaged_is_said_once(tmp_path):
     (tmp_path / "same,seed=0").mkdir()
     failure = {"error": "no room", "command": "python -m experiments.audio"}
     (tmp_path / "same,seed=0" / "failed.json").write_text(json.dumps(failure))
-    found = judge.read_reproduction(tmp_path)
+    found = read.read_reproduction(tmp_path)
     damage, failed = found.problems
     assert "metrics.jsonl" in damage
     assert all(word in failed for word in ("same,seed=0", *failure.values()))
