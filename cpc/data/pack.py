@@ -1,58 +1,31 @@
 """The pack: all recordings decoded once into one memory-mapped int16 file."""
 
-import datetime
 import hashlib
 import json
 import os
-import sys
-import time
 import zlib
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NoReturn, TextIO
+from typing import NoReturn
 
 import numpy as np
 
 from cpc.data.blocks import make_block_check, sum_blocks
-from cpc.data.journal import (
-    DATA_NAME,
-    JOURNAL_NAME,
-    Written,
-    add_lot,
-    part_folder,
-    read_journal,
-    write_lot,
-)
+from cpc.data.journal import DATA_NAME, part_folder
 from cpc.data.log import Log
-from cpc.data.recordings import (
-    SAMPLE_RATE_HZ,
-    Recordings,
-    read_parts,
-    sum_of_squares,
-)
+from cpc.data.pack_writing import INDEX_NAME, INDEX_VERSION, SUMS_NAME, write_pack
+from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
 from cpc.data.sources.folder import check_skipped, read_folder
 from cpc.data.walk import walk_files
-from cpc.files import read_sealed, replacing, seal, sync_folder, write_text
+from cpc.files import read_sealed, sync_folder
 from cpc.types import UserError
 
-INDEX_VERSION = 2
 #: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
 READ_VERSION = 2
-INDEX_NAME = "index.json"
 #: The index of a pack in which damage was found: the next start packs anew.
 DAMAGED_NAME = "index.damaged.json"
-#: uint32, the crc32 of each block of the samples.
-SUMS_NAME = "samples.crc32"
 #: What a folder of recordings looked like when its pack was made.
 LISTING_NAME = "listing.txt"
-#: Both bound the memory that packing takes: a longer recording is written a part at a time.
-DECODED_AT_ONCE = 256
-SAMPLES_AT_ONCE = 2**26
-PROGRESS_SECONDS = 5.0
-#: To a terminal: the line above is written anew.
-REWRITE = "\x1b[F\x1b[K"
 
 
 def pack(
@@ -127,6 +100,33 @@ def pack_folder(
     with suppress(OSError):  # of a cache that others share
         (path / LISTING_NAME).write_text(f"{listing} {packed.fingerprint}", encoding="utf-8")
     return packed
+
+
+def _make(
+    recordings: Recordings, wanted: str, path: Path, log: Log, max_skipped_fraction: float
+) -> Recordings:
+    """Write a pack beside `path` and move it there, unless another process was faster."""
+    hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
+    log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
+    with part_folder(path, wanted) as (part, journal):
+        index = write_pack(recordings, wanted, part, journal, log, max_skipped_fraction)
+        # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
+        made = _open(index, part, path)
+        while True:
+            finished = _read_index(path)
+            if finished is not None and _problem(finished, wanted, path) is None:
+                return _open(finished, path, path)
+            if path.is_dir():
+                with suppress(FileNotFoundError):
+                    path.rename(part.with_name(f"{part.name}-replaced"))
+            try:
+                part.rename(path)
+            except OSError:
+                if path.is_dir():  # another process was faster by a moment
+                    continue
+                raise
+            sync_folder(path.parent)
+            return made
 
 
 def _open(index: dict, folder: Path, path: Path) -> Recordings:
@@ -206,168 +206,6 @@ def _problem(index: dict | None, wanted: str, path: Path) -> str | None:
     if not len(sums) or not (is_as_written or np.array_equal(sum_blocks(data)[0], sums)):
         return f"the pack {path} is damaged (its checksum is wrong)"
     return None
-
-
-def _make(
-    recordings: Recordings, wanted: str, path: Path, log: Log, max_skipped_fraction: float
-) -> Recordings:
-    """Write a pack beside `path` and move it there, unless another process was faster."""
-    hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
-    log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
-    with part_folder(path, wanted) as (part, journal):
-        index = _write(recordings, wanted, part, journal, log, max_skipped_fraction)
-        # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
-        made = _open(index, part, path)
-        while True:
-            finished = _read_index(path)
-            if finished is not None and _problem(finished, wanted, path) is None:
-                return _open(finished, path, path)
-            if path.is_dir():
-                with suppress(FileNotFoundError):
-                    path.rename(part.with_name(f"{part.name}-replaced"))
-            try:
-                part.rename(path)
-            except OSError:
-                if path.is_dir():  # another process was faster by a moment
-                    continue
-                raise
-            sync_folder(path.parent)
-            return made
-
-
-def _write(
-    recordings: Recordings,
-    fingerprint: str,
-    part: Path,
-    journal: TextIO,
-    log: Log,
-    max_skipped_fraction: float,
-) -> dict:
-    """Write the samples, their checksums and the index, which is returned too."""
-    data = part / DATA_NAME
-    written = _write_samples(recordings, data, journal, log)
-    for name, reason in written.damaged:
-        log(f"skipped {name}: {reason}")
-    for name, what in (*recordings.shortened, *written.shortened):
-        log(f"{name}: {what}")
-    check_skipped(written.damaged, len(recordings), max_skipped_fraction, "the pack")
-    if not written.num_bytes:
-        raise UserError(
-            f"none of the {len(recordings)} recordings decodes: there is nothing to pack"
-        )
-    sums, crc32 = sum_blocks(data)
-    if crc32 != written.crc32:
-        raise OSError("the disk does not give back what was written to it")
-    with replacing(part / SUMS_NAME) as file:
-        sums.tofile(file)
-    lengths = np.asarray(written.lengths, np.int64)
-    index = {
-        "version": INDEX_VERSION,
-        "fingerprint": fingerprint,
-        "crc32_of_sums": zlib.crc32(sums.tobytes()),
-        "changed_ns": data.stat().st_mtime_ns,
-        "names": [recordings.names[i] for i in written.kept],
-        "speakers": [recordings.speakers[i] for i in written.kept],
-        "offsets": (np.cumsum(lengths) - lengths).tolist(),
-        "lengths": lengths.tolist(),
-        "rms": written.rms,
-        "skipped": [*recordings.skipped, *written.damaged],
-        "shortened": [*recordings.shortened, *written.shortened],
-    }
-    write_text(part / INDEX_NAME, json.dumps(seal(index)))
-    (part / JOURNAL_NAME).unlink()
-    return index
-
-
-def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log) -> Written:
-    """Decode on all cores, write in order, and note in the journal what is whole.
-
-    Plain writes, because a full disk is then an error and not a crash, as it is for a mapped file.
-    """
-
-    def decode(index: int) -> list[np.ndarray] | UserError:
-        try:
-            return list(read_parts(recordings, index))
-        except UserError as error:
-            return error
-
-    path.touch()
-    done = read_journal(journal, path)
-    if done.stop:
-        log(f"going on after {done.stop:,} utterances that were packed before")
-    before, began = done.stop, time.monotonic()
-    said, again = began, ""
-    with path.open("r+b") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-        file.truncate(done.num_bytes)
-        file.seek(done.num_bytes)
-        while done.stop < len(recordings):
-            some = _next_lot(recordings.lengths, done.stop)
-            new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [])
-            if recordings.lengths[some.start] > SAMPLES_AT_ONCE:
-                decoded = (read_parts(recordings, some.start),)
-            else:
-                decoded = pool.map(decode, some)
-            for index, parts in zip(some, decoded, strict=True):
-                try:
-                    new = _write_one(file, parts, index, recordings, new)
-                except UserError as error:
-                    file.truncate(new.num_bytes)
-                    file.seek(new.num_bytes)
-                    new.damaged.append((recordings.names[index], str(error)))
-            file.flush()
-            write_lot(journal, new)
-            done = add_lot(done, new)
-            if time.monotonic() - said > PROGRESS_SECONDS:
-                said = time.monotonic()
-                log(again + _progress(recordings.lengths, before, done.stop, said - began))
-                again = REWRITE if log is print and sys.stdout.isatty() else ""
-        os.fsync(file.fileno())
-    return done
-
-
-def _next_lot(lengths: np.ndarray, start: int) -> range:
-    """The next utterances to decode together, or one that is too long for memory alone."""
-    total = np.cumsum(lengths[start : start + DECODED_AT_ONCE].astype(float))
-    return range(start, start + max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right"))))
-
-
-def _write_one(
-    file: BinaryIO,
-    parts: Iterable[np.ndarray] | UserError,
-    index: int,
-    recordings: Recordings,
-    new: Written,
-) -> Written:
-    """Write an utterance; where that raises, `new` is as it was."""
-    if isinstance(parts, UserError):
-        raise parts
-    crc32, squares, length = new.crc32, 0, 0
-    for part in parts:
-        samples = part.astype("<i2")
-        file.write(samples.data)
-        crc32 = zlib.crc32(samples.data, crc32)
-        squares, length = squares + sum_of_squares(samples), length + len(samples)
-    name, promised = recordings.names[index], int(recordings.lengths[index])
-    if not length:
-        raise UserError(f"{name} has no samples")
-    if length < promised:
-        what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
-        new.shortened.append((name, what))
-    new.kept.append(index)
-    new.lengths.append(length)
-    new.rms.append((squares / length) ** 0.5 / 32768)
-    return new._replace(num_bytes=new.num_bytes + 2 * length, crc32=crc32)
-
-
-def _progress(lengths: np.ndarray, start: int, stop: int, seconds: float) -> str:
-    """How far packing is that took seconds from one utterance to another."""
-    packed, left = int(lengths[start:stop].sum()), int(lengths[stop:].sum())
-    rate = packed / SAMPLE_RATE_HZ / seconds
-    seconds_left = datetime.timedelta(seconds=round(seconds * left / max(packed, 1)))
-    return (
-        f"packed {stop:,} of {len(lengths):,} utterances ({stop / len(lengths):.0%}), "
-        f"{rate:,.0f} x real time, {seconds_left} left"
-    )
 
 
 def _list_folder(root: Path, options: str) -> str:

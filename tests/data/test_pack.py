@@ -185,7 +185,7 @@ def test_full_disk_is_one_sentence(folder, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["cpc.data.pack"], "_write_samples", full)
+    monkeypatch.setattr(sys.modules["cpc.data.pack_writing"], "_write_samples", full)
     with pytest.raises(UserError, match="No space left"):
         data.pack(data.read_folder(folder), tmp_path / "pack", log=lambda _: None)
 
@@ -210,7 +210,7 @@ def test_a_file_in_the_way_is_one_sentence(folder, tmp_path):
 
 def test_an_interrupted_pack_goes_on_where_it_was(folder, tmp_path, monkeypatch):
     """Utterances that were written are not decoded again, and the result is the same."""
-    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    monkeypatch.setattr(sys.modules["cpc.data.pack_writing"], "DECODED_AT_ONCE", 4)
     bad = folder / "a" / "u02.flac"
     bad.write_bytes(bad.read_bytes()[:3000])
     source = data.read_folder(folder)
@@ -282,7 +282,7 @@ def test_damage_to_a_half_written_pack_is_written_again_once(
     folder, tmp_path, monkeypatch, how, kept
 ):
     """Interrupted at 9 and again at 17: what is left of the first goes on, nothing comes twice."""
-    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    monkeypatch.setattr(sys.modules["cpc.data.pack_writing"], "DECODED_AT_ONCE", 4)
     source, path, said = data.read_folder(folder), tmp_path / "pack", []
     damage(pack_until(source, 9, path), how)
     pack_until(source, 17, path, said)
@@ -295,7 +295,7 @@ def test_damage_to_a_half_written_pack_is_written_again_once(
 
 
 def test_progress_says_how_much_is_left(folder, tmp_path, monkeypatch):
-    module = sys.modules["cpc.data.pack"]
+    module = sys.modules["cpc.data.pack_writing"]
     monkeypatch.setattr(module, "DECODED_AT_ONCE", 8)
     monkeypatch.setattr(module, "PROGRESS_SECONDS", -1)
     source, said = data.read_folder(folder), []
@@ -317,7 +317,7 @@ def test_a_terminal_has_one_line_of_progress(folder, tmp_path, monkeypatch):
         def isatty(self):
             return True
 
-    module, terminal = sys.modules["cpc.data.pack"], Terminal()
+    module, terminal = sys.modules["cpc.data.pack_writing"], Terminal()
     monkeypatch.setattr(module, "DECODED_AT_ONCE", 8)
     monkeypatch.setattr(module, "PROGRESS_SECONDS", -1)
     monkeypatch.setattr(sys, "stdout", terminal)
@@ -498,7 +498,7 @@ def test_a_damaged_listing_is_read_again(folder, tmp_path):
 
 
 def test_a_flipped_line_of_a_journal_is_packed_again(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["cpc.data.pack"], "DECODED_AT_ONCE", 4)
+    monkeypatch.setattr(sys.modules["cpc.data.pack_writing"], "DECODED_AT_ONCE", 4)
     source, said = data.read_folder(folder), []
     part = pack_until(source, 9, tmp_path / "pack")
     text = (part / "journal.jsonl").read_text()
