@@ -18,7 +18,6 @@ from cpc.train import (
     ProgressWriter,
     TrainState,
     fit,
-    is_first,
     jit_step,
     replicate,
 )
@@ -53,8 +52,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
         if reason:
             print(f"stopped by {reason}; to resume: {cli.command_line()}")
             return
-        if is_first():
-            finish(config, watch, state, folder)
+        finish(config, watch, state, folder)
 
 
 def train(
@@ -72,7 +70,7 @@ def train(
             return []
         return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
 
-    seconds = seconds_recorded(folder) if is_first() else 0.0
+    seconds = seconds_recorded(folder)
     with open_training(folder, state, console, config) as (state, checkpoint, writers, stop):
         state, reason = fit(
             state,

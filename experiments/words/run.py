@@ -22,7 +22,6 @@ from cpc.train import (
     TrainState,
     fit,
     init_row_state,
-    is_first,
     jit_step,
     make_row_launch,
     make_row_step,
@@ -132,7 +131,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
     console = ProgressWriter(
         num_launches * per_launch, ("loss", "pairs"), (words_per_step / 1000, "k words")
     )
-    seconds = seconds_recorded(folder) if is_first() else 0.0
+    seconds = seconds_recorded(folder)
     with open_training(folder, run.state, console, config) as (state, checkpoint, writers, stop):
         state, reason = fit(
             state,
@@ -181,15 +180,14 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     check_logger(config)
     mesh = cluster.start_alone(device, "words")
     with open_run(workdir, config, KEYS, mesh) as folder:
-        text = cluster.load_in_turn(lambda: load_text(config.data, config.seed, print))
+        text = load_text(config.data, config.seed, print)
         write_skipped(folder, text.train.skipped)
         trained = make(config, text, mesh)
         state, reason = train(trained, folder, mesh)
         if reason:
             print(f"stopped by {reason}; to resume: {cli.command_line()}")
             return
-        if is_first():
-            finish(trained._replace(state=state), folder)
+        finish(trained._replace(state=state), folder)
 
 
 def finish(trained: Trained, folder: pathlib.Path) -> None:
