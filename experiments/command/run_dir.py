@@ -26,7 +26,7 @@ from cpc.files import (
     write_sealed,
     write_text,
 )
-from cpc.train import is_first, read_metadata
+from cpc.train import Stopped, is_first, read_metadata
 from cpc.types import UserError
 from experiments.command import lock
 from experiments.command.cli import command_line
@@ -75,6 +75,8 @@ def open_run(
             ) from error
         try:
             yield path
+        except Stopped:  # a signal asked for it, and the same command goes on
+            raise
         except Exception as error:
             if is_first():
                 record_failure(path, error)
@@ -84,9 +86,8 @@ def open_run(
 def record_failure(path: pathlib.Path, error: Exception) -> None:
     """Write down that a run ended in an error, for those who ask how it stands."""
     words = " ".join(str(error).split()) or type(error).__name__
-    failure = {"status": 1, "error": words, "command": command_line()}
     with contextlib.suppress(OSError):
-        write_sealed(path / "failed.json", failure)
+        write_sealed(path / "failed.json", {"error": words, "command": command_line()})
 
 
 def read_failure(path: pathlib.Path) -> str:

@@ -12,7 +12,7 @@ from configs import audio_synthetic
 from configs.audio import KEYS
 from cpc.data import Images
 from cpc.files import plain, read_json, write_sealed
-from cpc.train import init_state, make_mesh, open_checkpoints
+from cpc.train import Stopped, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments import status
 from experiments.command.run_dir import check_same_data, open_run
@@ -119,11 +119,12 @@ def test_a_run_that_ended_in_an_error_is_said_to_have_failed(tmp_path, error, sa
     assert (row.state, row.problem) == ("stopped", "")
 
 
-def test_a_run_that_was_interrupted_has_not_failed(tmp_path):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stopped("stopped by SIGTERM")])
+def test_a_run_that_was_stopped_has_not_failed(tmp_path, error):
     config = audio_synthetic.get_config()
     with (
-        pytest.raises(KeyboardInterrupt),
+        pytest.raises(type(error)),
         open_run(str(tmp_path / "run"), config, KEYS, make_mesh(1)),
     ):
-        raise KeyboardInterrupt
+        raise error
     assert [row.state for row in status.read_all(tmp_path)] == ["stopped"]
