@@ -1,9 +1,11 @@
 """InfoNCE by tiles as Pallas kernels, by way of Mosaic: a TPU's form of `cpc.losses.tiles`.
 
-The three kernels of `cpc.losses.pallas_gpu` on a grid, own tiles by others: a tile and its output
-stay on the chip while the others pass by in order. All arrays are cut, (tiles, rows, lanes), and a
-block is one tile. What an anchor has one number of lies along the lanes: as a column, each number
-would fill all 128.
+Three kernels share the maths of the tiles: one collects each anchor's negatives, one makes the
+derivatives by the queries and one those by the keys, 5 products in all. No score leaves the chip.
+Each runs on a grid, own tiles by others: a tile and its output stay on the chip while the others
+pass by in order. All arrays are cut, (tiles, rows, lanes), and a block is one tile. What an anchor
+has one number of lies along the lanes: as a column, each number would fill all 128. Rules are
+traced in the kernels: they may close over numbers, not over arrays.
 """
 
 import functools
@@ -15,7 +17,6 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu
 from jaxtyping import Array, Float
 
-from cpc.losses.pallas_gpu import product, score_tile
 from cpc.losses.tiles import (
     COLUMNS,
     AnchorScores,
@@ -24,11 +25,13 @@ from cpc.losses.tiles import (
     add_tile,
     cut_latents,
     derivatives,
+    find_negatives,
+    find_positives,
     find_targets,
     finish,
     no_negatives,
 )
-from cpc.types import NegativeRule
+from cpc.types import NegativeRule, Position
 
 
 def score_on_tpu(
@@ -43,9 +46,18 @@ def score_on_tpu(
     size: int = 256,
     interpret: bool = False,
 ) -> tuple[AnchorScores, Any, Any]:
-    """What `score_on_gpu` gives, of the same arguments but for these two.
+    """Scores of the anchors and, given weights, the derivatives of their losses.
+
+    Those by the queries are of each anchor's own loss, those by the keys of the weighted sum.
 
     Args:
+      queries: over the temperature.
+      keys: of the candidates.
+      anchors: (m,).
+      candidates: (n,).
+      weights: None for no derivatives.
+      rule: rule(anchor, candidate, offset) -> bool.
+      offset: steps from the anchor to its positive.
       size: anchors and candidates of a tile, a multiple of 128. 256 of float32 fit a v5e's VMEM
         where d is 1024, and not where it is 2048.
       interpret: run on any platform, slowly, with tiles of any size.
@@ -110,6 +122,22 @@ def _at_first(start):
     pl.when(pl.program_id(1) == 0)(start)
 
 
+def _product(a, b):
+    """Float32 sums, and no float32 rounded to bfloat16."""
+    # Mosaic refuses to be precise about what is half precision already.
+    precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32, precision=precision)
+
+
+def _score_tile(q, k, rows, columns, rule, offset):
+    """Scores, which are negatives and which the positive; latents as five arrays (size,)."""
+    # Existence stays an integer until it is a matrix: Mosaic turns no vector of booleans.
+    rows, columns = (Latents(Position(*x[:4]), x[4]) for x in (rows, columns))
+    is_positive = find_positives(rows, columns, offset) != 0
+    where = (find_negatives(rows, columns, rule, offset) != 0) & ~is_positive
+    return _product(q, k.T), where, is_positive
+
+
 def _collect(q, *refs, rule, offset):
     rows, target, k, columns, outputs = refs[:5], refs[5], refs[6], refs[7:12], refs[12:]
     size = len(q)
@@ -117,11 +145,11 @@ def _collect(q, *refs, rule, offset):
     @_at_first
     def _():
         diagonal = jnp.arange(size)[:, None] == jnp.arange(size)[None]
-        positive = jnp.where(diagonal, product(q[...], target[...].T), 0.0).sum(-1)
+        positive = jnp.where(diagonal, _product(q[...], target[...].T), 0.0).sum(-1)
         _write(outputs, (*no_negatives(size), positive))
 
     *seen, positive = _read(outputs)
-    scores, where, _ = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
+    scores, where, _ = _score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
     _write(outputs[:5], add_tile(Negatives(*seen), scores, positive, where))
 
 
@@ -132,9 +160,9 @@ def _by_queries(q, *refs, rule, offset):
     def _():
         output[...] = jnp.zeros(output.shape, jnp.float32)
 
-    tile = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
+    tile = _score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
     w = derivatives(*tile, *_read(per_row)).astype(k.dtype)
-    output[...] += product(w, k[...])
+    output[...] += _product(w, k[...])
 
 
 def _by_keys(k, *refs, rule, offset):
@@ -145,6 +173,6 @@ def _by_keys(k, *refs, rule, offset):
     def _():
         output[...] = jnp.zeros(output.shape, jnp.float32)
 
-    tile = score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
+    tile = _score_tile(q[...], k[...], _read(rows), _read(columns), rule, offset)
     w = derivatives(*tile, *_read(per_row)).astype(k.dtype)
-    output[...] += product(w.T, weighted[...])
+    output[...] += _product(w.T, weighted[...])

@@ -54,11 +54,9 @@ def streaming_info_nce(
         that it fits is not checked.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB. Both change memory and speed alone.
-      kernels: on an NVIDIA GPU or a TPU, the Pallas kernels of `score_on_gpu` or `score_on_tpu` in
-        place of the blocks; the rule may then close over numbers, not over arrays. On a GPU, keys
-        of more than 2 kB are left to the blocks, and products of float32 are three of TF32. Both
-        were interpreted on a CPU and compiled for their chips (compute capabilities 8.0 and 9.0;
-        v5e), where neither was ever timed. A `jax.shard_map` around them needs check_vma=False.
+      kernels: on a TPU, the Pallas kernels of `score_on_tpu` in place of the blocks; the rule may
+        then close over numbers, not over arrays. They were interpreted on a CPU and compiled for a
+        v5e, and never timed. A `jax.shard_map` around them needs check_vma=False.
 
     Returns:
       Losses in float32, 0 where an anchor has no positive or no negative; and the scores of the
@@ -160,21 +158,15 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
     def by_blocks(inputs, weights):
         return _score_blocks(inputs, weights, rule, offset, block, columns)
 
-    def by_kernels(score, inputs, weights):
-        queries, keys, anchors, candidates = inputs
-        return score(queries, keys, anchors, candidates, weights, rule, offset)
-
     if not kernels or len(inputs[2].positions) > len(Position._fields):  # which they take for all
         return by_blocks(inputs, weights)
     # A fifth of a second, which no start of training needs.
-    from cpc.losses.pallas_gpu import score_on_gpu, tile_size
     from cpc.losses.pallas_tpu import score_on_tpu
 
-    on_gpu, on_tpu = (functools.partial(by_kernels, x) for x in (score_on_gpu, score_on_tpu))
-    fits = tile_size(inputs[1].shape[-1], inputs[1].dtype) > 0
-    return jax.lax.platform_dependent(
-        inputs, weights, cuda=on_gpu if fits else by_blocks, tpu=on_tpu, default=by_blocks
-    )
+    def by_kernels(inputs, weights):
+        return score_on_tpu(*inputs, weights, rule, offset)
+
+    return jax.lax.platform_dependent(inputs, weights, tpu=by_kernels, default=by_blocks)
 
 
 def _score_blocks(inputs, weights, rule, offset, block, columns):

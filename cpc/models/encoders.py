@@ -215,10 +215,10 @@ class ConvEncoder(nn.Module):
             w = self.param(
                 f"kernel{i}", nn.initializers.he_normal(), (kernel, y.shape[-1], self.width)
             )
-            y = convolve_signal(y, w.astype(self.dtype), stride, pads[i])
+            bias = None
             if self.norm != "batch":  # a bias before batch norm has no effect
                 bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
-                y = (y + bias).astype(self.dtype)  # as in `cpc.models.linear`
+            y = convolve_signal(y, w.astype(self.dtype), bias, stride, pads[i])
             if numbers:
                 exist = (jnp.arange(y.shape[1]) < numbers[i][:, None])[..., None]
             y = nn.relu(self._normalise(y, i, train, exist))

@@ -1,7 +1,7 @@
 """InfoNCE over many candidates: its time and memory against PyTorch's and its products', sampling.
 
 Where torch is importable neither here nor in the Python that $CPC_TORCH_PYTHON names, the ratios to
-it are left out. Off the CPU, the Pallas kernels are timed beside the blocks.
+it are left out. On a TPU, the Pallas kernels are timed beside the blocks.
 """
 
 import functools

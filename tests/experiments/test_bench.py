@@ -243,9 +243,11 @@ def test_a_peak_is_the_devices_where_it_has_memory_of_its_own():
     assert peak_bytes(jax.devices("cpu")[0]) > 10**7
 
 
-@pytest.mark.parametrize(("device", "n", "num_rows"), [("cpu", 131_072, 1), ("gpu", 1_048_576, 2)])
+@pytest.mark.parametrize(
+    ("device", "n", "num_rows"), [("cpu", 131_072, 1), ("gpu", 1_048_576, 1), ("tpu", 1_048_576, 2)]
+)
 def test_the_large_part_is_sized_by_device(monkeypatch, device, n, num_rows):
-    """Off the CPU the kernels are measured beside the blocks, without a target."""
+    """On a TPU the kernels are measured beside the blocks, without a target."""
 
     def run_side(python, side, given):
         sizes = json.loads(given)

@@ -102,30 +102,43 @@ def test_equals_golden(name):
 ])  # fmt: skip
 @pytest.mark.parametrize("length", [8, 40, 43])
 @pytest.mark.parametrize("channels", [1, 3, LEAST_WIDTH])
-def test_fast_convolution_equals_plain(kernel, stride, padding, length, channels):
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_fast_convolution_equals_plain(
+    kernel, stride, padding, length, channels, platform, monkeypatch
+):
+    if platform == "gpu":
+        monkeypatch.setattr(jax.lax, "platform_dependent", as_elsewhere)
     if length + sum(padding) < kernel:
         length = kernel
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(2, length, channels)), jnp.float32)
     w = jnp.asarray(channels**-0.5 * rng.normal(size=(kernel, channels, 5)), jnp.float32)
+    bias = jnp.asarray(rng.normal(size=5), jnp.float32)
 
-    def plain(x, w):
-        return jax.lax.conv_general_dilated(
+    def plain(x, w, bias):
+        y = jax.lax.conv_general_dilated(
             x, w, (stride,), [padding], dimension_numbers=("NWC", "WIO", "NWC")
         )
+        return y + bias
 
-    def fast(x, w):
-        return convolve_signal(x, w, stride, padding)
+    def fast(x, w, bias):
+        return convolve_signal(x, w, bias, stride, padding)
 
     @functools.partial(jax.jit, static_argnums=0)
     def value_and_gradients(convolution, cotangent):
-        value, pull = jax.vjp(convolution, x, w)
+        value, pull = jax.vjp(convolution, x, w, bias)
         return value, *pull(cotangent)
 
-    cotangent = jnp.asarray(rng.normal(size=jax.eval_shape(plain, x, w).shape), jnp.float32)
+    shape = jax.eval_shape(plain, x, w, bias).shape
+    cotangent = jnp.asarray(rng.normal(size=shape), jnp.float32)
     results = (value_and_gradients(convolution, cotangent) for convolution in (fast, plain))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def as_elsewhere(*args, default, **platforms):
+    """platform_dependent, where the platform is none of those named."""
+    return default(*args)
 
 
 def gru_scan_plain(x, w, bias, start):
@@ -146,7 +159,7 @@ def gru_scan_plain(x, w, bias, start):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
 def test_fast_gru_equals_plain(backend, monkeypatch):
-    """Step by step, and as an accelerator does it: 8 steps in one turn of the loop, then 3."""
+    """Step by step, and as an accelerator does it: 8 steps in one turn, gates made again."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     rng = np.random.default_rng(1)
     shapes = (11, 2, 12), (4, 12), (4,), (2, 4)

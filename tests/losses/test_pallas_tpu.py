@@ -1,6 +1,6 @@
-"""Both kernels, interpreted on the CPU, against the naive twin and the scan; and that they lower.
+"""The kernels, interpreted on the CPU, against the naive twin and the scan; and that they lower.
 
-No GPU and no TPU is needed; lowering for one says nothing of running there.
+No TPU is needed; lowering for one says nothing of running there.
 """
 
 import functools
@@ -13,15 +13,13 @@ from jax import export
 
 from cpc import negatives
 from cpc.losses import streaming_info_nce
-from cpc.losses.pallas_gpu import score_on_gpu
 from cpc.losses.pallas_tpu import score_on_tpu
 from cpc.losses.tiles import Latents
 from cpc.types import Position
 from tests.losses import naive_streaming as naive
 
-CALLS = {"cuda": "@__gpu$xla.gpu.triton", "tpu": "@tpu_custom_call"}
+CALL = "@tpu_custom_call"
 WINDOW = negatives.outside_window(1) & negatives.same_group
-on_both = pytest.mark.parametrize("score", [score_on_gpu, score_on_tpu])
 
 
 def careless(anchor, candidate, offset):
@@ -41,10 +39,10 @@ def example(seed=0, m=23, n=40, d=5):
     return q, k, positions(m), positions(n), jnp.asarray(rng.normal(size=m), jnp.float32)
 
 
-def interpreted(score, rule, q, k, anchors, candidates, g, where):
+def interpreted(rule, q, k, anchors, candidates, g, where):
     """2 tiles of anchors by 3 of candidates, neither filled."""
     latents = [Latents(*x) for x in zip((anchors, candidates), where, strict=True)]
-    run = jax.jit(lambda *args: score(*args, rule, 1, size=16, interpret=True))
+    run = jax.jit(lambda *args: score_on_tpu(*args, rule, 1, size=16, interpret=True))
     scores, dq, dk = run(q, k, *latents, g)
     return scores, g[:, None] * dq, dk
 
@@ -55,13 +53,12 @@ def interpreted(score, rule, q, k, anchors, candidates, g, where):
     [(careless, jnp.float32, 2e-5), (WINDOW, jnp.bfloat16, 2e-2)],  # products of 8 bits
     ids=["float32", "bfloat16"],
 )
-@on_both
-def test_interpreted_kernels_equal_the_naive_twin(score, rule, dtype, close):
+def test_interpreted_kernels_equal_the_naive_twin(rule, dtype, close):
     q, k, anchors, candidates, g = example()
     k = jnp.where(jnp.arange(len(k))[:, None] % 2 == 0, k[:1], k)  # tied
     q, k = q.astype(dtype), k.astype(dtype)
     where = jnp.arange(len(q)) % 6 > 0, jnp.arange(len(k)) % 5 > 0
-    scores, dq, dk = interpreted(score, rule, q, k, anchors, candidates, g, where)
+    scores, dq, dk = interpreted(rule, q, k, anchors, candidates, g, where)
     exact = [np.asarray(x, np.float32) for x in (q, k)]
     positions = [Position(*(np.asarray(p) for p in x)) for x in (anchors, candidates)]
     wheres = [np.asarray(w) for w in where]
@@ -76,11 +73,10 @@ def test_interpreted_kernels_equal_the_naive_twin(score, rule, dtype, close):
         np.testing.assert_allclose(got, twin, rtol=0, atol=close * np.abs(twin).max())
 
 
-@on_both
-def test_what_jax_counts_in_64_bits_stays_in_32(score):
+def test_what_jax_counts_in_64_bits_stays_in_32():
     q, k, anchors, candidates, g = example()
     where = jnp.ones(len(q), bool), jnp.ones(len(k), bool)
-    run = functools.partial(interpreted, score, WINDOW)
+    run = functools.partial(interpreted, WINDOW)
     with jax.enable_x64(True):
         found = jax.eval_shape(run, q, k, anchors, candidates, g, where)
     assert {x.dtype for x in jax.tree.leaves(found)} == {jnp.dtype("f4")}
@@ -106,10 +102,9 @@ def huge():
 
 
 @pytest.mark.slow
-@on_both
-def test_interpreted_kernels_equal_the_scan_where_scores_are_huge(score, huge):
+def test_interpreted_kernels_equal_the_scan_where_scores_are_huge(huge):
     inputs, (gradients, (loss, rank)) = huge
-    scores, *derivatives = interpreted(score, WINDOW, *inputs)
+    scores, *derivatives = interpreted(WINDOW, *inputs)
     np.testing.assert_allclose(scores.loss, loss, rtol=1e-6, atol=2e-2)  # an ulp of 1e4 is 1e-3
     np.testing.assert_array_equal(scores.rank, rank)
     for got, want in zip(derivatives, gradients, strict=True):
@@ -117,31 +112,14 @@ def test_interpreted_kernels_equal_the_scan_where_scores_are_huge(score, huge):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("width", "calls"), [(512, 5), (513, 0)])
-def test_keys_too_wide_for_a_gpu_are_left_to_the_blocks(width, calls):
-    q, k, anchors, candidates, _ = example(d=width)
-
-    def loss(q, k):
-        return streaming_info_nce(q, k, anchors, candidates, WINDOW, 1, kernels=True)[0].sum()
-
-    allowed = [export.DisabledSafetyCheck.custom_call(CALLS["cuda"][1:])]
-    step = jax.jit(jax.grad(loss, (0, 1)))
-    made = export.export(step, platforms=["cuda"], disabled_checks=allowed)(q, k)
-    assert made.mlir_module().count(CALLS["cuda"]) == calls
-
-
-@pytest.mark.slow
-def test_each_is_lowered_for_its_platform_alone():
+def test_they_are_lowered_for_a_tpu_alone():
     q, k, anchors, candidates, _ = example()
 
     def loss(q, k, kernels=True):
         return streaming_info_nce(q, k, anchors, candidates, WINDOW, 1, kernels=kernels)[0].sum()
 
     step = jax.jit(jax.grad(loss, (0, 1)), static_argnums=2)
-    allowed = [export.DisabledSafetyCheck.custom_call(CALLS["cuda"][1:])]
-    for platform in ("cuda", "tpu", "cpu"):
-        made = export.export(step, platforms=[platform], disabled_checks=allowed)(q, k)
-        module = made.mlir_module()
-        # 3, and 2 again for unequal weights
-        assert [module.count(x) for x in CALLS.values()] == [5 * (x == platform) for x in CALLS]
+    for platform, calls in (("cuda", 0), ("tpu", 5), ("cpu", 0)):
+        module = export.export(step, platforms=[platform])(q, k).mlir_module()
+        assert module.count(CALL) == calls  # 3, and 2 again for unequal weights
     jax.tree.map(np.testing.assert_array_equal, step(q, k), step(q, k, False))
