@@ -2,7 +2,7 @@ r"""The default's images and patches with a wider network and longer training, f
 
 python -m experiments.image --config configs/image_fashion_mnist_long.py --workdir runs/fashion_long
 
-Time and accuracy are not given: no GPU was available.
+Time and accuracy are not given: it has not been run.
 """
 
 from typing import Any
