@@ -164,7 +164,8 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
     from cpc.losses.pallas_tpu import score_on_tpu
 
     def by_kernels(inputs, weights):
-        return score_on_tpu(*inputs, weights, rule, offset)
+        queries, keys, anchors, candidates = inputs
+        return score_on_tpu(queries, keys, anchors, candidates, weights, rule, offset)
 
     return jax.lax.platform_dependent(inputs, weights, tpu=by_kernels, default=by_blocks)
 

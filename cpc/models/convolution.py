@@ -26,6 +26,7 @@ as a waveform is, [F_j, F_{j+1}]^T g takes less room.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +48,9 @@ def convolve_signal(
 ) -> Float[Array, "b t d"]:
     """Cross-correlate over time: t = (s + sum(padding) - w) // stride + 1 frames out."""
 
-    def convolve(x, w, bias):
+    def convolve(x, w, bias) -> Any:
         if w.shape[0] == 2 * stride:
-            y = _convolve_frames(x, w, padding)
+            y: Any = _convolve_frames(x, w, padding)
         else:
             y = _convolve(x, w, stride, padding)
         return y if bias is None else (y + bias).astype(x.dtype)  # as in `cpc.models.linear`
