@@ -36,6 +36,8 @@ from cpc.types import Array, Batch
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
 #: answer(x) -> log-probabilities (..., classes)
 Answer: TypeAlias = Callable[[Any], Array]
+#: folder_of(network) -> where its checkpoints are
+FolderOf: TypeAlias = Callable[[str], pathlib.Path]
 #: loss(scores (..., classes), batch) -> what is minimised
 Loss: TypeAlias = Callable[[Array, Batch], Array]
 
@@ -222,14 +224,23 @@ def keep_best(state: TrainState, found: float) -> TrainState:
 
 
 @contextlib.contextmanager
-def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[pathlib.Path]:
-    """A folder for what a run trains on labels at a step, deleted when all of it has answered.
+def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
+    """folder_of(network) for what a run trains on labels at a step, deleted when all have answered.
 
-    Until then a stop in one network loses none of those before it.
+    Until then a stop in one network loses none of those before it. Networks that were not asked
+    for stay: another command, which was stopped, goes on from them.
     """
-    folder = workdir / "probes" / f"networks-{step}"
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    folder, asked = workdir / "probes" / f"networks-{step}", set()
+
+    def folder_of(network: str) -> pathlib.Path:
+        asked.add(folder / network)
+        return folder / network
+
+    yield folder_of
+    for network in asked:
+        shutil.rmtree(network, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not there, or others are in it
+        folder.rmdir()
 
 
 @contextlib.contextmanager

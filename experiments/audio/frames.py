@@ -121,7 +121,7 @@ def frame_scores(
     feature: Feature,
 ) -> list[Score]:
     """Return the accuracies of probes of one feature, or of a network trained on the labels."""
-    config, folder, model, variables = asked
+    config, folder_of, model, variables = asked
     expected = [
         labels_of_frames(part, own, feature.stride)
         for part, own in zip(parts, labels.each_10_ms, strict=True)
@@ -131,7 +131,7 @@ def frame_scores(
         print(f"the network {TRAINED[feature.name]} {task} of {data}:")
         answer, setting = train_supervised(
             config,
-            folder / f"{feature.name}-{task}-{data}",
+            folder_of(f"{feature.name}-{task}-{data}"),
             model,
             parts[0],
             labels.each_10_ms[0],

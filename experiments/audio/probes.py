@@ -106,8 +106,8 @@ def run_tasks(
     parts = [part for question in questions for part in question.parts]
     to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
     scores: list[Score] = []
-    with kept_until_done(workdir, step) as folder:
-        asked = Asked(config, folder, model, variables)
+    with kept_until_done(workdir, step) as folder_of:
+        asked = Asked(config, folder_of, model, variables)
         for names in passes((*(["c"] if to_map else []), *config.probe.features)):
             # The same utterances in each pass: then batches have the same shapes, compiled once.
             made = {} if names[0] in TRAINED else embed(names, [*parts, *to_map])

@@ -10,6 +10,7 @@ from cpc.results import Score
 from cpc.types import UserError
 from experiments.audio.data import AudioData, Phones
 from experiments.command.config import Config
+from experiments.supervised import FolderOf
 
 #: Features that are networks trained on the labels, which answer by themselves.
 TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
@@ -19,8 +20,8 @@ class Asked(NamedTuple):
     """The network that a run has, for questions that train it on."""
 
     config: Config
-    folder: pathlib.Path
-    """Of checkpoints of networks trained on labels."""
+    folder_of: FolderOf
+    """Of a network trained on labels: where its checkpoints are."""
     model: Model
     variables: Any
 

@@ -98,7 +98,7 @@ def recognise(
     for length, subset in subsets.items():
         part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
         print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
-        folder = asked.folder / f"ctc-{feature}-{data}-{len(subset)}"
+        folder = asked.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
         answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
         given = answer(test.inputs)
         for method, decode in decoders.items():

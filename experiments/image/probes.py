@@ -32,7 +32,7 @@ from experiments.image.data import ImageData, name_of
 from experiments.image.prepare import side_of
 from experiments.image.shown import save_neighbours, save_units
 from experiments.image.supervised import pool, train_classifier
-from experiments.supervised import hold_out, kept_until_done
+from experiments.supervised import FolderOf, hold_out, kept_until_done
 
 #: Features to scores of the classes.
 Predict = Callable[[Any], np.ndarray]
@@ -82,8 +82,8 @@ def run_tasks(
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
     features = make_features(config, model, prepare, variables, labelled, test)
-    with kept_until_done(workdir, step) as networks:
-        scores = class_scores(config, networks, labelled, test, features, model, prepare)
+    with kept_until_done(workdir, step) as folder_of:
+        scores = class_scores(config, folder_of, labelled, test, features, model, prepare)
         if "few_labels" in tasks:
             scores += few_label_scores(config, labelled, test, features, model, prepare, variables)
         scores = [score._replace(seed=config.seed, step=step) for score in scores]
@@ -136,7 +136,7 @@ def make_features(
 
 def class_scores(
     config: Config,
-    folder: pathlib.Path,
+    folder_of: FolderOf,
     labelled: Images,
     test: Images,
     features: Features,
@@ -166,9 +166,8 @@ def class_scores(
         numbers = np.arange(len(labelled))
         held = hold_out(numbers, config.seed)
         kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
-        answer, words = train_classifier(
-            config, kept, model, prepare, None, stop_by, folder / f"supervised-{name_of(config)}"
-        )
+        folder = folder_of(f"supervised-{name_of(config)}")
+        answer, words = train_classifier(config, kept, model, prepare, None, stop_by, folder)
         print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
         correct["supervised", "whole network"] = answer(test.pixels) == test.labels
         settings["supervised", "whole network"] = words

@@ -775,7 +775,7 @@ def decoders_of(config):
         data = audio_data.AudioData(made.recordings, made.recordings, phones)
         (question,) = audio_recognition.recognition_questions(config, data)
         features = {name: np.zeros((300, 2)) for name in made.recordings.names}
-        asked = Asked(config, FOLDER, types.SimpleNamespace(), {})
+        asked = Asked(config, FOLDER.joinpath, types.SimpleNamespace(), {})
         scores = list(question.answer(asked, Feature("mfcc", features, 160)))
     return {score.method for score in scores}
 

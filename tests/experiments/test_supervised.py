@@ -26,7 +26,14 @@ from experiments.audio.question import Asked, Feature, Question
 from experiments.bench.step import count_compilations
 from experiments.image import supervised as image_supervised
 from experiments.image.modality import IMAGE
-from experiments.supervised import MOST_RUNS, PATIENCE, cross_entropy, hold_out, train_on_labels
+from experiments.supervised import (
+    MOST_RUNS,
+    PATIENCE,
+    cross_entropy,
+    hold_out,
+    kept_until_done,
+    train_on_labels,
+)
 
 LOSS = jax.jit(jax.value_and_grad(cross_entropy))
 
@@ -241,6 +248,18 @@ def sound():
     return AudioData(train, test, {"toy": Phones(labels, ("low", "high"))})
 
 
+def test_networks_that_were_not_asked_for_are_kept(tmp_path):
+    """Another command was stopped in one of them, and goes on from it."""
+    made = tmp_path / "probes" / "networks-5"
+    (made / "stopped").mkdir(parents=True)
+    with kept_until_done(tmp_path, 5) as folder_of:
+        folder_of("own").mkdir()
+    assert [path.name for path in made.iterdir()] == ["stopped"]
+    with kept_until_done(tmp_path, 5) as folder_of:
+        folder_of("stopped")
+    assert not made.exists()
+
+
 @pytest.mark.slow
 def test_scores_of_audio(config, sound, tmp_path, capsys):
     model = audio.build_model(config)
@@ -249,7 +268,7 @@ def test_scores_of_audio(config, sound, tmp_path, capsys):
         score
         for question in (*phones(config, sound), *speakers(config, sound))
         for score in question.answer(
-            Asked(config, tmp_path, model, None), Feature("supervised", {}, 160)
+            Asked(config, tmp_path.joinpath, model, None), Feature("supervised", {}, 160)
         )
     ]
     assert [(score.task, score.data, score.unit) for score in scores] == [
@@ -285,7 +304,7 @@ def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatc
     monkeypatch.setattr(audio_supervised, "make_optimizer", make)
     config.optim.name = own
     (question,) = audio_frames.phone_questions(config, sound)
-    asked = Asked(config, tmp_path, audio.build_model(config), None)
+    asked = Asked(config, tmp_path.joinpath, audio.build_model(config), None)
     with pytest.raises(Made) as made:
         list(question.answer(asked, Feature("supervised", {}, 160)))
     assert made.value.args == (name, 1e-2)
@@ -354,7 +373,7 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
         score
         for name in ("c", "mfcc", "mfcc context")
         for score in question.answer(
-            Asked(config, tmp_path, model, None),
+            Asked(config, tmp_path.joinpath, model, None),
             Feature(name, features[name], frame_samples(name, model)),
         )
     ]
