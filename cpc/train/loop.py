@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from cpc.train.checkpoint import Checkpoints
 from cpc.train.distributed import report_busy, report_step
+from cpc.train.integrity import named_leaves
 from cpc.train.metrics import Writer
 from cpc.train.signals import Stopped
 from cpc.train.state import TrainState, zeros_like_metrics
@@ -78,8 +80,9 @@ def fit(
             else is counted in steps must be a multiple of it, so that all is done where it is due.
 
     Raises:
-        UserError: a number of steps is no multiple of `steps_per_launch`, the loss or a gradient is
-            not finite (nothing is saved from then on), the batches end early, or a disk is full.
+        UserError: a number of steps is no multiple of `steps_per_launch`, the loss, a gradient or,
+            where it would be saved, a parameter is not finite (nothing is saved from then on), the
+            batches end early, or a disk is full.
     """
     step = start = int(state.step)
     _check_multiples(
@@ -107,7 +110,8 @@ def fit(
             saves = ends or _is_due(step, save_every)
             if evaluates or saves:
                 windows.write()
-                _check_finite(state.failure, state.params, checkpoint)
+                _check_finite(describe_failure(state.failure, state.params), checkpoint)
+                _check_finite(_describe_overflow(state.params, step), checkpoint)
                 report_busy(step)  # not before: a device that hangs shows while it is waited for
                 metric, owed = None, None
                 try:
@@ -130,8 +134,8 @@ def fit(
             state = step_fn(state, batch)
             if step == start + steps_per_launch:
                 windows.restart_clock(step)  # the first call compiles
-            failure = windows.write()
-            _check_finite(failure, state.params, checkpoint)
+            if (failure := windows.write()) is not None:
+                _check_finite(describe_failure(failure, state.params), checkpoint)
             if _is_due(step, log_every) or step == num_steps:
                 state = windows.cut(state, step)
             num_waits = throttle(state.step)
@@ -237,8 +241,19 @@ def _next_batch(iterator: Iterator[Any], step: int, num_steps: int) -> Any:
     )
 
 
-def _check_finite(failure: Array | None, params: PyTree, checkpoint: Checkpoints | None) -> None:
-    what = None if failure is None else describe_failure(failure, params)
+def _describe_overflow(params: PyTree, step: int) -> str | None:
+    """Name what an update has made infinite, though the loss and the gradient were finite."""
+    leaves = named_leaves(params)
+    finite = np.asarray(_all_finite([leaf for _, leaf in leaves]))
+    return None if finite.all() else f"{leaves[int(finite.argmin())][0]} after step {step}"
+
+
+@jax.jit
+def _all_finite(leaves):
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in leaves])
+
+
+def _check_finite(what: str | None, checkpoint: Checkpoints | None) -> None:
     if what is None:
         return
     kept = "nothing was saved before"

@@ -173,6 +173,18 @@ def test_a_window_without_a_finite_step_has_no_loss(tmp_path):
     assert (last["step"], last["loss"], last["gradient_norm"]) == (15, None, None)
 
 
+def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
+    """Loss and gradient of the step are finite."""
+    tx, mesh = optax.sgd(np.inf), train.make_mesh(1)
+    state = train.replicate(linear_run.new_state(tx), mesh)
+    step = train.jit_step(train.make_train_step(linear_run.loss_fn, tx, ema_decay=0.9), state)
+    overflow = r"in layer/bias after step 1; nothing was saved before"
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        with pytest.raises(UserError, match=overflow):
+            train.fit(state, step, linear_run.batches(mesh), num_steps=1, checkpoint=checkpoint)
+        assert checkpoint.latest_step is None
+
+
 def test_the_second_ctrl_c_is_immediate():
     # A shell that starts the tests in the background has told them to ignore it.
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
