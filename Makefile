@@ -1,5 +1,6 @@
 # make demo   environment, real recordings, a CPC run, probes, report
-# make test   environment, lint, types, tests
+# make test   environment, lint, types, fast tests, a small run of each experiment, the site
+# make slow   all other tests, which take most of an hour
 # make fast   the tests that take seconds and no network
 # make docs   the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
@@ -15,14 +16,19 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Where Python is told to write no bytecode, each of the tests' commands would compile its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test fast lint docs clean
+.PHONY: demo test slow fast whole lint docs clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
 	$(BIN)/python -m experiments.audio --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
-test: lint fast docs
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or network"
+test: lint fast whole docs
+
+slow: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or network) and not whole"
+
+whole: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m whole
 
 fast: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not network"

@@ -118,6 +118,7 @@ def test_goldens(name):
         assert_close(out["interpolated"][-1], expected["interpolated_alpha1" + suffix])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_golden_gradients(name):
     _, inputs, expected = CASES[name]

@@ -225,6 +225,7 @@ def test_librispeech_config_runs_on_its_layout(tmp_path):
     assert "the config has no key probe.delya; did you mean probe.delay?" in wrong.stderr
 
 
+@pytest.mark.whole
 @pytest.mark.network
 def test_voices_train_and_probe(tmp_path):
     """The demo's own data, fetched by the demo's own command; a few steps of a small model."""

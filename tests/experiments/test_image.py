@@ -87,7 +87,9 @@ def run(*flags, module="experiments.image", **options):
                 "'neighbours','units')",
             ),
         ),
-        ("image_cifar10", ("--config.probe.tasks=('linear',)",)),
+        pytest.param(
+            "image_cifar10", ("--config.probe.tasks=('linear',)",), marks=pytest.mark.whole
+        ),
         (
             "image_stl10",
             ("--config.probe.tasks=('knn',)", "--config.model.encoder=resnet18"),

@@ -104,6 +104,7 @@ def staircase(experiment, tmp_path_factory):
     return workdir, run(experiment, small_staircase(), workdir)
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_the_staircase_leaves_a_whole_run(staircase):
     workdir, said = staircase

@@ -53,6 +53,7 @@ def quick(experiment, tmp_path_factory):
     return workdir, run(experiment, workdir)
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_everything_agrees_and_the_page_says_so(quick):
     workdir, said = quick

@@ -232,6 +232,7 @@ def test_environments_are_spread_over_their_episodes():
     assert sorted(set(rows)) == list(range(10))
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -67,6 +67,7 @@ def test_labels_by_lag_and_windows(found, monkeypatch):
     assert widths == sorted(widths)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run(found):
     folder, _, _, _, problem, arrays = found
     page = study.write_study(

@@ -444,6 +444,7 @@ def trained(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_a_run_has_everything(trained):
     for name in ("metrics.jsonl", "audit.json", "truth.json", "scores.json", "report.html",

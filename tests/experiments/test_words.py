@@ -308,6 +308,7 @@ def quick(**given):
     )  # fmt: skip
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"

@@ -111,6 +111,7 @@ def test_without_groups_it_is_info_nce():
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_metrics_are_of_the_predicted_latent_among_other_groups():
     """The predicted latent wins against all of other groups, whatever others of its own score."""
     z = jnp.zeros((B, T, D)).at[:, :, 0].set(jnp.where(GROUP[:, None] == 0, 2.0, 0.0))

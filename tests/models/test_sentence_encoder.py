@@ -67,6 +67,7 @@ def test_padding_has_no_part(model, variables):
     jax.tree.map(np.testing.assert_allclose, gradient, wanted)
 
 
+@pytest.mark.slow
 def test_a_missing_sentence_is_zero_and_those_before_see_nothing_of_it(model, variables):
     x = sentences()
     cut = x.at[:, 3:].set(-1)

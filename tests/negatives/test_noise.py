@@ -99,6 +99,7 @@ def test_the_refusal_names_the_interval():
         negatives.solve_alpha(np.array([9, 1]), np.array([1]), 0.6)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 10**6), min_size=2, max_size=30),
