@@ -560,8 +560,8 @@ def test_a_stop_loses_no_answer_and_no_network_of_that_step(tmp_path, monkeypatc
     found = []
 
     def train(asked, feature):
-        found.append((asked.folder / "first").exists())
-        (asked.folder / "first").mkdir(parents=True, exist_ok=True)
+        found.append(asked.folder_of("first").exists())
+        asked.folder_of("first").mkdir(parents=True, exist_ok=True)
         return [score]
 
     def interrupt(asked, feature):
