@@ -110,8 +110,8 @@ def fit(
             saves = ends or _is_due(step, save_every)
             if evaluates or saves:
                 windows.write()
-                _check_finite(describe_failure(state.failure, state.params), checkpoint)
-                _check_finite(_describe_overflow(state.params, step), checkpoint)
+                failure = describe_failure(state.failure, state.params)
+                _check_finite(failure or _describe_overflow(state.params, step), checkpoint)
                 report_busy(step)  # not before: a device that hangs shows while it is waited for
                 metric, owed = None, None
                 try:
