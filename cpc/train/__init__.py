@@ -39,7 +39,7 @@ from cpc.train.metrics import (
 )
 from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
 from cpc.train.rows import init_row_state, make_row_launch, make_row_step
-from cpc.train.signals import Stopped, stop_on_signals
+from cpc.train.signals import Stopped, raise_if_stopped, stop_on_signals
 from cpc.train.state import TrainState, init_state
 from cpc.train.step import jit_step, make_train_step
 
@@ -78,6 +78,7 @@ __all__ = [
     "means_per_step",
     "open_checkpoints",
     "put_batch",
+    "raise_if_stopped",
     "read_metadata",
     "replicate",
     "replicated",

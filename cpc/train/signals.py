@@ -51,3 +51,12 @@ def stop_on_signals() -> Iterator[Callable[[], str]]:
     finally:
         _open.clear()
         restore()
+
+
+def raise_if_stopped() -> None:
+    """Raise `Stopped` if a signal came to the `stop_on_signals` that is open.
+
+    Called between the parts of work that takes minutes and can be made again, such as probes.
+    """
+    if _open and (name := _open[0]()):
+        raise Stopped(f"stopped by {name}")

@@ -17,6 +17,7 @@ from cpc.data import Recordings, read_all
 from cpc.evaluate import embed_utterances, mfcc, with_neighbours
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
+from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.audio.abx import abx_questions
 from experiments.audio.boundaries import boundary_questions
@@ -110,12 +111,14 @@ def run_tasks(
         asked = Asked(config, folder_of, model, variables)
         for names in passes((*(["c"] if to_map else []), *config.probe.features)):
             # The same utterances in each pass: then batches have the same shapes, compiled once.
+            raise_if_stopped()
             made = {} if names[0] in TRAINED else embed(names, [*parts, *to_map])
             for part in to_map if "c" in names else []:
                 points, speaker, speakers = map_speakers(part, made["c"])
                 path = workdir / "probes" / "speaker_map.npz"
                 write_latest(path, step, features=points, speaker=speaker, names=speakers)
             for question in questions:
+                raise_if_stopped()
                 found = [
                     score._replace(seed=config.seed, step=step)
                     for name in names

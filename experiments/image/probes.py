@@ -26,6 +26,7 @@ from cpc.evaluate import (
 )
 from cpc.models import Model, patch_grid
 from cpc.results import Score, print_scores, write_scores
+from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.image.data import ImageData, name_of
@@ -147,6 +148,7 @@ def class_scores(
     options, correct, correct_5, settings = config.probe, {}, {}, {}
     num_classes = len(test.class_names)
     for name in options.features:
+        raise_if_stopped()
         train, held = features(name)
         if "linear" in options.tasks:
             score, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
@@ -234,6 +236,7 @@ def few_label_scores(
         num_subsets = options.num_subsets if fraction < 1 else 1
         subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
         for name, mode, answer in cases:
+            raise_if_stopped()
             correct = np.stack([answer(subset) == test.labels for subset in subsets])
             score = few_label_score(
                 correct,

@@ -11,6 +11,7 @@ import numpy as np
 from cpc.evaluate import embed_utterances, probe_scores
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
+from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.series.data import Part, SeriesData, labels_of_frames
@@ -66,6 +67,7 @@ def run_tasks(
         labels = [labels_of(task, data, part, stride) for part in (data.train, data.test)]
         found = []
         for name in config.probe.features:
+            raise_if_stopped()
             train, test = features(name, data.train), features(name, data.test)
             found += probe_scores(
                 {name: train},

@@ -21,6 +21,7 @@ from cpc.evaluate import (
 )
 from cpc.models import Model, make_model
 from cpc.results import Outcomes, Score, digest, print_scores, write_scores
+from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.text.data import LABELLED, TextData, make_runs
@@ -86,6 +87,7 @@ def sentence_scores(
     x = data.encode_sentences(sentences, words, max_words, lowercase=config.data.lowercase)
     chance = np.bincount(labels).max() / len(labels)
     for name in options.features:
+        raise_if_stopped()
         if name == "bag":  # of all words that two sentences have, whatever the text
             found = cross_validate(
                 fit_sparse, own_bag(sentences), labels, num_folds=options.num_folds
@@ -198,6 +200,7 @@ def next_scores(
             f"{task} out of probe.tasks"
         )
     for name in config.probe.features:
+        raise_if_stopped()
         if name in ("c", "random c"):
             right = predicted_right(config, model, variables, name, x, other)
         else:
