@@ -41,7 +41,7 @@ from experiments.command.config import (
     with_settings,
 )
 from experiments.command.run_dir import open_run, write_skipped
-from experiments.embed.__main__ import check_input, read_model
+from experiments.pretrained import check_input, read_model
 from experiments.run import write_page
 from experiments.sequences import CONTEXTS
 

@@ -24,8 +24,8 @@ from absl import flags
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.command import cli, lock
-from experiments.export.model_card import CARD
 from experiments.modality import read_modality
+from experiments.model_card import CARD
 from experiments.run import write_page
 
 #: What stays here: who works in the directory, and what was printed.

@@ -6,9 +6,9 @@ from cpc.files import read_json
 from cpc.types import UserError
 from experiments.audio.modality import AUDIO
 from experiments.command.config import Config, find_kind, upgrade
-from experiments.command.modality import Modality
 from experiments.command.run_dir import read_config
 from experiments.image.modality import IMAGE
+from experiments.problem import Modality
 from experiments.series.modality import SERIES
 from experiments.text.modality import TEXT
 

@@ -1,13 +1,19 @@
-"""What makes one problem differ from another, and where its variables lie in a state."""
+"""The contracts: what a command needs of a kind of data, and a training of a problem."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import jax
 import numpy as np
 
-from cpc.models import Model
-from cpc.results import Score
+from configs.keys import Keys
+from cpc.models import Model, Pretrained
+from cpc.report.engine import Section
+from cpc.report.words import Words
+from cpc.results import Run, Score
 from cpc.types import Batch
+from experiments.command.config import Config
 from experiments.objective import Direction, Objective
 
 #: probe(variables, step) fits and records the probes, and returns their scores.
@@ -40,6 +46,59 @@ class Problem(NamedTuple):
     """Batches in an evaluation."""
     per_step: tuple[float, str]
     """What a batch holds, and its unit, such as (0.003, "h audio")."""
+
+
+class Embedding(NamedTuple):
+    """Files on their way to features."""
+
+    features: Iterator[tuple[str, np.ndarray, float]]
+    """Name, features, and how much was read for them, of each file that can be read."""
+    total: float
+    """How much there is to read in all."""
+    unit: str
+    """The unit of both, such as "h audio"."""
+    frame_seconds: float | None
+    """Time between the frames of the features; None where rows are no times."""
+
+
+class Modality(NamedTuple):
+    """All that a command needs of a kind of data; `experiments.modality` lists the kinds."""
+
+    name: str
+    """The value of `config.kind`, the module of the command, and the word in sentences."""
+    keys: Keys
+    """Every key of a config, as `configs` describes it."""
+    words: Words
+    """The nouns of the sentences of a page."""
+    sections: tuple[Callable[[Run], Section | None], ...]
+    """What only runs on this kind of data show on their page."""
+    check: Callable[[Config], object]
+    """check(config) raises a UserError if its values do not go together, whatever the data."""
+    load_data: Callable[[Config, Callable[[str], object]], Any]
+    """load_data(config, log) -> the data of `config.data`, as the other functions take them."""
+    skipped: Callable[[Any], Sequence[tuple[str, str]]]
+    """skipped(data) -> what was left out of them, and why."""
+    identify: Callable[[Any], tuple[int, bytes] | tuple[int, bytes, bytes]]
+    """identify(part) -> how many there are in data.train, or data.test, and what says which: names,
+    labels or lengths, and some of the content where these may be others' as well."""
+    build_model: Callable[[Config], Model]
+    loss_sizes: Callable[[Config], tuple[int, int, int]]
+    """loss_sizes(config) -> latents of a sequence, their width, offsets of all directions."""
+    make_problem: Callable[[Config, Any, jax.sharding.Mesh | None], Problem]
+    """make_problem(config, data, mesh) -> what is trained."""
+    make_probe: Callable[[Config, Path, Any, Model], Probe]
+    """make_probe(config, workdir, data, model) -> probe(variables, step), which fits the probes of
+    `config.probe` and records them; raises a UserError if the data cannot feed them."""
+    record: Callable[[Config, Path, Any], None]
+    """record(config, workdir, data) writes what the page shows of the data themselves."""
+    describe_input: Callable[[Config], dict[str, Any]]
+    """describe_input(config) -> what an exported model says of its input: shape, and more."""
+    show_use: Callable[[Config, str], str]
+    """show_use(config, folder) -> Python that makes features with an exported model."""
+    embed_files: Callable[[Pretrained, Path, bool, list[tuple[str, str]]], Embedding]
+    """embed_files(pretrained, folder, is_context, skipped) -> features of the files below."""
+    describe_run: Callable[[Path], dict[str, Any]] = lambda workdir: {}
+    """describe_run(workdir) -> what an exported model says of its input that the run found out."""
 
 
 def model_variables(params: Any, ema: Any, extra: Any) -> Any:

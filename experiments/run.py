@@ -17,12 +17,11 @@ from experiments.audit import audit_run
 from experiments.choices import check_loss
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config, check_every
-from experiments.command.modality import Modality
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
-from experiments.export.model_card import describe, share
 from experiments.memory import check_memory, check_sizes
+from experiments.model_card import describe, share
 from experiments.objective import build_objective
-from experiments.problem import Probe, Problem
+from experiments.problem import Modality, Probe, Problem
 from experiments.status import PROBED, was_probed
 
 

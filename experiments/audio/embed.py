@@ -14,8 +14,8 @@ from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, prefetch
 from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples, stream_samples
 from cpc.data.recordings import gains
 from cpc.evaluate.embeddings import continue_mirrored
-from experiments.command.modality import Embedding
-from experiments.embed.files import embed_batch, fill, list_files, skip
+from experiments.embedding import embed_batch, fill, list_files, skip
+from experiments.problem import Embedding
 
 #: Longer recordings are embedded in chunks of so many samples: 30 s, and 200 MB in a layer of 512.
 CHUNK_SAMPLES = 480_000

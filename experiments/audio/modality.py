@@ -33,9 +33,8 @@ from experiments.audio.model import (
 from experiments.audio.prepare import check_augmentation, prepare
 from experiments.audio.sections import SECTIONS, WORDS
 from experiments.command.config import Config
-from experiments.command.modality import Modality
 from experiments.objective import build_objective
-from experiments.problem import Probe, Problem
+from experiments.problem import Modality, Probe, Problem
 from experiments.sequences import check_negatives
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.

@@ -17,20 +17,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import flags
 
-from configs.keys import make_config
 from cpc import models
 from cpc.types import UserError
 from experiments.command import cli, cluster
-from experiments.command.config import find_kind
-from experiments.command.modality import Embedding, Modality
 from experiments.embed.output import Write, open_output
-from experiments.export.folder import take_model
-from experiments.modality import MODALITIES
+from experiments.pretrained import check_input, read_model
+from experiments.problem import Embedding
 
 
 def run(
@@ -62,19 +58,6 @@ def run(
     print(f"features: {output}")
 
 
-def read_model(folder: pathlib.Path, step: str | None) -> models.Pretrained:
-    """Return the model of a run's checkpoint, or of an exported folder, the run's own too."""
-    exported = folder / models.EXPORTED
-    if not any(folder.glob("checkpoints/*")) and (exported / models.WEIGHTS).exists():
-        folder = exported
-    if (folder / models.WEIGHTS).exists():
-        if step is not None:
-            raise UserError(f"{folder} was exported and has one step alone: leave out --step")
-        return models.load_pretrained(folder)
-    pretrained = take_model(folder, step)
-    return pretrained._replace(variables=jax.tree.map(jnp.asarray, pretrained.variables))
-
-
 def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
     """Return the function from quantised latents (t, d) to the numbers of their codes (t, 1).
 
@@ -88,22 +71,6 @@ def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
         )
     own = models.part_of(pretrained.variables, "encoder")
     return lambda z: np.asarray(encoder.find_codes(own, jnp.asarray(z)))[:, None]
-
-
-def check_input(pretrained: models.Pretrained, workdir: str) -> Modality:
-    """Return the kind of data of a model, whose own words may be of another time, or of ill will.
-
-    Raises:
-        UserError: there is no such kind, or what it needs to know of its input is not said.
-    """
-    given = pretrained.input
-    modality = MODALITIES.get(find_kind(given))
-    if modality is None:
-        raise UserError(f"the model in {workdir} is not of {', '.join(MODALITIES)}: export again")
-    lacks = sorted(modality.describe_input(make_config(modality.keys)).keys() - given)
-    if lacks:
-        raise UserError(f"the model in {workdir} does not say {', '.join(lacks)}: export again")
-    return modality
 
 
 def write_all(

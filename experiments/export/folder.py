@@ -4,10 +4,10 @@ import pathlib
 
 from cpc import models
 from cpc.types import UserError
-from experiments import training
-from experiments.export.model_card import CARD, describe, share
 from experiments.export.s3prl import write_expert
 from experiments.modality import read_modality
+from experiments.model_card import CARD, share
+from experiments.pretrained import take_model
 
 
 def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bool = False) -> None:
@@ -30,15 +30,3 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
             "free space there"
         ) from error
     print(f"exported: {folder}, step {pretrained.about['step']:,}")
-
-
-def take_model(workdir: pathlib.Path, step: str | None = None) -> models.Pretrained:
-    """Return the model of a run's checkpoint: of a step, the best, or by default the newest."""
-    modality, config = read_modality(workdir)
-    if not any(workdir.glob("checkpoints/*")):
-        raise UserError(
-            f"{workdir} has no checkpoints: train it first with python -m "
-            f"experiments.{modality.name} --workdir {workdir}"
-        )
-    variables, number = training.read_variables(workdir, step)
-    return describe(modality, workdir, config, modality.build_model(config), variables, number)

@@ -14,9 +14,9 @@ from cpc.data.walk import check_name
 from cpc.models import patch_grid
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, upgrade
-from experiments.command.modality import Embedding
-from experiments.embed.files import embed_batch, fill, list_files, skip
+from experiments.embedding import embed_batch, fill, list_files, skip
 from experiments.image.prepare import prepare, side_of
+from experiments.problem import Embedding
 
 BATCH_IMAGES = 64
 

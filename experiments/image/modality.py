@@ -29,7 +29,6 @@ from cpc.models import (
 )
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.command.modality import Modality
 from experiments.image import probes
 from experiments.image.data import ImageData, load_data, skipped
 from experiments.image.embed import embed_files
@@ -37,7 +36,7 @@ from experiments.image.prepare import prepare, side_of
 from experiments.image.sections import SECTIONS, WORDS
 from experiments.image.shown import save_augmented
 from experiments.objective import Direction, build_objective
-from experiments.problem import Probe, Problem
+from experiments.problem import Modality, Probe, Problem
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from cpc import models
 from cpc.evaluate.embeddings import continue_mirrored, embed_utterances
-from experiments.command.modality import Embedding
-from experiments.embed.files import embed_batch
+from experiments.embedding import embed_batch
+from experiments.problem import Embedding
 from experiments.series.files import Sequences, read_sequences
 
 #: Longer files are embedded in chunks of so many steps.

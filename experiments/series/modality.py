@@ -14,10 +14,9 @@ from cpc.negatives import outside_overlap
 from cpc.report.words import Words
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
-from experiments.command.modality import Modality
 from experiments.memory import check_host
 from experiments.objective import Direction, build_objective
-from experiments.problem import Probe, Problem
+from experiments.problem import Modality, Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.series import probes
 from experiments.series.data import (

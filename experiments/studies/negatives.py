@@ -25,10 +25,9 @@ from cpc.types import PyTree, UserError
 from experiments import training
 from experiments.command import cli, cluster
 from experiments.command.config import Config
-from experiments.command.modality import Modality
 from experiments.modality import read_modality
 from experiments.objective import watched_scores
-from experiments.problem import Problem, model_variables
+from experiments.problem import Modality, Problem, model_variables
 
 #: Batches that labels are counted in, that scores are made of, and that the gradient is taken of.
 LABEL_BATCHES, SCORE_BATCHES, GRADIENT_BATCHES = 400, 16, 8

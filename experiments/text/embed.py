@@ -12,8 +12,8 @@ import numpy as np
 from cpc import data, models
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks
 from cpc.types import UserError
-from experiments.command.modality import Embedding
-from experiments.embed.files import embed_batch, list_files, skip
+from experiments.embedding import embed_batch, list_files, skip
+from experiments.problem import Embedding
 
 #: Sentences of a file that the context has seen when it begins anew, so that any file fits.
 LONGEST = 1024

@@ -14,9 +14,8 @@ from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncod
 from cpc.negatives import outside_anchor, outside_overlap
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
-from experiments.command.modality import Modality
 from experiments.objective import Direction, build_objective
-from experiments.problem import Probe, Problem
+from experiments.problem import Modality, Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.text import probes
 from experiments.text.data import TextData, load_data, make_runs

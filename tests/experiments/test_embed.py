@@ -21,12 +21,13 @@ from cpc.evaluate.embeddings import continue_mirrored
 from cpc.types import UserError
 from experiments.audio import embed as recordings_embed
 from experiments.embed import __main__ as embed
-from experiments.embed.files import list_files
 from experiments.embed.output import open_output
+from experiments.embedding import list_files
 from experiments.image import embed as images_embed
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
+from experiments.pretrained import check_input, read_model
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -235,14 +236,14 @@ def test_the_layers_of_a_model_are_named_where_one_is_unknown(tmp_path, monkeypa
 
 def test_a_run_without_checkpoints_has_its_export(tmp_path):
     models.save(tmp_path / "exported", audio_model())
-    read = embed.read_model(tmp_path, None)
+    read = read_model(tmp_path, None)
     np.testing.assert_array_equal(
         read.variables["params"]["encoder"]["bias0"],
         audio_model().variables["params"]["encoder"]["bias0"],
     )
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     with pytest.raises(UserError, match=r"cannot read .*config\.json"):  # asked for its config
-        embed.read_model(tmp_path, None)
+        read_model(tmp_path, None)
 
 
 @pytest.mark.slow
@@ -492,7 +493,7 @@ def test_from_a_run_to_features_by_commands(recordings, tmp_path):
 )
 def test_a_model_that_does_not_say_what_it_takes_is_one_sentence(given, sentence):
     with pytest.raises(UserError, match=sentence):
-        embed.check_input(audio_model()._replace(input=given), "shared")
+        check_input(audio_model()._replace(input=given), "shared")
 
 
 @pytest.mark.parametrize("recorded", [None, 3, {"data": 3}, {"data": {"size": 10**12}}, {}])

@@ -14,11 +14,11 @@ from cpc.files import write_json
 from cpc.results import Score, write_scores
 from cpc.train import open_checkpoints
 from cpc.types import UserError
+from experiments import model_card as share
 from experiments import run as command
 from experiments.audio import modality as audio
 from experiments.command.config import find_kind
 from experiments.export import folder as export
-from experiments.export import model_card as share
 from experiments.image import modality as image
 from experiments.image.modality import IMAGE
 from experiments.modality import read_modality

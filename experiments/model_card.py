@@ -17,7 +17,7 @@ from cpc.results import (
     unit_of,
 )
 from experiments.command.config import Config, upgrade, with_settings
-from experiments.command.modality import Modality
+from experiments.problem import Modality
 
 CARD = "README.md"
 
