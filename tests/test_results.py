@@ -27,6 +27,7 @@ from cpc.results import (
     to_scores,
     write_scores,
 )
+from cpc.results.compare import lead
 from cpc.types import UserError
 from tests.fake_image_run import write_fake_image_run
 from tests.fake_run import OFFSETS, add_records, fake_record, write_fake_run
@@ -388,6 +389,61 @@ def test_seeds_that_split_the_files_differently_are_compared(tmp_path, parts):
     assert (whole["value"], whole["by_seed"]) == (pytest.approx(0.25), pytest.approx([0.2, 0.3]))
     assert (half["by_seed"], full["by_seed"]) == ([0.4, 0.4], [0.5, 0.5])
     assert (half["num_train"], full["num_train"]) == (810, 1620)
+
+
+def right_ones(count, **fields):
+    """A score of 100 items, so many of which are right."""
+    value = PHONES._replace(metric="accuracy", value=count / 100, low=None, high=None, **fields)
+    return value._replace(outcomes=outcomes(np.arange(100) < count))
+
+
+def test_a_difference_over_seeds_is_beyond_items_too():
+    """Of two seeds that differ by the same, which happens where few items are tested."""
+    ours, theirs = ({seed: right_ones(n, seed=seed) for seed in (0, 1)} for n in (55, 50))
+    found, alone = lead(ours, theirs), difference(ours[0], theirs[0])
+    assert found is not None
+    assert (found.paired, alone.paired) == ("seeds and items", "items")
+    assert found[:3] == pytest.approx(alone[:3])
+    assert found.low == 0.0 < found.high  # five items of 100: p is 1 in 16
+    elsewhere = {s: one._replace(outcomes=None) for s, one in theirs.items()}
+    assert (found := lead(ours, elsewhere)) is not None
+    assert (found.paired, found.low) == ("seeds", pytest.approx(0.05))
+
+
+def test_one_seed_does_not_stand_for_three():
+    """The scatter of the three is known, and is not taken for none."""
+    ours = {seed: right_ones(n, seed=seed) for seed, n in enumerate((60, 70, 50))}
+    theirs = {0: right_ones(40)._replace(low=0.3, high=0.5)}
+    assert difference(ours[0], theirs[0]).low > 0
+    found = lead(ours, theirs)
+    assert found is not None
+    assert (found.paired, found.value) == ("", pytest.approx(0.2))
+    half = np.hypot(4.30265 * 0.1 / 3**0.5, 0.1)
+    assert found.high - found.value == pytest.approx(half, rel=1e-4)
+    assert lead({1: ours[1]}, theirs)[0] == pytest.approx(0.3)  # pyright: ignore[reportOptionalSubscript]
+
+
+def test_scores_on_the_way_are_shown_and_differ_from_nothing(tmp_path):
+    """Of a cell, seeds that have ended stand alone; where none has, there is nothing to compare."""
+
+    def run(name, seed, step, count):
+        score, known = right_ones(count, seed=seed, step=step), {"width": name, "num_steps": 500}
+        folder, _ = run_with(tmp_path, f"{name},seed={seed}", seed, [score], **known)
+        record = {"step": step, "split": "train", "loss": 1.0}
+        (tmp_path / folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        runs.append((folder, read_run(tmp_path / folder)))
+
+    runs = []
+    for seed, (step, count) in enumerate([(500, 60), (500, 62), (100, 20)]):
+        run("a", seed, 500, 60 + seed)
+        run("b", seed, step, count)
+        run("c", seed, 100, 70)
+    a, b, c = compare(group_by_seed(runs)).to_dict("records")
+    assert (a["at_end"], b["at_end"], c["at_end"]) == (True, True, False)
+    assert b["by_seed"] == [0.60, 0.62]
+    assert b["over_first"] == pytest.approx(0.005)
+    assert (c["value"], c["by_seed"]) == (pytest.approx(0.7), [0.7] * 3)
+    assert np.isnan(c["over_first"])
 
 
 def test_comparison_of_single_runs_is_paired_by_item(tmp_path):

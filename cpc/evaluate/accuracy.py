@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from cpc.results.compare import as_student
+
 
 def sums_by_utterance(
     values: Float[np.ndarray, "n c"], utterances: Int[np.ndarray, " n"]
@@ -84,7 +86,8 @@ def bootstrap_interval(
     """Percentile interval of sum(correct) / sum(count), resampling whole utterances.
 
     Frames of one utterance are not independent, so utterances are what is drawn with replacement
-    (Efron, 1979, with clusters). One utterance says nothing of others: both ends are NaN.
+    (Efron, 1979, with clusters), and of few the interval is widened `as_student`. One utterance
+    says nothing of others: both ends are NaN.
     Where all of several utterances are wholly right, or wrong, no draw differs, and the other end
     is exact for as many independent answers (Clopper and Pearson, 1934).
 
@@ -110,4 +113,6 @@ def bootstrap_interval(
         is_counted = counts > 0  # utterances of silence alone have no frame or phone
         accuracies.append(sums[is_counted] / counts[is_counted])
     low, high = np.quantile(np.concatenate(accuracies), [tail, 1 - tail])
-    return float(low), float(high)
+    low, high = as_student(correct.sum() / count.sum(), low, high, num_counted, level)
+    # Errors can outnumber the words.
+    return max(0.0, low), min(high, 1.0) if (correct <= count).all() else high

@@ -19,6 +19,7 @@ from cpc.results.compare import (
 )
 from cpc.results.run import (
     Run,
+    at_end,
     evaluations,
     last_evaluation,
     last_scores,
@@ -48,6 +49,7 @@ __all__ = [
     "Outcomes",
     "Run",
     "Score",
+    "at_end",
     "compare",
     "difference",
     "digest",

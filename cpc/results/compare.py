@@ -38,7 +38,9 @@ def paired_difference(
     Items on which both agree cancel, which makes the interval narrower than those of the two
     accuracies suggest. The interval is the percentile bootstrap over items: an item gives -1, 0 or
     1, so resampling items is a draw from a multinomial; one item has none. The p-value is McNemar's
-    (1947), exact: among items on which they differ, either is right equally often.
+    (1947), exact: among items on which they differ, either is right equally often. The interval
+    holds zero where that test does not exclude it, and where no draw differs, its end is exact
+    (Clopper and Pearson, 1934).
 
     Args:
         ours, theirs: (m,) whether each item is right.
@@ -51,6 +53,8 @@ def paired_difference(
     >>> difference = paired_difference(ours, theirs)
     >>> difference.value, difference.p_value  # 5 of 5 in our favor: 2 / 2^5
     (0.5, 0.0625)
+    >>> difference.low, round(difference.high, 12)
+    (0.0, 0.8)
     """
     if len(ours) != len(theirs) or not len(ours):
         raise UserError(
@@ -66,7 +70,11 @@ def paired_difference(
     from scipy import stats  # half a second, which a start of training need not wait
 
     p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
-    value = (wins - losses) / count
+    value, others = (wins - losses) / count, 1 - tail ** (1 / count)
+    if count in (wins, losses, count - wins - losses):  # others have at most that share
+        low, high = value - others * (1 + value), value + others * (1 - value)
+    if p_value > 1 - level:
+        low, high = min(low, 0.0), max(high, 0.0)
     low, high = (low, high) if count > 1 else (math.nan, math.nan)
     return Difference(value, float(low), float(high), float(p_value), "items")
 
@@ -74,11 +82,12 @@ def paired_difference(
 def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> Difference:
     """Return the difference of two scores on the same items, each with sums and counts.
 
-    The interval is the percentile bootstrap over items, the same ones drawn for both; there is none
-    if fewer than two count anything.
+    The interval is the percentile bootstrap over items, the same ones drawn for both, `as_student`;
+    there is none if fewer than two count anything.
     """
     value = mean_outcome(ours) - mean_outcome(theirs)
-    if np.sum((ours.counts > 0) & (theirs.counts > 0)) < 2:
+    num_counted = int(np.sum((ours.counts > 0) & (theirs.counts > 0)))
+    if num_counted < 2:
         return Difference(value, math.nan, math.nan, paired="items")
     rng, count = np.random.default_rng(0), len(ours.sums)
     columns = [np.asarray(x, float) for x in (ours.sums, ours.counts, theirs.sums, theirs.counts)]
@@ -89,7 +98,31 @@ def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> 
         a, of_a, b, of_b = sums[:, (of_a > 0) & (of_b > 0)]  # not of items without any count
         found.append(a / of_a - b / of_b)
     low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
-    return Difference(value, float(low), float(high), paired="items")
+    return Difference(value, *as_student(value, low, high, num_counted), paired="items")
+
+
+def as_student(
+    value: float | int,
+    low: float | int,
+    high: float | int,
+    num_items: int,
+    level: float | int = 0.95,
+) -> tuple[float, float]:
+    """Return a bootstrap interval, widened as Student's is over the normal one, for few items.
+
+    Draws of n items have (n - 1) / n of their variance, and the normal's tails: both make the
+    percentile interval too narrow (Hesterberg 2015, "What teachers should know about the
+    bootstrap", on its narrowness bias). Its halves become t(n - 1) / z sqrt(n / (n - 1)) of theirs:
+    9.2 for two items, 1.2 for ten, 1.01 for two hundred.
+
+    >>> [round(end, 3) for end in as_student(0.0, -0.1, 0.1, num_items=10)]
+    [-0.122, 0.122]
+    """
+    from scipy.special import ndtri, stdtrit
+
+    inside = (1 + level) / 2
+    factor = stdtrit(num_items - 1, inside) / ndtri(inside) * math.sqrt(num_items / (num_items - 1))
+    return float(value - factor * (value - low)), float(value + factor * (high - value))
 
 
 def difference(ours: Score, theirs: Score) -> Difference:
@@ -140,6 +173,26 @@ def over_seeds(values: Sequence[float | int]) -> Difference:
 
     half = stdtrit(count - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(count)
     return Difference(mean, float(mean - half), float(mean + half), paired="seeds")
+
+
+def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
+    """Return the mean of estimates, one a seed, with an interval over seeds and test items.
+
+    mean -+ sqrt(s^2 + u^2): s is Student's half-width over seeds, t(0.975, n - 1) sd / sqrt(n) (0
+    for one seed), u the mean of the estimates' own over test items; NaN where one has none. Seeds
+    share their test items, so u does not shrink with their number. What lies outside lies outside
+    of both intervals, that over seeds and that over items, as the root is no less than either.
+
+    >>> one = Difference(0.5, 0.46, 0.54, paired="items")
+    >>> over_seeds_and_items([one, one])
+    Difference(value=0.5, low=0.46, high=0.54, p_value=nan, paired='seeds and items')
+    """
+    if len(estimates) == 1:
+        return estimates[0]
+    values, lows, highs = np.array([one[:3] for one in estimates]).T
+    mean, low, *_ = over_seeds(values.tolist())
+    down, up = (math.hypot(mean - low, one.mean()) for one in (values - lows, highs - values))
+    return Difference(mean, round(mean - down, 12), round(mean + up, 12), paired="seeds and items")
 
 
 class Cell(NamedTuple):
@@ -233,24 +286,24 @@ OVER = ("over_untrained", "over_first")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
     *("cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better"),
-    *("by_seed", "num_test", *(f"{name}{end}" for name in OVER for end in ENDS)),
+    *("by_seed", "at_end", "num_test", *(f"{name}{end}" for name in OVER for end in ENDS)),
 )
 
 
 def compare(cells: Sequence[Cell]) -> Frame:
     """Return the scores of cells, a row for each cell and question, beside those of the first cell.
 
-    Several seeds of a cell give the mean and Student's t-interval over them; one gives its own
-    interval over test items. Differences are paired by seed where two or more seeds are shared,
-    else by item where the items are the same, else of two intervals taken as independent.
+    Of each cell those seeds count that have come to their last step. Where none has, what they had
+    on the way is shown, and differs from nothing. Values and intervals are those of
+    `mean_over_seeds`, differences those of `lead`.
 
     Args:
         cells: as `group_by_seed` makes them.
 
     Returns:
         A frame with the columns cell, those of `QUESTION`, num_train, value, low, high, chance,
-        higher_is_better, by_seed (a list), num_test, and for each of "over_untrained" (the same
-        network at random initialization) and "over_first" (the first cell) the difference with
+        higher_is_better, by_seed (a list), at_end, num_test, and for each of "over_untrained" (the
+        same network at random initialization) and "over_first" (the first cell) the difference with
         its interval: over_first, over_first_low, over_first_high, over_first_paired. Differences
         are ours minus theirs, whichever is better.
     """
@@ -258,19 +311,23 @@ def compare(cells: Sequence[Cell]) -> Frame:
 
     rows, first = [], {}
     for number, cell in enumerate(cells):
-        table: dict[tuple, dict[int, Score]] = {}
+        begun: dict[tuple, dict[int, Score]] = {}
+        ended: dict[tuple, dict[int, Score]] = {}
         for _, run in cell.runs:
             scores = to_scores(last_scores(run.scores))
             own = information(run)
             for question, score in _by_question([own, *scores] if own else scores):
+                table = ended if _is_last(run, score.step) else begun
                 table.setdefault(question, {})[run.seed] = score
         if not number:
-            first = table
-        for question, ours in table.items():
-            untrained = table.get((*question[:3], f"random {question[3]}", *question[4:]), {})
-            one = next(iter(ours.values()))
+            first = ended
+        for question in dict.fromkeys([*ended, *begun]):
+            untrained = ended.get((*question[:3], f"random {question[3]}", *question[4:]), {})
+            ours = ended.get(question, {})
             over = lead(ours, untrained), lead(ours, first.get(question, {})) if number else None
-            value, low, high, *_ = _together(list(ours.values()))
+            ours = ours or begun[question]
+            one = next(iter(ours.values()))
+            value, low, high, *_ = mean_over_seeds(list(ours.values()))
             rows.append(
                 {
                     "cell": cell.name,
@@ -278,6 +335,7 @@ def compare(cells: Sequence[Cell]) -> Frame:
                     **{"value": value, "low": low, "high": high, "chance": one.chance},
                     "higher_is_better": one.higher_is_better,
                     "by_seed": [score.value for score in ours.values()],
+                    "at_end": question in ended,
                     "num_test": one.num_test,
                     **{
                         f"{name}{end}": getattr(found or UNKNOWN, field)
@@ -287,6 +345,11 @@ def compare(cells: Sequence[Cell]) -> Frame:
                 }
             )
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also where nothing has a score
+
+
+def _is_last(run: Run, step: int) -> bool:
+    """Whether a step is a run's last one; what was recorded without a training always is."""
+    return not len(run.train) or run.num_steps in (None, step)
 
 
 def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
@@ -303,28 +366,42 @@ def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
             yield (*question, part if len(group) > 1 else None), score
 
 
-def _together(scores: Sequence[Score]) -> Difference:
-    """One score's own interval, or that over seeds, within what the metric can be."""
-    if len(scores) == 1:
-        return _interval(scores[0])
-    found = over_seeds([score.value for score in scores])
-    if not in_percent(scores[0].metric):
+def mean_over_seeds(scores: Sequence[Score]) -> Difference:
+    """Return the mean of a score over seeds, within what the metric can be.
+
+    Its interval is that of `over_seeds_and_items`; of what has none of its own, such as log N - L,
+    that over seeds alone.
+    """
+    if all(score.low is None for score in scores):
+        found = over_seeds([score.value for score in scores])
+    else:
+        found = over_seeds_and_items([_interval(score) for score in scores])
+    if len(scores) == 1 or not in_percent(scores[0].metric):
         return found
     # More errors than words are possible; a rate of them has no upper end.
     most = math.inf if scores[0].metric.endswith("error rate") else 1.0
-    return found._replace(low=max(0.0, found.low), high=min(most, found.high))
+    low, high = np.clip(found[1:3], 0.0, most)
+    return found._replace(low=float(low), high=float(high))
 
 
 def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference | None:
-    """Return the difference of two sets of scores by seed; None if one is empty."""
+    """Return the difference of two sets of scores by seed, ours minus theirs; None if one is empty.
+
+    Of each seed that both have, d is the `difference` on their test items, and the lead is
+    `over_seeds_and_items` of all d: what is common to both, of an item or of a seed, cancels. Where
+    items are not the same, it is `over_seeds` alone. With fewer than two such seeds and more of
+    one of them, it is of the two means, as if independent: the one seed does not say how far seeds
+    scatter, and the others do.
+    """
     if not ours or not theirs:
         return None
     shared = [seed for seed in ours if seed in theirs]
-    if len(shared) > 1:
-        return over_seeds([ours[seed].value - theirs[seed].value for seed in shared])
-    if len(ours) == len(theirs) == 1:
-        return difference(*(next(iter(scores.values())) for scores in (ours, theirs)))
-    return independent_difference(_together(list(ours.values())), _together(list(theirs.values())))
+    if len(shared) < 2 and (len(ours) > 1 or len(theirs) > 1 or not shared):
+        return independent_difference(*(mean_over_seeds([*of.values()]) for of in (ours, theirs)))
+    found = [difference(ours[seed], theirs[seed]) for seed in shared]
+    if len(found) == 1 or all(one.paired == "items" for one in found):
+        return over_seeds_and_items(found)
+    return over_seeds([one.value for one in found])
 
 
 def is_better(low: float | int, high: float | int, higher_is_better: bool) -> bool | None:

@@ -121,6 +121,11 @@ def last_scores(frame: Frame) -> Frame:
     return frame[frame["step"] == last]
 
 
+def at_end(run: Run, rows: Frame) -> Frame:
+    """Return what of a run's scores or offsets is of its last step, not of one on the way to it."""
+    return rows if run.num_steps is None else rows[rows.step == run.num_steps]
+
+
 def evaluations(run: Run) -> dict[str, Frame]:
     """Return the offsets of the evaluations by rule of the negatives, the training rule first.
 

@@ -96,8 +96,8 @@ def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
-    """Return which cell is best by each number."""
-    sentences = []
+    """Return which cell is best by each number, of those that have come to their last step."""
+    sentences, scores = [], scores[scores.at_end.astype(bool)]
     bounds = scores[scores.task == "information"]
     if len(bounds) > 1:
         obstacles = obstacles_of(cells)

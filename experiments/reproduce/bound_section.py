@@ -9,7 +9,7 @@ import pandas as pd
 
 from cpc.files import flatten, read_json
 from cpc.report.engine import Figure, Section, Table, show
-from cpc.results import Difference, Frame, last_evaluation, last_scores
+from cpc.results import Difference, Frame, at_end, last_evaluation, last_scores
 from cpc.types import UserError
 from experiments.command.config import RENAMED
 from experiments.reproduce.cells import MIXED, OTHER_SHARDS
@@ -18,7 +18,7 @@ from experiments.reproduce.estimates import combine, in_percent
 from experiments.reproduce.figures import bound_and_probe_figure, bound_figure
 from experiments.reproduce.open_section import linear_scores
 from experiments.reproduce.ranks import rank_correlation
-from experiments.reproduce.read import Reproduction, at_end, first_run
+from experiments.reproduce.read import Reproduction, first_run
 from experiments.reproduce.show import show_estimate
 from experiments.reproduce.trends import bound_and_probe
 from experiments.reproduce.verdicts import UNTOLD

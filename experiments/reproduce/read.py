@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from cpc.files import read_json
-from cpc.results import Frame, Run, last_scores, read_run, score_frame, stem
+from cpc.results import Frame, Run, at_end, last_scores, read_run, score_frame, stem
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
 
@@ -58,11 +58,6 @@ def read_reproduction(folder: str | Path) -> Reproduction:
     waiting = [cell for cell, found in runs.items() if not found and cell not in begun]
     filled = [frame for frame in scores if len(frame)] or scores[:1]
     return Reproduction(folder, plan, runs, pd.concat(filled), problems, waiting)
-
-
-def at_end(run: Run, rows: Frame) -> Frame:
-    """Return what of a run's scores or offsets is of its last step, not of one on the way to it."""
-    return rows if run.num_steps is None else rows[rows.step == run.num_steps]
 
 
 def first_run(reproduction: Reproduction, cell: str) -> Run | None:

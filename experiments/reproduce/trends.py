@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from cpc.results import Frame, Run, last_evaluation, last_scores, over_seeds
+from cpc.results import Frame, Run, at_end, last_evaluation, last_scores, over_seeds
 from experiments.reproduce.claims import PaperTable
 from experiments.reproduce.estimates import in_percent, within_0_and_1
 from experiments.reproduce.ranks import independence
-from experiments.reproduce.read import Reproduction, at_end
+from experiments.reproduce.read import Reproduction
 from experiments.reproduce.verdicts import HELD, REFUTED, UNTOLD
 
 #: Of a curve over offsets: neighbors share windows, so that p is too small; and where all but a

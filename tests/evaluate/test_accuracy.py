@@ -1,6 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from cpc.evaluate import (
     bootstrap_interval,
@@ -43,7 +44,17 @@ def test_interval_covers_the_truth_and_shrinks():
     assert 0.89 <= covered / 200 <= 0.99
     few = bootstrap_interval(np.tile([0.0, 1.0], 10), np.ones(20, int))
     many = bootstrap_interval(np.tile([0.0, 1.0], 1000), np.ones(2000, int))
-    assert (few[1] - few[0]) / (many[1] - many[0]) == pytest.approx(10, rel=0.2)
+    student = stats.t.ppf(0.975, 19) / stats.norm.ppf(0.975) * (20 / 19) ** 0.5
+    assert (few[1] - few[0]) / (many[1] - many[0]) == pytest.approx(10 * student, rel=0.2)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6])
+def test_interval_of_few_utterances_covers_the_truth(count):
+    """The percentiles alone cover 0.6 in 50, 75 and 88 of 100."""
+    rng = np.random.default_rng(count)
+    correct = np.round(rng.normal(60, 10, (400, count))).clip(0, 100)
+    ends = [bootstrap_interval(x, np.full(count, 100), num_resamples=300) for x in correct]
+    assert 0.91 <= np.mean([low <= 0.6 <= high for low, high in ends]) <= 0.99
 
 
 def test_interval_is_seeded_and_weighs_by_frames():
@@ -57,7 +68,9 @@ def test_interval_is_seeded_and_weighs_by_frames():
 def test_utterances_without_frames_leave_an_interval():
     """Some draws are of nothing else."""
     low, high = bootstrap_interval(np.array([3.0, 4.0, 5.0, 0.0]), np.array([9, 8, 9, 0]))
-    assert (low, high) == pytest.approx((3 / 9, 5 / 9))
+    student = stats.t.ppf(0.975, 2) / stats.norm.ppf(0.975) * 1.5**0.5  # of three
+    expected = 12 / 26 - student * (12 / 26 - 3 / 9), 12 / 26 + student * (5 / 9 - 12 / 26)
+    assert (low, high) == pytest.approx(expected)
     assert np.isnan(bootstrap_interval(np.array([0.0, 1.0]), np.array([0, 0]))).all()
 
 

@@ -83,8 +83,31 @@ def test_paired_difference_is_a_bootstrap_over_items():
 
 
 def test_no_difference_at_all():
+    """Of more items one in four might have differed, and none of ten would."""
     ours = np.arange(10) < 6
-    assert paired_difference(ours, ours)[:4] == (0.0, 0.0, 0.0, 1.0)
+    most = 1 - 0.025 ** (1 / 10)
+    assert paired_difference(ours, ours)[:4] == pytest.approx((0.0, -most, most, 1.0))
+    assert (1 - most) ** 10 == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("count", [3, 5, 6, 10])
+def test_few_items_are_as_sure_as_the_exact_test(count):
+    """All right against all wrong: of five items one in sixteen such pairs is by chance."""
+    ours, theirs = np.ones(count, bool), np.zeros(count, bool)
+    found, back = paired_difference(ours, theirs), paired_difference(theirs, ours)
+    assert found.p_value == 2 / 2**count
+    assert (found.low > 0) == (count > 5)
+    assert (found.low, found.high) == (-back.high, -back.low)
+    assert found.high == 1.0
+
+
+def test_equal_ones_are_rarely_called_different():
+    """Of few items the percentiles alone would: in 9 of 100 of ten items."""
+    rng, wrong = np.random.default_rng(0), []
+    for _ in range(300):
+        found = paired_difference(*(rng.uniform(size=(2, 10)) < 0.5), num_resamples=300)
+        wrong.append(found.low > 0 or found.high < 0)
+    assert np.mean(wrong) < 0.05
 
 
 def test_scores_say_what_they_measure():
