@@ -1,6 +1,6 @@
 """The part of a run's page on where it comes from: command, versions, files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +11,34 @@ from cpc.results import Frame, Run
 
 
 def provenance_section(run: Run, words: Words) -> Section:
-    """Return how a run was made: command, environment, configuration, files."""
+    """Return how a run was made, and its files."""
     import pandas as pd
 
-    details = provenance(run.environment, run.config)
+    tables = [Table("Files of the run", file_frame(run.workdir, words.files))]
     if run.skipped:
         title = f"Skipped files ({len(run.skipped):,})"
-        details.append(Table(title, pd.DataFrame({"file and reason": run.skipped})))
-    details.append(Table("Files of the run", file_frame(run.workdir, words.files)))
-    return Section("How it was made", command_sentences(run.environment), details=details)
+        tables.insert(0, Table(title, pd.DataFrame({"file and reason": run.skipped})))
+    return made_section(run.environment, run.config, tables)
 
 
-def command_sentences(environment: Mapping[str, Any]) -> list[str]:
-    """Return the command that made a run, as a sentence."""
-    command = environment.get("command")
-    command = " ".join(map(str, command)) if isinstance(command, list) else command
-    return [f"Command: {command}"] if command else []
-
-
-def provenance(environment: Mapping[str, Any], config: Mapping[str, Any]) -> list[Table]:
-    """Return tables of environment and configuration, for the folded part of a section."""
+def made_section(
+    environment: Mapping[str, Any], config: Mapping[str, Any], more: Sequence[Table] = ()
+) -> Section:
+    """Return how something was made: the command and, folded, environment, configuration, more."""
     import pandas as pd
 
-    tables = []
+    command = environment.get("command")
+    command = " ".join(map(str, command)) if isinstance(command, list) else command
+    details = []
     for title, tree in (("Environment", environment), ("Configuration", config)):
         rows = [
             {"key": key, "value": ", ".join(map(str, v)) if isinstance(v, list) else str(v)}
             for key, v in flatten(tree).items()
         ]
         if rows:
-            tables.append(Table(title, pd.DataFrame(rows)))
-    return tables
+            details.append(Table(title, pd.DataFrame(rows)))
+    sentences = [f"Command: {command}"] if command else []
+    return Section("How it was made", sentences, details=[*details, *more])
 
 
 #: What lies in any run directory.

@@ -10,7 +10,7 @@ import pandas as pd
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.report.provenance import command_sentences, provenance
+from cpc.report.provenance import made_section
 from cpc.results import Frame, Run, read_run
 from cpc.types import UserError
 from experiments.mutual_information.figures import (
@@ -72,11 +72,7 @@ def write_information_report(workdir: str | Path) -> Path:
         Section("", run.problems),
         Section("Figures", figures=figures),
         Section("Numbers", tables=tables),
-        Section(
-            "How it was made",
-            command_sentences(run.environment),
-            details=provenance(run.environment, run.config),
-        ),
+        made_section(run.environment, run.config),
     ]
     return write_page(
         workdir, "report", TITLES[protocol], str(workdir.resolve()), sections=sections

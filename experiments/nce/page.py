@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.provenance import command_sentences, provenance
+from cpc.report.provenance import made_section
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.nce.figures import FIGURES
@@ -51,11 +51,7 @@ def write_theory_report(workdir: str | Path) -> Path:
                 ],
             ),
             Section("Numbers", tables=[numbers_table(one) for one in findings.values()]),
-            Section(
-                "How it was made",
-                command_sentences(run.environment),
-                details=provenance(run.environment, run.config),
-            ),
+            made_section(run.environment, run.config),
         ],
     )
 

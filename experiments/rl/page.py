@@ -10,7 +10,7 @@ import pandas as pd
 from cpc.files import read_arrays
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, add_legend, label, make_figure
 from cpc.report.engine import Figure, Section, Table, show_interval, write_page
-from cpc.report.provenance import command_sentences, provenance
+from cpc.report.provenance import made_section
 from cpc.results import Run, read_run, read_scores
 from cpc.rl.hidden_ball import COLUMNS, ROWS, SEEN, ball_information
 
@@ -40,11 +40,7 @@ def write_rl_report(workdir: str | Path) -> Path:
                 Figure(key, made, title, text) for key, made, title, text in drawn if made
             ]),
             Section("What the memory keeps", tables=memory_tables(workdir)),
-            Section(
-                "How it was made",
-                command_sentences(run.environment),
-                details=provenance(run.environment, run.config),
-            ),
+            made_section(run.environment, run.config),
         ],
     )  # fmt: skip
 

@@ -7,7 +7,7 @@ import pandas as pd
 from cpc.files import read_object
 from cpc.report.draw import BLUE, INK, label, make_figure
 from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.provenance import command_sentences, provenance
+from cpc.report.provenance import made_section
 from cpc.results import read_run, read_scores
 
 
@@ -31,11 +31,7 @@ def write_words_report(workdir: str | Path) -> Path:
             Section("", run.problems),
             Section("What it knows", tables=tables),
             Section("Figures", figures=figures),
-            Section(
-                "How it was made",
-                command_sentences(run.environment),
-                details=provenance(run.environment, run.config),
-            ),
+            made_section(run.environment, run.config),
         ],
     )
 

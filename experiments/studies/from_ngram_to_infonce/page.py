@@ -6,7 +6,7 @@ import pandas as pd
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.provenance import command_sentences, provenance
+from cpc.report.provenance import made_section
 from cpc.results import read_run
 from experiments.nce.page import numbers_table, sentence
 from experiments.studies.from_ngram_to_infonce.figures import FIGURES
@@ -50,11 +50,7 @@ def write_study_report(workdir: str | Path) -> Path:
                 ],
             ),
             Section("Numbers", tables=tables),
-            Section(
-                "How it was made",
-                command_sentences(run.environment),
-                details=provenance(run.environment, run.config),
-            ),
+            made_section(run.environment, run.config),
         ],
     )
 

@@ -19,7 +19,7 @@ from cpc.report.draw import (
     make_figure,
 )
 from cpc.report.engine import Figure, Section, Table, show, write_page
-from cpc.report.provenance import command_sentences, provenance
+from cpc.report.provenance import made_section
 from cpc.results import Score
 from experiments.mutual_information.figures import COLORS, MARKERS, NAMES
 from experiments.studies.mutual_information.findings import DIVERGED, certifiable, claim, nats
@@ -65,7 +65,6 @@ def write_study(
         Figure("estimates", estimates_figure(readings), "Estimates", ESTIMATES),
         Figure("line", line_figure(readings, num_rows), "The line over 1 / n", LINE),
     ]
-    made = command_sentences(environment)
     return write_page(
         folder,
         "information",
@@ -76,7 +75,7 @@ def write_study(
             Section("Estimates", figures=figures[:1], tables=[reading_table(readings, num_rows)]),
             Section("What more data would change", figures=figures[1:]),
             Section("How it was measured", HOW),
-            Section("How it was made", made, details=provenance(environment, config.to_dict())),
+            made_section(environment, config.to_dict()),
         ],
         also=["md", "json"],
     )
