@@ -9,18 +9,15 @@ was measured, and whether they agree. The same command again resumes.
 """
 
 import pathlib
-import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from absl import flags
 
 from configs.keys import Key, make_config
-from cpc.files import read_object, seal, unseal, write_json
 from experiments.command import cli, cluster, run_dir
 from experiments.nce import bound, hardness, noise, sampled
-from experiments.nce.findings import Finding, checks_frame, disagreeing
+from experiments.nce.findings import Finding, format_table, measure_all
 
 SEED = 0
 KEYS = {
@@ -82,30 +79,9 @@ def run(workdir: str | None, quick: bool = False, device: str = "auto") -> None:
     config = make_config(KEYS)
     config.quick = quick
     with run_dir.open_run(workdir, config, KEYS, mesh) as folder:
-        path = folder / "nce.json"
-        recorded = read_object(path, []) or {}
-        findings = {name: one for name, one in recorded.items() if is_whole(one)}
-        todo = experiments(quick)
-        began = time.monotonic()
-        for number, (name, measure) in enumerate(todo.items(), 1):
-            if name not in findings:
-                findings[name] = seal(measure())
-                write_json(path, findings)
-            seconds = time.monotonic() - began
-            left = "" if number == len(todo) else f", {len(todo) - number} left"
-            print(
-                f"{number}/{len(todo)}  {name:20}  {verdict(findings[name])}  {seconds:.0f} s{left}"
-            )
+        findings = measure_all(folder / "nce.json", experiments(quick), 20)
         print(f"\n{format_table(findings)}\n")
         report(folder)
-
-
-def is_whole(recorded: Any) -> bool:
-    """Return whether a recorded finding is as it was written: else it is measured again."""
-    try:
-        return isinstance(recorded, dict) and bool(unseal(recorded))
-    except ValueError:
-        return False
 
 
 def report(folder: pathlib.Path) -> None:
@@ -116,24 +92,6 @@ def report(folder: pathlib.Path) -> None:
     print(f"table: {folder / 'nce.json'}")
     print(f"figures: {folder / 'figures'}")
     print(f"report: {page}")
-
-
-def verdict(finding: Finding) -> str:
-    """Return one word, or which checks do not agree."""
-    wrong = disagreeing(finding)
-    return f"DISAGREES ({'; '.join(wrong)})" if wrong else "agrees"
-
-
-def format_table(findings: dict[str, Finding]) -> str:
-    """Return a line for every check, aligned."""
-    lines = [("", "", "expected", "measured", "tolerance", "agrees")]
-    for name, one in findings.items():
-        for row in checks_frame(one).itertuples():
-            sign = "" if row.relation == "=" else f"{row.relation} "
-            numbers = f"{sign}{row.expected:.5g}", f"{row.measured:.5g}", f"{row.tolerance:.5g}"
-            lines.append((name, row.what, *numbers, "yes" if row.agrees else "NO"))
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 if __name__ == "__main__":

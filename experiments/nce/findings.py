@@ -1,9 +1,11 @@
-"""What an experiment on theory hands out: a finding, with checks of expectation and measurement."""
+"""Findings of experiments on theory: expectation beside measurement, each measured once."""
 
-from collections.abc import Sequence
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from cpc.files import plain
+from cpc.files import plain, read_object, seal, unseal, write_json
 from cpc.results import Frame
 
 #: A number that theory gives and one that was measured, as JSON holds them.
@@ -80,3 +82,50 @@ def checks_frame(finding: Finding) -> Frame:
     names = ("what", "relation", "expected", "measured", "tolerance", "reason", "agrees")
     numbers = dict.fromkeys(("expected", "measured", "tolerance"), float)
     return pd.DataFrame(finding["rows"], columns=list(names)).astype(numbers)
+
+
+def measure_all(
+    path: pathlib.Path, todo: Mapping[str, Callable[[], Finding]], width: int
+) -> dict[str, Finding]:
+    """Return the findings at `path`, after measuring those of `todo` that are not there whole.
+
+    Each is written as soon as it is measured, and has a line, its name `width` wide.
+    """
+    recorded = read_object(path, []) or {}
+    findings = {name: one for name, one in recorded.items() if is_whole(one)}
+    began = time.monotonic()
+    for number, (name, measure) in enumerate(todo.items(), 1):
+        if name not in findings:
+            findings[name] = seal(measure())
+            write_json(path, findings)
+        seconds = time.monotonic() - began
+        left = "" if number == len(todo) else f", {len(todo) - number} left"
+        said = f"{name:{width}}  {verdict(findings[name])}"
+        print(f"{number}/{len(todo)}  {said}  {seconds:.0f} s{left}")
+    return findings
+
+
+def is_whole(recorded: Any) -> bool:
+    """Return whether a recorded finding is as it was written: else it is measured again."""
+    try:
+        return isinstance(recorded, dict) and bool(unseal(recorded))
+    except ValueError:
+        return False
+
+
+def verdict(finding: Finding) -> str:
+    """Return one word, or which checks do not agree."""
+    wrong = disagreeing(finding)
+    return f"DISAGREES ({'; '.join(wrong)})" if wrong else "agrees"
+
+
+def format_table(findings: dict[str, Finding]) -> str:
+    """Return a line for every check, aligned."""
+    lines = [("", "", "expected", "measured", "tolerance", "agrees")]
+    for name, one in findings.items():
+        for row in checks_frame(one).itertuples():
+            sign = "" if row.relation == "=" else f"{row.relation} "
+            numbers = f"{sign}{row.expected:.5g}", f"{row.measured:.5g}", f"{row.tolerance:.5g}"
+            lines.append((name, row.what, *numbers, "yes" if row.agrees else "NO"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)

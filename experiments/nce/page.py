@@ -1,6 +1,10 @@
-"""The page of theory as experiments: under each figure what was expected, and what came out."""
+"""The page of findings: under each figure what was expected, and what came out."""
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
 
 from cpc.files import read_json
 from cpc.report.engine import Figure, Section, Table, write_page
@@ -10,7 +14,6 @@ from cpc.types import UserError
 from experiments.nce.figures import FIGURES
 from experiments.nce.findings import Finding, checks_frame, disagreeing
 
-TITLE = "Theory as experiments"
 INTRODUCTION = (
     "Claims about noise-contrastive estimation and InfoNCE, each on a problem small enough to "
     "check. Lines are what theory gives, points are what the losses of this package gave."
@@ -26,31 +29,51 @@ def write_theory_report(workdir: str | Path) -> Path:
     workdir = Path(workdir)
     if not (workdir / "nce.json").exists():
         raise UserError(f"{workdir} has no nce.json: run experiments.nce there first")
-    run, findings = read_run(workdir), read_json(workdir / "nce.json")
+    return write_findings_page(
+        workdir,
+        read_json(workdir / "nce.json"),
+        "Theory as experiments",
+        INTRODUCTION,
+        "What is often said, and fails",
+        FIGURES,
+    )
+
+
+def write_findings_page(
+    workdir: Path,
+    findings: Mapping[str, Finding],
+    title: str,
+    introduction: str,
+    claims: str,
+    figures: Mapping[str, Callable[[Any], matplotlib.figure.Figure]],
+    tables: Sequence[Table] = (),
+) -> Path:
+    """Write report.html and figures/*.png of a run's findings.
+
+    `claims` is the heading over what is often said; `tables` come before the findings' own.
+    """
+    run = read_run(workdir)
     checks = [check for one in findings.values() for check in one["rows"]]
     agreed = sum(check["agrees"] for check in checks)
     return write_page(
         workdir,
         "report",
-        TITLE,
+        title,
         str(workdir.resolve()),
         sections=[
             Section(
                 "",
-                [INTRODUCTION, f"{agreed} of {len(checks)} numbers agree with what was expected."],
+                [introduction, f"{agreed} of {len(checks)} numbers agree with what was expected."],
             ),
-            Section(
-                "What is often said, and fails",
-                [one["claim"] for one in findings.values() if one["claim"]],
-            ),
+            Section(claims, [one["claim"] for one in findings.values() if one["claim"]]),
             Section(
                 "Figures",
                 figures=[
-                    Figure(name, FIGURES[name](one["curves"]), one["title"], sentence(one))
+                    Figure(name, figures[name](one["curves"]), one["title"], sentence(one))
                     for name, one in findings.items()
                 ],
             ),
-            Section("Numbers", tables=[numbers_table(one) for one in findings.values()]),
+            Section("Numbers", tables=[*tables, *map(numbers_table, findings.values())]),
             made_section(run.environment, run.config),
         ],
     )

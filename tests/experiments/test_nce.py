@@ -108,16 +108,16 @@ def test_a_finding_with_a_changed_digit_is_measured_again(experiment, quick, tmp
     assert json.loads((workdir / "nce.json").read_text()) == findings
 
 
-def test_a_disagreement_is_named(experiment, tmp_path):
-    from experiments.nce.findings import check, finding
+def test_a_disagreement_is_named():
+    from experiments.nce.findings import check, finding, format_table, verdict
     from experiments.nce.page import numbers_table
 
     rows = [check("one", 1.0, 1.0, 0.1, "rounding"), check("nothing", np.nan, 0.0, 9.9, "rounding")]
     found = finding("Two", "1 and 0", "1 and NaN", rows, {})
     assert [r["agrees"] for r in rows] == [True, False]
-    assert experiment.verdict(found) == "DISAGREES (nothing)"
+    assert verdict(found) == "DISAGREES (nothing)"
     assert numbers_table(found).strong == [1]
-    assert experiment.format_table({"two": found}).splitlines()[-1].endswith("NO")
+    assert format_table({"two": found}).splitlines()[-1].endswith("NO")
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,13 @@ measured, and whether they agree. The same command again resumes after the last 
 whole.
 """
 
-import time
 from collections.abc import Callable
 
 from absl import flags
 
 from configs.keys import Key, make_config
-from cpc.files import read_object, seal, write_json
 from experiments.command import cli, cluster, run_dir
-from experiments.nce.__main__ import format_table, is_whole, verdict
-from experiments.nce.findings import Finding
+from experiments.nce.findings import Finding, format_table, measure_all
 from experiments.studies.from_ngram_to_infonce import (
     cost,
     factorised,
@@ -30,7 +27,7 @@ from experiments.studies.from_ngram_to_infonce import (
     switches,
     vectors,
 )
-from experiments.studies.from_ngram_to_infonce.page import RECORD
+from experiments.studies.from_ngram_to_infonce.page import RECORD, write_study_report
 from experiments.words.text import Text
 
 KEYS = {
@@ -102,21 +99,8 @@ def run(workdir: str | None, quick: bool = False, device: str = "auto") -> None:
     config.quick = quick
     with run_dir.open_run(workdir, config, KEYS, mesh) as folder:
         path = folder / RECORD
-        recorded = read_object(path, []) or {}
-        findings = {name: one for name, one in recorded.items() if is_whole(one)}
-        todo, began = figures(quick), time.monotonic()
-        for number, (name, measure) in enumerate(todo.items(), 1):
-            if name not in findings:
-                findings[name] = seal(measure())
-                write_json(path, findings)
-            left = "" if number == len(todo) else f", {len(todo) - number} left"
-            seconds = time.monotonic() - began
-            print(
-                f"{number}/{len(todo)}  {name:22}  {verdict(findings[name])}  {seconds:.0f} s{left}"
-            )
+        findings = measure_all(path, figures(quick), 22)
         print(f"\n{format_table(findings)}\n")
-        from experiments.studies.from_ngram_to_infonce.page import write_study_report
-
         print(f"table: {path}")
         print(f"report: {write_study_report(folder)}")
 

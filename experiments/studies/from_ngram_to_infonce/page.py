@@ -5,10 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from cpc.files import read_json
-from cpc.report.engine import Figure, Section, Table, write_page
-from cpc.report.provenance import made_section
-from cpc.results import read_run
-from experiments.nce.page import numbers_table, sentence
+from cpc.report.engine import Table
+from experiments.nce.page import write_findings_page
 from experiments.studies.from_ngram_to_infonce.figures import FIGURES
 
 RECORD = "from_ngram_to_infonce.json"
@@ -22,36 +20,16 @@ INTRODUCTION = (
 def write_study_report(workdir: str | Path) -> Path:
     """Write report.html and figures/*.png of a study."""
     workdir = Path(workdir)
-    run, findings = read_run(workdir), read_json(workdir / RECORD)
-    checks = [check for one in findings.values() for check in one["rows"]]
-    agreed = sum(check["agrees"] for check in checks)
-    tables = [numbers_table(one) for one in findings.values()]
-    if "perplexity" in findings:
-        tables.insert(0, perplexity_table(findings["perplexity"]["curves"]["rows"]))
-    return write_page(
+    findings = read_json(workdir / RECORD)
+    measured = findings.get("perplexity")
+    return write_findings_page(
         workdir,
-        "report",
+        findings,
         "From n-grams to InfoNCE",
-        str(workdir.resolve()),
-        sections=[
-            Section(
-                "",
-                [INTRODUCTION, f"{agreed} of {len(checks)} numbers agree with what was expected."],
-            ),
-            Section(
-                "What is often said, and what became of it",
-                [one["claim"] for one in findings.values() if one["claim"]],
-            ),
-            Section(
-                "Figures",
-                figures=[
-                    Figure(name, FIGURES[name](one["curves"]), one["title"], sentence(one))
-                    for name, one in findings.items()
-                ],
-            ),
-            Section("Numbers", tables=tables),
-            made_section(run.environment, run.config),
-        ],
+        INTRODUCTION,
+        "What is often said, and what became of it",
+        FIGURES,
+        [perplexity_table(measured["curves"]["rows"])] if measured else [],
     )
 
 
