@@ -226,10 +226,12 @@ def scores_figure(scores: Frame, words: Words) -> Figure | None:
     for axes, ((task, data, unit, metric), rows) in zip(panels, groups.items(), strict=True):
         for place, row in enumerate(rows.itertuples()):
             draw_bar(axes, place, row, color_of(str(row.features), words))
-        chance = rows.chance.dropna()
-        if len(chance):
-            at = value_axis(chance.iloc[0], metric)
-            axes.axvline(at, color=RED, linestyle=":", linewidth=1.3, label="without knowledge")
+        line = {"color": RED, "linestyle": ":", "linewidth": 1.3, "label": "without knowledge"}
+        if rows.chance.nunique() == 1:
+            axes.axvline(value_axis(rows.chance.dropna().iloc[0], metric), **line)
+        elif rows.chance.notna().any():  # that of each of the features
+            at, places = value_axis(rows.chance, metric), np.arange(len(rows))
+            axes.vlines(at, places - 0.45, places + 0.45, **line)
         axes.set_yticks(
             range(len(rows)), [row_title(r.features, r.method, words) for r in rows.itertuples()]
         )

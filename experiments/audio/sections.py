@@ -49,7 +49,7 @@ def paper_section(run: Run) -> Section | None:
         return None
     note = (
         f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
-        "those used here, so absolute values are not comparable, but the order of the rows is: "
+        "those used here, so absolute values are not comparable. The paper's order of the rows is "
         "random initialization, MFCC, CPC, supervised."
     )
     return Section("Beside the paper", [note], tables=tables)

@@ -51,18 +51,19 @@ def chosen_speakers(features: np.ndarray, speaker: np.ndarray) -> tuple[np.ndarr
 
 
 def same_speaker_fraction(features: np.ndarray, speaker: np.ndarray) -> tuple[float, float]:
-    """Return how often the nearest point is of the same speaker, and how often it is by chance.
+    """Return how often the nearest point is of the same speaker, and how often any other is.
 
     >>> x = np.array([[0.0, 0], [0, 1], [9, 9], [9, 8]], np.float32)
     >>> same_speaker_fraction(x, np.array([0, 0, 1, 1]))
-    (1.0, 0.5)
+    (1.0, 0.3333333333333333)
     """
     x = features.astype(np.float64)
     square = (x**2).sum(1)
     distance = square[:, None] - 2 * x @ x.T + square
     np.fill_diagonal(distance, np.inf)
-    fraction = np.bincount(speaker) / len(speaker)
-    return float((speaker[distance.argmin(1)] == speaker).mean()), float((fraction**2).sum())
+    counts, number = np.bincount(speaker), len(speaker)
+    chance = (counts * (counts - 1)).sum() / (number * (number - 1))
+    return float((speaker[distance.argmin(1)] == speaker).mean()), float(chance)
 
 
 def offsets_section(reproduction: Reproduction) -> Section:

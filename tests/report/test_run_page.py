@@ -146,6 +146,28 @@ def test_score_tables(finished):
     assert tables["phones", "festvox-ru", "frame"].strong == [3, 4, 5]
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_the_features(own):
+    """Boundaries at random are met the more often the more of them there are."""
+    scores = [
+        Score("boundaries", "ru", "utterance", features, "peaks", metric, 0.6, chance=chance)
+        for features, more in (("random z", 0.0), ("z", 0.1 * own))
+        for metric, chance in (("F1", 0.2 + more), ("R-value", 0.4 + more))
+    ]
+    table = score_table(("boundaries", "ru", "utterance"), score_frame(scores), AUDIO)
+    rows = [dict(zip(table.frame.columns, row, strict=True)) for row in cells(table)]
+    if own:
+        assert [row["without knowledge"] for row in rows] == ["0.2 and 0.4", "0.3 and 0.5"]
+    else:
+        assert (rows[0]["features"], rows[0]["F1"]) == ("without knowledge", "0.2")
+        assert rows[0]["R-value"] == "0.4"
+    figure = scores_figure(score_frame(scores), AUDIO)
+    assert figure is not None
+    lines = [len(axes.collections) for axes in figure.axes if axes.get_yticklabels()]
+    assert len({*lines}) == 1
+    assert (lines[0] > 0) == own
+
+
 def test_score_tables_of_images_have_paired_leads_and_top_5(images):
     path = images / "probes" / "classes.json"
     recorded = json.loads(path.read_text())
