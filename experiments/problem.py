@@ -48,6 +48,16 @@ class Problem(NamedTuple):
     """What a batch holds, and its unit, such as (0.003, "h audio")."""
 
 
+class LossSizes(NamedTuple):
+    """How large a config makes the loss of one sequence."""
+
+    num_latents: int
+    width: int
+    """Of a latent."""
+    num_offsets: int
+    """Of all directions and modules together."""
+
+
 class Embedding(NamedTuple):
     """Files on their way to features."""
 
@@ -82,8 +92,7 @@ class Modality(NamedTuple):
     """identify(part) -> how many there are in data.train, or data.test, and what says which: names,
     labels or lengths, and some of the content where these may be others' as well."""
     build_model: Callable[[Config], Model]
-    loss_sizes: Callable[[Config], tuple[int, int, int]]
-    """loss_sizes(config) -> latents of a sequence, their width, offsets of all directions."""
+    loss_sizes: Callable[[Config], LossSizes]
     make_problem: Callable[[Config, Any, jax.sharding.Mesh | None], Problem]
     """make_problem(config, data, mesh) -> what is trained."""
     make_probe: Callable[[Config, Path, Any, Model], Probe]

@@ -87,8 +87,7 @@ def check_run(modality: Modality, config: Config, workdir: str | None = None) ->
     modality.check(config)
     modality.build_model(config)
     check_loss(config.loss, workdir)
-    num_offsets = modality.loss_sizes(config)[2]
-    build_objective(config, tuple(range(1, num_offsets + 1)))
+    build_objective(config, tuple(range(1, modality.loss_sizes(config).num_offsets + 1)))
     optim = config.optim
     if optim.warmup_steps > config.num_steps:
         raise UserError(

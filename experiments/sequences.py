@@ -30,8 +30,10 @@ def positions(batch: Batch, group: Any, length: int) -> Position:
     )
 
 
-def check_negatives(config: Config, length: int) -> None:
-    """Check that at every offset some anchor of windows of so many latents has a negative.
+def check_negatives(config: Config, length: int, furthest: int) -> None:
+    """Check that at every offset up to the furthest some anchor of windows has a negative.
+
+    `length` is that of the windows, in latents.
 
     Rules look at how far two latents lie apart, and at whether their windows, and shards, are the
     same. So it is enough to ask about the first and the last anchor, about candidates at both ends
@@ -39,8 +41,6 @@ def check_negatives(config: Config, length: int) -> None:
     """
     rule, batch_size = build_rule(config), config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
-    options = config.model
-    furthest = max(options.num_offsets, options.get("horizon", 0), config.loss.get("align_to", 0))
     for k in range(1, min(furthest, length - 1) + 1):
         first = np.array([0, length - 1 - k])[:, None, None]
         time = np.clip([0, 1, k - 1, k, k + 1, length - 2, length - 1], 0, length - 1)

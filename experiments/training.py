@@ -172,7 +172,7 @@ def make_step(
 
 
 def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
-    """The batch divides into as many parts as gradients are accumulated over, on all devices."""
+    """Check that optimizer, accumulation and norm go together, and divide the batch."""
     parts, batch_size = config.optim.accumulate, config.data.batch_size
     if parts < 1 or batch_size % (parts * mesh.size):
         raise UserError(
@@ -195,16 +195,6 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
         raise UserError(
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "
             "model: choose another model.norm, or 1"
-        )
-    if config.model.get("num_codes", 0) and config.get("augment", {}).get("side", "none") != "none":
-        raise UserError(
-            "with augmentation contexts and latents are of two copies of the sound, of which the "
-            "codes would follow the second alone: set model.num_codes to 0, or augment.side to none"
-        )
-    if parts > 1 and config.model.get("num_codes", 0):
-        raise UserError(
-            "optim.accumulate would leave the codes where they are and add no penalty: set "
-            "optim.accumulate or model.num_codes to its default"
         )
 
 

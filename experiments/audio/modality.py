@@ -101,7 +101,7 @@ def check(config: Config) -> None:
             f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
             f"as long as a window, and thousands: choose at most {MOST_SYNTHETIC:,}"
         )
-    check_negatives(config, num_latents(config))
+    check_negatives(config, num_latents(config), choose_offsets(config)[-1])
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:

@@ -22,6 +22,7 @@ from cpc.negatives import outside_overlap
 from cpc.types import Batch, Rule, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.objective import Direction
+from experiments.problem import LossSizes
 from experiments.sequences import CONTEXTS, positions
 
 
@@ -76,13 +77,13 @@ def num_latents(config: Config) -> int:
     return build_encoder(config).num_latents(config.data.window_samples)
 
 
-def loss_sizes(config: Config) -> tuple[int, int, int]:
+def loss_sizes(config: Config) -> LossSizes:
     """Return the latents of a window, their width, and the offsets of all directions together."""
     options = config.model
     num = options.num_offsets * len(options.directions) * options.modules
     if options.segment_threshold:
         num += options.segment_offsets or 1
-    return num_latents(config), latent_width(config), num
+    return LossSizes(num_latents(config), latent_width(config), num)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -163,6 +164,16 @@ def check_model(config: Config) -> None:
         raise UserError(
             "model.num_codes quantises the latents of the whole encoder, and model.modules cuts it "
             "into parts: set one of them to its default"
+        )
+    if options.num_codes and config.augment.side != "none":
+        raise UserError(
+            "with augmentation contexts and latents are of two copies of the sound, of which the "
+            "codes would follow the second alone: set model.num_codes to 0, or augment.side to none"
+        )
+    if options.num_codes and config.optim.accumulate > 1:
+        raise UserError(
+            "optim.accumulate would leave the codes where they are and add no penalty: set "
+            "optim.accumulate or model.num_codes to its default"
         )
 
 

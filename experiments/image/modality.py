@@ -36,7 +36,7 @@ from experiments.image.prepare import prepare, side_of
 from experiments.image.sections import SECTIONS, WORDS
 from experiments.image.shown import save_augmented
 from experiments.objective import Direction, build_objective
-from experiments.problem import Modality, Probe, Problem
+from experiments.problem import LossSizes, Modality, Probe, Problem
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 
@@ -97,12 +97,13 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
     return offsets
 
 
-def loss_sizes(config: Config) -> tuple[int, int, int]:
+def loss_sizes(config: Config) -> LossSizes:
     """Return the latents of an image, their width, and the offsets of all branches together."""
     options, size = config.model, (side_of(config), side_of(config))
     width = options.target_width or build_encoder(options, jnp.float32)[1]
     num_latents = math.prod(patch_grid(size, options.patch, options.stride))
-    return num_latents, width, options.num_offsets * len(options.directions) * options.modules
+    num_offsets = options.num_offsets * len(options.directions) * options.modules
+    return LossSizes(num_latents, width, num_offsets)
 
 
 def build_model(config: Config) -> Model:

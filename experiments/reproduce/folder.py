@@ -154,10 +154,10 @@ def check_length(cell: Planned, config: Config) -> None:
     """Refuse sequences that hold no positive for the furthest offset."""
     if cell.kind not in MODALITIES:  # its command's check says so
         return
-    num_latents, _, furthest = MODALITIES[cell.kind].loss_sizes(config)
-    if furthest >= num_latents:
+    num_latents, _, num_offsets = MODALITIES[cell.kind].loss_sizes(config)
+    if num_offsets >= num_latents:
         raise UserError(
-            f"the cell {cell.name} predicts {furthest} latents ahead in sequences of "
+            f"the cell {cell.name} predicts {num_offsets} latents ahead in sequences of "
             f"{num_latents}: make them longer (data.window_samples)"
         )
 

@@ -16,7 +16,7 @@ from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.memory import check_host
 from experiments.objective import Direction, build_objective
-from experiments.problem import Modality, Probe, Problem
+from experiments.problem import LossSizes, Modality, Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.series import probes
 from experiments.series.data import (
@@ -43,7 +43,7 @@ def check(config: Config) -> None:
     probes.check_options(config)
     if config.data.file_label == "table" and not config.data.file_labels:
         raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
-    check_negatives(config, num_latents(config))
+    check_negatives(config, num_latents(config), config.model.num_offsets)
     options = config.data
     if options.source == "ar1":  # normal numbers in float64, and the sequences twice in float32
         made = 16 * options.num_files * options.window_steps * options.channels
@@ -84,9 +84,9 @@ def num_latents(config: Config) -> int:
     return build_encoder(config).num_latents(config.data.window_steps)
 
 
-def loss_sizes(config: Config) -> tuple[int, int, int]:
+def loss_sizes(config: Config) -> LossSizes:
     """Return the latents of a window, their width, and the number of offsets."""
-    return num_latents(config), config.model.width, config.model.num_offsets
+    return LossSizes(num_latents(config), config.model.width, config.model.num_offsets)
 
 
 def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:

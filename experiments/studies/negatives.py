@@ -141,7 +141,9 @@ def measure_gradient(
 
 def latents_of_a_shard(config: Config, modality: Modality) -> int:
     """Return the number of candidates that an anchor can have in its batch."""
-    return modality.loss_sizes(config)[0] * config.data.batch_size // config.negatives.shards
+    return (
+        modality.loss_sizes(config).num_latents * config.data.batch_size // config.negatives.shards
+    )
 
 
 def spread(gradients: Sequence[PyTree]) -> tuple[np.ndarray, float, float]:

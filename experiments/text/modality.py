@@ -15,7 +15,7 @@ from cpc.negatives import outside_anchor, outside_overlap
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.objective import Direction, build_objective
-from experiments.problem import Modality, Probe, Problem
+from experiments.problem import LossSizes, Modality, Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.text import probes
 from experiments.text.data import TextData, load_data, make_runs
@@ -29,13 +29,13 @@ VOCABULARY = "vocabulary.tsv"
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     probes.check_options(config)
-    length, ahead = config.data.run_sentences, loss_sizes(config)[2]
+    length, ahead = config.data.run_sentences, config.model.num_offsets
     if config.model.name == "cpc" and length <= ahead:
         raise UserError(
             f"a run of {length} sentences has none that lies {ahead} ahead: raise "
             "data.run_sentences, or lower model.num_offsets"
         )
-    check_negatives(config, length)
+    check_negatives(config, length, ahead)
 
 
 def build_model(config: Config) -> Model:
@@ -78,10 +78,10 @@ def offsets_of(config: Config) -> tuple[int, ...]:
     return tuple(range(1, config.model.num_offsets + 1))
 
 
-def loss_sizes(config: Config) -> tuple[int, int, int]:
+def loss_sizes(config: Config) -> LossSizes:
     """Return the sentences of a run, their latents' width, and the offsets of all directions."""
     number = len(offsets_of(config)) * len(directions_of(config))
-    return config.data.run_sentences, config.model.width, number
+    return LossSizes(config.data.run_sentences, config.model.width, number)
 
 
 def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:

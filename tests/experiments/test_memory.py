@@ -175,7 +175,7 @@ def test_series_that_do_not_fit_the_machine_are_not_made_up(monkeypatch):
 
 def has_negatives(config, length):
     try:
-        check_negatives(config, length)
+        check_negatives(config, length, config.model.num_offsets)
     except UserError:
         return False
     return True

@@ -24,6 +24,7 @@ from cpc.train import (
 )
 from cpc.types import UserError
 from experiments import choices, training
+from experiments.audio.model import check_model
 from experiments.command.config import with_settings
 from experiments.records import make_evaluation, make_summary
 from experiments.run import probe_aside, probe_once, run
@@ -359,9 +360,17 @@ def test_the_penalty_reaches_the_parameters(made):
         np.testing.assert_allclose(b - a, c, rtol=1e-3, atol=1e-5)
 
 
-def test_codes_and_parts_of_a_batch_are_one_sentence(made):
-    with pytest.raises(UserError, match="leave the codes where they are"):
-        train(make_config(**QUANTIZED, optim__accumulate=2), made)
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"optim__accumulate": 2}, "leave the codes where they are"),
+        ({"augment__side": "past"}, "would follow the second alone"),
+    ],
+)
+def test_codes_of_a_part_or_a_copy_are_one_sentence(keys, said):
+    check_model(make_config(**QUANTIZED))
+    with pytest.raises(UserError, match=said):
+        check_model(make_config(**QUANTIZED, **keys))
 
 
 @pytest.mark.slow
@@ -423,9 +432,9 @@ def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so():
         config = make_config(negatives__rule=rule.name, negatives__window=window)
         if rule.name == "own_sequence" and window == 99:
             with pytest.raises(UserError, match="no negatives at offset 1"):
-                check_negatives(config, 16)
+                check_negatives(config, 16, config.model.num_offsets)
         else:
-            check_negatives(config, 16)
+            check_negatives(config, 16, config.model.num_offsets)
 
 
 def gradient_of(config, made, num_parts, num_devices=1):
