@@ -28,7 +28,6 @@ LAWS = {
 
 def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     """Measure setting after setting, then write the table; return False if a signal stopped it."""
-    check(config)
     images, recorded = load_images(config), folder / "metrics.jsonl"
     fit = jax.jit(functools.partial(fit_images, config))
 

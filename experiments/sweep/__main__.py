@@ -45,9 +45,9 @@ from experiments.modality import MODALITIES
 from experiments.sweep import halving
 from experiments.sweep.cells import Cell, differences, make_cells
 from experiments.sweep.jobs import (
+    KINDS,
     check_cell,
     end,
-    keys_of,
     lock_folder,
     make_job,
     read_plan,
@@ -212,7 +212,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
     path = folder / "sweep.json"
     with lock_folder(folder, "sweep") as lock:
         if (recorded := read_plan(path)) is not None:
-            check_same_sweep(recorded, wanted, folder, keys_of(config))
+            check_same_sweep(recorded, wanted, folder, KINDS[config.kind].keys(config))
         write_sealed(path, wanted)
         yield lock
 

@@ -10,8 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
+from configs.information import KEYS
 from configs.keys import Keys
 from cpc.files import read_object, write_sealed
 from cpc.types import UserError
@@ -19,40 +20,43 @@ from experiments import status
 from experiments.command import cli, names
 from experiments.command.config import Config, with_settings
 from experiments.modality import MODALITIES
-from experiments.mutual_information import __main__ as information
+from experiments.mutual_information import run as information
 from experiments.rl import run as agents
 from experiments.run import check_run
 from experiments.sweep.cells import Cell, flag_text
 from experiments.sweep.launchers import Job, Launch
 from experiments.words import run as words
 
-#: Kind of a config, which is also the module of its command -> what checks it.
-CHECKS: dict[str, Callable[[Config], object]] = {
-    **{name: functools.partial(check_run, modality) for name, modality in MODALITIES.items()},
-    "mutual_information": information.check,
-    "words": words.check,
-    "rl": agents.check,
+
+class Kind(NamedTuple):
+    """What a sweep asks of the command that runs configs of a kind."""
+
+    keys: Callable[[Config], Keys]
+    """Every key that such a config has."""
+    check: Callable[[Config], object]
+
+
+#: Kind of a config, which is also the module of its command.
+KINDS = {
+    **{
+        name: Kind(lambda config, keys=one.keys: keys, functools.partial(check_run, one))
+        for name, one in MODALITIES.items()
+    },
+    "mutual_information": Kind(lambda config: KEYS[config.protocol], information.check),
+    "words": Kind(lambda config: words.KEYS, words.check),
+    "rl": Kind(lambda config: agents.KEYS, agents.check),
 }
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key that a config of this kind has."""
-    if config.kind in MODALITIES:
-        return MODALITIES[config.kind].keys
-    if config.kind in ("words", "rl"):
-        return {"words": words, "rl": agents}[config.kind].KEYS
-    return information.KEYS[config.protocol]
 
 
 def check_cell(config: Config, cell: Cell) -> None:
     """Check a cell's config before any cell runs, as far as that needs no data and no device."""
-    check = CHECKS.get(config.get("kind"))
-    if check is None:
+    kind = KINDS.get(config.get("kind"))
+    if kind is None:
         raise UserError(
-            f"the config's kind is {config.get('kind')!r}: choose one of {', '.join(CHECKS)}"
+            f"the config's kind is {config.get('kind')!r}: choose one of {', '.join(KINDS)}"
         )
     try:
-        check(with_settings(config, cell.settings))
+        kind.check(with_settings(config, cell.settings))
     except UserError as error:
         raise UserError(f"the cell {cell.name}: {error}") from None
 

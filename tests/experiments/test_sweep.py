@@ -4,7 +4,13 @@ import pathlib
 import pytest
 from ml_collections import ConfigDict
 
-from configs import audio_synthetic, image_fashion_mnist, mi_staircase, mi_tasks
+from configs import (
+    audio_synthetic,
+    image_fashion_mnist,
+    mi_consistency,
+    mi_staircase,
+    mi_tasks,
+)
 from configs.audio import KEYS
 from cpc.files import flatten, read_json
 from cpc.results import Score, read_scores, write_scores
@@ -153,6 +159,7 @@ def test_a_cells_whole_config_is_checked(config):
     (mi_tasks, "estimators", ("infonce",), "estimators has 'infonce'"),
     (mi_tasks, "num_steps", 7, "must divide num_steps"),
     (mi_staircase, "maps", ("cube",), "maps has 'cube'"),
+    (mi_consistency, "rows", (7, 3), "give numbers up to 28 that rise"),
 ])  # fmt: skip
 def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
     with pytest.raises(UserError, match=f"the cell x: .*{words}"):
