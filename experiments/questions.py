@@ -10,8 +10,8 @@ from cpc.report.sentences import lead_phrase
 from cpc.results import QUESTION, Frame, show_value
 
 NOTE = (
-    "All intervals are 95 %. With one seed they are over test items; with several, Student's "
-    "t-intervals of the mean over seeds, which say nothing about other test items. Over untrained: "
+    "All intervals are 95 %. With one seed they are over test items; with several, over seeds "
+    "(Student's) and test items, of those seeds that came to their last step. Over untrained: "
     "the difference from the same network at random initialization by the same method. Over the "
     "first: the difference from the first cell. Both are taken on the same items or the same seeds "
     "where these are recorded, and from two independent intervals otherwise. The more cells there "
