@@ -23,6 +23,10 @@ except ModuleNotFoundError as error:  # whatever reads or writes files of ours i
     ) from error
 
 
+#: Whoever writes a file for longer than this was killed.
+WRITING_SECONDS = 3600.0
+
+
 @contextlib.contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` in one step when the block ends well.
@@ -44,11 +48,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def remove_parts(folder: Path, older_seconds: float = 3600.0) -> None:
+def remove_parts(folder: Path) -> None:
     """Remove what killed processes were writing into a folder, and one level below."""
     for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):
         with contextlib.suppress(OSError):  # another process was faster
-            if time.time() - part.stat().st_mtime > older_seconds:
+            if time.time() - part.stat().st_mtime > WRITING_SECONDS:
                 part.unlink()
 
 

@@ -18,9 +18,7 @@ from experiments.problem import Problem
 NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
-def audit_run(
-    config: Config, workdir: pathlib.Path, problem: Problem, is_all: bool = False
-) -> None:
+def audit_run(config: Config, workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
     """Audit the negatives of a run once, print the table, leave it in the run directory.
 
     If the audit `is_all` that is done, it says so, by which `status` knows that nothing died.

@@ -104,7 +104,7 @@ def run_problem(
     problem: Problem,
     probe: Probe,
     mesh: jax.sharding.Mesh,
-    only_audit: bool = False,
+    only_audit: bool,
 ) -> None:
     """From an open run directory to its report; stopped by a signal, say how to resume."""
     audit_run(config, workdir, problem, only_audit)

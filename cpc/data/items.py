@@ -13,6 +13,7 @@ from cpc.types import Item, UserError
 HEADER = "#file onset offset #phone prev-phone next-phone speaker"
 #: What aligners call silence: no phone, no context of one, and nothing to recognise.
 SILENCES = frozenset({"pau", "sil", "SIL", "sp", "spn", "SPN", "h#", "#", "_", "<eps>"})
+LABEL_SECONDS = 0.01
 
 
 def read_items(path: str | Path) -> list[Item]:
@@ -76,10 +77,9 @@ def make_items(
     names: Sequence[str],
     speakers: Mapping[str, str],
     *,
-    frame_seconds: float = 0.01,
     triphones: bool = True,
 ) -> Iterator[Item]:
-    """Yield the tokens of frame-wise phone labels: runs of one label between two others.
+    """Yield the tokens of phone labels, one each 10 ms: runs of one label between two others.
 
     Phones beside silence (`SILENCES`), beside frames without label (-1), or at the ends are left
     out. Two of the same phone in a row are one.
@@ -88,7 +88,6 @@ def make_items(
         labels: of each utterance, by its name.
         names: of the phones, by number.
         speakers: of each utterance, by its name.
-        frame_seconds: of a label.
         triphones: whether a token spans the phones before and after it, too, as in Libri-light.
 
     >>> speaker, labels = {"u": "ann"}, np.array([0, 1, 1, 2, 0, 0])
@@ -108,8 +107,8 @@ def make_items(
             first, last = (bounds[i - 1], bounds[i + 2]) if triphones else bounds[i : i + 2]
             yield Item(
                 utterance,
-                round(float(first) * frame_seconds, 6),
-                round(float(last) * frame_seconds, 6),
+                round(float(first) * LABEL_SECONDS, 6),
+                round(float(last) * LABEL_SECONDS, 6),
                 phones[i],
                 phones[i - 1],
                 phones[i + 1],

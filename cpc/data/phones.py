@@ -12,6 +12,8 @@ from cpc.types import UserError
 UNLABELLED = -1
 #: A probe has an output for each number up to the largest.
 MAX_LABEL = 65_535
+#: Labels that a recording may have too many, and frames at its end that may have none.
+MOST_EXTRA, MOST_MISSING = 3, 10
 
 
 def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
@@ -67,17 +69,12 @@ def _numbered(
 
 
 def align(
-    labels: Int[np.ndarray, " labels"],
-    num_frames: int,
-    name: str,
-    *,
-    max_extra: int = 3,
-    max_missing: int = 10,
+    labels: Int[np.ndarray, " labels"], num_frames: int, name: str
 ) -> Int[np.ndarray, " frames"]:
     """One label a frame, int32; frames after the last label are `UNLABELLED`.
 
     Aligners stop a little before the end of a recording, and models without padding give a frame or
-    two less: up to `max_extra` labels are cut and up to `max_missing` frames stay unlabelled. (The
+    two less: up to `MOST_EXTRA` labels are cut, up to `MOST_MISSING` frames stay unlabelled. (The
     labels of the packaged voices are 0.6 to 1.6 frames short.)
 
     Raises:
@@ -87,7 +84,7 @@ def align(
     array([ 5,  5,  7, -1], dtype=int32)
     """
     extra = len(labels) - num_frames
-    if extra > max_extra or -extra > max_missing:
+    if extra > MOST_EXTRA or -extra > MOST_MISSING:
         raise UserError(
             f"{name} has {len(labels)} labels but {num_frames} frames of 10 ms: "
             "the labels do not belong to this recording"

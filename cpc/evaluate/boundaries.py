@@ -15,6 +15,8 @@ from cpc.types import UserError
 
 #: Of peaks, from none to all of the range: what a detector is fitted over.
 PROMINENCES = np.linspace(0, 0.6, 61)
+#: Of the bootstrap.
+NUM_RESAMPLES, LEVEL = 2000, 0.95
 
 
 class Matches(NamedTuple):
@@ -101,19 +103,17 @@ def total(matches: Iterable[Matches]) -> Matches:
     return Matches(*(np.sum(parts, axis=0) for parts in zip(*matches, strict=True)))
 
 
-def r_value_interval(
-    matches: Sequence[Matches], *, num_resamples: int = 2000, level: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """Return the percentile interval of the R-value of all, resampling whole utterances.
+def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
+    """Return the 95 % percentile interval of the R-value of all, resampling whole utterances.
 
     Both ends are NaN of one utterance, which says nothing of others.
     """
     if len(matches) < 2:
         return float("nan"), float("nan")
-    rng, counts = np.random.default_rng(seed), np.array(matches)  # (utterances, 3)
-    drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), num_resamples)
+    rng, counts = np.random.default_rng(0), np.array(matches)  # (utterances, 3)
+    drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), NUM_RESAMPLES)
     values = r_value(Matches(*(drawn @ counts).T))
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 

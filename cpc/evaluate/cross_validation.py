@@ -44,7 +44,6 @@ def cross_validate(
     *,
     l2s: Sequence[float] = L2S,
     num_folds: int = 10,
-    seed: int = 0,
 ) -> CrossValidated:
     """Return the answers of logistic regression to rows that its fit has not seen.
 
@@ -58,7 +57,6 @@ def cross_validate(
         labels: 0 .. classes - 1.
         l2s: of the penalty `(l2 / 2) |W|^2` beside the mean nats.
         num_folds: 3 or more.
-        seed: of the folds.
 
     Raises:
         UserError: fewer rows than folds, fewer than two classes or three folds, or no l2.
@@ -70,7 +68,7 @@ def cross_validate(
             f"{len(labels)} rows of {len(np.unique(labels))} classes do not make {num_folds} "
             "folds: it takes three folds, two classes, and a row in each fold"
         )
-    order = np.random.default_rng(seed).permutation(len(labels))[: size * num_folds]
+    order = np.random.default_rng(0).permutation(len(labels))[: size * num_folds]
     folds, right, chosen = order.reshape(num_folds, size), [], []
     for number, fold in enumerate(folds):
         held = folds[(number + 1) % num_folds]

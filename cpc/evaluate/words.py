@@ -12,6 +12,8 @@ from cpc.types import UserError
 
 #: One fits vectors of words in a text of which these are words in lower case.
 Index = Mapping[str, int]
+#: Of the bootstrap.
+NUM_RESAMPLES = 1000
 
 
 def similarity_scores(
@@ -20,8 +22,6 @@ def similarity_scores(
     sets: Mapping[str, tuple[Sequence[tuple[str, str]], Float[np.ndarray, " _"]]],
     *,
     features: str,
-    num_resamples: int = 1000,
-    seed: int = 0,
 ) -> Iterator[Score]:
     """Yield Spearman's correlation of cosines with what people said, of each set of pairs.
 
@@ -33,7 +33,6 @@ def similarity_scores(
         index: word -> row.
         sets: name -> pairs of words, and their similarity; as `cpc.data.sources.similarity` has it.
         features: name of the vectors, for the score.
-        num_resamples, seed: of the bootstrap.
     """
     unit = normalize(vectors)
     for name, (pairs, said) in sets.items():
@@ -43,7 +42,7 @@ def similarity_scores(
             continue
         left, right = (np.array([index[pairs[i][side]] for i in known]) for side in (0, 1))
         cosine, said = (unit[left] * unit[right]).sum(1), said[known]
-        draws = np.random.default_rng(seed).integers(0, len(known), (num_resamples, len(known)))
+        draws = np.random.default_rng(0).integers(0, len(known), (NUM_RESAMPLES, len(known)))
         resampled = [spearman(cosine[draw], said[draw]) for draw in draws]
         value = spearman(cosine, said)
         low, high = np.nanpercentile(resampled, [2.5, 97.5])

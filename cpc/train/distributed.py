@@ -21,6 +21,10 @@ from cpc.types import PyTree, UserError
 
 #: Status of a process that ends because another has.
 LOST = 3
+#: A machine that is not heard of for so long is gone.
+SILENCE_SECONDS = 30.0
+#: What failed here waits so long for the watchdog to say that another process has ended.
+VERDICT_SECONDS = 5.0
 
 
 class Cluster(NamedTuple):
@@ -182,12 +186,10 @@ def _detect(address, number, index):
         ) from error
 
 
-def join_processes(
-    join_seconds: float = 120.0, silence_seconds: float = 30.0, hang_seconds: float = 300.0
-) -> None:
+def join_processes(join_seconds: float = 120.0, hang_seconds: float = 300.0) -> None:
     """Join the other processes, if there are any; call it before anything else asks JAX.
 
-    From then on a process that ends, or whose machine is not heard of for `silence_seconds`, ends
+    From then on a process that ends, or whose machine is not heard of for 30 s, ends
     the others with a sentence and status 3. So does one that hangs in training for `hang_seconds`,
     or ten times the longest that any stayed at a step, if that is more; or that is stopped for so
     long, whatever it does. What C++ has to say goes to a file, which that sentence follows.
@@ -198,7 +200,7 @@ def join_processes(
     cluster = find_cluster()
     if cluster is None or _watchdogs:
         return
-    watchdog = _Watchdog(cluster, join_seconds, silence_seconds, hang_seconds)
+    watchdog = _Watchdog(cluster, join_seconds, SILENCE_SECONDS, hang_seconds)
     _watchdogs.append(watchdog)
     watchdog.log = _redirect_native_messages(cluster.own)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -300,10 +302,10 @@ def leave_failing(status: int) -> None:
         os._exit(status)
 
 
-def await_verdict(seconds: float = 5.0) -> None:
+def await_verdict() -> None:
     """Wait a little: what failed here may have failed because another process ended.
 
     Then the watchdog ends this process with a sentence about the other one.
     """
     if _watchdogs:
-        time.sleep(seconds)
+        time.sleep(VERDICT_SECONDS)

@@ -45,7 +45,7 @@ def abx_question(
 
 
 def item_question(
-    name: str, items: Sequence[Item], parts: Sequence[Recordings], lose_last_frame: bool = False
+    name: str, items: Sequence[Item], parts: Sequence[Recordings], lose_last_frame: bool
 ) -> Question:
     """Return what an item file asks of all recordings that it names, for nothing is fitted.
 
@@ -110,7 +110,7 @@ def abx_scores(
     items: list[Item],
     feature: Feature,
     is_across: tuple[bool, ...],
-    lose_last_frame: bool = False,
+    lose_last_frame: bool,
 ) -> list[Score]:
     """Return the ABX errors of one feature, within and across speakers.
 

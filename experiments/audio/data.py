@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc import data
+from cpc.data.phones import MOST_EXTRA
 from cpc.data.recordings import ids_of
 from cpc.data.sources.voices import prepare_voices
 from cpc.models import Model
@@ -112,7 +113,8 @@ def without_lost(
 
     def exists(name: str, num_samples: float) -> bool:
         # A few labels too many are no loss, as in `align`.
-        return name not in damaged or num_samples <= lengths.get(name, 0) + 3 * LABEL_SAMPLES
+        most = lengths.get(name, 0) + MOST_EXTRA * LABEL_SAMPLES
+        return name not in damaged or num_samples <= most
 
     kept_phones, kept_items = {}, {}
     for name, (all_labels, names) in phones.items():

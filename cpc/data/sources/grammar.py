@@ -4,17 +4,12 @@ import numpy as np
 
 from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 
-#: Words that only sentences of one topic have, and words that all have.
-OWN_WORDS, COMMON_WORDS = 4, 8
+#: Topics, words that only sentences of one topic have, and words that all have.
+NUM_TOPICS, OWN_WORDS, COMMON_WORDS = 8, 4, 8
 
 
 def make_grammar(
-    num_documents: int,
-    num_sentences: int,
-    *,
-    num_topics: int = 8,
-    order: float = 0.9,
-    seed: int = 0,
+    num_documents: int, num_sentences: int, *, order: float = 0.9, seed: int = 0
 ) -> Corpus:
     """Return documents whose sentences each have a topic, which the next one's follows.
 
@@ -26,24 +21,23 @@ def make_grammar(
     Args:
         num_documents: of so many sentences each.
         num_sentences: of a document.
-        num_topics: 2 or more.
         order: in [0, 1].
         seed: of all randomness.
     """
     rng = np.random.default_rng(seed)
     shape = num_documents, num_sentences
     jump = rng.random(shape) >= order
-    topic = rng.integers(num_topics, size=shape)
+    topic = rng.integers(NUM_TOPICS, size=shape)
     for t in range(1, num_sentences):
-        topic[:, t] = np.where(jump[:, t], topic[:, t], (topic[:, t - 1] + 1) % num_topics)
+        topic[:, t] = np.where(jump[:, t], topic[:, t], (topic[:, t - 1] + 1) % NUM_TOPICS)
     lengths = rng.integers(4, 10, topic.size)
     starts = np.concatenate([[0], np.cumsum(lengths)])
     place = np.arange(starts[-1]) - np.repeat(starts[:-1], lengths)
     own = np.repeat(topic.ravel(), lengths) * OWN_WORDS + rng.integers(OWN_WORDS, size=len(place))
-    common = num_topics * OWN_WORDS + rng.integers(COMMON_WORDS, size=len(place))
+    common = NUM_TOPICS * OWN_WORDS + rng.integers(COMMON_WORDS, size=len(place))
     raw = np.where(place < 3, own, common)
-    counts = np.bincount(raw, minlength=num_topics * OWN_WORDS + COMMON_WORDS)
-    names = [f"topic{i // OWN_WORDS}{'abcd'[i % OWN_WORDS]}" for i in range(num_topics * OWN_WORDS)]
+    counts = np.bincount(raw, minlength=NUM_TOPICS * OWN_WORDS + COMMON_WORDS)
+    names = [f"topic{i // OWN_WORDS}{'abcd'[i % OWN_WORDS]}" for i in range(NUM_TOPICS * OWN_WORDS)]
     names += [f"common{'abcdefgh'[i]}" for i in range(COMMON_WORDS)]
     falling = np.argsort(-counts, kind="stable")
     rank = np.empty(len(counts), np.int32)
@@ -54,7 +48,7 @@ def make_grammar(
     return Corpus(rank[raw], starts, documents, vocabulary, [])
 
 
-def grammar_information(offset: int, *, num_topics: int = 8, order: float = 0.9) -> float:
+def grammar_information(offset: int, *, order: float = 0.9) -> float:
     """Return what a sentence tells of the one `offset` later, in nats.
 
     The topic is Markov, uniform at every place, and a sentence shows it: log s - H(s_(t+k) | s_t),
@@ -63,7 +57,7 @@ def grammar_information(offset: int, *, num_topics: int = 8, order: float = 0.9)
     >>> round(grammar_information(1), 3), round(grammar_information(3), 3)
     (1.612, 1.07)
     """
-    q = order**offset + (1 - order**offset) / num_topics
-    rest = (1 - q) / (num_topics - 1)
-    entropy = -sum(p * np.log(p) * n for p, n in ((q, 1), (rest, num_topics - 1)) if p > 0)
-    return float(np.log(num_topics) - entropy)
+    q = order**offset + (1 - order**offset) / NUM_TOPICS
+    rest = (1 - q) / (NUM_TOPICS - 1)
+    entropy = -sum(p * np.log(p) * n for p, n in ((q, 1), (rest, NUM_TOPICS - 1)) if p > 0)
+    return float(np.log(NUM_TOPICS) - entropy)

@@ -14,6 +14,8 @@ LOW_HZ, HIGH_HZ = (300.0, 900.0), (1200.0, 3200.0)
 #: The speakers' frequencies lie within this factor of each other.
 SPEAKER_RANGE = 1.25
 AMPLITUDE = 0.1
+#: The chance that a phone which ends is followed by the next one round the circle.
+ONWARD = 0.75
 NOISE_RMS = 0.002
 
 
@@ -26,18 +28,16 @@ class Synthetic(NamedTuple):
     label_names: tuple[str, ...]
 
 
-def phone_chain(
-    num_phones: int, stay: float = 0.8, onward: float = 0.75
-) -> Float[np.ndarray, "p p"]:
+def phone_chain(num_phones: int, stay: float = 0.8) -> Float[np.ndarray, "p p"]:
     """Transition probabilities: a phone stays, goes on to the next one, or to any other.
 
     It stays with probability `stay`; else it goes to the next phone round the circle with
-    probability `onward`, or to one of the others. Rows sum to 1; all phones are equally frequent.
+    probability `ONWARD`, or to one of the others. Rows sum to 1; all phones are equally frequent.
     """
     others = max(num_phones - 2, 1)
-    chain = np.full((num_phones, num_phones), (1 - stay) * (1 - onward) / others)
+    chain = np.full((num_phones, num_phones), (1 - stay) * (1 - ONWARD) / others)
     phones = np.arange(num_phones)
-    chain[phones, (phones + 1) % num_phones] = (1 - stay) * onward
+    chain[phones, (phones + 1) % num_phones] = (1 - stay) * ONWARD
     chain[phones, phones] = stay
     return chain / chain.sum(axis=1, keepdims=True)
 
