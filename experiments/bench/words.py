@@ -33,37 +33,32 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def word_rows(epochs: int, num_rounds: int = 1, source: str = "words") -> list[Row]:
+def word_rows(epochs: int) -> list[Row]:
     """Return rows of the rate and of word similarity, each beside gensim's where there is one."""
     python = os.environ.get(PYTHON) or (
         sys.executable if importlib.util.find_spec("gensim") else None
     )
     config = get_config()
-    config.data.source, config.data.test_fraction = source, 0.0
+    config.data.test_fraction = 0.0
     text = load_text(config.data, 0, print)
     vocabulary = text.train.vocabulary
     sides = {"words_jax": sys.executable, **({"words_gensim": python} if python else {})}
-    rounds, found = [], {}
+    rates, found = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         sentences = pathlib.Path(folder, "sentences.txt")
         write_sentences(sentences, text.train)
-        for i in range(num_rounds):
-            order = list(sides) if i % 2 == 0 else list(sides)[::-1]
-            rates = {}
-            for side in order:
-                vectors = pathlib.Path(folder, f"{side}.npy")
-                given = {
-                    "width": config.model.width, "reach": config.model.reach,
-                    "k": config.objective.k, "subsample": config.data.subsample,
-                    "learning_rate": config.optim.learning_rate, "epochs": epochs, "seed": i,
-                    "source": source, "num_words": len(vocabulary.words),
-                    "cores": count_cores(), "sentences": str(sentences),
-                    "vectors": str(vectors),
-                }  # fmt: skip
-                rates[side] = run_side(sides[side], side, json.dumps(given))["words_per_second"]
-                found[side] = np.load(vectors)
-            rounds.append(rates)
-    return [rate_row(rounds), *similarity_rows(found, vocabulary)]
+        for side, interpreter in sides.items():
+            vectors = pathlib.Path(folder, f"{side}.npy")
+            given = {
+                "width": config.model.width, "reach": config.model.reach,
+                "k": config.objective.k, "subsample": config.data.subsample,
+                "learning_rate": config.optim.learning_rate, "epochs": epochs,
+                "num_words": len(vocabulary.words), "cores": count_cores(),
+                "sentences": str(sentences), "vectors": str(vectors),
+            }  # fmt: skip
+            rates[side] = run_side(interpreter, side, json.dumps(given))["words_per_second"]
+            found[side] = np.load(vectors)
+    return [rate_row(rates), *similarity_rows(found, vocabulary)]
 
 
 def write_sentences(path: pathlib.Path, corpus: Any) -> None:
@@ -76,15 +71,15 @@ def write_sentences(path: pathlib.Path, corpus: Any) -> None:
             file.write(" ".join(map(str, known[known > 0])) + "\n")
 
 
-def rate_row(rounds: list[dict[str, float]]) -> Row:
-    """Return words a second, median over rounds."""
-    ours = float(np.median([one["words_jax"] for one in rounds]))
+def rate_row(rates: dict[str, float]) -> Row:
+    """Return words a second."""
+    ours = rates["words_jax"]
     figures: dict[str, Any] = {"words_per_second": ours}
     text = f"{ours:,.0f} words/s"
-    if "words_gensim" not in rounds[0]:
+    if "words_gensim" not in rates:
         return Row("skip-gram", figures, f"{text}; no gensim: name its Python in ${PYTHON}")
-    theirs = float(np.median([one["words_gensim"] for one in rounds]))
-    ratio = float(np.median([one["words_jax"] / one["words_gensim"] for one in rounds]))
+    theirs = rates["words_gensim"]
+    ratio = ours / theirs
     figures |= {"gensim_words_per_second": theirs, "ratio_to_gensim": ratio}
     text += f", gensim {theirs:,.0f}: {ratio:.2f} of gensim's"
     return Row("skip-gram", figures, text, Target("ratio_to_gensim", LEAST))

@@ -21,7 +21,7 @@ def main() -> None:
         sg=1,
         min_count=1,
         workers=given["cores"],
-        seed=1 + given["seed"],
+        seed=1,
     )
     model.build_vocab(corpus_file=given["sentences"])
     begin = time.perf_counter()

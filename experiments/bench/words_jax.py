@@ -19,8 +19,7 @@ def main() -> None:
     given = read_sizes()
     cluster.start("cpu")
     config = get_config()
-    config.seed, config.epochs = given["seed"], given["epochs"]
-    config.data.source, config.data.test_fraction = given["source"], 0.0
+    config.epochs, config.data.test_fraction = given["epochs"], 0.0
     text = load_text(config.data, 0, lambda line: None)
     made = run.make(config, text)
     state = made.launch(jax.tree.map(jax.numpy.copy, made.state), made.stream.launch(0))
