@@ -20,8 +20,26 @@ class Scale(NamedTuple):
     """More, for all probes of the first cell and the networks trained on labels."""
 
 
-#: What the paper probes its sound for.
-TABLE_1 = ("phones", "speakers")
+#: Of sound at every scale; the paper's own replaces some of it.
+AUDIO = {
+    "data.batch_size": 8,
+    "model.padding": "causal",
+    "loss.cosine": False,
+    "negatives.temperature": 1.0,
+    "negatives.shards": 1,
+    "probe.tasks": ("phones", "speakers"),
+    "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
+}
+#: Of sound between the smoke test and the paper's own scale.
+FULL = AUDIO | {
+    "model.context_width": 256,
+    "optim.schedule": "cosine",
+    "evaluate.num_windows": 128,
+    "probe.hidden_width": 64,
+    "probe.num_epochs": 3,
+    "probe.hours": 0.5,
+    "probe.minutes_per_speaker": 4.0,
+}
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
@@ -32,22 +50,16 @@ PAPER_KEYS = (
 SCALES = {
     "smoke": Scale(
         settings={
-            "audio": {
+            "audio": AUDIO
+            | {
                 "num_steps": 20,
                 "log_every": 10,
                 "eval_every": 20,
                 "save_every": 20,
-                "data.batch_size": 8,
                 "model.width": 16,
                 "model.context_width": 16,
-                "model.padding": "causal",
-                "loss.cosine": False,
-                "negatives.temperature": 1.0,
-                "negatives.shards": 1,
                 "optim.warmup_steps": 2,
                 "evaluate.num_windows": 16,
-                "probe.tasks": TABLE_1,
-                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
                 "probe.hidden_width": 8,
                 "probe.num_epochs": 1,
                 "probe.hours": 0.02,
@@ -86,28 +98,15 @@ SCALES = {
     ),
     "small": Scale(
         settings={
-            "audio": {
+            "audio": FULL
+            | {
                 "num_steps": 400,
                 "log_every": 50,
                 "eval_every": 400,
                 "save_every": 400,
-                "data.batch_size": 8,
                 "model.width": 128,
-                "model.context_width": 256,
-                "model.padding": "causal",
-                "loss.cosine": False,
-                "negatives.temperature": 1.0,
-                "negatives.shards": 1,
                 "optim.learning_rate": 2e-3,
-                "optim.schedule": "cosine",
                 "optim.warmup_steps": 50,
-                "evaluate.num_windows": 128,
-                "probe.tasks": TABLE_1,
-                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
-                "probe.hidden_width": 64,
-                "probe.num_epochs": 3,
-                "probe.hours": 0.5,
-                "probe.minutes_per_speaker": 4.0,
             },
             "image": {
                 "num_steps": 300,
@@ -130,28 +129,15 @@ SCALES = {
     # of small, four times a step of images for twice the width.
     "medium": Scale(
         settings={
-            "audio": {
+            "audio": FULL
+            | {
                 "num_steps": 500,
                 "log_every": 50,
                 "eval_every": 500,
                 "save_every": 100,
-                "data.batch_size": 8,
                 "model.width": 192,
-                "model.context_width": 256,
-                "model.padding": "causal",
-                "loss.cosine": False,
-                "negatives.temperature": 1.0,
-                "negatives.shards": 1,
                 "optim.learning_rate": 1e-3,
-                "optim.schedule": "cosine",
                 "optim.warmup_steps": 100,
-                "evaluate.num_windows": 128,
-                "probe.tasks": TABLE_1,
-                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
-                "probe.hidden_width": 64,
-                "probe.num_epochs": 3,
-                "probe.hours": 0.5,
-                "probe.minutes_per_speaker": 4.0,
             },
             "image": {
                 "num_steps": 600,
@@ -173,11 +159,8 @@ SCALES = {
     ),
     "paper": Scale(
         settings={
-            "audio": {
-                **{key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
-                "probe.tasks": TABLE_1,
-                "probe.features": ("c", "z", "mfcc", "random c", "random z", "supervised"),
-            },
+            "audio": AUDIO
+            | {key: flatten(audio_librispeech.get_config())[key] for key in PAPER_KEYS},
             "image": {"probe.tasks": ("linear", "supervised", "units")},
             "rl": {"num_env_steps": 640_000},
         },
