@@ -3,6 +3,7 @@
 import functools
 import pathlib
 
+from configs.defaults import NEGATIVES
 from cpc import losses, negatives
 from cpc.losses import AnchorLoss
 from cpc.types import NegativeSampler, Rule, UserError
@@ -31,8 +32,6 @@ RENAMED = {
 COSINE = (
     "debiased", "hard_weighted", "sup_con", "triplet_hard", "triplet_semi_hard", "triplet_all",
 )  # fmt: skip
-CHOICES = ("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero")
-TEMPERATURES = ("fixed", "learned", "entropy")
 
 
 def check_alignment(config: Config) -> None:
@@ -78,7 +77,8 @@ def check_groups(config: Config) -> None:
 
 def check_temperature(options: Config) -> None:
     """The temperature is above 0, and starts where its rule may take it."""
-    check_word("negatives.temperature_rule", options.temperature_rule, TEMPERATURES)
+    rules = NEGATIVES["temperature_rule"].words
+    check_word("negatives.temperature_rule", options.temperature_rule, rules)
     if options.temperature <= 0:
         raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
     low, high = options.temperature_low, options.temperature_high
@@ -174,7 +174,7 @@ def check_loss(options: Config, workdir: str | None = None) -> None:
 def build_choice(options: Config) -> NegativeSampler | None:
     """Which of the allowed negatives an anchor uses; None for all."""
     k = options.num_sampled
-    check_word("negatives.choose", options.choose, CHOICES)
+    check_word("negatives.choose", options.choose, NEGATIVES["choose"].words)
     if options.choose == "semi_hard":
         return negatives.semi_hard(options.margin)
     if options.choose == "ring":

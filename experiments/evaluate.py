@@ -21,7 +21,6 @@ import jax
 import numpy as np
 from absl import flags
 
-from configs.keys import make_config
 from cpc import models
 from cpc.data import at_loudness
 from cpc.files import plain, read_object, write_sealed
@@ -122,7 +121,7 @@ def config_of(pretrained: models.Pretrained) -> Config:
     recorded = pretrained.about.get("config")
     module: Any = pretrained.module
     encoder, context = module.encoder, module.context
-    config = upgrade(recorded or {}, AUDIO.keys) if recorded else make_config(AUDIO.keys)
+    config = upgrade(recorded or {}, AUDIO.keys)
     network = {"context_layers": context.num_layers}
     if not recorded:
         network |= {name: getattr(encoder, name) for name in ("width", "norm", "padding")}

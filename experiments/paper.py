@@ -74,21 +74,6 @@ IMAGENET = (
     ImageEntry("CPC v2", "ResNet-161", 71.5, 90.1),
 )
 
-
-def paper_accuracy(task: str, features: str, probe: str, unit: str) -> float | None:
-    """The paper's accuracy in percent for a row of ours, if it has one (it scores frames only).
-
-    >>> paper_accuracy("phones", "c", "linear", "frame")
-    64.6
-    """
-    if unit != "frame":
-        return None
-    for entry in TABLE_1.get(task, ()):
-        if (entry.features, entry.probe) == (features, probe):
-            return entry.accuracy
-    return None
-
-
 #: Transfer of sentence features in percent (BookCorpus); TREC of the fourth row was not reported.
 TABLE_5 = {
     "paragraph vector": {"MR": 74.8, "CR": 78.1, "Subj": 90.5, "MPQA": 74.2, "TREC": 91.8},

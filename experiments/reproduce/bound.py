@@ -41,7 +41,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     """
     modality, config = read_modality(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
-    variables = model_variables(arrays["params"], arrays["ema"], arrays["extra"])
+    variables = model_variables(**arrays)
     data = modality.load_data(config, print)
     problem = modality.make_problem(config, data, None)
     objective, encoder = problem.objective, problem.model.module.encoder
