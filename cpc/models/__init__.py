@@ -1,7 +1,5 @@
 """Linen modules: encoders (g_enc), contexts (g_ar), predictors (W_k), and CPC of the three."""
 
-import functools
-
 from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC, Model, make_model
 from cpc.models.cpc_audio import load_cpc_audio
@@ -33,28 +31,8 @@ from cpc.models.row_contexts import MaskedRowConv, RowGRU
 from cpc.models.segmental import SegmentalCPC, boundaries, segment_bounds, segment_means
 from cpc.models.sentence_encoder import QuickThoughts, SentenceEncoder
 from cpc.models.stream import stream_contexts, stream_latents
+from cpc.models.tables import AUDIO_ENCODERS, DESCRIBED, PREDICTORS
 from cpc.models.time_frames import TIME_DIRECTIONS, module_ends, reverse_time
-
-#: Encoders of waveforms by the word that a config has for them. All take a width, and norm,
-#: padding, dtype and remat by name.
-AUDIO_ENCODERS = {"conv": ConvEncoder, "log_mel": LogMelEncoder}
-
-#: Predictors by the word that a config has for them. All take the number of offsets and a width.
-PREDICTORS = {
-    "linear": LinearPredictor,
-    "affine": functools.partial(LinearPredictor, use_bias=True),
-    "hidden": HiddenPredictor,
-    "transformer": TransformerPredictor,
-    "transformers": TransformersPredictor,
-}
-
-#: All that the description of an exported model may name: it can call nothing else.
-DESCRIBED = (
-    *(CPC, *AUDIO_ENCODERS.values(), QuantizedEncoder, GRU, LSTM, CausalConv, CausalTransformer),
-    *(LinearPredictor, HiddenPredictor, TransformerPredictor, TransformersPredictor),
-    *(ImageCPC, SmallConvEncoder, ResNet, Stage, MaskedRowConv, RowGRU),
-    *(QuickThoughts, SentenceEncoder, SegmentalCPC),
-)
 
 __all__ = [
     "AUDIO_ENCODERS",

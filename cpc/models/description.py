@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax.numpy as jnp
 
-from cpc import models
+from cpc.models.tables import DESCRIBED
 from cpc.types import UserError
 
 
@@ -26,7 +26,7 @@ def describe(value: Any) -> Any:
         names = [field.name for field in dataclasses.fields(value) if field.init]
         fields = {n: getattr(value, n) for n in names if n not in ("parent", "name")}
         return {"type": type(value).__name__, **_describe_fields(fields)}
-    if isinstance(value, models.DESCRIBED):  # and no module: a NamedTuple, such as Stage
+    if isinstance(value, DESCRIBED):  # and no module: a NamedTuple, such as Stage
         return {"type": type(value).__name__, **_describe_fields(value._asdict())}
     if callable(value):  # ImageCPC makes a context and a predictor for each direction
         return {"made": describe(value())}
@@ -84,7 +84,7 @@ def _build(description, where, limits, only=()):
     """Return a module, or a part of one: its own parts are no whole models."""
     if not isinstance(description, Mapping):
         raise _wrong(where, description, "a module, with its type and fields")
-    known = {kind.__name__: kind for kind in models.DESCRIBED}
+    known = {kind.__name__: kind for kind in DESCRIBED}
     name = description.get("type")
     if not isinstance(name, str) or name not in known:
         raise UserError(
