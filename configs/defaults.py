@@ -27,7 +27,7 @@ RUN = {
 }
 
 LOSS = {
-    # Its words are checked by `experiments.objective`, which says of an old name what it means.
+    # Its words are checked by `experiments.choices`, which says of an old name what it means.
     "name": Key(
         "info_nce",
         "loss of an anchor: info_nce, nce, sigmoid, decoupled; with cosine scores only: debiased, "

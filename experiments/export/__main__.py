@@ -3,8 +3,8 @@
     python -m experiments.export --workdir runs/voices [--output exported/] [--s3prl]
 
 `cpc.models.load(folder)` gives its embed function back. A run that reaches its last step is
-exported by itself, where the package safetensors is installed. --s3prl writes Python beside it
-that makes a model of sound an upstream of s3prl.
+exported by itself. --s3prl writes Python beside it that makes a model of sound an upstream of
+s3prl.
 """
 
 from absl import flags
