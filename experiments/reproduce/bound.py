@@ -1,7 +1,8 @@
 """Log N - L of a finished run against the number of negatives, on held-out windows."""
 
+import itertools
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from cpc.data import make_batches
 from cpc.losses import streaming_info_nce
 from cpc.results import over_seeds
 from cpc.train import restore_params
-from cpc.types import Position, UserError
+from cpc.types import Batch, CPCOutputs, Position, UserError
 from experiments.modality import read_modality
 from experiments.problem import model_variables
 
@@ -60,32 +61,13 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         outputs = objective.scored(problem.model.apply(variables, {"x": x}, False)[0])
         return outputs._replace(predictions=outputs.predictions / tau)
 
-    def windows() -> Iterator[tuple[int, int, Any]]:
-        """Yield (utterance, start, outputs) of different windows."""
-        seen = set()
-        for number in range(MOST_BATCHES):
-            batch = draw(number)
-            starts = list(zip(batch["utterance"].tolist(), batch["start"].tolist(), strict=True))
-            if seen.issuperset(starts):
-                continue
-            outputs = jax.device_get(forward(batch["x"]))
-            real = batch.get("num_samples", np.full(len(starts), config.data.window_samples))
-            numbers = encoder.num_existing(real).tolist()
-            for row, start in enumerate(starts):
-                if start not in seen:
-                    seen.add(start)
-                    exist = row, slice(numbers[row])
-                    yield *start, jax.tree.map(lambda leaf, exist=exist: leaf[exist], outputs)
-
-    drawn, anchors = windows(), []
-    length = encoder.num_latents(config.data.window_samples)
-    for utterance, _, outputs in drawn:
-        if len(outputs.z) == length:  # not a clip shorter than a window
-            anchors.append((utterance, outputs))
-        if len(anchors) == NUM_ANCHOR_WINDOWS:
-            break
+    drawn = different_windows(draw, forward, encoder.num_existing, config.data.window_samples)
+    whole = encoder.num_latents(config.data.window_samples)
+    # A clip shorter than a window is no anchor.
+    wholes = ((one, outputs) for one, outputs in drawn if len(outputs.z) == whole)
+    anchors = list(itertools.islice(wholes, NUM_ANCHOR_WINDOWS))
     known = {utterance for utterance, _ in anchors}
-    pool = ((utterance, outputs.z) for utterance, _, outputs in drawn if utterance not in known)
+    pool = ((utterance, outputs.z) for utterance, outputs in drawn if utterance not in known)
     latents, num_independent = gather(pool, 2 ** log2_sizes[-1] - 1)
     sizes = [2**p for p in log2_sizes if 2**p - 1 <= len(latents)]
     if not sizes or not anchors:
@@ -103,6 +85,29 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         )
     ]
     return {"step": step, "rows": rows}
+
+
+def different_windows(
+    draw: Callable[[int], Batch],
+    forward: Callable[[Any], CPCOutputs],
+    num_existing: Callable[[np.ndarray], np.ndarray],
+    window_samples: int,
+) -> Iterator[tuple[int, CPCOutputs]]:
+    """Yield the utterance of each different window that is drawn, and its latents that exist."""
+    seen = set()
+    for number in range(MOST_BATCHES):
+        batch = draw(number)
+        starts = list(zip(batch["utterance"].tolist(), batch["start"].tolist(), strict=True))
+        if seen.issuperset(starts):
+            continue
+        outputs = jax.device_get(forward(batch["x"]))
+        real = batch.get("num_samples", np.full(len(starts), window_samples))
+        numbers = num_existing(real).tolist()
+        for row, start in enumerate(starts):
+            if start not in seen:
+                seen.add(start)
+                exist = row, slice(numbers[row])
+                yield start[0], jax.tree.map(lambda leaf, exist=exist: leaf[exist], outputs)
 
 
 def gather(pool: Iterator[tuple[int, Any]], number: int) -> tuple[np.ndarray, int]:
