@@ -38,10 +38,10 @@ from cpc.train.metrics import (
     Writer,
 )
 from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
-from cpc.train.rows import init_row_state, make_row_launch, make_row_step
+from cpc.train.rows import init_row_state, make_row_step
 from cpc.train.signals import Stopped, raise_if_stopped, stop_on_signals
 from cpc.train.state import TrainState, init_state
-from cpc.train.step import jit_step, make_train_step
+from cpc.train.step import jit_step, make_train_step, scan_steps
 
 __all__ = [
     "BATCH_AXIS",
@@ -72,7 +72,6 @@ __all__ = [
     "leave_processes",
     "make_mesh",
     "make_optimizer",
-    "make_row_launch",
     "make_row_step",
     "make_train_step",
     "means_per_step",
@@ -85,6 +84,7 @@ __all__ = [
     "restore_params",
     "run_on_first",
     "scale_by_layer",
+    "scan_steps",
     "schedule_free_average",
     "stop_on_signals",
     "wait_for_all",

@@ -14,7 +14,7 @@ import optax
 from jaxtyping import Array
 
 from cpc.train.state import TrainState, init_state
-from cpc.train.step import add_sums, own_sums, squared_norms
+from cpc.train.step import brake
 from cpc.types import PyTree
 
 #: Ids of the rows that a step reads, by table; None for the whole table.
@@ -60,9 +60,7 @@ def make_row_step(
         (loss, (extra, metrics)), gradients = jax.value_and_grad(loss_fn, has_aux=True)(
             {"tables": tables, "dense": params["dense"]}, state.extra, batch, sample
         )
-        squares = squared_norms(gradients)
-        bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))
-        healthy = (state.failure[0] < 0) & ~jnp.any(bad)
+        healthy, after = brake(state, gradients, loss, metrics)
         # Of the rows, not of the tables: these are never copied.
         gradients = jax.tree.map(lambda g: jnp.where(healthy, g, 0.0), gradients)
         rate = learning_rate(state.step)
@@ -79,21 +77,12 @@ def make_row_step(
             )
         ]
         dense, dense_squares = ([one[i] for one in moved] for i in (0, 1))
-        is_first = (state.failure[0] < 0) & jnp.any(bad)
-        sums = own_sums(metrics, loss, jnp.sqrt(jnp.sum(squares)), jnp.any(bad))
-        return state._replace(
-            step=state.step + 1,
+        return after._replace(
             params={"tables": new, "dense": jax.tree.unflatten(shape, dense)},
             opt_state=state.opt_state
             if rule == "sgd"
             else {"tables": kept, "dense": jax.tree.unflatten(shape, dense_squares)},
             extra=jax.tree.map(lambda n, o: jnp.where(healthy, n, o), extra, state.extra),
-            metrics=add_sums(state.metrics, sums, healthy),
-            failure=jnp.where(
-                is_first,
-                jnp.stack([state.step, jnp.argmax(bad).astype(jnp.int32)]),
-                state.failure,
-            ),
         )
 
     return step
@@ -116,17 +105,6 @@ def init_row_state(
     if rule == "adagrad":
         squares = jax.tree.map(lambda leaf: jnp.full(leaf.shape, start, jnp.float32), params)
     return state._replace(opt_state=squares)
-
-
-def make_row_launch(
-    step: Callable[[TrainState, Any], TrainState],
-) -> Callable[[TrainState, Any], TrainState]:
-    """Make `launch(state, batches) -> state`: a step for each entry of the leaves' first axis."""
-
-    def launch(state: TrainState, batches: Any) -> TrainState:
-        return jax.lax.scan(lambda state, batch: (step(state, batch), None), state, batches)[0]
-
-    return launch
 
 
 def _add_rows(table, ids, update):

@@ -38,10 +38,7 @@ def make_train_step(
         (loss, (extra, metrics)), gradients = jax.value_and_grad(loss_fn, has_aux=True)(
             state.params, state.extra, batch, rng
         )
-        squares = squared_norms(gradients)
-        bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))
-        healthy = (state.failure[0] < 0) & ~jnp.any(bad)
-
+        healthy, after = brake(state, gradients, loss, metrics)
         updates, opt_state = tx.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         ema = state.ema
@@ -50,24 +47,49 @@ def make_train_step(
             if kept is None:
                 kept = jax.tree.map(lambda e, p: ema_decay * e + (1 - ema_decay) * p, ema, params)
             ema = kept
-        sums = own_sums(metrics, loss, jnp.sqrt(jnp.sum(squares)), jnp.any(bad))
-        first_failure = (state.failure[0] < 0) & jnp.any(bad)
-        return TrainState(
-            step=state.step + 1,
+        return after._replace(
             params=_select(healthy, params, state.params),
             opt_state=_select(healthy, opt_state, state.opt_state),
             extra=_select(healthy, extra, state.extra),
             ema=_select(healthy, ema, state.ema),
-            rng=state.rng,
-            metrics=add_sums(state.metrics, sums, healthy),
-            failure=jnp.where(
-                first_failure,
-                jnp.stack([state.step, jnp.argmax(bad).astype(jnp.int32)]),
-                state.failure,
-            ),
         )
 
     return step
+
+
+def brake(
+    state: TrainState, gradients: PyTree, loss: Float[Array, ""], metrics: dict[str, PyTree]
+) -> tuple[Bool[Array, ""], TrainState]:
+    """Return whether a step may update anything, and the state after it, not yet updated.
+
+    That is, with the step counted, its sums added, and `failure` set if it is the first that is not
+    finite. Of a step that may not, only that it was not finite is added.
+    """
+    clash = sorted(set(OWN_METRICS) & set(metrics))
+    if clash:
+        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
+    leaves = jax.tree.leaves(gradients)
+    squares = jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
+    bad = ~jnp.isfinite(jnp.append(squares, loss.astype(jnp.float32)))
+    going, nonfinite = state.failure[0] < 0, jnp.any(bad)
+    healthy = going & ~nonfinite
+    own = {"steps": jnp.ones(()), "loss": loss, "gradient_norm": jnp.sqrt(jnp.sum(squares))}
+    sums = jax.tree.map(
+        lambda a, b: a + jnp.where(healthy, jnp.asarray(b).astype(jnp.float32), 0.0),
+        state.metrics,
+        {**metrics, **own, "nonfinite": 0.0},
+    )
+    sums["nonfinite"] += nonfinite.astype(jnp.float32)
+    first = jnp.stack([state.step, jnp.argmax(bad).astype(jnp.int32)])
+    failure = jnp.where(going & nonfinite, first, state.failure)
+    return healthy, state._replace(step=state.step + 1, metrics=sums, failure=failure)
+
+
+def scan_steps(
+    step: Callable[[TrainState, Any], TrainState], state: TrainState, batches: Any
+) -> TrainState:
+    """Return the state after a step for each entry of the leaves' first axis."""
+    return jax.lax.scan(lambda state, batch: (step(state, batch), None), state, batches)[0]
 
 
 def make_launch(
@@ -79,8 +101,7 @@ def make_launch(
     """
 
     def launch(state: TrainState, batches: Sequence[Any]) -> TrainState:
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches)
-        return jax.lax.scan(lambda state, batch: (step(state, batch), None), state, stacked)[0]
+        return scan_steps(step, state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches))
 
     return launch
 
@@ -104,39 +125,6 @@ def describe_failure(failure: Any, params: PyTree) -> str | None:
         return None
     names = [f"the gradient of {name}" for name, _ in named_leaves(params)]
     return f"step {step + 1} (batch {step}): {[*names, 'the loss'][leaf]}"
-
-
-def squared_norms(gradients: PyTree) -> Float[Array, " n"]:
-    """Return the sum of squares of each leaf, in float32."""
-    leaves = jax.tree.leaves(gradients)
-    return jnp.stack([jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in leaves])
-
-
-def own_sums(
-    metrics: dict[str, PyTree],
-    loss: Float[Array, ""],
-    gradient_norm: Float[Array, ""],
-    nonfinite: Bool[Array, ""],
-) -> dict[str, PyTree]:
-    """Return the sums of a step: those of the loss, and `OWN_METRICS`."""
-    clash = sorted(set(OWN_METRICS) & set(metrics))
-    if clash:
-        raise ValueError(f"metrics named {clash} are the step's own; rename those of the loss")
-    return {
-        **metrics,
-        "steps": jnp.ones(()),
-        "loss": loss,
-        "gradient_norm": gradient_norm,
-        "nonfinite": nonfinite,
-    }
-
-
-def add_sums(total: dict[str, PyTree], sums: dict[str, PyTree], healthy: Bool[Array, ""]) -> PyTree:
-    """Add the sums of a healthy step; of another, only that it was non-finite."""
-    merged = jax.tree.map(
-        lambda a, b: a + jnp.where(healthy, jnp.asarray(b).astype(jnp.float32), 0.0), total, sums
-    )
-    return {**merged, "nonfinite": total["nonfinite"] + sums["nonfinite"].astype(jnp.float32)}
 
 
 def _select(healthy: Bool[Array, ""], new: PyTree, old: PyTree) -> PyTree:

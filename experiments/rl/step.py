@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from cpc import negatives, rl
 from cpc.losses import OffsetSums, cpc_loss
 from cpc.models.agent import Agent, DenseEncoder, Heard, PixelEncoder
-from cpc.train import TrainState, init_state, make_optimizer, make_train_step
+from cpc.train import TrainState, init_state, make_optimizer, make_train_step, scan_steps
 from cpc.types import CPCOutputs, Position, Rule, UserError
 from experiments.command.config import Config
 
@@ -179,8 +179,7 @@ def make_task(config: Config) -> Task:
         worlds, batches = collect(state.params, state.extra, rng)
         healthy = state.failure[0] < 0
         worlds = jax.tree.map(lambda new, old: jnp.where(healthy, new, old), worlds, state.extra)
-        state = state._replace(extra=worlds)
-        return jax.lax.scan(lambda s, batch: (train_step(s, batch), None), state, batches)[0]
+        return scan_steps(train_step, state._replace(extra=worlds), batches)
 
     return Task(many, agent, per_launch, num_launches, schedule, init, launch)
 

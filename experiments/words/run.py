@@ -1,5 +1,6 @@
 """A run of words: text to slices, steps by rows, scores, the page; resumes bit for bit."""
 
+import functools
 import math
 import pathlib
 import time
@@ -23,9 +24,9 @@ from cpc.train import (
     fit,
     init_row_state,
     jit_step,
-    make_row_launch,
     make_row_step,
     replicate,
+    scan_steps,
 )
 from cpc.types import UserError
 from experiments.command import cli, cluster
@@ -108,9 +109,8 @@ def make(config: Config, text: Text, mesh: jax.sharding.Mesh | None = None) -> T
     step = make_row_step(choose, loss_fn, learning_rate, rule)
     if mesh is not None:
         state = replicate(state, mesh)
-    return Trained(
-        config, text, model, noise, stream, state, jit_step(make_row_launch(step), state)
-    )
+    launch = jit_step(functools.partial(scan_steps, step), state)
+    return Trained(config, text, model, noise, stream, state, launch)
 
 
 def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[TrainState, str]:

@@ -1,12 +1,14 @@
 """Steps by rows against dense ones."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from cpc.train import init_row_state, make_row_launch, make_row_step
+from cpc.train import init_row_state, make_row_step, scan_steps
 
 V, D = 7, 3
 
@@ -59,8 +61,8 @@ def dense_step(tx, params, batches):
 def test_equals_a_dense_step(rule, tx, ids):
     params, state = start(rule)
     batches = {"ids": jnp.array(ids), "target": jnp.linspace(-1, 1, 12).reshape(3, 4)}
-    launch = make_row_launch(make_row_step(choose, loss_fn, lambda step: jnp.float32(0.05), rule))
-    got = jax.jit(launch)(state, batches)
+    step = make_row_step(choose, loss_fn, lambda step: jnp.float32(0.05), rule)
+    got = jax.jit(functools.partial(scan_steps, step))(state, batches)
     assert (int(got.step), float(got.metrics["seen"])) == (3, 3.0)
     want = dense_step(tx, params, batches)
     for a, b in zip(jax.tree.leaves(got.params), jax.tree.leaves(want), strict=True):
@@ -70,9 +72,9 @@ def test_equals_a_dense_step(rule, tx, ids):
 def test_a_number_that_is_not_finite_changes_nothing_and_is_named():
     _, state = start("sgd")
     batches = {"ids": jnp.zeros((2, 4), int), "target": jnp.ones((2, 4)).at[1].set(jnp.nan)}
-    launch = make_row_launch(make_row_step(choose, loss_fn, lambda step: jnp.float32(0.05)))
-    first = launch(state, jax.tree.map(lambda x: x[:1], batches))
-    both = launch(state, batches)
+    step = make_row_step(choose, loss_fn, lambda step: jnp.float32(0.05))
+    first = scan_steps(step, state, jax.tree.map(lambda x: x[:1], batches))
+    both = scan_steps(step, state, batches)
     assert both.failure.tolist()[0] == 1
     for a, b in zip(jax.tree.leaves(first.params), jax.tree.leaves(both.params), strict=True):
         np.testing.assert_array_equal(a, b)
