@@ -9,13 +9,17 @@ from cpc.losses import AnchorLoss
 from cpc.types import NegativeSampler, Rule, UserError
 from experiments.command.config import Config, check_word
 
-RULES = (
-    negatives.batch,
-    negatives.excluding_sequence,
-    negatives.own_sequence,
-    negatives.same_group,
-    negatives.one_per_sequence,
-)
+#: Rules by their word.
+RULES = {
+    rule.name: rule
+    for rule in (
+        negatives.batch,
+        negatives.excluding_sequence,
+        negatives.own_sequence,
+        negatives.same_group,
+        negatives.one_per_sequence,
+    )
+}
 #: Names that a config once had, and what it should say instead. Of latents no log q is known:
 #: these are then the very same functions.
 RENAMED = {
@@ -111,10 +115,9 @@ def are_independent(rule: Rule, choose: NegativeSampler | None, options: Config)
 
 def build_rule(config: Config) -> Rule:
     """The negative rule of a config, with its window and its shards."""
-    named = {rule.name: rule for rule in RULES}
     options, batch_size = config.negatives, config.data.batch_size
-    check_word("negatives.rule", options.rule, named)
-    rule = named[options.rule]
+    check_word("negatives.rule", options.rule, RULES)
+    rule = RULES[options.rule]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
     if options.queue and (options.rule == "own_sequence" or options.shards != 1):

@@ -115,7 +115,7 @@ def build_objective(
     temperature = functools.partial(_temperature, options)
 
     def scored(outputs):
-        return _unit(outputs) if config.loss.cosine else outputs
+        return to_cosines(outputs) if config.loss.cosine else outputs
 
     def loss_of(direction, tau, bias, rng, maps, queue):
         outputs, positions, exists = direction
@@ -201,8 +201,8 @@ def _temperature(options, params, state):
     return state.get("temperature", jnp.float32(options.temperature))
 
 
-def _unit(outputs):
-    """Scores become cosines."""
+def to_cosines(outputs: CPCOutputs) -> CPCOutputs:
+    """Return outputs whose scores are cosines: latents and predictions of length 1."""
 
     def unit(x):
         return x / jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))

@@ -69,17 +69,25 @@ def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str
     each = list(zip(problem.directions, problem.offsets, strict=True))
     directions = [name for name, offsets in each for _ in offsets]
     return {
+        **describe_offsets(tracker, track, [k for _, offsets in each for k in offsets]),
+        **({"directions": directions} if len(problem.directions) > 1 else {}),
+        **({} if tracker.has_log_n else describe_accuracy(problem, track)),
+    }
+
+
+def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> dict[str, Any]:
+    """Return the numbers of a record by offset, with log N - L if the loss has a log N."""
+    return {
         "rule": tracker.rule,
         "is_bound": tracker.is_bound,
-        "offsets": [k for _, offsets in each for k in offsets],
-        **({"directions": directions} if len(problem.directions) > 1 else {}),
+        "offsets": list(offsets),
         "n": track.n,
         "offset_loss": track.loss,
         "acc_top1": track.acc_top1,
         "chance_top1": 1 / track.n,
         "acc_pairwise": track.acc_pairwise,
         "has_bound": tracker.has_log_n,
-        **(describe_bound(track) if tracker.has_log_n else describe_accuracy(problem, track)),
+        **(describe_bound(track) if tracker.has_log_n else {}),
     }
 
 

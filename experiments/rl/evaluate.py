@@ -14,6 +14,7 @@ from cpc.losses import OffsetSums
 from cpc.models.agent import Heard
 from cpc.results import Score
 from experiments.command.config import Config
+from experiments.records import describe_offsets
 from experiments.rl import step as steps
 
 #: Environments of an evaluation: as many candidates.
@@ -79,27 +80,9 @@ def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
             }
         )
     if config.cpc.weight:
-        track = TRACKER(watched.sums)
-        records.append({"series": "strict", **by_offset(TRACKER, track)})
+        track, offsets = TRACKER(watched.sums), range(1, config.cpc.num_offsets + 1)
+        records.append({"series": "strict", **describe_offsets(TRACKER, track, offsets)})
     return records
-
-
-def by_offset(tracker: Tracker, track: Any) -> dict[str, Any]:
-    """Return the numbers of a record by offset, as other runs have them."""
-    from experiments.records import describe_bound
-
-    return {
-        "rule": tracker.rule,
-        "is_bound": tracker.is_bound,
-        "offsets": list(range(1, len(track.n) + 1)),
-        "n": track.n,
-        "offset_loss": track.loss,
-        "acc_top1": track.acc_top1,
-        "chance_top1": 1 / track.n,
-        "acc_pairwise": track.acc_pairwise,
-        "has_bound": True,
-        **describe_bound(track),
-    }
 
 
 def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:

@@ -25,6 +25,7 @@ from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
 from experiments.command.run_dir import open_run
+from experiments.records import describe_offsets
 from experiments.rl import evaluate, step
 from experiments.training import check_logger, open_training, seconds_recorded
 
@@ -120,7 +121,8 @@ def make_summary(
             record["return"] = float(sums["episode_return"]) / episodes
             record["episode_length"] = float(sums["episode_length"]) / episodes
         if "offsets" in sums:
-            record |= evaluate.by_offset(tracker, tracker(sums["offsets"]))
+            offsets = range(1, config.cpc.num_offsets + 1)
+            record |= describe_offsets(tracker, tracker(sums["offsets"]), offsets)
         return record
 
     return summarize

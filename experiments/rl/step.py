@@ -17,18 +17,10 @@ from cpc.losses import OffsetSums, cpc_loss
 from cpc.models.agent import Agent, DenseEncoder, Heard, PixelEncoder
 from cpc.train import TrainState, init_state, make_optimizer, make_train_step, scan_steps
 from cpc.types import CPCOutputs, Position, Rule, UserError
+from experiments.choices import RULES
 from experiments.command.config import Config
+from experiments.objective import to_cosines
 
-#: Rules by their word. Rows of a batch may hold two episodes, at whose border sequences change.
-RULES = {
-    rule.name: rule
-    for rule in (
-        negatives.one_per_sequence,
-        negatives.batch,
-        negatives.excluding_sequence,
-        negatives.own_sequence,
-    )
-}
 #: Of each other environment the latent at the positive's time, if it could be a positive of this
 #: offset, too: draws from the very distribution of the positives, so that log N - L is a bound.
 STRICT = Rule(
@@ -290,7 +282,7 @@ def predict(
     if cpc.targets == "other":  # as much to compute, and nothing to know
         outputs = outputs._replace(z=jnp.roll(outputs.z, SHIFT, axis=0))
     if cpc.cosine:
-        outputs = outputs._replace(z=_unit(outputs.z), predictions=_unit(outputs.predictions))
+        outputs = to_cosines(outputs)
     value, sums = cpc_loss(outputs, positions(steps), rule, temperature=cpc.temperature)
     return value / cpc.num_offsets, sums
 
@@ -305,7 +297,3 @@ def positions(steps: rl.Rollout) -> Position:
     sequence = (t + 1) * jnp.arange(b)[:, None] + episode
     time = jnp.broadcast_to(jnp.arange(t), (b, t))
     return Position(sequence, time, jnp.zeros((b, t), jnp.int32), steps.age.T)
-
-
-def _unit(x):
-    return x / jnp.sqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-12))

@@ -13,6 +13,7 @@ from cpc import rl
 from cpc.models.agent import Heard
 from cpc.results import read_run, read_scores
 from cpc.types import UserError
+from experiments.choices import RULES
 from experiments.command.config import check_config, with_settings
 from experiments.rl import evaluate, run, step
 
@@ -71,11 +72,11 @@ def predicted(config, task, state, rollout, out, rule):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", step.RULES)
+@pytest.mark.parametrize("rule", configs_rl.KEYS["cpc"]["rule"].words)
 def test_nothing_is_predicted_across_an_end(rule):
     config = config_of(cpc__rule=rule)
     _, _, rollout, _ = of = played(config)
-    _, sums = predicted(config, *of, step.RULES[rule])
+    _, sums = predicted(config, *of, RULES[rule])
     assert rollout.is_first[1:].any()
     if rule != "own_sequence":  # a short episode may have no other latent
         assert sums.anchors.tolist() == pairs_of(np.asarray(rollout.is_first))
@@ -123,11 +124,11 @@ def test_strict_negatives_could_be_positives_themselves():
 def test_targets_of_another_environment_know_nothing():
     config = config_of(cpc__targets="other", cpc__cosine=False)
     *of, out = played(config)
-    loss, _ = predicted(config, *of, out, step.RULES["batch"])
+    loss, _ = predicted(config, *of, out, RULES["batch"])
     moved = out._replace(z=jnp.roll(out.z, step.SHIFT, axis=1))
     same = with_settings(config, {"cpc.targets": "own"})
-    assert loss == predicted(same, *of, moved, step.RULES["batch"])[0]
-    assert loss != predicted(same, *of, out, step.RULES["batch"])[0]
+    assert loss == predicted(same, *of, moved, RULES["batch"])[0]
+    assert loss != predicted(same, *of, out, RULES["batch"])[0]
 
 
 @pytest.mark.slow
@@ -154,7 +155,7 @@ def test_a_step_may_predict_some_environments():
 
     def of_pair(pair):
         parts = jax.tree.map(lambda x: x[:, jnp.array(pair)], (out.z, out.c, rollout))
-        return step.predict(config, task.agent, state.params, *parts, step.RULES["batch"])[1].loss
+        return step.predict(config, task.agent, state.params, *parts, RULES["batch"])[1].loss
 
     zeros = jnp.zeros((12, 4))
     memory = state.extra.memory
