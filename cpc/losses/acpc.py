@@ -23,6 +23,7 @@ from cpc.losses.cpc_loss import (
     check_layout,
     check_shapes,
     flatten_latents,
+    hide_padding,
     sum_sequences,
 )
 from cpc.losses.info_nce import info_nce
@@ -109,9 +110,8 @@ def acpc_loss(
     if block is not None:
         check("block", block, least=1)
     exists = read_mask("where", where, z.shape[:-1])
-    if where is not None:  # padding may hold anything, and 0 * NaN is NaN
-        z = jnp.where(where[..., None], z, 0.0)
-        predictions = jnp.where(where[..., None, None], predictions, 0.0)
+    if where is not None:
+        z, _, predictions = hide_padding(outputs, where)
     anchors, b = flatten_latents(positions, exists), len(z)
     plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
     fits = check_layout(positions, where, z.shape[:-1], plan, False)

@@ -312,7 +312,7 @@ def _append(x, value):
 
 def sum_anchors(scores: AnchorScores) -> OffsetSums:
     """Sums over the anchors (..., b, a) of each offset; no gradient."""
-    n = scores.counted + scores.num_negatives
+    n = scores.num_candidates
     return sum_sequences(
         scores.counted,
         scores.loss,
