@@ -137,6 +137,24 @@ def make_runs(
     return draw
 
 
+def cut_runs(
+    corpus: data.Corpus, *, run_sentences: int, max_words: int, most: int, seed: int
+) -> np.ndarray:
+    """Return runs that share no sentence, in random order, as `make_runs` has them under x.
+
+    Each document is cut from its beginning; what is left at its end is a shorter run, if it has two
+    sentences. Of more runs than `most`, so many are drawn.
+    """
+    counts = -(-np.diff(corpus.document_starts) // run_sentences)
+    document = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = corpus.document_starts[document] + run_sentences * number
+    stop = np.minimum(start + run_sentences, corpus.document_starts[document + 1])
+    runs = np.flatnonzero(stop - start > 1)
+    chosen = np.random.default_rng(seed).permutation(runs)[:most]
+    return read_sentences(corpus, start[chosen], stop[chosen], run_sentences, max_words)
+
+
 def read_sentences(
     corpus: data.Corpus, start: np.ndarray, stop: np.ndarray, num_sentences: int, max_words: int
 ) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Sentences: batches, masks, directions, probes, and that every command takes a run of them."""
 
 import dataclasses
+import functools
 import json
 import shutil
 import types
@@ -25,7 +26,7 @@ from experiments.run import check_run
 from experiments.text import embed as text_embed
 from experiments.text import modality as text
 from experiments.text import probes, sections, vectors
-from experiments.text.data import load_data, make_runs, read_corpus
+from experiments.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
 from experiments.words import run as words_run
 from experiments.words.text import load_text as load_words
 from tests.commands import run
@@ -349,10 +350,54 @@ def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
     made = load_data(config, str)
     x = np.full((3, 3, 4), -1, np.int32)
     x[:, :, 0] = [[1, 2, 3], [4, 2, 5], [6, 7, -1]]
-    monkeypatch.setattr(probes, "make_runs", lambda *_, **__: lambda number: {"x": x})
+    monkeypatch.setattr(probes, "cut_runs", lambda *_, **__: x)
     (score,) = probes.next_scores(config, made, None, None, "next")
     # Of run 1 the second sentence would be set against that of run 0, which is the same.
     assert score.outcomes.counts.tolist() == [2, 1, 1]
+    assert (score.low, score.high, score.outcomes.items) == (None, None, "")
+    assert score.setting == "3 runs, too few for an interval"
+
+
+def test_runs_that_are_cut_share_no_sentence():
+    corpus = corpus_of([40, 3, 1, 12, 17])
+    cut = functools.partial(cut_runs, corpus, run_sentences=8, max_words=5)
+    x = cut(most=99, seed=0)
+    assert sorted((x >= 0).any(-1).sum(1)) == [3, 4, *[8] * 8]
+    # One sentence has no next one: the only of its document, and the last of 17.
+    kept = np.delete(np.arange(73), [43, 72])
+    wanted = [np.arange(*corpus.sentence_starts[i : i + 2]) for i in kept]
+    assert sorted(x[x >= 0]) == np.concatenate(wanted).tolist()
+    chosen = cut(most=4, seed=1)
+    assert len(np.unique(chosen[:, 0, 0])) == len(chosen) == 4
+    assert {*chosen[:, 0, 0]} < {*x[:, 0, 0]}
+    assert {*cut(most=4, seed=2)[:, 0, 0]} != {*chosen[:, 0, 0]}
+
+
+@pytest.mark.slow
+def test_the_interval_of_which_sentence_follows_holds_the_truth(monkeypatch):
+    """In texts of 600 sentences, of which three in four are told from others."""
+    rng, truth, held = np.random.default_rng(0), 0.75, []
+    config = tiny(**{"probe.features": ("mean",), "data.run_sentences": 16})
+    corpus = corpus_of([100] * 6)
+    made = TextData(corpus, corpus, {})
+
+    def similar(config, text, model, variables, name, x, other):
+        return is_told[np.maximum(x[:, :-1, 0], 0)]
+
+    monkeypatch.setattr(probes, "similar_right", similar)
+    for seed in range(200):
+        is_told = rng.random(len(corpus.tokens)) < truth
+        config.seed = seed
+        (score,) = probes.next_scores(config, made, None, None, "next")
+        held.append(score.low <= truth <= score.high)
+    assert 0.9 <= np.mean(held) <= 0.98
+
+
+def test_text_that_asks_for_no_next_sentence_is_refused_before_the_training():
+    made = TextData(corpus_of([50]), corpus_of([5, 1]), {})
+    with pytest.raises(UserError, match="the test text of 6 sentences has not two runs"):
+        probes.check_data(tiny(), made)
+    probes.check_data(tiny(**{"probe.tasks": ("genre",)}), made)
 
 
 @pytest.mark.slow
