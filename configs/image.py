@@ -27,7 +27,9 @@ KEYS = {
         "name": Key("", "tfds: name of the set, such as cifar10, stl10, imagenet2012"),
         "split": Key("train", "split to train on; its labels are not used"),
         "probe_split": Key("train", "split to fit probes on"),
-        "test_split": Key("test", "split to measure the bound and the probes on"),
+        "test_split": Key(
+            "test", "split to measure the bound and the probes on, without an image of the others"
+        ),
         "size": Key(28, "side of the images in pixels, after resizing", low=1, high=4096),
         "channels": Key(1, "channels of the images: 1 (gray) or 3", words=(1, 3)),
         **with_defaults(INPUT, batch_size=128),

@@ -29,7 +29,7 @@ from cpc.data.recordings import (
 )
 from cpc.data.sources.folder import read_folder
 from cpc.data.sources.image_folder import read_image_folder
-from cpc.data.sources.images_tfds import read_images_tfds
+from cpc.data.sources.images_tfds import locate_images_tfds, read_images_tfds
 from cpc.data.sources.librispeech_tfds import read_librispeech_tfds
 from cpc.data.sources.synthetic import Synthetic, make_synthetic, phone_chain, synthetic_information
 from cpc.data.text import (
@@ -81,6 +81,7 @@ __all__ = [
     "encode_sentences",
     "index_of",
     "keep_probabilities",
+    "locate_images_tfds",
     "make_batches",
     "make_image_batches",
     "make_items",

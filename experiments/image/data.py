@@ -3,12 +3,24 @@
 import pathlib
 import re
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cpc import data
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
 from experiments.command.config import Config
+
+#: Where the images of a split lie: splits or files, and their rows there.
+Places: TypeAlias = list[tuple[str, range]]
+
+
+class Reader(NamedTuple):
+    """How the splits of a source are read."""
+
+    read: Callable[[str], data.Images]
+    """Name of a split, or of a part -> its images."""
+    locate: Callable[[str], Places]
+    """Name of a split, or of a part -> where its images lie, without reading them."""
 
 
 class ImageData(NamedTuple):
@@ -26,8 +38,9 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     """Read the splits of `config.data`."""
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
-    read = make_reader(config, log)
-    sets = {split: read(split) for split in dict.fromkeys(splits)}
+    reader = make_reader(config, log)
+    check_splits(config, reader.locate)
+    sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
     loaded = ImageData(*(sets[split] for split in splits))
     y, x, channels = loaded.train.pixels.shape[1:]
     log(
@@ -46,8 +59,41 @@ def name_of(config: Config) -> str:
     return options.name or options.source
 
 
-def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str], data.Images]:
-    """Return a function from the name of a split to its images."""
+def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
+    """Check that no image is tested that the network or, if there are any, the probes know.
+
+    Raises:
+        UserError: splits that are to be apart share an image.
+    """
+    options, has_probes = config.data, bool(config.probe.tasks)
+    is_tested = has_probes or config.evaluate.num_images > 0
+    test = locate(options.test_split)
+    for name, is_asked, who in (
+        ("probe_split", has_probes, "probes are fitted"),
+        ("split", is_tested, "the network is trained"),
+    ):
+        if is_asked and share_rows(locate(options[name]), test):
+            raise UserError(
+                f"data.test_split ({options.test_split}) shares images with data.{name} "
+                f"({options[name]}), on which {who}: name a split, or part of one, without them"
+            )
+
+
+def share_rows(some: Places, others: Places) -> bool:
+    """Return whether an image lies in both.
+
+    >>> share_rows([("train", range(50))], [("train", range(40, 60)), ("test", range(9))])
+    True
+    """
+    return any(
+        a == b and max(rows.start, more.start) < min(rows.stop, more.stop)
+        for a, rows in some
+        for b, more in others
+    )
+
+
+def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
+    """Return how the splits of a config's source are read."""
     options = config.data
     if options.source == "fashion_mnist":
         if (options.size, options.channels) != (28, 1):
@@ -56,7 +102,9 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str],
                 "fashion_mnist have 28 pixels a side and 1 channel"
             )
         splits = load_fashion_mnist(log=log)
-        return lambda split: cut_split(splits, split)
+        return Reader(
+            lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
+        )
     if not options.path:
         raise UserError(f"data.source is {options.source}: set data.path to its folder")
     root = pathlib.Path(options.path).expanduser()
@@ -67,31 +115,44 @@ def make_reader(config: Config, log: Callable[[str], object]) -> Callable[[str],
         "max_skipped_fraction": options.max_skipped_fraction,
     }
     if options.source == "folder":
-        return lambda split: data.read_image_folder(root, split, **how)
+        return Reader(
+            lambda split: data.read_image_folder(root, split, **how),
+            lambda split: [(split, range(1))],  # no part of a folder has a name
+        )
     if not options.name:
         raise UserError("data.source is tfds: set data.name to the set, such as cifar10")
-    return lambda split: data.read_images_tfds(root, options.name, split, **how)
+    return Reader(
+        lambda split: data.read_images_tfds(root, options.name, split, **how),
+        lambda split: data.locate_images_tfds(root, options.name, split),
+    )
 
 
 def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
     """Return a split, or a part as tfds writes it: "train", "train[:50000]", "train[90%:]"."""
+    name, rows = locate_part(splits, text)
+    images = splits[name]
+    return images if len(rows) == len(images) else data.select_images(images, rows)
+
+
+def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, range]:
+    """Return the split that a part is of, and the rows of the part, as `cut_split` cuts it."""
     match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
     if not match or match[1] not in splits:
         raise UserError(
             f"fashion_mnist has no split {text!r}: choose {' or '.join(splits)}, or a part such as "
             "train[:50000] or train[90%:]"
         )
-    images = splits[match[1]]
+    size = len(splits[match[1]])
 
     def row(bound: str | None) -> int | None:
         if bound is None:
             return None
-        return int(bound[:-1]) * len(images) // 100 if bound.endswith("%") else int(bound)
+        return int(bound[:-1]) * size // 100 if bound.endswith("%") else int(bound)
 
-    rows = range(len(images))[row(match[2]) : row(match[3])]
+    rows = range(size)[row(match[2]) : row(match[3])]
     if not rows:
         raise UserError(f"the split {text!r} of fashion_mnist holds no image")
-    return images if len(rows) == len(images) else data.select_images(images, rows)
+    return match[1], rows
 
 
 def skipped(images: ImageData) -> list[tuple[str, str]]:

@@ -94,6 +94,23 @@ def test_reads_what_was_written(prepared, tmp_path, memory_bytes):
     assert grey.pixels.shape == (6, 4, 4, 1)
 
 
+@pytest.mark.parametrize(
+    ("split", "shards"),
+    [
+        ("train", {"train-00000": range(3), "train-00001": range(3)}),
+        ("train[:50%]", {"train-00000": range(3)}),
+        ("train[2:-1]", {"train-00000": range(2, 3), "train-00001": range(2)}),
+        ("unlabelled+train[5:]", {"unlabelled-00000": range(2), "train-00001": range(2, 3)}),
+    ],
+)
+def test_where_the_images_of_a_split_lie(prepared, split, shards):
+    found = data.locate_images_tfds(prepared, "stl10", split)
+    names = [path.rpartition("/")[2].replace(".array_record", "")[6:-9] for path, _ in found]
+    assert dict(zip(names, [rows for _, rows in found], strict=True)) == shards
+    with pytest.raises(UserError, match=r"no split 'test' .* it has train, unlabelled"):
+        data.locate_images_tfds(prepared, "stl10", "test")
+
+
 def test_damaged_record(tmp_path):
     features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(8, 8, 3))})
 

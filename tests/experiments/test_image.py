@@ -18,6 +18,7 @@ from cpc.files import read_arrays
 from cpc.results import read_scores
 from cpc.types import CPCOutputs, UserError
 from experiments.command.run_dir import write_latest
+from experiments.image import data as image_data
 from experiments.image import modality as image
 from experiments.image import probes as image_probes
 from experiments.image.data import ImageData, cut_split
@@ -287,6 +288,41 @@ def test_a_split_that_is_none(text):
         cut_split({"train": None}, text)
 
 
+KNOWN_TO_PROBES = r"\(train\[200:\]\) shares images with data\.probe_split .* probes are fitted"
+KNOWN_TO_NETWORK = r"shares images with data\.split \(train\), on which the network is trained"
+
+
+@pytest.mark.parametrize(
+    ("splits", "options", "sentence"),
+    [
+        (("train", "train", "test"), {}, None),
+        (("train[:200]", "train[:50%]", "train[200:]"), {}, None),
+        (("test", "train[:201]", "train[200:]"), {}, KNOWN_TO_PROBES),
+        (("test", "train[:-1]", "train[200:]"), {"evaluate__num_images": 0}, KNOWN_TO_PROBES),
+        (("test", "train[:-1]", "train[200:]"), {"probe__tasks": ()}, None),
+        (("train", "train[:200]", "train[200:]"), {}, KNOWN_TO_NETWORK),
+        (("train", "test", "train"), {"probe__tasks": ()}, KNOWN_TO_NETWORK),
+        (("train",) * 3, {"probe__tasks": (), "evaluate__num_images": 0}, None),
+    ],
+)
+def test_no_image_is_tested_that_was_trained_on(splits, options, sentence, monkeypatch):
+    sets = {"train": image_set([0, 1] * 200), "test": image_set([0, 1] * 30)}
+    monkeypatch.setattr(image_data, "load_fashion_mnist", lambda log: sets)
+    names = ("data__split", "data__probe_split", "data__test_split")
+    config = make_config(**dict(zip(names, splits, strict=True)), **options)
+    if sentence is None:
+        image_data.load_data(config, str)
+    else:
+        with pytest.raises(UserError, match=sentence):
+            image_data.load_data(config, str)
+
+
+def test_a_folder_that_probes_are_fitted_on_is_not_tested(images):
+    config = make_config(data__source="folder", data__path=str(images), data__probe_split="test")
+    with pytest.raises(UserError, match=r"\(test\) shares images with data\.probe_split"):
+        image_data.load_data(config, str)
+
+
 def test_regions_are_pooled_side_by_side():
     grid = np.arange(16, dtype=np.float32).reshape(1, 4, 4, 1)
     assert image_probes.pool(grid, 1).tolist() == [[7.5]]
@@ -326,17 +362,17 @@ def test_mistakes_are_sentences(images, tmp_path):
         status=2,
     )
     assert "tfds build cifar10" in tfds.stderr
-    unlabelled = tmp_path / "flat" / "train"
-    unlabelled.mkdir(parents=True)
     image = Image.open(images / "train" / "temple" / "0.jpeg")
-    for i in range(4):
-        image.save(unlabelled / f"{i}.png")
+    for split in ("train", "test"):
+        unlabelled = tmp_path / "flat" / split
+        unlabelled.mkdir(parents=True)
+        for i in range(4):
+            image.save(unlabelled / f"{i}.png")
     done = run(
         config,
         f"--workdir={tmp_path / 'unlabelled'}",
         *SMALL,
         f"--config.data.path={tmp_path / 'flat'}",
-        "--config.data.test_split=train",
         status=2,
     )
     assert "has a label, but probes are asked for" in done.stderr

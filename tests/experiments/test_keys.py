@@ -913,6 +913,7 @@ def from_images_tfds(config):
     found: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(image_data.data, "read_images_tfds", read)
+        patch.setattr(image_data.data, "locate_images_tfds", lambda *_: [])
         with contextlib.suppress(TypeError, UserError):  # what is read here is no set of images
             config = with_settings(config, {"data.source": "tfds"})
             image_data.load_data(config, str)

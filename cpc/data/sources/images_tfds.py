@@ -1,6 +1,7 @@
 """Image sets as TensorFlow Datasets prepares them, by name, read without TensorFlow."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,17 +58,9 @@ def read_images_tfds(
             format, no such split, no images in it, sizes that differ, or too many damaged.
     """
     check_pixels(size, channels)
-    data_dir = Path(data_dir).expanduser()
-    folder = _prepared_folder(name, data_dir)
+    builder, folder = _open_prepared(name, Path(data_dir).expanduser())
     import tensorflow_datasets as tfds
 
-    # Not tfds.data_source(name), which asks a network for minutes and needs the builder's code.
-    builder: Any = tfds.builder_from_directory(str(folder))
-    if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
-        raise UserError(
-            f"{folder} holds {name} in another format than array_record: remove it and run "
-            f"`{_command(name, data_dir)}`"
-        )
     record_files = _record_files(builder, split, folder)
     image_key, label_key = _keys(builder.info.features, name)
     records: Any = builder.as_data_source(split, decoders={image_key: tfds.decode.SkipDecoding()})
@@ -99,6 +92,34 @@ def read_images_tfds(
     )
 
 
+def locate_images_tfds(data_dir: str | Path, name: str, split: str) -> list[tuple[str, range]]:
+    """Return where the images of a split of a prepared set lie: files, and their rows there.
+
+    Args:
+        data_dir, name, split: as of `read_images_tfds`.
+
+    Raises:
+        UserError: not prepared, prepared in another format, or no such split.
+    """
+    parts = _file_parts(*_open_prepared(name, Path(data_dir).expanduser()), split)
+    return [(str(part.filename), range(part.skip, part.skip + part.take)) for part in parts]
+
+
+def _open_prepared(name: str, data_dir: Path) -> tuple[Any, Path]:
+    """The builder of a prepared set, and its folder."""
+    folder = _prepared_folder(name, data_dir)
+    import tensorflow_datasets as tfds
+
+    # Not tfds.data_source(name), which asks a network for minutes and needs the builder's code.
+    builder: Any = tfds.builder_from_directory(str(folder))
+    if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
+        raise UserError(
+            f"{folder} holds {name} in another format than array_record: remove it and run "
+            f"`{_command(name, data_dir)}`"
+        )
+    return builder, folder
+
+
 def _command(name: str, data_dir: Path) -> str:
     """What prepares a set, once. Only preparing needs TensorFlow."""
     options = f"--file_format=array_record --data_dir={data_dir}"
@@ -123,13 +144,17 @@ def _prepared_folder(name: str, data_dir: Path) -> Path:
     )
 
 
-def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
+def _file_parts(builder: Any, folder: Path, split: str) -> Sequence[Any]:
+    """Of each file that a split is in: filename, skip, take."""
     try:
-        parts = builder.info.splits[split].file_instructions
+        return builder.info.splits[split].file_instructions
     except (ValueError, KeyError) as error:
         there = ", ".join(builder.info.splits)
         raise UserError(f"there is no split {split!r} in {folder}: it has {there}") from error
-    paths = sorted({str(part.filename) for part in parts})
+
+
+def _record_files(builder: Any, split: str, folder: Path) -> list[str]:
+    paths = sorted({str(part.filename) for part in _file_parts(builder, folder, split)})
     absent = [path for path in paths if not Path(path).exists()]
     if absent:
         raise UserError(
