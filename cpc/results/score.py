@@ -116,8 +116,11 @@ def share_of(score: Score) -> str:
     >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
     >>> share_of(score._replace(setting="10 min")), share_of(score._replace(setting="l2 0.01"))
     ('10 min', '')
+    >>> share_of(score._replace(setting="l2 1, 2 % of the labels"))
+    '2 % of the labels'
     """
-    return score.setting if score.setting.endswith(("of the labels", " min")) else ""
+    share = score.setting.rpartition(", ")[2]
+    return share if share.endswith(("of the labels", " min")) else ""
 
 
 def answer(score: Score) -> tuple:

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import types
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -348,6 +349,37 @@ def test_five_best_of_more_than_five_classes(task, num_classes, tmp_path):
         assert values["top-5 accuracy"] > 0.95
     else:
         assert set(values) == {"accuracy"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", ["lbfgs", "sgd", "ridge"])
+def test_one_label_a_class(solver, tmp_path):
+    """Of five images a class, a tenth of the labels is one."""
+    data = ImageData(*[image_set([0, 1] * 5)] * 3)
+    config = make_config(
+        probe__tasks=("knn", "few_labels"),
+        probe__features=("pixels",),
+        probe__solver=solver,
+        probe__fractions=(0.1, 1.0),
+    )
+    image_probes.check_data(config, data)
+    scores = image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+    settings = [score.setting for score in scores if score.task == "few_labels"]
+    note = "" if solver == "ridge" else "l2 1, "
+    assert settings == [f"{note}10 % of the labels", "100 % of the labels"]
+    assert len(read_scores(tmp_path)) == 3
+
+
+def test_few_labels_that_fail_lose_no_other_score(tmp_path, monkeypatch):
+    def fail(*args):
+        raise UserError("too few")
+
+    monkeypatch.setattr(image_probes, "few_label_scores", fail)
+    config = make_config(probe__tasks=("knn", "few_labels"), probe__features=("pixels",))
+    data = ImageData(*[image_set([0, 1] * 5)] * 3)
+    with pytest.raises(UserError, match="too few"):
+        image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+    assert [score.method for score in read_scores(tmp_path)] == ["knn"]
 
 
 @pytest.mark.slow
