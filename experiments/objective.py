@@ -62,8 +62,6 @@ class Objective(NamedTuple):
     """The loss of a model's outputs, and what it keeps."""
 
     rule: Rule
-    apart: Rule | None
-    """The part of it that the strict bound obeys, too."""
     name: str
     """Of rule, choice and memory, for records."""
     choose: NegativeSampler | None
@@ -160,7 +158,6 @@ def build_objective(
 
     return Objective(
         rule=rule,
-        apart=apart,
         name=name_negatives(of_config, choose, options),
         choose=choose,
         description=description,

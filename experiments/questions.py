@@ -18,6 +18,9 @@ NOTE = (
     "are, the more of them differ from the first by chance."
 )
 LEARNED = ("c", "z")
+#: Ceilings log N so near are alike, in nats: seeds draw other windows, more or fewer of which are
+#: short or share sound.
+ALIKE = 0.1
 
 
 class Question(NamedTuple):

@@ -14,7 +14,7 @@ from cpc.evaluate import feature_spread
 from cpc.losses import OffsetSums
 from cpc.results import name_of
 from cpc.train import TrainState, put_batch, run_on_first
-from cpc.types import CPCOutputs, Position
+from cpc.types import AnyPosition, CPCOutputs, SoundPosition
 from experiments.command.config import Config
 from experiments.objective import Direction, Objective
 from experiments.problem import Probe, Problem, model_variables
@@ -37,14 +37,14 @@ def strict_sums(
     """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
 
     `batches` are lists of directions, each with its `offsets`; their sequences are contrasted all
-    together, but for sounds that overlap, and nothing has a gradient.
+    together, but for those whose sound another one holds, and nothing has a gradient.
     """
     tau, parts, scored = objective.temperature(params, state), [], []
     for own, directions in zip(
         offsets, zip(*jax.lax.stop_gradient(batches), strict=True), strict=True
     ):
         joined = [
-            (objective.scored(outputs), exists, positions[len(Position._fields) :])
+            (objective.scored(outputs), exists, sound_of(positions))
             for outputs, positions, exists in directions
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
@@ -53,12 +53,17 @@ def strict_sums(
             outputs.predictions / tau,
             own,
             where=exists,
-            rule=objective.apart,
             sound=sound,
         )
         parts.append(sums)
         scored.append((outputs, exists))
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), scored
+
+
+def sound_of(positions: AnyPosition) -> tuple[Any, Any] | None:
+    """Return where each latent's window begins and its sound ends; None if positions do not say."""
+    is_known = isinstance(positions, SoundPosition)
+    return (positions.window, positions.end) if is_known else None
 
 
 def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str, Any]:

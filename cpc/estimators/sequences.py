@@ -1,14 +1,13 @@
 """The strict bound: each other sequence of the batch gives one negative."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.losses import OffsetSums, cpc_loss
-from cpc.types import CPCOutputs, Position, Rule, SoundPosition
+from cpc.types import CPCOutputs, Position, Rule
 
 _STRICT = Rule("strict", lambda anchor, other, _: anchor.sequence != other.sequence, aligned=True)
 
@@ -19,8 +18,7 @@ def bound_over_sequences(
     offsets: tuple[int, ...] | None = None,
     *,
     where: Bool[Array, "b t *lanes"] | None = None,
-    rule: Rule | None = None,
-    sound: tuple[Int[Array, "#b #t *lanes"], ...] = (),
+    sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
 ) -> OffsetSums:
     """Return sums for log b - L: the candidates are aligned with the positive, one a sequence.
 
@@ -30,21 +28,41 @@ def bound_over_sequences(
     this is a lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC
     loss under the rule `one_per_sequence`, at b / t of the work. Entry i of the predictions is of
     offsets[i]; 1 to k by default. `where` says which latents exist: the others are no candidates.
-    A `rule` leaves out more of the candidates, and may look at what a `SoundPosition` adds to a
-    `Position`: `sound`, in this order.
+
+    A sound drawn twice is one draw: copies would raise log b and be no harder to tell apart.
+    `sound`, the `window` and the `end` of a `SoundPosition`, tells which sequences overlap; one
+    that overlaps an earlier one is left out, as anchor and as candidate.
     """
     b, length, *lanes, _ = z.shape
     column = np.arange(math.prod(lanes)).reshape(lanes)
     ones = (1,) * len(lanes)
-    positions: Any = Position(
+    positions = Position(
         sequence=np.arange(b).reshape(b, 1, *ones),
         time=np.arange(length).reshape(1, length, *ones),
         lane=column[None, None],
         group=np.zeros((1, 1, *ones), int),
     )
-    if sound:
-        positions = SoundPosition(*positions, *sound)
-    strict = _STRICT if rule is None else _STRICT & rule
+    if sound is not None:
+        exists = jnp.ones(z.shape[:-1], bool) if where is None else where
+        where = exists & is_new(*sound, exists).reshape(b, 1, *ones)
     dtype = jnp.result_type(z, predictions)
     outputs = CPCOutputs(z.astype(dtype), z, predictions.astype(dtype))
-    return cpc_loss(outputs, positions, strict, where=where, offsets=offsets)[1]
+    return cpc_loss(outputs, positions, _STRICT, where=where, offsets=offsets)[1]
+
+
+def is_new(
+    window: Int[Array, "#b #t *lanes"],
+    end: Int[Array, "#b #t *lanes"],
+    exists: Bool[Array, "b t *lanes"],
+) -> Bool[Array, " b"]:
+    """Return which sequences share no sound with an earlier one.
+
+    A sequence's sound is from its `window` to the last `end` of its latents that exist; both count
+    modulo 2^32, so that differences alone are compared.
+    """
+    b = len(exists)
+    start = jnp.broadcast_to(window, exists.shape).reshape(b, -1)[:, 0]
+    length = jnp.where(exists, end - window, 0).reshape(b, -1).max(-1)
+    ahead = start[:, None] - start
+    overlaps = (ahead > -length[:, None]) & (ahead < length) & (length > 0)
+    return ~jnp.tril(overlaps, -1).any(-1)

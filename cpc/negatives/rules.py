@@ -89,8 +89,8 @@ def outside_overlap(window_samples: int) -> Rule:
     from `sample` to `end` of a `SoundPosition`, is one of the `window_samples` from the anchor's
     `window` on: two integers are compared. Of the own sequence nothing is left out.
 
-    Where recordings are drawn from many, as the bound presumes, a sound comes twice only because
-    these are finite: what is left is as independent as before.
+    What is left depends on the anchor, and another sound may still be there twice: log N - L is an
+    estimate. (`cpc.estimators.bound_over_sequences` counts each sound once.)
 
     Raises:
       UserError: a window below 1.
@@ -103,7 +103,7 @@ def outside_overlap(window_samples: int) -> Rule:
         after = candidate.sample - anchor.window >= window_samples
         return before | after | _same_sequence(anchor, candidate, offset)
 
-    return Rule(f"outside_overlap({window_samples})", allows)
+    return Rule(f"outside_overlap({window_samples})", allows, independent=False)
 
 
 def within_shards(num_shards: int, batch_size: int) -> Rule:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from cpc.results import Frame, Run, at_end, last_evaluation, last_scores, over_seeds
+from experiments.questions import ALIKE
 from experiments.reproduce.claims import PaperTable
 from experiments.reproduce.estimates import in_percent, within_0_and_1
 from experiments.reproduce.ranks import independence
@@ -57,7 +58,7 @@ def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
     """Return strict bound and linear probe of the runs that ended, to see if one predicts another.
 
     The bound is the mean over those offsets that all runs have; runs whose bound was measured with
-    another N than most are left out.
+    another N than most, beyond what seeds differ by, are left out.
 
     Args:
         reproduction: as read.
@@ -76,9 +77,9 @@ def bound_and_probe(reproduction: Reproduction, table: PaperTable) -> Frame:
             asked &= scores.metric.eq(table.metric)
             if len(strict) and asked.any():
                 found.append((cell, strict.set_index("offset"), scores[asked]))
-    sizes = [round(strict.n.max()) for _, strict, _ in found]
-    usual = max(sizes, key=sizes.count, default=0)
-    kept = [one for one, size in zip(found, sizes, strict=True) if size == usual]
+    ceilings = pd.Series([np.log(strict.n.max()) for _, strict, _ in found], dtype=float)
+    is_alike = (ceilings - ceilings.median()).abs() <= ALIKE
+    kept = [one for one, holds in zip(found, is_alike, strict=True) if holds]
     shared = set.intersection(*(set(strict.index) for _, strict, _ in kept)) if kept else set()
     points = [
         (score.data, cell, strict.bound[strict.index.isin(shared)].mean(skipna=False),

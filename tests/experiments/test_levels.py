@@ -90,7 +90,7 @@ def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
     losses, counts, frames = [], [], []
     for own, (outputs, positions, exists) in zip(offsets, levels, strict=True):
         shared = {"temperature": 0.05, "where": exists}
-        outputs, rule = objective.scored(outputs), build_rule(config) & objective.apart
+        outputs, rule = objective.scored(outputs), build_rule(config) & audio.build_apart(config)
         if align_to:
             loss, one, each = acpc_loss(outputs, positions, rule, num_frames=own[-1], **shared)
             frames.extend(each)

@@ -423,6 +423,9 @@ def test_bound_and_probe_over_shared_offsets(tmp_path):
         if number == 0:  # two offsets alone: the others' are compared at those
             short = [record(1.0, offsets=[1, 2]), record(1.0, is_bound=True, offsets=[1, 2])]
             (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in short))
+        if number == 1:  # as another seed's may be
+            nearly = {**record(1.1, is_bound=True), "n": [61.0] * 20}
+            (path / "metrics.jsonl").write_text(json.dumps(nearly) + "\n")
         if number == 5:  # another N does not compare
             other = {**record(9.0, is_bound=True), "n": [8.0] * 20}
             (path / "metrics.jsonl").write_text(json.dumps(other) + "\n")

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from configs import series_ar1, series_files
-from cpc import models
+from cpc import models, negatives
 from cpc.results import read_scores
 from cpc.types import SoundPosition, UserError
 from experiments.command.config import with_settings
@@ -216,12 +216,14 @@ def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
         every = [np.broadcast_to(x, (b, t)) for x in located]
         anchor = SoundPosition(*(x[:, :1] for x in every))
         candidate = SoundPosition(*(x.reshape(1, b * t) for x in every))
-        allowed = problem.objective.apart.allows(anchor, candidate, 1)
+        allowed = negatives.outside_overlap(32).allows(anchor, candidate, 1)
         shown = np.tile(there.ravel(), (b, 1))
         np.testing.assert_array_equal(allowed[shown], expected[shown])
         some += (~expected[shown]).sum()
     assert some > 20
-    assert problem_of(tmp_path, lengths, **{"negatives.overlap": True}).objective.apart is None
+    for overlap in (False, True):
+        rule = problem_of(tmp_path, lengths, **{"negatives.overlap": overlap}).objective.rule
+        assert ("outside_overlap(32)" in rule.name) is not overlap
 
 
 @pytest.mark.slow
