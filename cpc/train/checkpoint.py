@@ -6,7 +6,6 @@ cut short is never listed; but it restores flipped bits without a word, hence th
 
 import contextlib
 import functools
-import json
 import logging
 import os
 import pathlib
@@ -19,12 +18,14 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
+from cpc.files import read_json, write_sealed
 from cpc.train.distributed import await_verdict
 from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest, seal, unseal
 from cpc.types import PyTree, UserError
 
 _keep = ocp.checkpoint_managers.preservation_policy
-#: Where orbax put the metric of a step, in the step's folder, of runs that did not seal it.
+#: The metric of a step, in the step's folder, where it was known only after the state was saved.
+#: Orbax wrote it there, too, in runs that did not seal it with the state.
 METRICS_FILE = "metrics/metrics"
 #: Beside the checkpoints, while the evaluation due at one of them has not been made.
 OWED = "owed-evaluation"
@@ -46,10 +47,7 @@ class NewestAndBest(_keep.PreservationPolicy):
     ) -> Sequence[bool]:
         """Return for each checkpoint, the oldest first, whether it stays."""
         steps = [checkpoint.step for checkpoint in checkpoints]
-        kept = {
-            *steps[-2:],
-            _lowest({step: m for step, m in self.metrics.items() if step in steps}),
-        }
+        kept = _kept(steps, self.metrics)
         return [step in kept for step in steps]
 
 
@@ -94,12 +92,15 @@ class Checkpoints:
         """Save in the background; a step that is not newer than the latest is left alone.
 
         The state has been copied when this returns, so the next step may donate it. `metric` (lower
-        is better) is the claim to be kept as the best; without one, only the newest are kept.
+        is better) is the claim to be kept as the best; without one, only the newest are kept. The
+        latest step, saved without one, gets it later: that of an evaluation that was owed.
 
         Raises:
             UserError: this or the previous save cannot be written, as on a full disk.
         """
         if self.latest_step is not None and step <= self.latest_step:
+            if step == self.latest_step and metric is not None and np.isfinite(metric):
+                self._add_metric(step, float(metric))
             return
         arrays = _without_keys(state)
         if metric is not None and np.isfinite(metric):
@@ -115,6 +116,19 @@ class Checkpoints:
                     state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave(meta)
                 ),
             )
+
+    def _add_metric(self, step: int, metric: float) -> None:
+        """Record the metric of a checkpoint that has none, and delete what is no longer kept."""
+        if step in self._metrics:
+            return
+        self.wait()
+        self._metrics[step], self._last_saved = metric, step
+        with self._writing():
+            if jax.process_index() == 0:
+                write_sealed(self.directory / str(step) / METRICS_FILE, {"metric": metric})
+            steps = sorted(self._manager.all_steps())
+            for other in set(steps) - _kept(steps, self._metrics):
+                self._manager.delete(other)
 
     def restore(self, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:
         """Read the newest undamaged checkpoint into the structure and shardings of `target`.
@@ -299,6 +313,11 @@ def best_step(directory: str | os.PathLike[str]) -> int:
     return best
 
 
+def _kept(steps: Sequence[int], metrics: Metrics) -> set[int | None]:
+    """Return the newest two of some steps, the oldest first, and the one with the lowest metric."""
+    return {*steps[-2:], _lowest({step: m for step, m in metrics.items() if step in steps})}
+
+
 def _lowest(metrics: Metrics) -> int | None:
     """Return the step with the lowest metric, the newest of equal ones; None if none has one."""
     return min(metrics, key=lambda step: (metrics[step], -step), default=None)
@@ -307,7 +326,7 @@ def _lowest(metrics: Metrics) -> int | None:
 def _read_metrics(path: pathlib.Path) -> Metrics:
     """Return the metric of each checkpoint that has one and is sound.
 
-    A file of orbax's that is damaged is set aside, as orbax itself would end the run over it.
+    A file of it that is damaged is set aside, as orbax itself would end the run over it.
     """
     metrics: Metrics = {}
     for step in _steps(path):
@@ -318,8 +337,8 @@ def _read_metrics(path: pathlib.Path) -> Metrics:
                 metrics[step] = metric
         if recorded.exists():
             try:
-                metrics[step] = float(json.loads(recorded.read_bytes())["metric"])
-            except (OSError, ValueError, LookupError, TypeError):
+                metrics[step] = float(read_json(recorded)["metric"])
+            except (OSError, ValueError, LookupError, TypeError, UserError):
                 with contextlib.suppress(OSError):
                     recorded.parent.rename(path / f"damaged-{step}-metrics-{os.getpid()}")
     return metrics

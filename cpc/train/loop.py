@@ -120,10 +120,12 @@ def fit(
                         metric = record.get("loss", metric)
                 except Stopped as stopped:
                     reason, ends, saves, owed = stop() or str(stopped), True, True, step
-                if checkpoint and evaluates:
+                if checkpoint and owed is not None:
                     checkpoint.owed_evaluation = owed
                 if checkpoint and saves:
                     checkpoint.save(step, state, dict(metadata or {}), metric)
+                if checkpoint and evaluates and owed is None:
+                    checkpoint.owed_evaluation = None  # not before its metric is kept
                 windows.restart_clock(step)
             if ends:
                 break

@@ -222,6 +222,26 @@ def test_a_damaged_metric_costs_only_itself(tmp_path, text):
     assert steps_on_disk(tmp_path) == [1, 3, 4]
 
 
+def test_the_metric_of_an_evaluation_that_was_owed_is_kept_beside_its_state(tmp_path):
+    """And what would not have been kept beside it is deleted."""
+    save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 7.0, 9.0, None])
+    assert steps_on_disk(tmp_path) == [1, 3, 4]
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        checkpoint.save(3, make_state(), {}, 0.1)  # not of the latest step
+        checkpoint.save(4, make_state(), {}, float("nan"))
+        checkpoint.save(4, make_state(), {}, 2.0)
+        checkpoint.save(4, make_state(), {}, 9.0)  # it has one
+    assert steps_on_disk(tmp_path) == [3, 4]
+    assert train.best_step(tmp_path) == 4
+    with train.open_checkpoints(tmp_path) as checkpoint:
+        for step in (5, 6, 7):
+            checkpoint.save(step, make_state(), {}, 8.0)
+    assert steps_on_disk(tmp_path) == [4, 6, 7]
+    path = tmp_path / "4" / "metrics" / "metrics"
+    path.write_text(path.read_text().replace("2.0", "9.0"))
+    assert train.best_step(tmp_path) == 7  # not one whose word cannot be trusted
+
+
 def test_a_metric_is_sealed_with_its_step(tmp_path):
     save_all(tmp_path, [1.0, 2.0, 3.0, 4.0], [5.0, 2.0, 9.0, 8.0])
     (path,) = (tmp_path / "2" / "meta").glob("metadata")

@@ -148,6 +148,32 @@ def test_an_evaluation_that_a_signal_cuts_short_loses_no_step_and_is_made_when_r
     assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("stopped_at", "best"), [(10, 10), (40, 40), (40, 10), (30, 20)])
+def test_an_evaluation_made_when_resumed_decides_which_checkpoint_is_the_best(
+    tmp_path, stopped_at, best
+):
+    def evaluate(state):
+        return [{"loss": 0.1 if int(state.step) == best else 1.0 + int(state.step)}]
+
+    def cut_short(state):
+        if int(state.step) == stopped_at:
+            raise train.Stopped("a probe was stopped by SIGINT")
+        return evaluate(state)
+
+    def kept(name):
+        folder = tmp_path / name / "checkpoints"
+        steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal())
+        return steps, train.best_step(folder)
+
+    linear_run.run(tmp_path / "whole", 40, evaluate=evaluate)
+    linear_run.run(tmp_path / "parts", 40, evaluate=cut_short)
+    linear_run.run(tmp_path / "parts", 40, evaluate=evaluate)
+    assert kept("whole") == (sorted({best, 30, 40}), best)
+    assert kept("parts") == kept("whole")
+    assert linear_run.records(tmp_path / "whole") == linear_run.records(tmp_path / "parts")
+
+
 def test_what_runs_within_a_training_stops_at_the_same_signal():
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
