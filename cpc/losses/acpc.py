@@ -27,7 +27,7 @@ from cpc.losses.cpc_loss import (
     sum_sequences,
 )
 from cpc.losses.info_nce import info_nce
-from cpc.losses.masking import Number, check, read_mask
+from cpc.losses.masking import Number, check, divide, read_mask
 from cpc.losses.monotone import path_cost, path_weights
 from cpc.losses.tiles import (
     AnchorScores,
@@ -121,7 +121,7 @@ def acpc_loss(
         return x.reshape(num_shards, b // num_shards, *x.shape[1:])
 
     queries = jnp.moveaxis(predictions, -2, 1).reshape(b, num, -1, width)
-    queries = jnp.moveaxis(split((queries / temperature).astype(z.dtype)), 2, 1)
+    queries = jnp.moveaxis(split(divide(queries, temperature, z.dtype)), 2, 1)
     if block is None:
         n = anchors.exists.size // num_shards
         block = block_size(num * n, num * n)

@@ -10,7 +10,7 @@ from cpc.losses.aligned import aligned_losses
 from cpc.losses.blocks import AnchorLoss, LossReducer, Plan, takes_least
 from cpc.losses.info_nce import bound_temperature, info_nce
 from cpc.losses.layout import is_grid, is_in_shards
-from cpc.losses.masking import Number, broadcasts_to, check, read_mask
+from cpc.losses.masking import Number, broadcasts_to, check, divide, read_mask
 from cpc.losses.sharded import sharded_losses
 from cpc.losses.tiles import AnchorScores, Latents, vary_alike
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
@@ -153,7 +153,7 @@ def cpc_loss(
         queries, keys = jnp.broadcast_to(c, (num_offsets, *c.shape)), project(keys, maps)
     else:
         queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
-    queries = (queries / temperature).astype(z.dtype)
+    queries = divide(queries, temperature, z.dtype)
     if not isinstance(bias, int | float) or bias:  # as one more dimension of the dot product
         queries, keys = _append(queries, bias), _append(keys, 1.0)
     queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
@@ -307,7 +307,9 @@ def project(keys: Float[Array, "n d"], maps: Float[Array, "k h d"]) -> Float[Arr
 
 
 def _append(x, value):
-    return jnp.concatenate([x, jnp.full_like(x[..., :1], value)], -1)
+    """The value as a last column: spread in float32, so that its gradient is summed in float32."""
+    column = jnp.broadcast_to(jnp.asarray(value, jnp.float32), x[..., :1].shape)
+    return jnp.concatenate([x, column.astype(x.dtype)], -1)
 
 
 def sum_anchors(scores: AnchorScores) -> OffsetSums:

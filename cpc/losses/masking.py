@@ -108,6 +108,15 @@ def scale(rows: Rows, temperature: Any) -> Rows:
     )
 
 
+def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
+    """Queries over a temperature, in the dtype of the keys.
+
+    The temperature is read in float32: in the dtype of what it divides its gradient would be summed
+    in that, and the sum of many small parts in bfloat16 stops growing.
+    """
+    return (queries / jnp.asarray(temperature, jnp.float32)).astype(dtype)
+
+
 def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
     """Rows with corrections taken off the scores; where nothing counts, nothing is read.
 

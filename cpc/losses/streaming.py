@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
-from cpc.losses.masking import Number, check, read_mask
+from cpc.losses.masking import Number, check, divide, read_mask
 from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
 from cpc.types import AnyPosition, NegativeRule, Position, UserError
 
@@ -109,7 +109,7 @@ def read_inputs(
             f"keys are {keys.shape[1]} wide and queries {queries.shape[1]}: their product needs "
             "one width"
         )
-    return vary_alike(((queries / temperature).astype(keys.dtype), keys, here, there))
+    return vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
 
 
 def _read(latents, vectors, positions, x, where):

@@ -663,6 +663,33 @@ def test_bias_is_added_to_every_score():
     np.testing.assert_allclose(slope, step, rtol=1e-2)
 
 
+def by_temperature(outputs, tau):
+    return cpc_loss(outputs, positions_of(16, 33), negatives.batch, temperature=tau)[0]
+
+
+def by_temperature_aligned(outputs, tau):
+    options = {"num_frames": 1, "temperature": tau}
+    return acpc_loss(outputs, positions_of(16, 33), negatives.batch, **options)[0]
+
+
+def by_bias(outputs, bias):
+    options = {"loss": sigmoid, "temperature": 0.125, "bias": bias}
+    return cpc_loss(outputs, positions_of(16, 33), negatives.batch, **options)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("loss", "at"), [(by_temperature, 0.125), (by_temperature_aligned, 0.125), (by_bias, -2.5)]
+)
+def test_the_gradient_of_a_number_is_summed_in_float32(loss, at):
+    """Of half a thousand anchors; in bfloat16 a sum of ones stops at 256."""
+    single = random_outputs(16, 33, 8, 1)
+    single = jax.tree.map(lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True), single)
+    half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), single)
+    expected, got = (jax.jit(jax.grad(loss, 1))(outputs, at) for outputs in (single, half))
+    assert float(got) == pytest.approx(float(expected), rel=5e-3)
+
+
 @pytest.mark.slow
 def test_offsets_name_what_is_predicted():
     outputs, positions = random_outputs(3, 9, 4, 4), positions_of(3, 9)

@@ -131,6 +131,21 @@ def test_half_precision_is_reduced_in_float32(cut):
 
 
 @pytest.mark.slow
+def test_the_gradient_of_a_temperature_is_not_rounded_to_half_precision():
+    """Nor summed in it: the temperature is a number, without a dtype of its own."""
+    halves = jnp.asarray(np.random.default_rng(6).normal(size=(2, 2048, 8)), jnp.bfloat16)
+    sequence, time = np.divmod(np.arange(2048), 128)
+    place = Position(*(jnp.asarray(p) for p in (sequence, time, 0 * time, 0 * time)))
+
+    def loss(tau, vectors):
+        options = {"temperature": tau}
+        return streaming_info_nce(*vectors, place, place, negatives.batch, 1, **options)[0].mean()
+
+    got, want = (jax.jit(jax.grad(loss))(2.1, x) for x in (halves, halves.astype(jnp.float32)))
+    assert float(got) == pytest.approx(float(want), rel=1e-3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", CUTS[1:3], ids=["whole", "tiles"])
 def test_equals_are_tied(cut):
     """Keys all alike: every negative ties, to the last bit, and the loss is log N."""
