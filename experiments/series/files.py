@@ -1,6 +1,7 @@
 """Sequences of numbers in files of users: .npy, .npz, .csv and .parquet."""
 
 import pathlib
+import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -140,23 +141,55 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
 
     is_csv = path.suffix.lower() == ".csv"
     try:
-        frame = pd.read_csv(path) if is_csv else pd.read_parquet(path)
+        frame = read_csv(path) if is_csv else pd.read_parquet(path)
     except ImportError as error:
         raise UserError(f"a .parquet is read by pyarrow: pip install pyarrow ({error})") from None
     if is_csv:
         check_header(path)
+        is_unnamed = frame.columns[0].startswith("Unnamed: ")  # what pandas calls it
+        if is_unnamed and pd.api.types.is_integer_dtype(frame.iloc[:, 0]):
+            raise UserError(
+                "its first column has no name and whole numbers, as the numbers of the rows that "
+                "DataFrame.to_csv writes: save with index=False, or name the column if it is data"
+            )
     labels = frame.pop(step_label).to_numpy() if step_label in frame else None
     if labels is not None and is_csv:
         known = labels[~pd.isna(labels)]
         if not len(known) or pd.api.types.infer_dtype(known) not in NUMBERS:
             # As they stand there: pandas takes names such as None, NA or null for missing.
-            whole = pd.read_csv(path, dtype={step_label: str}, keep_default_na=False)
-            labels = whole[step_label].to_numpy()
+            how = {"usecols": [step_label], "dtype": str, "keep_default_na": False}
+            labels = read_csv(path, **how)[step_label].to_numpy()
     for name, column in frame.items():
         if not pd.api.types.is_numeric_dtype(column):
             raise UserError(f"its column {name} is of {column.dtype}, not of numbers")
+        if len(column) and column.isna().all():
+            raise UserError(
+                f"its column {name} has no number: take it out; it may be a comma at the end of "
+                "each line"
+            )
     is_single = (frame.dtypes == np.float32).all()  # half the memory, and no digit lost
     return as_columns(frame.to_numpy(np.float32 if is_single else np.float64)), labels
+
+
+def read_csv(path: pathlib.Path, **options: Any) -> Any:
+    """Return a .csv as a frame whose columns are the names of its first line.
+
+    A comma at the end of each row alone is passed over.
+
+    Raises:
+        UserError: rows have more fields than there are names, the first of which would be lost.
+    """
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        try:
+            return pd.read_csv(path, index_col=False, **options)
+        except pd.errors.ParserWarning:
+            raise UserError(
+                "its rows have more fields than its first line has names: are there decimal "
+                "commas, or a name too few?"
+            ) from None
 
 
 def check_header(path: pathlib.Path) -> None:

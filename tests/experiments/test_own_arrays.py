@@ -7,6 +7,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 
@@ -96,9 +97,37 @@ def test_pairs_stay_pairs(tmp_path):
 def test_rows_that_are_no_independent_draws_are_remarked(tmp_path):
     walk = np.cumsum(good(300, 1), axis=0)
     assert "Neighbouring rows of x are alike" in read(tmp_path, walk, good(300)).remarks[0]
+    numbered = np.column_stack([good(300, 9), np.arange(300)])
+    assert "of y are alike in column 9" in read(tmp_path, good(300), numbered).remarks[0]
     x, y = good(300, 1), good(300, 2)
     x[10:30], y[10:30] = x[0], y[0]
     assert read(tmp_path, x, y).remarks[-1].startswith("20 rows are copies")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_independent_rows_are_not_remarked(seed):
+    """Of the rarest events, too, of which two may be neighbours, and of the heaviest tails."""
+    rng = np.random.default_rng(seed)
+    rare = np.eye(100)[rng.permutation(200) // 2]  # each twice
+    rare[rng.permutation(200)[:100]] = 0
+    rare = rare[:, rare.std(0) > 0]
+    for z in (rare, rng.standard_t(1, (200, 30)), rng.normal(size=(200, 300))):
+        assert not any("alike" in said for said in arrays.remark(z, good(200)))
+
+
+@pytest.mark.parametrize("index", [range(300), np.random.default_rng(0).permutation(900)[:300]])
+def test_numbers_of_rows_in_a_csv_are_refused(tmp_path, index):
+    """Both files have them, and any two of such share all that there is to share."""
+    frame = pd.DataFrame(good(300), columns=pd.Index(["a", "b"]), index=pd.Index(index))
+    frame.to_csv(tmp_path / "once.csv")
+    frame = pd.read_csv(tmp_path / "once.csv")  # has a column Unnamed: 0
+    frame.to_csv(tmp_path / "twice.csv")
+    frame.to_csv(tmp_path / "kept.csv", index=False)
+    for name in ("once", "twice", "kept"):
+        with pytest.raises(UserError, match="save with index=False"):
+            arrays.read_array(tmp_path / f"{name}.csv")
+    frame.drop(columns="Unnamed: 0").to_csv(tmp_path / "good.csv", index=False)
+    np.testing.assert_allclose(arrays.read_array(tmp_path / "good.csv"), good(300))
 
 
 def test_each_row_is_read_once_and_by_networks_that_never_saw_it():

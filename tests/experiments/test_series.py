@@ -330,6 +330,33 @@ def test_a_csv_without_names_is_refused(tmp_path, first, is_header):
         files.read_file(path)
 
 
+@pytest.mark.parametrize(("text", "words"), [
+    ("a\n0,5\n1,25\n2,5\n", "more fields than .* names: are there decimal commas"),
+    ("a\n20,00\n20,01\n", "decimal commas"), ("a;b\n1,5;2,5\n", "decimal commas"),
+    ("a,b\n1,2,3\n4,5,6\n", "a name too few"),
+    ("a,b,\n1,2,\n3,4,\n", "column Unnamed: 2 has no number: .* a comma at the end"),
+    (",a,b\n0,1,2\n1,3,4\n", "save with index=False"), (",0\n0,1\n", "save with index=False"),
+    ("x,stage\n1,rest,2\n", "a name too few"),
+])  # fmt: skip
+def test_columns_of_a_csv_that_are_not_what_they_seem_are_refused(tmp_path, text, words):
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words):
+        files.read_file(path, "stage")
+    with pytest.raises(UserError, match=words):
+        files.read_sequences(tmp_path, 1)
+
+
+def test_a_comma_at_the_end_of_the_rows_alone_does_no_harm(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("x,y,stage\n1,2,rest,\n3,4,move,\n")
+    values, labels = files.read_file(path, "stage")
+    assert values.tolist() == [[1, 2], [3, 4]]
+    assert labels.tolist() == ["rest", "move"]
+    path.write_text(",x\n0.5,2\n1,4\n")  # no numbers of rows
+    assert files.read_file(path)[0].tolist() == [[0.5, 2], [1, 4]]
+
+
 @pytest.mark.parametrize(("task", "key"), [("steps", "step_label"), ("files", "file_label")])
 def test_a_probe_without_labels_is_refused_before_the_training(tmp_path, task, key):
     for number in range(4):
