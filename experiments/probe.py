@@ -9,8 +9,9 @@
 Without --task those of the run's config are fitted. --data.key=value and --probe.key=value set keys
 of these sections for this once: so a run is judged on data that it was not trained on, with their
 own labels. Scores are kept by step, beside those of data of other names (a folder's, a file of
-labels'); what is asked anew, of more or fewer labels too, replaces its answer there. The report is
-written again. A run's own command fits anew what was replaced of its own.
+labels'); those of other data that have the name of the run's own are refused. What is asked anew,
+of more or fewer labels too, replaces its answer there. The report is written again. A run's own
+command fits anew what was replaced of its own.
 """
 
 import copy
@@ -18,14 +19,13 @@ import pathlib
 
 from absl import flags
 
-from cpc.files import plain
 from cpc.types import UserError
 from experiments import training
 from experiments.command import cli, cluster
 from experiments.command.config import check_config, judged_on
 from experiments.command.run_dir import check_same_data
 from experiments.modality import read_modality
-from experiments.run import probe_aside, write_page
+from experiments.run import check_places, probe_aside, write_page
 
 TASK = flags.DEFINE_string(
     "task", "all", "What to probe for: a task of the run's modality, or all."
@@ -52,10 +52,11 @@ def main() -> None:
     config = judged_on(config, modality.keys, SETTINGS)
     check_config(config, modality.keys)
     modality.check(config)
+    is_of_run = check_places(modality, own, config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
     data = modality.load_data(config, print)
-    if plain(config.data) == plain(own.data):
+    if is_of_run:
         check_same_data(workdir, data, modality.identify)
     probe = modality.make_probe(config, workdir, data, modality.build_model(config))
     probe_aside(config, own, workdir, probe, variables, step)

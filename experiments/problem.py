@@ -91,6 +91,9 @@ class Modality(NamedTuple):
     identify: Callable[[Any], tuple[int, bytes] | tuple[int, bytes, bytes]]
     """identify(part) -> how many there are in data.train, or data.test, and what says which: names,
     labels or lengths, and some of the content where these may be others' as well."""
+    places: Callable[[Config], dict[str, tuple[str, ...]]]
+    """places(config) -> what scores call its data, and the paths in it by which these are told from
+    others of the name; none of what the name alone tells."""
     build_model: Callable[[Config], Model]
     loss_sizes: Callable[[Config], LossSizes]
     make_problem: Callable[[Config, Any, jax.sharding.Mesh | None], Problem]

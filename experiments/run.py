@@ -148,6 +148,31 @@ def probe_once(config: Config, workdir: pathlib.Path, probe: Probe, variables: A
         write_sealed(workdir / PROBED, {**wanted, "data": data})
 
 
+def check_places(modality: Modality, own: Config, config: Config) -> bool:
+    """Return whether a run is to be probed on its own data, which may have been moved.
+
+    Raises:
+        UserError: these are others, of a name under which the run's own scores are kept.
+    """
+    is_own, before = plain(config.data) == plain(own.data), modality.places(own)
+    for name, given in modality.places(config).items():
+        now, then = (
+            [pathlib.Path(path).expanduser().resolve() for path in paths if path]
+            for paths in (given, before.get(name, given))
+        )
+        if now == then:
+            continue
+        others = [own for new, own in zip(now, then, strict=False) if new != own]
+        if len(now) != len(then) or any(path.exists() for path in others):
+            raise UserError(
+                f"{' of '.join(map(str, now)) or f'data.source={name}'} is called {name}, as the "
+                f"run's own {' of '.join(map(str, then)) or 'data'}, whose scores would be "
+                "replaced: give one of them another name"
+            )
+        is_own = True
+    return is_own
+
+
 def probe_aside(
     config: Config, own: Config, workdir: pathlib.Path, probe: Probe, variables: Any, step: int
 ) -> None:

@@ -231,6 +231,17 @@ def name_of(config: Config) -> str:
     return config.data.source
 
 
+def places_of(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what scores call recordings, labels and items, and where each is, and of what."""
+    options = config.data
+    root = options.path if options.source == "folder" else ""
+    files = {
+        pathlib.Path(options.phones).stem: options.phones,
+        pathlib.Path(options.item_file).name: options.item_file,
+    }
+    return {name_of(config): (root,)} | {name: (file, root) for name, file in files.items() if file}
+
+
 def _describe(train, test, window_samples, log):
     counts = data.count_windows(train, window_samples)
     log(

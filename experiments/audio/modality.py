@@ -15,7 +15,7 @@ from cpc.files import write_sealed
 from cpc.models import Model
 from cpc.types import Batch, UserError
 from experiments.audio import probes
-from experiments.audio.data import AudioData, label_frames, load_data, synthetic_truth
+from experiments.audio.data import AudioData, label_frames, load_data, places_of, synthetic_truth
 from experiments.audio.embed import embed_files
 from experiments.audio.heard import augmentation_section, record_augmentation
 from experiments.audio.model import (
@@ -171,6 +171,7 @@ AUDIO = Modality(
     load_data=load_data,
     skipped=lambda data: (*data.train.skipped, *data.train.shortened),
     identify=lambda part: (len(part), repr(part.names).encode()),
+    places=places_of,
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

@@ -59,6 +59,11 @@ def name_of(config: Config) -> str:
     return options.name or options.source
 
 
+def places_of(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what scores call the images, and their folder; a set of tfds is known by its name."""
+    return {name_of(config): (config.data.path if config.data.source == "folder" else "",)}
+
+
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     """Check that no image is tested that the network or, if there are any, the probes know.
 

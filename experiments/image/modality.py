@@ -30,7 +30,7 @@ from cpc.models import (
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.image import probes
-from experiments.image.data import ImageData, load_data, skipped
+from experiments.image.data import ImageData, load_data, places_of, skipped
 from experiments.image.embed import embed_files
 from experiments.image.prepare import prepare, side_of
 from experiments.image.sections import SECTIONS, WORDS
@@ -220,6 +220,7 @@ IMAGE = Modality(
     load_data=load_data,
     skipped=skipped,
     identify=lambda part: (len(part), part.labels.tobytes(), some_pixels(part)),
+    places=places_of,
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

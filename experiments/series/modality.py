@@ -25,6 +25,7 @@ from experiments.series.data import (
     labels_of_frames,
     load_data,
     make_windows,
+    places_of,
 )
 from experiments.series.embed import embed_files
 
@@ -210,6 +211,7 @@ SERIES = Modality(
         len(part.pieces),
         repr((part.pieces, part.sequences.names)).encode(),
     ),
+    places=places_of,
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

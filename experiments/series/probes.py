@@ -14,7 +14,7 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.series.data import Part, SeriesData, labels_of_frames
+from experiments.series.data import Part, SeriesData, labels_of_frames, name_of
 
 
 def check_options(config: Config) -> None:
@@ -74,7 +74,7 @@ def run_tasks(
                 {name: test},
                 *labels,
                 task=task,
-                data=config.data.source,
+                data=name_of(config),
                 num_classes=len(names),
                 hidden_widths=(0, *filter(None, [config.probe.hidden_width])),
                 units=("frame",) if task == "steps" else ("frame", "file"),

@@ -18,7 +18,7 @@ from experiments.objective import Direction, build_objective
 from experiments.problem import LossSizes, Modality, Probe, Problem
 from experiments.sequences import CONTEXTS, check_negatives, positions
 from experiments.text import probes
-from experiments.text.data import TextData, load_data, make_runs
+from experiments.text.data import TextData, load_data, make_runs, places_of
 from experiments.text.embed import embed_files
 from experiments.text.sections import SECTIONS, WORDS
 
@@ -200,6 +200,7 @@ TEXT = Modality(
     load_data=load_data,
     skipped=lambda text: text.train.skipped,
     identify=lambda part: (len(part.sentence_starts) - 1, part.sentence_starts.tobytes()),
+    places=places_of,
     build_model=build_model,
     loss_sizes=loss_sizes,
     make_problem=make_problem,

@@ -24,7 +24,7 @@ from cpc.results import Outcomes, Score, digest, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.text.data import LABELLED, TextData, cut_runs
+from experiments.text.data import LABELLED, TextData, cut_runs, name_of
 from experiments.text.vectors import read_vectors
 
 #: Sentences that are embedded at a time.
@@ -100,19 +100,21 @@ def sentence_scores(
             found = cross_validate(fit_dense, made, labels, num_folds=options.num_folds)
         items = digest(task, found.items, labels)
         usual = max(found.l2s, key=found.l2s.count)
-        yield make_score(task, name, Outcomes(found.correct, items=items), chance, f"l2 {usual:g}")
+        outcomes = Outcomes(found.correct, items=items)
+        yield make_score(task, "snippets", name, outcomes, chance, f"l2 {usual:g}")
 
 
-def make_score(task: str, name: str, outcomes: Outcomes, chance: float, setting: str) -> Score:
+def make_score(
+    task: str, source: str, name: str, outcomes: Outcomes, chance: float, setting: str
+) -> Score:
     """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
     low, high = bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
-    labelled = task in LABELLED
     return Score(
         task=task,
-        data="snippets" if labelled else "text",
+        data=source,
         unit="sentence",
         features=name,
-        method="logistic" if labelled else "score",
+        method="logistic" if task in LABELLED else "score",
         metric="accuracy",
         value=float(outcomes.sums.sum() / outcomes.counts.sum()),
         low=low,
@@ -235,7 +237,7 @@ def next_scores(
         else:
             right = similar_right(config, text, model, variables, name, x, other)
         outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
-        score = make_score(task, name, outcomes, 0.5, setting)
+        score = make_score(task, name_of(config), name, outcomes, 0.5, setting)
         yield score if is_sure else score._replace(low=None, high=None)
 
 

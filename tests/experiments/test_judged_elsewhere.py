@@ -1,0 +1,170 @@
+"""A run judged on other data: its own scores stay, beside those of data of another name."""
+
+import numpy as np
+import pytest
+
+from configs import audio_voices, image_fashion_mnist, series_files, text_sentences
+from cpc.results import Score, read_scores, write_scores
+from cpc.types import UserError
+from experiments.command.config import judged_on, with_settings
+from experiments.modality import MODALITIES
+from experiments.run import check_places
+from experiments.series import data, modality, probes
+from experiments.text import probes as text_probes
+from experiments.text.data import load_data as load_text
+from tests.commands import run
+from tests.experiments.test_text import tiny
+
+SOURCES = {
+    "audio": (audio_voices, "folder"), "image": (image_fashion_mnist, "folder"),
+    "series": (series_files, "files"), "text": (text_sentences, "files"),
+}  # fmt: skip
+
+
+def write_series(folder, number=4):
+    """Files of steps whose sign is their label."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(len(folder.as_posix()))
+    for i in range(number):
+        x = rng.normal(size=(64, 1)).astype(np.float32)
+        np.savez(folder / f"{i}.npz", x=x, sign=np.where(x[:, 0] > 0, "above", "below"))
+    return folder
+
+
+def of_folder(folder, **settings):
+    small = {"data.path": str(folder), "data.step_label": "sign", "data.window_steps": 32,
+             "probe.tasks": ("steps",), "probe.features": ("raw",)}  # fmt: skip
+    return with_settings(series_files.get_config(), small | settings)
+
+
+def check(kind, own, *flags):
+    """Whether a run is judged on its own data, by flags as of the command."""
+    given = [f"--config.data.{flag}" for flag in flags]
+    return check_places(MODALITIES[kind], own, judged_on(own, MODALITIES[kind].keys, given))
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_other_data_of_the_own_name_are_refused(kind, tmp_path, monkeypatch):
+    get_config, source = SOURCES[kind]
+    for name in ("a/wav", "b/wav", "b/other"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    path = {"data.source": source, "data.path": "a/wav"}
+    own = with_settings(get_config.get_config(), path)
+    for given in ("path=a/wav", f"path={tmp_path}/b/../a/wav", "batch_size=3"):
+        assert check(kind, own, given) == (given == "path=a/wav")
+    assert not check(kind, own, "path=b/other")
+    with pytest.raises(UserError, match=r"b/wav is called wav, as the run's own .*/a/wav"):
+        check(kind, own, "path=b/wav")
+    (tmp_path / "a/wav").rename(tmp_path / "moved")
+    assert check(kind, own, "path=b/wav"), "moved, which its names tell"
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("audio", "voices"), ("image", "fashion_mnist"), ("series", "ar1"), ("text", "grammar"),
+])  # fmt: skip
+def test_a_folder_with_the_name_of_a_source_is_refused(kind, name, tmp_path):
+    get_config, source = SOURCES[kind]
+    own = with_settings(get_config.get_config(), {"data.source": name})
+    assert check(kind, own)
+    for folder in ("other", name):
+        (tmp_path / folder).mkdir()
+    assert not check(kind, own, f"source={source}", f"path={tmp_path}/other")
+    with pytest.raises(UserError, match=f"is called {name}, as the run's own data, whose"):
+        check(kind, own, f"source={source}", f"path={tmp_path / name}")
+
+
+def test_a_set_of_tfds_is_known_by_its_name_wherever_it_lies(tmp_path):
+    settings = {"data.source": "tfds", "data.name": "cifar10", "data.path": str(tmp_path)}
+    own = with_settings(image_fashion_mnist.get_config(), settings)
+    assert not check("image", own, f"path={tmp_path.parent}", "name=cifar10")
+
+
+def test_labels_and_items_of_the_own_name_are_refused(tmp_path):
+    """Whose scores have the name of their file alone."""
+    for name in ("a/wav", "b/other"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("a/phones.txt", "b/phones.txt", "b/others.txt", "a/dev.item", "b/dev.item"):
+        (tmp_path / name).touch()
+    settings = {"source": "folder", "path": "a/wav", "phones": "a/phones.txt",
+                "item_file": "a/dev.item"}  # fmt: skip
+    settings = {f"data.{name}": value if name == "source" else str(tmp_path / value)
+                for name, value in settings.items()}  # fmt: skip
+    own = with_settings(audio_voices.get_config(), settings)
+    other = f"path={tmp_path}/b/other"
+    for flag, name in (("phones", "phones.txt"), ("item_file", "dev.item")):
+        for folder in "ab":  # the same file, of other recordings, too
+            with pytest.raises(UserError, match=f"{folder}/{name} of .*b/other is called"):
+                check("audio", own, other, f"{flag}={tmp_path}/{folder}/{name}")
+    assert not check("audio", own, other, f"phones={tmp_path}/b/others.txt")
+    assert not check("audio", own, f"phones={tmp_path}/b/others.txt")
+    (tmp_path / "a/phones.txt").unlink()
+    assert check("audio", own, f"phones={tmp_path}/b/phones.txt"), "moved"
+
+
+def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
+    """And beside what a run recorded when all were called files."""
+    old = Score("steps", "files", "frame", "raw", "linear", "accuracy", 0.5, step=3)
+    write_scores(tmp_path, [old])
+    asked = []
+
+    def answer(*_, data, **options):
+        asked.append(data)
+        return [old._replace(data=data)]
+
+    monkeypatch.setattr(probes, "probe_scores", answer)
+    monkeypatch.setattr(probes, "make_features", lambda *_: lambda name, part: [])
+    for name in ("mine", "theirs"):
+        config = of_folder(write_series(tmp_path / name))
+        model = modality.build_model(config)
+        probes.run_tasks(config, tmp_path, data.load_data(config, str), model, {}, 3)
+    assert asked == ["mine", "theirs"]
+    assert {score.data for score in read_scores(tmp_path)} == {"files", "mine", "theirs"}
+
+
+def test_a_file_has_its_name_and_made_up_series_that_of_their_source(tmp_path):
+    folder = write_series(tmp_path / "in")
+    assert data.name_of(of_folder(folder / "0.npz")) == "0.npz"
+    assert data.name_of(of_folder(folder, **{"data.source": "ar1"})) == "ar1"
+
+
+def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
+    config = tiny(**{"probe.features": ("bag",)})
+    text = load_text(config, str)
+    (tmp_path / "mine").mkdir()
+    files = with_settings(config, {"data.source": "files", "data.path": str(tmp_path / "mine")})
+    for given, name in ((config, "grammar"), (files, "mine")):
+        (score,) = text_probes.next_scores(given, text, None, None, "next")  # pyright: ignore[reportArgumentType]
+        assert score.data == name
+
+
+@pytest.mark.slow
+def test_the_command_keeps_the_scores_of_the_run(tmp_path):
+    own, theirs, same = (write_series(tmp_path / name) for name in ("a/in", "b/other", "b/in"))
+    workdir = tmp_path / "run"
+    settings = {
+        "data.path": own, "data.step_label": "sign", "data.window_steps": 16, "num_steps": 2,
+        "data.batch_size": 4, "model.width": 8, "model.context_width": 8, "model.kernels": "(1,)",
+        "model.strides": "(1,)", "model.num_offsets": 2, "optim.warmup_steps": 0, "log_every": 1,
+        "eval_every": 2, "save_every": 2, "evaluate.num_windows": 4, "probe.tasks": "('steps',)",
+        "probe.features": "('raw',)",
+    }  # fmt: skip
+    flags = [f"--config.{name}={value}" for name, value in settings.items()]
+    run("experiments.series", "--config", "configs/series_files.py", *flags, "--workdir", workdir)
+    (first,) = read_scores(workdir)
+    assert first.data == "in"
+    judge = ("experiments.probe", "--workdir", workdir, "--data.step_label=sign")
+    run(*judge, f"--data.path={theirs}")
+    assert [score.data for score in read_scores(workdir)] == ["in", "other"]
+    assert "other" in (workdir / "report.html").read_text()
+    refused = run(*judge, f"--data.path={same}", status=2)
+    assert "is called in, as the run's own" in refused.stderr
+    assert read_scores(workdir)[0].value == first.value
+    own.rename(tmp_path / "gone")
+    (same / "0.npz").unlink()
+    others = run(*judge, f"--data.path={same}", status=2)
+    assert "the data are not those that" in others.stderr
+    (tmp_path / "c").mkdir()
+    (tmp_path / "gone").rename(tmp_path / "c" / "in")
+    run(*judge, f"--data.path={tmp_path / 'c' / 'in'}")
+    assert [score.data for score in read_scores(workdir)] == ["in", "other"]
