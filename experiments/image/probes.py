@@ -33,6 +33,7 @@ from experiments.image.data import ImageData, name_of
 from experiments.image.prepare import side_of
 from experiments.image.shown import save_neighbours, save_units
 from experiments.image.supervised import pool, train_classifier
+from experiments.labels import check_known, count_labels
 from experiments.supervised import FolderOf, hold_out, kept_until_done
 
 #: Of a probe by lbfgs that has no label to choose it by: the strongest that it tries elsewhere.
@@ -61,6 +62,11 @@ def check_data(config: Config, data: ImageData) -> None:
             f"{data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} tell classes "
             "apart: give more classes, or set probe.tasks to ()"
         )
+    if fitted:
+        names = data.test.class_names
+        train, test = (count_labels(part.labels, names) for part in (data.probe, data.test))
+        advice = "name splits with the same classes, or set probe.tasks to ()"
+        check_known(train, test, names, "images", advice)
     side, model = side_of(config), config.model
     grid = patch_grid((side, side), model.patch, model.stride)
     if config.probe.regions > min(grid):

@@ -14,6 +14,7 @@ from cpc.results import Score, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.labels import check_known, count_labels
 from experiments.series.data import Part, SeriesData, labels_of_frames, name_of
 
 
@@ -30,24 +31,24 @@ def check_options(config: Config) -> None:
 
 
 def check_data(config: Config, data: SeriesData) -> None:
-    """Check that there are labels for each task, on both sides of the split, and two of them."""
+    """Check that there are labels for each task: two to train on, and some of them to test on."""
     for task in config.probe.tasks:
-        for which, part in (("train", data.train), ("test", data.test)):
-            found = {
-                int(label) for own in labels_of(task, data, part, 1) for label in np.unique(own)
-            }
-            if not found - {-1}:
+        names = data.step_names if task == "steps" else data.file_names
+        train, test = (count_each(task, data, part) for part in (data.train, data.test))
+        for which, counts in (("train", train), ("test", test)):
+            if not counts.any():
                 key = "data.step_label" if task == "steps" else "data.file_label"
                 raise UserError(
                     f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
                     f"{key}, or take {task} out of probe.tasks"
                 )
-        names = data.step_names if task == "steps" else data.file_names
-        if len(names) < 2:
+        if np.count_nonzero(train) < 2:
             raise UserError(
-                f"all {task} have the same label: a probe has nothing to tell apart; take "
-                f"{task} out of probe.tasks"
+                f"all {task} to train on have the same label: a probe has nothing to tell apart; "
+                f"take {task} out of probe.tasks"
             )
+        advice = f"give more of each, or another seed, or take {task} out of probe.tasks"
+        check_known(train, test, names, task, advice)
 
 
 def run_tasks(
@@ -86,6 +87,14 @@ def run_tasks(
         print_scores(found)
         scores += found
     return scores
+
+
+def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
+    """Return how many steps, or files, of a part have each label."""
+    if task == "steps":
+        counts = [count_labels(own, data.step_names) for own in labels_of(task, data, part, 1)]
+        return np.sum(counts, axis=0)
+    return count_labels(data.file_labels[[file for file, *_ in part.pieces]], data.file_names)
 
 
 def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.ndarray]:

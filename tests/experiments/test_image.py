@@ -234,6 +234,21 @@ def test_images_that_probes_cannot_be_fitted_on(labels, options, sentence):
         image_probes.check_data(make_config(**options), data)
 
 
+def test_test_classes_that_no_labelled_image_has_are_refused(capsys):
+    names = ("cat", "dog", "hat", "shoe")
+    cats, hats, some = (
+        Images(np.zeros((3, 28, 28, 1), np.uint8), np.array(labels, np.int32), names)
+        for labels in ([0, 1, 1], [2, 3, -1], [2, 1, -1])
+    )
+    refused = r"no label of the 2 test images \(hat, shoe\) is one of .* \(cat, dog\): name"
+    with pytest.raises(UserError, match=refused):
+        image_probes.check_data(make_config(), ImageData(cats, cats, hats))
+    image_probes.check_data(make_config(probe__tasks=("units",)), ImageData(cats, cats, hats))
+    assert not capsys.readouterr().out
+    image_probes.check_data(make_config(), ImageData(cats, cats, some))
+    assert "1 of 2 test images have labels that are not trained on (hat)" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("asked", "batches"), [(512, 2), (4, 1), (5, 2)])
 def test_no_image_is_twice_in_an_evaluation(asked, batches):
     """Of 11 images, in batches of 4."""

@@ -15,6 +15,7 @@ from configs import series_ar1, series_files
 from cpc import models, negatives
 from cpc.results import read_scores
 from cpc.types import SoundPosition, UserError
+from experiments import labels
 from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
 from experiments.run import check_run
@@ -364,6 +365,42 @@ def test_a_probe_without_labels_is_refused_before_the_training(tmp_path, task, k
     config = of_files(tmp_path, **{"probe.tasks": (task,)})
     with pytest.raises(UserError, match=rf"set data\.{key}"):
         series.make_probe(config, tmp_path, data.load_data(config, str), series.build_model(config))
+
+
+@pytest.mark.parametrize(("task", "labels", "words"), [
+    ("files", "aabbbc", r"no label of the 1 test files \(c\) is one of .*train on \(a, b\): give"),
+    ("files", "aabbb ", "no file to test on has a label"),
+    ("files", "bbbbba", "all files to train on have the same label"),
+    ("files", "ababab", ""),
+    ("steps", "aabbbc", r"no label of the 64 test steps \(c\) is one of .*train on \(a, b\): give"),
+])  # fmt: skip
+def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels, words):
+    """The last file is tested on; it was 0.0 % then, and chance 0.0, without a word."""
+    for number, label in enumerate(labels):
+        write(tmp_path, f"{number}.npz", np.zeros((64, 1)), stage=np.full(64, label))
+    table = tmp_path / "labels.txt"
+    table.write_text("".join(f"{number},{label}\n" for number, label in enumerate(labels)))
+    settings = {"data.file_label": "table", "data.file_labels": str(table), "probe.tasks": (task,),
+                "data.step_label": "stage", "data.test_fraction": 0.1}  # fmt: skip
+    seeds = (with_settings(of_files(tmp_path, **settings), {"seed": seed}) for seed in range(99))
+    found = ((config, data.load_data(config, lambda said: None)) for config in seeds)
+    config, made = next(pair for pair in found if pair[1].test.pieces == ((5, 0, 64),))
+    if not words:
+        series_probes.check_data(config, made)
+        return
+    with pytest.raises(UserError, match=words):
+        series_probes.check_data(config, made)
+
+
+def test_test_labels_that_are_not_trained_on_are_counted(capsys):
+    train, test, names = np.array([1, 2, 0, 0]), np.array([3, 0, 4, 1000]), "abcd"
+    labels.check_known(train, test, names, "files", "")
+    assert capsys.readouterr().out == (
+        "1,004 of 1,007 test files have labels that are not trained on (c, d): probes cannot know "
+        "them\n"
+    )
+    labels.check_known(train, np.array([3, 0, 0, 0]), names, "files", "")
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("settings", "words"), [
