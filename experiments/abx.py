@@ -63,9 +63,18 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
     """Return the named arrays of a folder's .npy files.
 
     Raises:
-        UserError: there is none, or one is no array of frames by width.
+        UserError: there is none, two have one name, or one is no array of finite numbers, frames by
+            width.
     """
-    paths = {path.stem: path for path in sorted(folder.rglob("*.npy")) if path.stem in names}
+    paths: dict[str, pathlib.Path] = {}
+    for path in sorted(folder.rglob("*.npy")):
+        if path.stem in names:
+            first = paths.setdefault(path.stem, path)
+            if first != path:
+                raise UserError(
+                    f"{first} and {path} have one name, and the items do not tell which is meant: "
+                    "give a folder with one of them, or rename it in both the folder and the items"
+                )
     if not paths:
         raise UserError(
             f"{folder} has no .npy file of a recording that the items name, such as {min(names)}"
@@ -78,6 +87,12 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
             raise UserError(f"cannot read the features {path}: {error}") from error
         if found[name].ndim != 2 or found[name].dtype.kind != "f":
             raise UserError(f"{path} is no array of frames by width: embed its recording again")
+        is_bad = ~np.isfinite(found[name]).all(axis=1)
+        if is_bad.any():
+            raise UserError(
+                f"{path} has numbers that are not finite in {is_bad.sum():,} of {len(is_bad):,} "
+                f"frames, the first is frame {is_bad.argmax()}: embed its recording again"
+            )
     return found
 
 

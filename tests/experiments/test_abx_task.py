@@ -138,6 +138,22 @@ def test_a_folder_of_features_is_judged_by_an_item_file(tmp_path, capsys):
         abx.run(None, None)
 
 
+def test_features_of_one_name_or_not_finite_are_refused(tmp_path):
+    """The last of a name won, and each comparison with a frame of NaN was an error."""
+    for name in ("ann/0001", "bob/0001", "bob/0002"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / f"{name}.npy", np.ones((5, 2), np.float32))
+    with pytest.raises(UserError, match=r"ann/0001\.npy and .*bob/0001\.npy have one name"):
+        abx.read_features(tmp_path, {"0001", "0002"})
+    assert abx.read_features(tmp_path, {"0002"}).keys() == {"0002"}, (
+        "of the others nothing is asked"
+    )
+    for bad in (np.nan, np.inf):
+        np.save(tmp_path / "bob/0002.npy", np.array([[1, 1], [1, 1], [1, bad], [1, bad]]))
+        with pytest.raises(UserError, match=r"0002\.npy has .* in 2 of 4 frames, .* is frame 2"):
+            abx.read_features(tmp_path, {"0002"})
+
+
 def wrong_by_hand(phone):
     """Speaker two's errors: tokens a0 (sounds as b), a1, b0, b1; ties are half wrong."""
     sounds = {"a0": "b", "a1": "a", "b0": "b", "b1": "b"}
