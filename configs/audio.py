@@ -17,6 +17,9 @@ from configs.defaults import (
 )
 from configs.keys import Key, make_config, with_defaults
 
+#: Values of `data.source` that are no synthetic sound, but recordings with names.
+RECORDED = ("voices", "folder", "librispeech_tfds")
+
 KEYS = {
     "kind": Key("audio", "kind of data", words=("audio",)),
     **with_defaults(RUN, num_steps=1200, eval_every=400, save_every=400),
@@ -26,7 +29,12 @@ KEYS = {
             "where recordings come from",
             words=("voices", "folder", "librispeech_tfds", "synthetic"),
         ),
-        "path": Key("", "folder, librispeech_tfds: where the recordings are", is_path=True),
+        "path": Key(
+            "",
+            "folder, librispeech_tfds: where the recordings are",
+            is_path=True,
+            sources=("folder", "librispeech_tfds"),
+        ),
         "split": Key("train_clean100", "librispeech_tfds: which part to use"),
         "speaker_level": Key(1, "folder: which directory level names the speaker", low=1, high=100),
         "train_list": Key(
@@ -34,8 +42,11 @@ KEYS = {
             "file of training utterance ids, one per line; without lists the voices' own split is "
             "used, or a seeded one",
             is_path=True,
+            sources=RECORDED,
         ),
-        "test_list": Key("", "file of test utterance ids, one per line", is_path=True),
+        "test_list": Key(
+            "", "file of test utterance ids, one per line", is_path=True, sources=RECORDED
+        ),
         "test_fraction": Key(
             0.15, "fraction of utterances to test on, without lists", low=0, below=1
         ),
@@ -43,11 +54,13 @@ KEYS = {
             "",
             'file of alignments, "utterance-id label label ...", one label every 10 ms',
             is_path=True,
+            sources=RECORDED,
         ),
         "item_file": Key(
             "",
             "ZeroSpeech item file whose tokens abx uses as well as those of the phones",
             is_path=True,
+            sources=RECORDED,
         ),
         "window_samples": Key(
             20480,

@@ -29,6 +29,8 @@ class Key(NamedTuple):
     """What it can be, if not any value."""
     is_path: bool = False
     """Whether it names a place on this machine, of which others are told the last part alone."""
+    sources: tuple[str, ...] = ()
+    """The values of `data.source` that read it, if not all do: with others it is the default."""
 
 
 #: Keys by name, in sections.

@@ -25,7 +25,12 @@ KEYS = {
             "files, or synthetic: channels that each follow an AR(1) process",
             words=("files", "ar1"),
         ),
-        "path": Key("", "files: a file, or a folder with files at any depth", is_path=True),
+        "path": Key(
+            "",
+            "files: a file, or a folder with files at any depth",
+            is_path=True,
+            sources=("files",),
+        ),
         "channels": Key(
             1, "channels per step; files with another number are skipped", low=1, high=WIDEST
         ),
@@ -33,14 +38,21 @@ KEYS = {
         "standardize": Key(
             True, "whether each channel of a file is scaled to mean 0 and standard deviation 1"
         ),
-        "step_label": Key("", "column (csv, parquet) or array (npz) with a label for each step"),
+        "step_label": Key(
+            "",
+            "column (csv, parquet) or array (npz) with a label for each step",
+            sources=("files",),
+        ),
         "file_label": Key(
             "none",
             "label of a file: the name of its folder (folder), or from file_labels (table)",
             words=("none", "folder", "table"),
         ),
         "file_labels": Key(
-            "", "table: csv of lines name,label; names with ending or without", is_path=True
+            "",
+            "table: csv of lines name,label; names with ending or without",
+            is_path=True,
+            sources=("files",),
         ),
         "test_fraction": Key(
             0.15, "fraction of files to test on; of a single file, its last part", above=0, below=1

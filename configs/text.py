@@ -25,7 +25,12 @@ KEYS = {
             "packaged texts, or all of them, a file or folder at data.path, or a synthetic grammar",
             words=("books", "words", "words+books", "files", "grammar"),
         ),
-        "path": Key("", "files: a file, or a folder with .txt files at any depth", is_path=True),
+        "path": Key(
+            "",
+            "files: a file, or a folder with .txt files at any depth",
+            is_path=True,
+            sources=("files",),
+        ),
         "form": Key(
             "prose",
             "form of the files: prose, or one sentence per line with words separated by white "

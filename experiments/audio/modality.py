@@ -39,11 +39,6 @@ from experiments.sequences import check_negatives
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
 MOST_SYNTHETIC = 2**20
-#: Keys of `data` that a source has no use for.
-UNREAD = {
-    "synthetic": ("path", "phones", "item_file", "train_list", "test_list"),
-    "voices": ("path",),
-}
 
 
 def make_problem(config: Config, data: AudioData, mesh: jax.sharding.Mesh | None = None) -> Problem:
@@ -86,13 +81,6 @@ def check_clips(config: Config, recordings: Recordings) -> None:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    source = config.data.source
-    for key in UNREAD.get(source, ()):
-        if config.data[key]:
-            raise UserError(
-                f"data.{key} is {config.data[key]!r}, and data.source is {source}, which does not "
-                f"read it: set data.source (such as folder), or leave data.{key} out"
-            )
     probes.check_options(config)
     check_model(config)
     check_augmentation(config)

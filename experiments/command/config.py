@@ -41,6 +41,22 @@ def check_config(config: Config, keys: Keys) -> None:
         if name not in given:
             raise UserError(f"the config lacks the key {name}: add it, such as {key.default!r}")
         check_value(name, given[name], key)
+    source = given.get("data.source")
+    for name, default in unread(keys, source).items():
+        if given[name] != default:
+            raise UserError(
+                f"{name} is {given[name]!r}, and data.source is {source}, which does not read it: "
+                f"set data.source to {' or '.join(known[name].sources)}, or leave {name} out"
+            )
+
+
+def unread(keys: Keys, source: Any) -> dict[str, Any]:
+    """Return the keys that a value of `data.source` has no use for, with their defaults."""
+    return {
+        f"data.{name}": key.default
+        for name, key in keys.get("data", {}).items()
+        if key.sources and source not in key.sources
+    }
 
 
 def check_value(name: str, value: Any, key: Key) -> None:
@@ -155,7 +171,7 @@ def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
     """Return a run's config with the keys that flags set, for a look at it and no training.
 
     With another source or path of the data all other places of data are forgotten: the run's own
-    lists and labels say nothing of other files.
+    lists and labels say nothing of other files. So is what another source does not read.
 
     Raises:
         UserError: there is no such key, or a value is of another type.
@@ -163,7 +179,8 @@ def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
     settings = parse_settings(config, arguments)
     if {"data.source", "data.path"} & settings.keys():
         places = {f"data.{name}": key.default for name, key in keys["data"].items() if key.is_path}
-        settings = {**places, **settings}
+        others = unread(keys, settings.get("data.source", config.data.source))
+        settings = {**places, **others, **settings}
     return with_settings(config, settings)
 
 
@@ -181,7 +198,9 @@ def upgrade(recorded: Mapping[str, Any], keys: Keys) -> Config:
         if name in known and isinstance(known[name].default, tuple) and isinstance(value, list):
             settings[name] = tuple(value)  # JSON has no tuples
     try:
-        return with_settings(make_config(keys), settings)
+        config = with_settings(make_config(keys), settings)
+        # Once a path was not refused where nothing read it: the run is one without it.
+        return with_settings(config, unread(keys, flatten(config).get("data.source")))
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         first = str(error).partition("\n")[0]
         raise UserError(f"the recorded config is damaged or of something else: {first}") from error

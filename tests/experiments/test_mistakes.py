@@ -17,10 +17,16 @@ import numpy as np
 import pytest
 import soundfile
 
+from configs.keys import make_config
+from configs.words import KEYS as WORDS_KEYS
 from cpc.data import read_folder
+from cpc.files import plain
 from cpc.types import UserError
 from experiments import memory
 from experiments.command import cli
+from experiments.command.config import check_config, judged_on, upgrade, with_settings
+from experiments.modality import MODALITIES
+from experiments.sweep.jobs import CHECKS
 from tests import commands
 from tests.commands import ONE_DEVICE
 
@@ -350,10 +356,42 @@ def test_probes_that_nothing_could_answer_are_refused_before_the_training(
     mistake(audio, folder_config, tmp_path / "run3", words)
 
 
-def test_keys_that_a_source_does_not_read_are_refused(audio, folder_config, tmp_path):
-    folder_config.data.source = "voices"
-    words = "data.path is .* and data.source is voices, which does not read it"
-    mistake(audio, folder_config, tmp_path / "run", words)
+@pytest.mark.parametrize(("kind", "source", "key"), [
+    ("audio", "voices", "path"),
+    ("audio", "synthetic", "phones"),
+    ("image", "fashion_mnist", "path"),
+    ("image", "folder", "name"),
+    ("text", "words+books", "path"),
+    ("text", "grammar", "path"),
+    ("words", "books", "path"),
+    ("series", "ar1", "step_label"),
+    ("series", "ar1", "file_labels"),
+])  # fmt: skip
+def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
+    """The packaged data were trained on, in silence, in place of the user's own."""
+    config = make_config(MODALITIES[kind].keys if kind in MODALITIES else WORDS_KEYS)
+    config.data.source, config.data[key] = source, "mine"
+    said = rf"^data.{key} is 'mine', and data.source is {re.escape(source)}, which does not read it"
+    with pytest.raises(UserError, match=said):
+        CHECKS[kind](config)
+
+
+def test_a_run_that_recorded_a_path_that_nothing_read_is_one_without_it():
+    keys = MODALITIES["image"].keys
+    config = make_config(keys)
+    recorded = plain(with_settings(config, {"data.path": "mine"}))
+    assert upgrade(recorded, keys) == config
+    assert upgrade({"data": {"path": "mine", "source": "folder"}}, keys).data.path == "mine"
+
+
+def test_a_look_at_other_data_forgets_what_their_source_does_not_read():
+    keys = MODALITIES["image"].keys
+    config = with_settings(make_config(keys), {"data.source": "tfds", "data.name": "cifar10"})
+    check_config(judged_on(config, keys, ["--config.data.source=fashion_mnist"]), keys)
+    assert judged_on(config, keys, ["--config.data.path=there"]).data.name == "cifar10"
+    packaged = judged_on(make_config(keys), keys, ["--config.data.path=mine"])
+    with pytest.raises(UserError, match=r"set data\.source to folder or tfds, or leave data\.path"):
+        check_config(packaged, keys)
 
 
 @pytest.mark.slow
