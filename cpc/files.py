@@ -25,6 +25,8 @@ except ModuleNotFoundError as error:  # whatever reads or writes files of ours i
 
 #: Whoever writes a file for longer than this was killed.
 WRITING_SECONDS = 3600.0
+#: Files that a run, and a sweep of runs, lay into their folders before all others, and leave there.
+RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
 
 
 @contextlib.contextmanager

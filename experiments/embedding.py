@@ -18,8 +18,8 @@ def list_files(
     """Path below `root` without its ending, or with it where two would be one -> file."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}: give a folder with --input")
-    files, unreadable, repeated = walk_files(root)
-    skipped += [*unreadable, *repeated]
+    files, unreadable, passed_over = walk_files(root)
+    skipped += [*unreadable, *passed_over]
     below = sorted(
         path.relative_to(root)
         for path in map(pathlib.Path, files)

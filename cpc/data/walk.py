@@ -6,6 +6,7 @@ import unicodedata
 from pathlib import Path
 from typing import NamedTuple
 
+from cpc.files import RUN_LOCK, SWEEP_LOCK
 from cpc.types import UserError
 
 
@@ -16,17 +17,18 @@ class Walk(NamedTuple):
     """Everything that is no folder, sorted: also what may not be opened."""
     unreadable: list[tuple[str, str]]
     """(folder, reason) of those that could not be looked into."""
-    repeated: list[tuple[str, str]]
-    """(link, reason) of those to a folder that was looked into already."""
+    passed_over: list[tuple[str, str]]
+    """(folder, reason) of links to one that was looked into already, and of directories of runs."""
 
 
 def walk_files(root: str | Path) -> Walk:
     """All files below a folder, at any depth, behind links too, each folder once.
 
     Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
-    `.git` in which DataLad keeps what its links name. A folder is known by device and inode, so
-    that links in a circle end. Real folders come before those behind links: a file has its own
-    path, not that of a link to it.
+    `.git` in which DataLad keeps what its links name. So are directories of runs below `root`,
+    which would read what they write. A folder is known by device and inode, so that links in a
+    circle end. Real folders come before those behind links: a file has its own path, not that of a
+    link to it.
     """
     found, seen = Walk([], [], []), set()
     folders, links = [str(root)], []
@@ -38,9 +40,13 @@ def walk_files(root: str | Path) -> Walk:
             status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
             if (status.st_dev, status.st_ino) in seen:
                 name = printable(folder)
-                found.repeated.append((name, f"{name} links to a folder that is read already"))
+                found.passed_over.append((name, f"{name} links to a folder that is read already"))
                 continue
             seen.add((status.st_dev, status.st_ino))
+            if len(seen) > 1 and is_of_runs(folder):
+                name = printable(folder)
+                found.passed_over.append((name, f"{name} is the directory of a run, and no data"))
+                continue
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if not is_folder(entry):
@@ -57,6 +63,11 @@ def walk_files(root: str | Path) -> Walk:
     for column in found:
         column.sort()
     return found
+
+
+def is_of_runs(folder: str) -> bool:
+    """Whether a folder is the directory of a run, or of a sweep of runs."""
+    return any(os.path.lexists(f"{folder}/{name}") for name in (RUN_LOCK, SWEEP_LOCK))
 
 
 def is_folder(entry: os.DirEntry) -> bool:

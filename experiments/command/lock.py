@@ -13,11 +13,11 @@ from typing import IO, Any
 
 import psutil
 
-from cpc.files import read_json, seal
+from cpc.files import RUN_LOCK, read_json, seal
 from cpc.types import UserError
 
 #: Locked while a command works in the directory; says whose it is, and its time moves.
-LOCK = "run.lock"
+LOCK = RUN_LOCK
 HEARTBEAT_SECONDS = 15.0
 #: Without a sign for so long, an owner on another machine is dead.
 SILENCE_SECONDS = 45.0

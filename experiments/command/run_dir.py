@@ -46,12 +46,13 @@ def open_run(
     """Make the run directory, or find that it has begun a run of the same config, and hold it.
 
     Raises:
-        UserError: it holds a run of another config, another process works in it, or it cannot be
-            written to.
+        UserError: it holds a run of another config, or the data; another process works in it; or it
+            cannot be written to.
     """
     if not workdir:
         raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
     path = pathlib.Path(workdir).expanduser()
+    check_apart(path, config)
     environment = describe_environment(mesh)
     with contextlib.ExitStack() as stack:
         try:
@@ -81,6 +82,16 @@ def open_run(
             if is_first():
                 record_failure(path, error)
             raise
+
+
+def check_apart(path: pathlib.Path, config: Config) -> None:
+    """Check that a run directory is not the folder of the data, where it would be read as such."""
+    data = flatten(config).get("data.path")
+    if data and pathlib.Path(data).expanduser().resolve() == path.resolve():
+        raise UserError(
+            f"the run directory {path} is data.path, and what a run writes would be read as data: "
+            "choose another --workdir, such as a folder below it"
+        )
 
 
 def record_failure(path: pathlib.Path, error: Exception) -> None:

@@ -57,7 +57,7 @@ def read_sequences(
     Raises:
         UserError: nothing is there, or more than `max_skipped_fraction` of the files are skipped.
     """
-    files, skipped, repeated = find_files(path)
+    files, skipped, passed_over = find_files(path)
     total = len(files) + len(skipped)
     root = path if path.is_dir() else path.parent
     names, values, scales, steps = [], [], [], []
@@ -80,7 +80,7 @@ def read_sequences(
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise UserError(f"two files below {path} have the name {name}: rename one")
-    skipped += repeated
+    skipped += passed_over
     return Sequences(tuple(names), tuple(values), tuple(scales), tuple(steps), tuple(skipped))
 
 
@@ -93,14 +93,14 @@ def describe_problem(error: BaseException) -> str:
 
 
 def find_files(path: pathlib.Path) -> tuple[list[pathlib.Path], list[Skipped], list[Skipped]]:
-    """Return a file, or those below a folder by name; folders not read; links read already."""
+    """Return a file, or those below a folder by name; folders not read; folders passed over."""
     if path.is_file():
         if path.suffix.lower() not in SUFFIXES:
             raise UserError(f"{path} is no series: files are {', '.join(SUFFIXES)}")
         return [path], [], []
     if not path.is_dir():
         raise UserError(f"there is no {path}: set data.path to a file or folder of series")
-    below, unreadable, repeated = walk_files(path)
+    below, unreadable, passed_over = walk_files(path)
     files = sorted(
         file
         for file in map(pathlib.Path, below)
@@ -108,7 +108,7 @@ def find_files(path: pathlib.Path) -> tuple[list[pathlib.Path], list[Skipped], l
     )
     if not files:
         raise UserError(f"no series in {path}: looked for {', '.join(SUFFIXES)} at any depth")
-    return files, unreadable, repeated
+    return files, unreadable, passed_over
 
 
 def read_file(path: pathlib.Path, step_label: str = "") -> tuple[np.ndarray, np.ndarray | None]:

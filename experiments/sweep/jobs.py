@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TextIO
 
 from configs.information import KEYS
 from configs.keys import Keys
-from cpc.files import read_object, write_sealed
+from cpc.files import SWEEP_LOCK, read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli, names
@@ -68,7 +68,7 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
         raise UserError(f"{folder} holds a single run: choose another --workdir for the {what}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "sweep.lock").open("w")
+        lock = (folder / SWEEP_LOCK).open("w")
     except OSError as error:
         raise UserError(
             f"cannot write to the folder of the {what} {folder} ({error.strerror}): choose another "

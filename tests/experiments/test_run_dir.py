@@ -6,18 +6,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import PIL.Image
 import pytest
 
 from configs import audio_synthetic
+from configs import text as text_config
 from configs.audio import KEYS
 from cpc.data import Images
+from cpc.data.sources.image_folder import read_image_folder
+from cpc.data.walk import walk_files
 from cpc.files import plain, read_json, write_sealed
 from cpc.train import Stopped, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments import status
-from experiments.command.run_dir import check_same_data, open_run
+from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.image.data import ImageData
 from experiments.image.modality import IMAGE
+from experiments.sweep.jobs import lock_folder
 
 
 def begin(folder, has_config=True):
@@ -80,6 +85,56 @@ def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_pa
     with open_run(str(tmp_path), audio_synthetic.get_config(), KEYS, make_mesh(1)):
         left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
     assert left == {new}
+
+
+def write_texts(folder):
+    folder.mkdir()
+    (folder / "one.txt").write_text("A dog ran. It saw a cat. The cat ran. A dog saw it.\n" * 9)
+
+
+@pytest.mark.parametrize("kind", ["run", "sweep"])
+def test_what_a_run_writes_among_the_data_is_no_data(tmp_path, kind):
+    """It was read at the next start: the run could not go on, and others trained on its files."""
+    write_texts(tmp_path / "texts")
+    before = walk_files(tmp_path / "texts").files
+    if kind == "run":
+        place = begin_at = tmp_path / "texts" / "runs" / "first"
+    else:
+        place, begin_at = tmp_path / "texts" / "runs", tmp_path / "texts" / "runs" / "a=1"
+        with lock_folder(place, "sweep"):
+            (place / "log.txt").write_text("a cell is about to start")
+    begin(begin_at)
+    write_skipped(begin_at, [("one.wav", "it is empty")])
+    assert list(begin_at.rglob("*.txt"))
+    walk = walk_files(tmp_path / "texts")
+    assert walk.files == before
+    assert walk.passed_over == [(str(place), f"{place} is the directory of a run, and no data")]
+    assert len(walk_files(place).files) > 1, "what is asked for by name is read"
+
+
+def test_a_run_among_images_is_no_class(tmp_path):
+    image = PIL.Image.new("L", (8, 8))
+    for name in ("train/cat", "train/dog"):
+        (tmp_path / name).mkdir(parents=True)
+        image.save(tmp_path / name / "0.png")
+    for name in ("first", "train/second"):
+        begin(tmp_path / name)
+        (tmp_path / name / "figures").mkdir()
+        image.save(tmp_path / name / "figures" / "loss.png")
+    images = read_image_folder(tmp_path, "train", log=lambda _: None)
+    assert (images.class_names, len(images.labels)) == (("cat", "dog"), 2)
+
+
+def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
+    write_texts(tmp_path / "texts")
+    config = text_config.get_config()
+    config.data.source, config.data.path = "files", str(tmp_path / "texts")
+    with (
+        pytest.raises(UserError, match="is data.path, and what a run writes would be read as data"),
+        open_run(str(tmp_path / "x" / ".." / "texts"), config, text_config.KEYS, make_mesh(1)),
+    ):
+        pass
+    assert [path.name for path in (tmp_path / "texts").iterdir()] == ["one.txt"]
 
 
 def test_images_of_the_same_classes_are_not_the_same_images(tmp_path):

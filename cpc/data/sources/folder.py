@@ -49,7 +49,7 @@ def read_folder(
             `max_skipped_fraction` of the files unreadable.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 (names of folders count, "." has none)
-    paths, unreadable, linked = _audio_paths(root)
+    paths, unreadable, passed_over = _audio_paths(root)
     opened = _open_all(paths)
     sound = [what for what in opened.values() if isinstance(what, AudioFile)]
     damaged = [*unreadable, *(what for what in opened.values() if not isinstance(what, AudioFile))]
@@ -74,7 +74,7 @@ def read_folder(
         lengths=np.asarray([file.num_samples for file in files], np.int64),
         read=read,
         stream=stream,
-        skipped=(*damaged, *repeated, *linked),
+        skipped=(*damaged, *repeated, *passed_over),
         shortened=tuple((str(file.path), file.missing) for file in files if file.missing),
         fingerprint=_fingerprint(kept),
     )
@@ -91,10 +91,10 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
 
 
 def _audio_paths(root: Path) -> tuple[list[Path], list[Skipped], list[Skipped]]:
-    """Files that are recordings by name, folders that may not be read, links that are repeats."""
+    """Files that are recordings by name, folders that may not be read, and those passed over."""
     if not root.is_dir():
         raise UserError(f"there is no folder {printable(root)}: give a folder of recordings")
-    files, unreadable, repeated = walk_files(root)
+    files, unreadable, passed_over = walk_files(root)
     paths = [Path(file) for file in files]
     found = [
         path
@@ -107,7 +107,7 @@ def _audio_paths(root: Path) -> tuple[list[Path], list[Skipped], list[Skipped]]:
             f"no recordings in {printable(root)}: looked for {endings} files at any depth"
             + "".join(f"; {reason}" for _, reason in unreadable[:3])
         )
-    return sorted(found), unreadable, repeated
+    return sorted(found), unreadable, passed_over
 
 
 def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:

@@ -18,7 +18,7 @@ from cpc.data.image_loading import (
 from cpc.data.images import Images
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
-from cpc.data.walk import is_folder, printable, same_name, walk_files
+from cpc.data.walk import is_folder, is_of_runs, printable, same_name, walk_files
 from cpc.types import UserError
 
 
@@ -61,8 +61,8 @@ def read_image_folder(
     paths = _images_among(entry.path for entry in _scan(folder) if not is_folder(entry))
     labels, left_out = [UNLABELLED] * len(paths), []
     for name in _folders(folder):
-        below, unreadable, repeated = walk_files(folder / name)
-        found, left_out = _images_among(below), [*left_out, *unreadable, *repeated]
+        below, unreadable, passed_over = walk_files(folder / name)
+        found, left_out = _images_among(below), [*left_out, *unreadable, *passed_over]
         if not found and not unreadable:
             path = printable(folder / name)
             left_out.append((path, f"{path} has no images"))
@@ -119,7 +119,11 @@ def _class_name(folder: str) -> str:
 
 
 def _folders(folder: Path) -> list[str]:
-    return sorted(e.name for e in _scan(folder) if is_folder(e) and not e.name.startswith("."))
+    return sorted(
+        entry.name
+        for entry in _scan(folder)
+        if is_folder(entry) and not entry.name.startswith(".") and not is_of_runs(entry.path)
+    )
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
