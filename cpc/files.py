@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterator, Mapping
@@ -51,10 +52,11 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove what killed processes were writing into a folder, and one level below."""
+    """Remove what killed processes were writing by `replacing`, in a folder and one level below."""
     for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):
         with contextlib.suppress(OSError):  # another process was faster
-            if time.time() - part.stat().st_mtime > WRITING_SECONDS:
+            is_ours = re.search(r"\.\d+\.part$", part.name)  # downloads have no number of a process
+            if is_ours and time.time() - part.stat().st_mtime > WRITING_SECONDS:
                 part.unlink()
 
 

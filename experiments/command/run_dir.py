@@ -59,12 +59,13 @@ def open_run(
             path.mkdir(parents=True, exist_ok=True)
             if is_first():
                 stack.enter_context(lock.hold(path))
-                remove_parts(path)
             # After a mistake in the data section nothing is there that could be mixed.
             if {item.name for item in path.iterdir()} - set(BEFORE_DATA):
                 recorded = read_config(path)
                 if recorded is not None:
                     check_same_config(upgrade(recorded, keys), config, path)
+                    if is_first():
+                        remove_parts(path)  # now that they are known to be of this run
             if is_first():
                 write_sealed(path / "config.json", config)
                 write_sealed(path / "environment.json", environment)

@@ -9,7 +9,7 @@ import optax
 import PIL.Image
 import pytest
 
-from configs import audio_synthetic
+from configs import audio_synthetic, audio_voices
 from configs import text as text_config
 from configs.audio import KEYS
 from cpc.data import Images
@@ -77,14 +77,23 @@ def test_two_commands_do_not_share_a_run(tmp_path):
 
 def test_a_start_removes_what_killed_processes_were_writing_and_no_others(tmp_path):
     old, deep, new = "scores.json.7.part", "probes/done.json.7.part", "scores.json.8.part"
-    (tmp_path / "probes").mkdir()
-    for name in (old, deep, new):
+    users = "film.mkv.part", "downloads/film.part"
+    for name in (old, deep, new, *users):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{")
-    for name in (old, deep):
-        os.utime(tmp_path / name, (0, 0))
+        if name != new:
+            os.utime(tmp_path / name, (0, 0))
+
+    def left():
+        return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
+
     with open_run(str(tmp_path), audio_synthetic.get_config(), KEYS, make_mesh(1)):
-        left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.part")}
-    assert left == {new}
+        assert left() == {old, deep, new, *users}, "it was no run, whose could they be?"
+    with pytest.raises(UserError, match="another config"):
+        open_again(tmp_path, audio_voices.get_config())
+    assert left() == {old, deep, new, *users}
+    open_again(tmp_path, audio_synthetic.get_config())
+    assert left() == {new, *users}
 
 
 def write_texts(folder):
