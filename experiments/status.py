@@ -146,10 +146,11 @@ def is_done(folder: pathlib.Path) -> bool:
 
 def is_complete(run: Run) -> bool:
     """Return whether a run has trained to its end, been probed, and has its page."""
+    # Studies train towards no step, and write their page, of any name, when all is measured.
+    if "protocol" in run.config or run.config.get("kind") == "arrays":
+        return any(run.workdir.glob("*.html"))
     if not (run.workdir / "report.html").exists():
         return False
-    if "protocol" in run.config:  # estimates of mutual information
-        return (run.workdir / "table.json").exists()
     num_steps, probe = run.num_steps, run.config.get("probe")
     tasks = probe.get("tasks") if isinstance(probe, dict) else None
     probed = not tasks or was_probed(run.workdir, {"step": num_steps})

@@ -159,6 +159,17 @@ def test_done_needs_steps_probes_and_report(runs):
     assert not status.is_done(run)
 
 
+@pytest.mark.parametrize("protocol", ["nce", "tasks"])
+def test_a_study_is_done_when_it_has_its_page(tmp_path, protocol):
+    """That of the theory writes no table."""
+    (tmp_path / "config.json").write_text(json.dumps({"protocol": protocol, "seed": 0}))
+    with lock.hold(tmp_path):
+        assert states(tmp_path) == {tmp_path.name: "running"}
+    assert states(tmp_path) == {tmp_path.name: "stopped"}
+    (tmp_path / "report.html").write_text("")
+    assert states(tmp_path) == {tmp_path.name: "done"}
+
+
 @pytest.mark.parametrize("width", [30, 50, 80, 200])
 def test_it_fits_the_terminal(runs, width):
     lines = status.table(status.read_all(runs), width).splitlines()
