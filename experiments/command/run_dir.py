@@ -143,15 +143,17 @@ def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> N
     Raises:
         UserError: they do not; names the keys in which they differ.
     """
-    differing = [
-        difference
+    differing = {
+        key: difference
         for key, difference in differences(plain(recorded), plain(wanted))
         if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
-    ]
+    }
+    # Of another kind nearly every key is another, too.
+    kinds = {key: differing[key] for key in ("kind", "protocol") if key in differing}
     if differing:
         raise UserError(
-            f"{path} holds a run of another config ({'; '.join(differing)}): choose another "
-            "--workdir, or give that config"
+            f"{path} holds a run of another config ({'; '.join((kinds or differing).values())}): "
+            "choose another --workdir, or give that config"
         )
 
 

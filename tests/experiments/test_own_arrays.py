@@ -15,11 +15,13 @@ import configs.arrays
 from cpc.estimators import beyond_normal
 from cpc.results import read_scores
 from cpc.types import UserError
+from experiments import status
 from experiments.command.config import with_settings
 from experiments.studies.mutual_information import __main__ as study
 from experiments.studies.mutual_information import arrays, findings, fit, page, tasks
 from experiments.studies.mutual_information.arrays import Pairs
 from experiments.studies.mutual_information.fit import Interval, Reading
+from tests.small_run import write_run
 
 TASKS = {task.name: task for task in beyond_normal()}
 ROWS = 800
@@ -333,6 +335,31 @@ def test_more_than_any_sample_can_prove_is_said():
     wild = reading(label="no bound", found=Interval(30.0, 29.0, 31.0), estimator="smile")
     (*_, said) = findings.claim([reading(null=null), wild], 1000)
     assert said == "No sure bound from 1,000 rows can pass 18.8 nats."
+
+
+@pytest.mark.slow
+def test_what_a_folder_has_of_others_is_not_written_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "report", lambda config, pairs, names, folder: (
+        (folder / "information.html").write_text("")
+    ))  # fmt: skip
+    files = write(tmp_path, a=good(), b=good(), c=good())
+    folder = str(tmp_path / "run")
+    study.run(small(), *files[:2], folder)
+    config = (tmp_path / "run" / "config.json").read_bytes()
+    for given in ((small(), *files[1:]), (small(num_steps=120), *files[:2])):
+        with pytest.raises(UserError, match=r"holds a run of another config .* --workdir"):
+            study.run(*given, folder)
+        assert (tmp_path / "run" / "config.json").read_bytes() == config
+    study.run(small(), *files[:2], folder)
+    assert [row.state for row in status.read_all(tmp_path)] == ["done"]
+
+
+def test_a_run_of_another_kind_is_not_written_over(tmp_path):
+    files, run = write(tmp_path, a=good(), b=good()), write_run(tmp_path / "run")
+    (run / "config.json").write_text(json.dumps({"kind": "audio", "seed": 3}))
+    with pytest.raises(UserError, match=r"config \(kind is 'audio' there and 'arrays' here\)"):
+        study.run(small(), *files, str(run))
+    assert json.loads((run / "config.json").read_text()) == {"kind": "audio", "seed": 3}
 
 
 @pytest.mark.slow

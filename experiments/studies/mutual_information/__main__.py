@@ -8,8 +8,9 @@ r"""How much do two arrays tell of each other, and how sure is that?
 Row i of one file belongs to row i of the other: (n, dx) and (n, dy) in .npy, .npz, .csv or
 .parquet. Every estimator of the project is trained on some rows and read on others, with interval,
 ceiling, what it reads with y shuffled, and the line over 1 / n that shows what more rows would
-change. The folder, runs/information unless --workdir names another, gets information.html, .md
-and .json, and scores.json. All keys are in configs/arrays.py.
+change. The folder, runs/information (of --quick runs/information-quick) unless --workdir names
+another, gets information.html, .md and .json, and scores.json; what it has of other files or
+settings is not written over. All keys are in configs/arrays.py.
 """
 
 import pathlib
@@ -18,17 +19,24 @@ import time
 from absl import flags
 
 import configs.arrays
-from cpc.files import write_sealed
+from configs.keys import Key, make_config
+from cpc.files import read_json
 from cpc.results import write_scores
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config, with_settings
-from experiments.command.run_dir import describe_environment
+from experiments.command.run_dir import open_run
 from experiments.mutual_information.methods import make_methods
-from experiments.studies.mutual_information.arrays import read_pairs
+from experiments.studies.mutual_information.arrays import Pairs, read_pairs
 from experiments.studies.mutual_information.findings import claim
 from experiments.studies.mutual_information.fit import measure
 
+#: What a folder records: the config, and of which files its numbers are.
+RECORDED = {
+    **configs.arrays.KEYS,
+    "x": Key("", "file of the one side", is_path=True),
+    "y": Key("", "file of the other", is_path=True),
+}
 #: To see that it works.
 QUICK = {
     "num_steps": 60,
@@ -44,9 +52,16 @@ def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> N
     """Check, measure, report."""
     check(config)
     pairs = read_pairs(x, y, max_rows=config.max_rows, seed=config.seed)
-    environment = describe_environment(cluster.start(device))
-    folder, begin = pathlib.Path(workdir).expanduser(), time.perf_counter()
-    names = pathlib.Path(x).name, pathlib.Path(y).name
+    paths = [pathlib.Path(path).expanduser().resolve() for path in (x, y)]
+    recorded = {**config, "x": str(paths[0]), "y": str(paths[1])}
+    recorded, mesh = with_settings(make_config(RECORDED), recorded), cluster.start(device)
+    with open_run(workdir, recorded, RECORDED, mesh) as folder:
+        report(config, pairs, (paths[0].name, paths[1].name), folder)
+
+
+def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib.Path) -> None:
+    """Measure, and write scores and page into a folder."""
+    begin = time.perf_counter()
     shape = len(pairs.x), pairs.x.shape[1], pairs.y.shape[1]
     print(f"{shape[0]:,} rows of {shape[1]} + {shape[2]} columns", *pairs.remarks, sep="\n")
     readings = measure(
@@ -55,9 +70,7 @@ def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> N
     from cpc.report.engine import cells  # matplotlib takes seconds
     from experiments.studies.mutual_information import page
 
-    folder.mkdir(parents=True, exist_ok=True)
-    write_sealed(folder / "config.json", config)
-    write_sealed(folder / "environment.json", environment)
+    environment = read_json(folder / "environment.json")
     write_scores(folder, page.to_scores(readings, ", ".join(names), config, shape[0]))
     path = page.write_study(folder, names, shape, readings, pairs.remarks, environment, config)
     table = page.reading_table(readings, shape[0])
@@ -90,7 +103,8 @@ def main(config: Config) -> None:
         raise UserError("name two files of numbers, --x a.npy --y b.npy")
     if IS_QUICK.value:
         config = with_settings(config, QUICK)
-    run(config, X.value, Y.value, cli.WORKDIR.value or "runs/information", cli.DEVICE.value)
+    default = "runs/information-quick" if IS_QUICK.value else "runs/information"
+    run(config, X.value, Y.value, cli.WORKDIR.value or default, cli.DEVICE.value)
 
 
 if __name__ == "__main__":
