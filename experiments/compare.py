@@ -26,7 +26,10 @@ def find(paths: Sequence[pathlib.Path]) -> list[tuple[str, pathlib.Path]]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is no folder: name run directories, or a folder with runs")
-        runs = list(status.find_runs(path))
+        unreadable = []
+        runs = list(status.find_runs(path, unreadable))
+        for folder, why in unreadable:
+            print(f"{folder} is left out: {why}")
         if not runs:
             raise UserError(f"{path} holds no run: name run directories, or a folder with runs")
         found += runs

@@ -8,7 +8,7 @@ estimate (marked). score is the first one of learned features: where it is no ac
 and an arrow says that lower is better. A run is done (training, probes and report), running, dead
 (nothing was recorded for long and no process lives), stopped (it saved, and resumes), failed (it
 ended in an error), audited (by --audit: nothing was trained), or, of a sweep's cells, waiting (it
-was not started yet).
+was not started yet). What may not be read is unreadable, whatever it holds.
 """
 
 import itertools
@@ -66,22 +66,51 @@ class Status(NamedTuple):
     """The error's sentence and the command to try again."""
 
 
-def find_runs(root: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield the folders below that hold a run, or a cell of a sweep that waits or failed."""
-    waiting = read(root / "sweep.json").get("cells")
-    waiting = waiting if isinstance(waiting, dict) else {}
-    yield from (root / name for name in waiting)
-    try:
-        children = sorted(path for path in root.iterdir() if path.is_dir())
-    except OSError:
-        children = []
-    is_run = isinstance(read(root / "config.json").get("seed"), int)
-    if is_run or (root / "metrics.jsonl").is_file() or (root / "failed.json").is_file():
-        yield root
-        return
-    for child in children:
-        if child.name not in (*waiting, *NOT_RUNS) and not child.name.startswith("."):
-            yield from find_runs(child)
+def find_runs(
+    root: pathlib.Path, unreadable: list[tuple[pathlib.Path, str]]
+) -> Iterator[pathlib.Path]:
+    """Yield the folders below that hold a run, or a cell of a sweep that waits or failed.
+
+    A folder is known by device and inode, so that links in a circle end; its own path comes before
+    those of links to it. What cannot be read is added to `unreadable`, with the reason.
+    """
+    seen: set[tuple[int, int]] = set()
+    folders, links = [root], []
+    while folders or links:
+        folder = (folders or links).pop()
+        try:
+            status, children = folder.stat(), sorted(folder.iterdir(), reverse=True)
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            waiting, holds_run = read(folder / "sweep.json").get("cells"), is_run(folder)
+        except OSError as error:
+            unreadable.append((folder, describe_error(error)))
+            continue
+        waiting = waiting if isinstance(waiting, dict) else {}
+        yield from (folder / name for name in waiting)
+        if holds_run:
+            yield folder
+            continue
+        for child in children:
+            if child.name in (*waiting, *NOT_RUNS) or child.name.startswith("."):
+                continue
+            try:
+                if child.is_dir():
+                    (links if child.is_symlink() else folders).append(child)
+            except OSError as error:
+                unreadable.append((child, describe_error(error)))
+
+
+def is_run(folder: pathlib.Path) -> bool:
+    """Return whether a folder is the directory of a run, or of one that failed at once."""
+    has_config = isinstance(read(folder / "config.json").get("seed"), int)
+    return has_config or any((folder / name).is_file() for name in ("metrics.jsonl", "failed.json"))
+
+
+def describe_error(error: OSError) -> str:
+    """Return in a line why something is left out."""
+    return f"it cannot be read ({error.strerror or error})"
 
 
 def read(path: pathlib.Path) -> dict:
@@ -95,6 +124,8 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
         run = read_run(folder)
     except UserError:
         run = None
+    except OSError as error:
+        return Status(name, "unreadable", problem=describe_error(error))
     failure, process = read(folder / "failed.json"), has_process(folder)
     problem = ""
     if run is not None and is_complete(run):
@@ -303,11 +334,15 @@ def time_left(row: Status) -> str:
 
 
 def read_all(root: pathlib.Path) -> list[Status]:
-    """Every run of a folder."""
-    now = time.time()
-    found = list(dict.fromkeys(find_runs(root)))
-    names = [str(path.relative_to(root)) if path != root else path.name for path in found]
-    return [read_status(path, name, now) for path, name in zip(found, names, strict=True)]
+    """Every run of a folder, and what of it cannot be read."""
+
+    def name_of(path):
+        return str(path.relative_to(root)) if path != root else path.name
+
+    now, unreadable = time.time(), []
+    found = dict.fromkeys(find_runs(root, unreadable))
+    rows = [read_status(path, name_of(path), now) for path in found]
+    return rows + [Status(name_of(path), "unreadable", problem=why) for path, why in unreadable]
 
 
 def describe(rows: Sequence[Status], width: int) -> str:
@@ -318,7 +353,7 @@ def describe(rows: Sequence[Status], width: int) -> str:
     return "\n".join([table(rows, width), *problems, count])
 
 
-STATES = ("done", "running", "stopped", "waiting", "audited", "dead", "failed")
+STATES = ("done", "running", "stopped", "waiting", "audited", "dead", "failed", "unreadable")
 
 
 def run(folders: Sequence[str], watch: float | None = None) -> None:

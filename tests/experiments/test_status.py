@@ -1,6 +1,8 @@
 import contextlib
+import errno
 import json
 import os
+import pathlib
 import platform
 import shutil
 import subprocess
@@ -168,6 +170,38 @@ def test_a_study_is_done_when_it_has_its_page(tmp_path, protocol):
     assert states(tmp_path) == {tmp_path.name: "stopped"}
     (tmp_path / "report.html").write_text("")
     assert states(tmp_path) == {tmp_path.name: "done"}
+
+
+def test_links_lead_to_each_run_once(tmp_path):
+    write_run(tmp_path / "b" / "run")
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b" / "up").symlink_to("..")
+    (tmp_path / "self").symlink_to("self")
+    elsewhere = write_run(tmp_path.parent / f"{tmp_path.name} elsewhere")
+    (tmp_path / "link").symlink_to(elsewhere)
+    assert [row.name for row in status.read_all(tmp_path)] == ["b/run", "link"]
+
+
+def test_what_may_not_be_read_is_said_and_hides_nothing_else(tmp_path, monkeypatch):
+    def forbid(call):
+        def checked(path, *args, **options):
+            path = pathlib.Path(path)
+            if path.parent.name == "private" or path.parts[-2:] == ("z", "skipped.txt"):
+                raise PermissionError(errno.EACCES, "Permission denied", str(path))
+            return call(path, *args, **options)
+
+        return checked
+
+    for name in ("a", "private", "z"):
+        write_run(tmp_path / name)
+    monkeypatch.setattr(pathlib.Path, "stat", forbid(pathlib.Path.stat))
+    rows = status.read_all(tmp_path)
+    expected = {"a": "done", "private": "unreadable", "z": "unreadable"}
+    assert {row.name: row.state for row in rows} == expected
+    said = status.describe(rows, 120)
+    assert "private: it cannot be read (Permission denied)" in said
+    assert "1 done, 2 unreadable" in said
+    assert [name for name, _ in compare.find([tmp_path])] == ["a", "z"]
 
 
 @pytest.mark.parametrize("width", [30, 50, 80, 200])
