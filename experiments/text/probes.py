@@ -206,7 +206,7 @@ def ask_next(config: Config, text: TextData) -> Questions:
     before = np.roll(x, 1, axis=0)
     other = np.where((before >= 0).any(-1, keepdims=True), before, before[:, :1])[:, 1:]
     # No question is whether the same sentence follows, as a small text would ask.
-    asked = (x >= 0).any(-1)[:, 1:] & (other != x[:, 1:]).any(-1)
+    asked = np.any(x >= 0, axis=-1)[:, 1:] & np.any(other != x[:, 1:], axis=-1)
     if asked.any(axis=1).sum() < 2:
         raise UserError(
             f"the test text of {len(text.test.sentence_starts) - 1:,} sentences has not two runs "

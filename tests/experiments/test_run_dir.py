@@ -139,7 +139,9 @@ def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
     config = text_config.get_config()
     config.data.source, config.data.path = "files", str(tmp_path / "texts")
     with (
-        pytest.raises(UserError, match="is data.path, and what a run writes would be read as data"),
+        pytest.raises(
+            UserError, match=r"is data\.path, and what a run writes would be read as data"
+        ),
         open_run(str(tmp_path / "x" / ".." / "texts"), config, text_config.KEYS, make_mesh(1)),
     ):
         pass
