@@ -89,7 +89,7 @@ def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> 
         "n": track.n,
         "offset_loss": track.loss,
         "acc_top1": track.acc_top1,
-        "chance_top1": 1 / track.n,
+        "chance_top1": track.chance,
         "acc_pairwise": track.acc_pairwise,
         "has_bound": tracker.has_log_n,
         **(describe_bound(track) if tracker.has_log_n else {}),
@@ -113,7 +113,7 @@ def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
     description = problem.objective.description
     return {
         "top1": mean_of_known(track.acc_top1),
-        "chance": mean_of_known(1 / track.n),
+        "chance": mean_of_known(track.chance),
         "optimum": description.optimum or "none",
         "posterior": description.posterior or "none",
     }

@@ -13,6 +13,7 @@ import optax
 
 from cpc.data import prefetch
 from cpc.files import plain
+from cpc.losses import OffsetSums
 from cpc.models import Model
 from cpc.results.scores import read_records
 from cpc.train import (
@@ -129,22 +130,33 @@ def check_logger(config: Config) -> None:
 
 
 def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any] | None:
-    """Return the newest state and what was saved with it; older runs have no strict sums."""
+    """Return the newest state and what was saved with it; older runs lack some sums."""
     try:
         return checkpoint.restore(state)
     except UserError as error:
-        if "strict" not in state.metrics:
-            raise
-        metrics = dict(state.metrics)
-        strict = metrics.pop("strict")
-        try:
-            restored = checkpoint.restore(state._replace(metrics=metrics))
-        except UserError:
-            raise error from None
-    if restored is None:
-        return None
-    older, metadata = restored
-    return older._replace(metrics={**older.metrics, "strict": strict}), metadata
+        without_chance = map_sums(lambda sums: sums._replace(chance=None), state.metrics)
+        without_strict = {k: v for k, v in without_chance.items() if k != "strict"}
+        for metrics in (without_chance, without_strict):
+            with contextlib.suppress(UserError):
+                if restored := checkpoint.restore(state._replace(metrics=metrics)):
+                    older, metadata = restored
+                    renewed = {**state.metrics, **map_sums(guess_chance, older.metrics)}
+                    return older._replace(metrics=renewed), metadata
+        raise error from None
+
+
+def map_sums(function: Callable[[OffsetSums], OffsetSums], metrics: Any) -> Any:
+    """Return metrics with other sums over anchors."""
+
+    def is_sums(leaf):
+        return isinstance(leaf, OffsetSums)
+
+    return jax.tree.map(lambda x: function(x) if is_sums(x) else x, metrics, is_leaf=is_sums)
+
+
+def guess_chance(sums: OffsetSums) -> OffsetSums:
+    """Return sums of a run that did not add up chance, as if all anchors had had the mean N."""
+    return sums._replace(chance=sums.anchors**2 / jnp.maximum(sums.n, 1.0))
 
 
 def make_step(

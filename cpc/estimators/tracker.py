@@ -22,6 +22,8 @@ class Track(NamedTuple):
     low: np.ndarray
     high: np.ndarray
     """Ends of the 95 % interval by blocks of sequences."""
+    chance: np.ndarray
+    """Of acc_top1: mean of 1 / N_i, which is more than 1 / n where anchors differ in N_i."""
     acc_top1: np.ndarray
     acc_pairwise: np.ndarray
     state: tuple[str, ...]
@@ -73,6 +75,7 @@ class Tracker:
             value=value,
             low=low,
             high=high,
+            chance=s.chance / anchors,
             acc_top1=s.top1 / anchors,
             acc_pairwise=s.pairwise / anchors,
             state=tuple(

@@ -52,6 +52,7 @@ class Aligned(NamedTuple):
     n: Float[Array, "..."]
     """Candidates, and what follows, are means over its frames."""
     log_n: Float[Array, "..."]
+    chance: Float[Array, "..."]
     top1: Float[Array, "..."]
     pairwise: Float[Array, "..."]
 
@@ -268,6 +269,7 @@ def _describe_anchors(given: Any, counted: Any, best: bool) -> Aligned:
         loss=loss,
         n=mean(n),
         log_n=mean(jnp.log(n)),
+        chance=mean(1 / n),
         top1=mean(frames.rank == 0),
         pairwise=mean(frames.wins / jnp.maximum(frames.num_negatives, 1.0)),
     )

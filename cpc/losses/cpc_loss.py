@@ -28,6 +28,8 @@ class OffsetSums(NamedTuple):
     n: Float[Array, " k"]
     """Candidates N_i, the positive included."""
     log_n: Float[Array, " k"]
+    chance: Float[Array, " k"]
+    """1 / N_i: how often a guess beats every negative."""
     top1: Float[Array, " k"]
     """Anchors whose positive beats every negative; a tie is lost."""
     pairwise: Float[Array, " k"]
@@ -320,6 +322,7 @@ def sum_anchors(scores: AnchorScores) -> OffsetSums:
         scores.loss,
         n,
         jnp.log(jnp.maximum(n, 1.0)),
+        scores.counted / jnp.maximum(n, 1.0),
         scores.counted * (scores.rank == 0),
         scores.wins / jnp.maximum(scores.num_negatives, 1.0),
     )
@@ -330,18 +333,20 @@ def sum_sequences(
     loss: Float[Array, "k b a"],
     n: Float[Array, "k b a"],
     log_n: Float[Array, "k b a"],
+    chance: Float[Array, "k b a"],
     top1: Float[Array, "k b a"],
     pairwise: Float[Array, "k b a"],
 ) -> OffsetSums:
     """Return the sums of what is known of each anchor, 0 where it is not counted; no gradient."""
-    known = jax.lax.stop_gradient((counted, loss, n, log_n, top1, pairwise))
-    counted, loss, n, log_n, top1, pairwise = known
+    known = jax.lax.stop_gradient((counted, loss, n, log_n, chance, top1, pairwise))
+    counted, loss, n, log_n, chance, top1, pairwise = known
     own_anchors, own_values = counted.sum(-1), (log_n - loss).sum(-1)  # (k, b)
     return OffsetSums(
         anchors=own_anchors.sum(-1),
         loss=loss.sum((-2, -1)),
         n=n.sum((-2, -1)),
         log_n=log_n.sum((-2, -1)),
+        chance=chance.sum((-2, -1)),
         top1=top1.sum((-2, -1)),
         pairwise=pairwise.sum((-2, -1)),
         sequences=(own_anchors > 0).astype(jnp.float32).sum(-1),

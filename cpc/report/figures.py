@@ -182,8 +182,8 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
                     label=f"{name}, N = {count}",
                 )
             if key == "acc_top1" or not number:
-                chance = 100 / parts[0].n.where(parts[0].n > 0)
-                count = show(parts[0].n.mean(), ",.0f")
+                chance = 100 * parts[0].chance_top1
+                count = show(100 / chance.mean(), ",.0f")
                 axes.plot(
                     parts[0].offset,
                     chance if key == "acc_top1" else chance * 0 + 50,

@@ -119,7 +119,7 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
         sentences.append(
             f"Under the training rule “{rule}”, the positive beats every negative "
             f"{100 * trained.acc_top1.mean():.1f} % of the time (chance "
-            f"{100 * (1 / trained.n).mean():.2g} %). This loss has no log N − L"
+            f"{100 * trained.chance_top1.mean():.2g} %). This loss has no log N − L"
             + (f"; {optimum}." if (optimum := optimum_phrase(run)) else ".")
         )
     if not sentences:

@@ -217,6 +217,12 @@ def make_frames(records: Sequence[Mapping[str, Any]]) -> tuple[Frame, Frame]:
     for name in ("bound_low", "bound_high"):
         if name not in offsets:
             offsets[name] = offsets["bound"]
+    if "chance_top1" not in offsets:
+        chances = [
+            1 / n if isinstance(n, int | float) and n > 0 else math.nan
+            for n in offsets["n"].tolist()
+        ]
+        offsets["chance_top1"] = np.array(chances, dtype=float)
     for name in ("direction", "state"):
         texts = offsets[name] if name in offsets else [None] * len(offsets)
         offsets[name] = [text if isinstance(text, str) else "" for text in texts]

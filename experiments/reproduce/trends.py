@@ -43,7 +43,7 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         return None
     first = found[0]
     columns = {"offset": first.offset.astype(int), "N": first.n, "log N": np.log(first.n)}
-    frame = pd.DataFrame({**columns, "chance %": 100 / first.n}).reset_index(drop=True)
+    frame = pd.DataFrame({**columns, "chance %": 100 * first.chance_top1}).reset_index(drop=True)
     for name in accuracies:
         by_offset = pd.concat(found).groupby("offset")[name].agg(list)
         by_seed = [by_offset.loc[k] for k in frame.offset]

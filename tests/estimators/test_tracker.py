@@ -15,7 +15,8 @@ def sums_of(values, anchors, log_n):
     return OffsetSums(
         *(np.array([x]) for x in (
             anchors.sum(), (anchors * log_n - values).sum(), anchors.sum() * n,
-            anchors.sum() * log_n, anchors.sum() / 4, anchors.sum() / 2, float(len(values)),
+            anchors.sum() * log_n, anchors.sum() / n, anchors.sum() / 4, anchors.sum() / 2,
+            float(len(values)),
             (values**2).sum(), (values * anchors).sum(), (anchors**2).sum(),
         ))
     )  # fmt: skip
@@ -60,6 +61,7 @@ def test_states(share, state):
     track = Tracker(True)(sums_of(np.full(50, share * log_n * 8), np.full(50, 8), log_n))
     assert track.state == (state,)
     assert track.log_n[0] == pytest.approx(log_n)
+    assert track.chance[0] == pytest.approx(1 / 128)
     assert track.acc_top1[0] == 0.25
     assert track.acc_pairwise[0] == 0.5
 

@@ -199,12 +199,15 @@ def test_the_strict_bound_is_of_independently_drawn_batches(made):
 
 
 @pytest.mark.slow
-def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
+@pytest.mark.parametrize("names", [("offsets",), ("offsets", "strict")])
+def test_a_run_from_before_some_sums_resumes(made, tmp_path, names):
+    """Before those of chance, which are then as if all had one N, and before strict ones."""
     config = make_config(loss__name="sigmoid")
     problem, mesh = problem_of(config, made), make_mesh(1)
     state, step, _ = training.make_step(config, problem, mesh)
     state = step(state, put_batch(problem.draw(0), mesh))
     older = {name: value for name, value in state.metrics.items() if name != "strict"}
+    older |= {name: state.metrics[name]._replace(chance=None) for name in names}
     with open_checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state._replace(metrics=older), {})
         checkpoints.wait()
@@ -212,8 +215,16 @@ def test_a_run_from_before_the_strict_sums_resumes(made, tmp_path):
         restored, _ = training.restore(checkpoints, fresh)
     assert int(restored.step) == 1
     assert restored.metrics["loss"] == state.metrics["loss"]
-    assert not np.any(restored.metrics["strict"].anchors)
+    for name in names:
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-5),
+            restored.metrics[name],
+            state.metrics[name],
+        )
+    assert np.any(restored.metrics["strict"].anchors) == ("strict" in names)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
+    places = [leaf.sharding for leaf in jax.tree.leaves(restored.metrics)]
+    assert places == [leaf.sharding for leaf in jax.tree.leaves(fresh.metrics)]
 
 
 def test_what_cannot_be_restored_is_told_of_the_state_as_it_is(tmp_path):

@@ -116,6 +116,8 @@ def test_the_loss_is_that_of_every_path_of_every_anchor(rule, best):
     assert float(value) == pytest.approx(want, rel=2e-5)
     assert sums.anchors.tolist() == [len(found)] * K
     assert float((sums.loss / sums.anchors).sum()) == pytest.approx(want, rel=2e-5)
+    assert (sums.chance >= sums.anchors**2 / sums.n * (1 - 1e-5)).all()  # Jensen
+    assert (sums.chance <= sums.anchors / 2).all()
     assert float(frames.sum()) == pytest.approx(F, rel=1e-5)
     assert (frames >= 1 - 1e-5).all()
 

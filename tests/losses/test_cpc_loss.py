@@ -371,6 +371,21 @@ def thin(num_negatives):
 
 
 @pytest.mark.slow
+def test_chance_is_that_of_each_anchor():
+    """Of clips of 6, 8 and 10 latents: at late times there are few to guess among."""
+    outputs, exists = random_outputs(8, 10, 4, 1), np.arange(10) < np.r_[[6] * 6, 8, 10][:, None]
+    rule = negatives.one_per_sequence
+    sums = cpc_loss(outputs, positions_of(8, 10), rule, where=jnp.array(exists))[1]
+    among = np.array([exists[:, t].sum() for t in range(1, 10) for there in exists if there[t]])
+    among = among[among > 1]
+    assert float(sums.n[0]) == among.sum()
+    assert float(sums.chance[0]) == pytest.approx((1 / among).sum())
+    track = Tracker(True)(sums)
+    assert track.chance[0] == pytest.approx((1 / among).mean())
+    assert track.chance[0] > 1.1 / track.n[0]
+
+
+@pytest.mark.slow
 def test_sampled_negatives_are_a_number():
     outputs = random_outputs(4, 10, 5, 3)
     loss, sums = cpc_loss(

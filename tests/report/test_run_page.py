@@ -388,7 +388,10 @@ def test_summary_calls_only_bounds_so(workdir):
     (workdir / "metrics.jsonl").write_text("\n".join(without))
     words = " ".join(sentences())
     top1 = read_run(workdir).offsets.query("split == 'test' and step == 500").acc_top1.mean()
-    assert f"{100 * top1:.1f} %" in words
+    assert f"{100 * top1:.1f} % of the time (chance 0.098 %)" in words, "1 / n where unrecorded"
+    known = [json.dumps({**json.loads(line), "chance_top1": [0.002] * 12}) for line in without]
+    (workdir / "metrics.jsonl").write_text("\n".join(known))
+    assert "(chance 0.2 %)" in " ".join(sentences())
     assert not any(word in words for word in ("chance at", "aturated", "estimate"))
     assert "nan" not in "".join(Page(write_report(workdir, AUDIO).read_text()).text)
 
