@@ -196,8 +196,8 @@ def _make_tally(rule, choose):
             "anchors": real.sum(),
             "without": (real & (used == 0)).sum(),
             "used": used.sum(),
-            "fewest": jnp.where(real, used, jnp.iinfo(jnp.int32).max).min(),
-            "log_n": jnp.where(real, jnp.log1p(used.astype(jnp.float32)), 0.0).sum(),
+            "fewest": jnp.where(used > 0, used, jnp.iinfo(jnp.int32).max).min(),
+            "log_n": jnp.log1p(used.astype(jnp.float32)).sum(),  # 0 where none is used
             "hits": (real & (jnp.where(positive, weights, 0.0) > 0).any(-1)).sum(),
             "expected_hits": jnp.where(used > 0, -jnp.expm1(missed), 0.0).sum(),
             "weight": sums.sum(),
@@ -229,6 +229,7 @@ def _use(choose, rng, scores, target, allowed):
 
 def _rule_rows(sums, chosen, labelled):
     anchors, weight = sums["anchors"], sums["weight"]
+    counted = anchors - sums["without"]  # in the loss
     predicted = {"accidental_hits_predicted": sums["expected_hits"] / anchors} if chosen else {}
     false = {
         "false_negatives": _fraction(sums["same_label"], sums["known"]),
@@ -237,15 +238,15 @@ def _rule_rows(sums, chosen, labelled):
     return make_rows(
         anchors=int(anchors),
         anchors_without_negative=sums["without"] / anchors,
-        negatives_min=int(sums["fewest"]),
-        negatives_mean=sums["used"] / anchors,
-        log_n=sums["log_n"] / anchors,
+        negatives_min=int(sums["fewest"]) if counted else None,
+        negatives_mean=_fraction(sums["used"], counted),
+        log_n=_fraction(sums["log_n"], counted),
         accidental_hits=sums["hits"] / anchors,
         **predicted,
         **(false if labelled else {}),
         same_utterance=_fraction(sums["same_utterance"], weight),
-        effective_negatives=sums["effective"] / anchors,
-        weight_entropy=sums["entropy"] / anchors,
+        effective_negatives=_fraction(sums["effective"], counted),
+        weight_entropy=_fraction(sums["entropy"], counted),
         duplicates=_fraction(sums["repeats"], sums["used"]),
     )
 

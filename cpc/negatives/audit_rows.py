@@ -18,8 +18,8 @@ Audit: TypeAlias = tuple[AuditRow, ...]
 WORDS = {
     "anchors": ("anchors", "that have a positive, over all batches and offsets"),
     "anchors_without_negative": ("of anchors", "are left out of the loss"),
-    "negatives_min": ("negatives", "of the anchor that has the fewest"),
-    "negatives_mean": ("negatives", "of an anchor, on average"),
+    "negatives_min": ("negatives", "of the anchor in the loss that has the fewest"),
+    "negatives_mean": ("negatives", "of an anchor in the loss, on average"),
     "log_n": ("nats", "ceiling of log N - L, N = negatives + 1"),
     "accidental_hits": ("of anchors", "have their own positive among their negatives"),
     "accidental_hits_predicted": ("of anchors", "if draws were independent: 1 - (1 - q)^K"),

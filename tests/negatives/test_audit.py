@@ -83,7 +83,7 @@ def test_every_pair_by_loops():
     expected = {
         "anchors_without_negative": without / 18,
         "negatives_mean": np.mean(used),
-        "log_n": log_n / 18,
+        "log_n": log_n / (18 - without),
         "accidental_hits": hits / 18,
         "false_negatives": same / known,
         "false_negatives_predicted": chance / pairs,
@@ -128,9 +128,23 @@ def test_anchors_without_a_negative():
     )
     assert got["anchors"] == 5 + 4
     assert got["anchors_without_negative"] == 1.0
-    assert got["negatives_min"] == got["log_n"] == got["effective_negatives"] == 0
+    nothing = ("negatives_min", "negatives_mean", "log_n", "effective_negatives", "weight_entropy")
+    assert {got[name] for name in nothing} == {None}
     assert got["false_negatives"] is got["same_utterance"] is got["duplicates"] is None
     assert got["false_negatives_predicted"] == 1.0
+
+
+def test_what_is_said_of_negatives_is_of_anchors_that_the_loss_counts():
+    """Windows of 2, 2 and 4 latents: what the last one predicts at late times has no rival."""
+    there = np.arange(4) < np.array([2, 2, 4])[:, None]
+    place = [np.broadcast_to(x, there.shape)[there] for x in windows(3, 4)]
+    got = numbers(audit_rule(negatives.one_per_sequence, Position(*place), [1]))
+    assert (got["anchors"], got["anchors_without_negative"]) == (5, 0.4)
+    assert got["negatives_min"] == got["negatives_mean"] == 2
+    assert got["log_n"] == pytest.approx(np.log(3))
+    assert got["effective_negatives"] == pytest.approx(2)
+    assert got["weight_entropy"] == pytest.approx(np.log(2))
+    assert got["same_utterance"] == 0
 
 
 @pytest.mark.slow
