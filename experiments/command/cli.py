@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import re
+import select
 import shlex
 import signal
 import sys
@@ -31,6 +32,8 @@ WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of the run; the same command again resumes it."
 )
 DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
+#: Status of a command whose output nobody reads any more, as a shell has it of others (SIGPIPE).
+CLOSED = 141
 
 
 def define_config(default: str | None = None) -> flags.FlagHolder:
@@ -107,6 +110,9 @@ def _guard(main, words, takes_folders):
     except UserError as error:
         fail(str(error))
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _has_no_reader():
+            leave_failing(CLOSED)
+            sys.exit(CLOSED)
         where = f" {error.filename}" if error.filename else ""
         fail(f"cannot read or write{where}: {error.strerror or error}")
     except KeyboardInterrupt:
@@ -124,6 +130,16 @@ def _guard(main, words, takes_folders):
         sys.exit(1)
     finally:  # all is done and said: a Ctrl-C could only disturb how libraries leave
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _has_no_reader():
+    """Whether who reads the output, such as head, has seen enough; what follows is then lost."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)  # errors, and ends, are always told
+    is_closed = bool(output.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_closed
 
 
 def check_homes(words: Sequence[str] = ()) -> None:
@@ -181,8 +197,8 @@ def _parse(argv):
     if {"--help", "-help", "-h"} & set(argv):
         try:
             print(describe_command(), flush=True)
-        except BrokenPipeError:  # who reads, such as head, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:
+            _has_no_reader()
         sys.exit(0)
     try:
         return flags.FLAGS(argv)

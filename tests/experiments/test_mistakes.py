@@ -437,6 +437,20 @@ def test_help_is_for_a_newcomer():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("word", "status"), [("here", 141), ("--help", 0)])
+def test_a_command_whose_output_nobody_reads_any_more_ends_silently(tmp_path, word, status):
+    """As behind `| head`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [sys.executable, "-m", "experiments.status", word.replace("here", str(tmp_path))]
+    with os.fdopen(writing) as stdout:
+        done = subprocess.run(
+            words, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.slow
 def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
     """Files may grow to 200 kB here: the first checkpoint does not fit."""
     script = (
