@@ -32,6 +32,8 @@ RENAMED = {
     "negative_sampling": ("sigmoid", "it is sigmoid with loss.bias=0"),
     "sampled_logistic": ("sigmoid", "without log q of the candidates it is sigmoid"),
 }
+#: Losses with the floor of cosines, which a bias would move scores away from.
+FLOORED = ("debiased", "hard_weighted")
 #: Losses with a floor or a margin that means something on cosines alone.
 COSINE = (
     "debiased", "hard_weighted", "sup_con", "triplet_hard", "triplet_semi_hard", "triplet_all",
@@ -157,7 +159,7 @@ def build_loss(options: Config) -> AnchorLoss:
 
 
 def check_loss(options: Config, workdir: str | None = None) -> None:
-    """Refuse to begin a run with a loss that is another one's name, or that presumes cosines.
+    """Refuse to begin a run with a loss that is another one's name, or that its keys do not fit.
 
     What has begun in the directory goes on.
 
@@ -171,6 +173,11 @@ def check_loss(options: Config, workdir: str | None = None) -> None:
     if options.name in COSINE and not options.cosine:
         raise UserError(
             f"loss.name is {options.name!r}, whose scores are cosines: set loss.cosine=True"
+        )
+    if options.name in FLOORED and (options.bias or options.learn_bias):
+        raise UserError(
+            f"loss.name is {options.name!r}, whose floor is that of cosines without a bias: set "
+            "loss.bias=0 and loss.learn_bias=False, or choose sigmoid or nce"
         )
 
 

@@ -33,6 +33,7 @@ from cpc.types import (
     is_positive,
 )
 from experiments.choices import (
+    FLOORED,
     are_independent,
     build_choice,
     build_loss,
@@ -145,6 +146,7 @@ def build_objective(
             metrics["queue_age"] = _mean_age(queues[0], state["step"])
             new_state |= _push_all(state, directions)
         tau, bias = temperature(params, new_state), params.get("bias", config.loss.bias)
+        bias = 0.0 if config.loss.name in FLOORED else bias  # a run that has begun with one goes on
         metrics["temperature"] = tau
         total, parts, frames = jnp.zeros(()), [], []
         for i, (direction, queue) in enumerate(zip(directions, queues, strict=True)):

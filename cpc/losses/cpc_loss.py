@@ -94,7 +94,8 @@ def cpc_loss(
         hard-weighted losses want z and predictions of length 1; their floor follows tau.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
-      bias: added to every score, for losses that are not blind to it (sigmoid, nce).
+      bias: added to every score, for losses that are not blind to it (sigmoid, nce). Debiased and
+        hard-weighted losses take none.
       rng: for `choose`.
       where: latents that exist; padding is neither anchor, positive nor candidate.
       offsets: what the predictions are of, ascending; 1 to k by default.
@@ -114,10 +115,10 @@ def cpc_loss(
     Raises:
       UserError: positions, if they are known, that are not what the rule's structure takes for
         granted (where they are traced, the loss is NaN); not one anchor has a latent that many
-        steps ahead; a temperature not above 0; offsets that are not as many as the predictions;
-        block or columns below 1; z, predictions and positions whose shapes do not fit; where of
-        another shape than the latents, or not of booleans; maps that do not lead from contexts to
-        predictions; memory of another width than the latents.
+        steps ahead; a temperature not above 0; a bias of a loss with a floor; offsets that are not
+        as many as the predictions; block or columns below 1; z, predictions and positions whose
+        shapes do not fit; where of another shape than the latents, or not of booleans; maps that
+        do not lead from contexts to predictions; memory of another width than the latents.
     """
     check_inputs(outputs, positions, maps, memory)
     for name, value in (("block", block), ("columns", columns)):
@@ -137,6 +138,12 @@ def cpc_loss(
     keys, candidates = z.reshape(-1, width), jax.tree.map(jnp.ravel, anchors)
     if memory is not None:
         keys, candidates = add_memory(keys, candidates, memory)
+    has_bias = not isinstance(bias, int | float) or bias != 0
+    if has_bias and takes_least(loss):
+        raise UserError(
+            "bias is added to every score, and debiased and hard-weighted losses have the floor of "
+            "cosines without one: leave bias=0, or choose a loss such as sigmoid"
+        )
     is_whole = memory is not None  # its latents are of no row of the batch
     shard_size = None if is_whole else rule.shard_size
     of_loss = None if own_temperature is not None else loss
@@ -156,7 +163,7 @@ def cpc_loss(
     else:
         queries = jnp.moveaxis(predictions, -2, 0).reshape(num_offsets, b, -1, width)
     queries = divide(queries, temperature, z.dtype)
-    if not isinstance(bias, int | float) or bias:  # as one more dimension of the dot product
+    if has_bias:  # as one more dimension of the dot product
         queries, keys = _append(queries, bias), _append(keys, 1.0)
     queries, keys, anchors, candidates = vary_alike((queries, keys, anchors, candidates))
     rng = jax.random.key(0) if rng is None else rng

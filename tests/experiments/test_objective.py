@@ -405,6 +405,24 @@ def test_a_name_of_another_loss_trains_only_what_has_begun(name, tmp_path):
     assert float(choices.build_loss(options)(*scores)[0]) == float(old[0])
 
 
+@pytest.mark.parametrize("name", choices.FLOORED)
+def test_a_bias_of_a_loss_with_a_floor_is_refused(name):
+    options = make_config(name, cosine=True).loss
+    choices.check_loss(options)
+    for key, value in (("bias", -2.0), ("learn_bias", True)):
+        given = options.copy_and_resolve_references()
+        given[key] = value
+        with pytest.raises(UserError, match=rf"{name}.*loss\.bias=0 and loss\.learn_bias=False"):
+            choices.check_loss(given)
+
+
+@pytest.mark.slow
+def test_a_run_that_began_with_a_bias_and_a_floor_goes_on_without():
+    settings = {"loss.name": "debiased", "loss.cosine": True}
+    learned = {**settings, "loss.bias": -2.0, "loss.learn_bias": True}
+    assert loss_of(learned, {}) == loss_of(settings, {})
+
+
 @pytest.mark.parametrize("name", choices.COSINE)
 def test_what_presumes_cosines_is_refused_without(name, tmp_path):
     options = make_config(name).loss

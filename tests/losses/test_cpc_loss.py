@@ -678,6 +678,16 @@ def test_bias_is_added_to_every_score():
     np.testing.assert_allclose(slope, step, rtol=1e-2)
 
 
+@pytest.mark.parametrize("bias", [-2.0, jnp.float32(0.0)], ids=["number", "array"])
+@pytest.mark.parametrize("rule", [negatives.batch, negatives.one_per_sequence])
+def test_a_loss_with_a_floor_takes_no_bias(rule, bias):
+    """In the scores and not in the floor, it would move the one against the other."""
+    loss = functools.partial(debiased, prior=0.5)
+    call = functools.partial(cpc_loss, random_outputs(), positions_of(3, 7), rule, loss=loss)
+    with pytest.raises(UserError, match="leave bias=0"):
+        call(bias=bias)
+
+
 def by_temperature(outputs, tau):
     return cpc_loss(outputs, positions_of(16, 33), negatives.batch, temperature=tau)[0]
 
