@@ -160,7 +160,9 @@ KEYS = {
             above=0,
             high=1,
         ),
-        "num_subsets": Key(3, "few_labels: random subsets for each fraction", low=1, high=1000),
+        "num_subsets": Key(
+            3, "few_labels: random subsets for each fraction; 1: no intervals", low=1, high=1000
+        ),
         "num_epochs": Key(10, "epochs of fine_tuned, and maximum of supervised", low=1, high=10**6),
         "layer_decay": Key(
             1.0,

@@ -3,6 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Int
 
+from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 
@@ -58,6 +59,9 @@ def few_label_score(
 ) -> Score:
     """Return one point of the curve of accuracy against labels.
 
+    Which labels were drawn is chance as well as which images are tested. So one subset of a part of
+    the labels gives no interval, and only scores of all labels are paired by image.
+
     Args:
         correct: whether each test image is right, after training on the subset of each seed.
         test_labels: of the test images.
@@ -72,7 +76,9 @@ def few_label_score(
     >>> score.value, score.num_train, score.outcomes.sums.tolist()
     (0.75, 6, [1.0, 0.5])
     """
-    low, high = seeds_interval(correct)
+    has_all = fraction == 1
+    low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)
+    items = digest("image", test_labels) if has_all else ""
     return Score(
         "few_labels",
         data,
@@ -86,7 +92,7 @@ def few_label_score(
         num_train=num_labels,
         num_test=correct.shape[1],
         setting=f"{100 * fraction:g} % of the labels",
-        outcomes=Outcomes(correct.mean(axis=0), items=digest("image", test_labels)),
+        outcomes=Outcomes(correct.mean(axis=0), items=items),
     )
 
 
@@ -97,7 +103,8 @@ def seeds_interval(
 
     mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
     images, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
-    B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out.
+    B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out. Where all
+    is right, or wrong, neither shows: the interval is that of `bootstrap_interval`, over images.
 
     >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
     >>> round(low, 2), round(high, 2)
@@ -108,7 +115,7 @@ def seeds_interval(
     a = by_seed.var(ddof=1) / num_seeds if num_seeds > 1 else 0.0
     b = by_image.var(ddof=1) / num_images if num_images > 1 else 0.0
     if a + b == 0:
-        return float(correct.mean()), float(correct.mean())
+        return bootstrap_interval(by_image, np.ones(num_images), level=level)
     freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_images - 1))
     from scipy import stats  # half a second, which a start of training need not wait
 

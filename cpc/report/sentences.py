@@ -272,6 +272,12 @@ def interval_phrase(score: Score) -> str:
     return f"{show_value(score.low, score.metric)} to {show_value(score.high, score.metric)}"
 
 
+def with_interval(score: Score) -> str:
+    """Return the value of a score with its unit, and its interval if it has one."""
+    inside = interval_phrase(score)
+    return with_unit(score.value, score.metric) + (f" ({inside})" if inside else "")
+
+
 def against_phrase(ours: Score, other: Score, words: Words) -> str:
     """Return in words whether one score is better than another, and by how much.
 
@@ -316,12 +322,10 @@ def curve_sentences(run: Run, words: Words) -> list[str]:
                 f"{f' ({ours.setting})' if ours.setting else ''}, "
                 f"{ours.features} {ours.method} reaches "
                 f"{'' if ours.metric == 'accuracy' else f'a {ours.metric} of '}"
-                f"{with_unit(ours.value, ours.metric)} "
-                f"({interval_phrase(ours)})"
+                f"{with_interval(ours)}"
             )
             for other in (score for score in alone if score.metric == ours.metric):
-                sentence += "; the same network on these labels alone "
-                sentence += f"{with_unit(other.value, other.metric)} ({interval_phrase(other)})"
+                sentence += f"; the same network on these labels alone {with_interval(other)}"
             sentences.append(f"{sentence}.")
     return sentences
 

@@ -55,7 +55,12 @@ def test_interval_covers_the_truth(seeds_differ):
 
 
 def test_interval_at_the_edges():
-    assert seeds_interval(np.ones((3, 10), bool)) == (1.0, 1.0)
+    for seeds in (1, 3):
+        right, wrong = np.ones((seeds, 10), bool), np.zeros((seeds, 10), bool)
+        exact = 0.025**0.1  # Clopper and Pearson's, of ten answers
+        assert seeds_interval(right) == (pytest.approx(exact), 1.0)
+        assert seeds_interval(wrong) == (0.0, pytest.approx(1 - exact))
+        assert np.isnan(seeds_interval(right[:, :1])).all()  # one image says nothing of others
     low, high = seeds_interval(np.array([[True] * 95 + [False] * 5]))
     assert high == pytest.approx(0.95 + 1.984 * np.sqrt(0.95 * 0.05 / 99), abs=1e-3)
     assert seeds_interval(np.array([[True] * 9 + [False]]))[1] == 1.0
@@ -74,3 +79,27 @@ def test_score_of_several_subsets():
     other = few_label_score(correct[::-1], labels, **{**options, "features": "pixels"})
     assert difference(score, other)[:3] == (0, 0, 0)
     assert difference(score, other).paired == "items"
+
+
+def test_a_difference_of_few_labels_does_not_leave_out_which_were_drawn():
+    """Two methods are equally good, and each subset of the labels moves both of them by chance."""
+    rng, sure = np.random.default_rng(0), 0
+    labels = rng.integers(0, 10, 2000)
+    options = {"data": "toy", "mode": "frozen", "fraction": 0.01, "num_labels": 60}
+    for _ in range(100):
+        ours, theirs = (
+            few_label_score(
+                rng.uniform(size=(3, 2000)) < 0.8 + 0.03 * rng.standard_normal((3, 1)),
+                labels,
+                features=name,
+                **options,
+            )
+            for name in ("z", "random z")
+        )
+        found = difference(ours, theirs)
+        sure += found.low > 0 or found.high < 0
+    assert found.paired == ""
+    assert sure <= 8
+    one = few_label_score(rng.uniform(size=(1, 2000)) < 0.8, labels, features="z", **options)
+    assert (one.low, one.high) == (None, None)
+    assert np.isnan(difference(one, ours).low)

@@ -221,6 +221,14 @@ def test_learning_curves(images):
     assert axes.get_xticklabels()[0].get_text() == "600\n1 % of the labels"
 
 
+def test_few_labels_without_an_interval_have_none_in_words(images):
+    few = [score for score in read_scores(images) if score.task == "few_labels"]
+    write_scores(images, [score._replace(low=None, high=None, outcomes=None) for score in few])
+    (sentence, *_) = [one for one in summary(read_run(images), IMAGES) if "With 600" in one]
+    assert "z frozen reaches 72.0 %; the same network on these labels alone" in sentence
+    assert "()" not in sentence
+
+
 @pytest.mark.slow
 def test_each_data_set_has_a_learning_curve_of_its_own(images):
     few = [score for score in read_scores(images) if score.task == "few_labels"]
