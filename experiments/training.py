@@ -134,29 +134,36 @@ def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any
     try:
         return checkpoint.restore(state)
     except UserError as error:
-        without_chance = map_sums(lambda sums: sums._replace(chance=None), state.metrics)
-        without_strict = {k: v for k, v in without_chance.items() if k != "strict"}
-        for metrics in (without_chance, without_strict):
+        older = jax.tree.map(_without_chance, state.metrics, is_leaf=_is_sums)
+        for metrics in (older, {name: sums for name, sums in older.items() if name != "strict"}):
             with contextlib.suppress(UserError):
                 if restored := checkpoint.restore(state._replace(metrics=metrics)):
-                    older, metadata = restored
-                    renewed = {**state.metrics, **map_sums(guess_chance, older.metrics)}
-                    return older._replace(metrics=renewed), metadata
+                    found, metadata = restored
+                    renewed = {
+                        name: jax.tree.map(_with_chance, now, found.metrics[name], is_leaf=_is_sums)
+                        for name, now in state.metrics.items()
+                        if name in found.metrics
+                    }
+                    return found._replace(metrics={**state.metrics, **renewed}), metadata
         raise error from None
 
 
-def map_sums(function: Callable[[OffsetSums], OffsetSums], metrics: Any) -> Any:
-    """Return metrics with other sums over anchors."""
-
-    def is_sums(leaf):
-        return isinstance(leaf, OffsetSums)
-
-    return jax.tree.map(lambda x: function(x) if is_sums(x) else x, metrics, is_leaf=is_sums)
+def _is_sums(leaf: Any) -> bool:
+    return isinstance(leaf, OffsetSums)
 
 
-def guess_chance(sums: OffsetSums) -> OffsetSums:
-    """Return sums of a run that did not add up chance, as if all anchors had had the mean N."""
-    return sums._replace(chance=sums.anchors**2 / jnp.maximum(sums.n, 1.0))
+def _without_chance(leaf: Any) -> Any:
+    """Sums as runs had them before they added up chance."""
+    if not _is_sums(leaf):
+        return leaf
+    return {name: value for name, value in leaf._asdict().items() if name != "chance"}
+
+
+def _with_chance(now: Any, older: Any) -> Any:
+    """Sums of such a run, as if all anchors had had the mean N."""
+    if not _is_sums(now):
+        return older
+    return OffsetSums(**older, chance=older["anchors"] ** 2 / jnp.maximum(older["n"], 1.0))
 
 
 def make_step(
