@@ -50,6 +50,8 @@ class AudioFile(NamedTuple):
     """Decode from so many frames before what is wanted."""
     is_flac: bool = False
     """All of it decodes, or it is damaged; of other formats what decodes is kept."""
+    is_lossy: bool = False
+    """Decoded is something like what was encoded."""
     missing: str = ""
     """What the header promises and the file lacks, or what is there unread; none if empty."""
 
@@ -88,6 +90,7 @@ def open_audio(path: Path) -> AudioFile:
         is_plain=(info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
         lead_frames=int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
         is_flac=info.format == "FLAC",
+        is_lossy=not info.subtype.startswith(("PCM", "FLOAT", "DOUBLE", "ALAC")),
         missing=find_unread(path, info.format, num_frames / info.samplerate)
         or _find_missing(info.extra_info),
     )

@@ -21,7 +21,7 @@ from cpc.files import read_sealed, sync_folder
 from cpc.types import UserError
 
 #: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
-READ_VERSION = 2
+READ_VERSION = 3
 #: The index of a pack in which damage was found: the next start packs anew.
 DAMAGED_NAME = "index.damaged.json"
 #: What a folder of recordings looked like when its pack was made.

@@ -83,6 +83,30 @@ def test_the_same_samples_by_two_endings_are_one_recording(tmp_path):
     assert [reason.split("/")[-1] for _, reason in recordings.skipped] == ["SA1.WAV", "x.flac"]
 
 
+@pytest.mark.parametrize("ending", ["mp3", "ogg", "opus"])
+def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
+    """Encoded at another rate, too, and by encoders that delay: apart, one would test the other."""
+    opus = {"format": "OGG", "subtype": "OPUS"} if ending == "opus" else {}
+    for i, (seconds, delay, rate_hz) in enumerate([(0.5, 0, 16_000), (3, 0.07, 48_000)]):
+        wave = noise(seconds, seed=i)
+        write(tmp_path / "ann" / f"{i}.wav", wave)
+        late = np.concatenate([np.zeros((round(delay * RATE_HZ), 1)), wave])
+        resampled = soxr.resample(late, RATE_HZ, rate_hz)
+        write(tmp_path / "ann" / f"{i}.{ending}", resampled, rate_hz, **opus)
+    write(tmp_path / "ann" / "2.wav", noise(1, seed=2))
+    write(tmp_path / "ann" / f"2.{ending}", noise(1, seed=3), **opus)  # another recording
+    write(tmp_path / "ann" / "3.wav", noise(1, seed=4))
+    write(tmp_path / "ann" / f"3.{ending}", noise(1, seed=4)[:12_000], **opus)  # a part of it
+    recordings = data.read_folder(tmp_path)
+    both = {f"ann/{i}.{end}" for i in "23" for end in ("wav", ending)}
+    assert set(recordings.names) == {"ann/0.wav", "ann/1.wav"} | both
+    folder = tmp_path / "ann"
+    assert recordings.skipped == tuple(
+        (f"{folder}/{i}.{ending}", f"{folder}/{i}.{ending} has the sound of {folder}/{i}.wav")
+        for i in "01"
+    )
+
+
 def test_a_damaged_file_changes_no_name(tmp_path):
     for speaker in ("ann", "bob"):
         for i in range(10):
