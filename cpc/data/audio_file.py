@@ -18,7 +18,14 @@ from cpc.data.walk import check_file, check_name
 from cpc.types import UserError
 
 #: What libsndfile reads of the formats that people keep speech in.
-AUDIO_SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3"})
+AUDIO_SUFFIXES = frozenset({
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf",
+    ".w64", ".rf64", ".sph",
+})  # fmt: skip
+#: And what it does not read.
+FOREIGN_SUFFIXES = frozenset({
+    ".3gp", ".aac", ".ac3", ".amr", ".ape", ".m4a", ".m4b", ".mka", ".mp2", ".wma", ".wv",
+})  # fmt: skip
 #: Source read beyond each end of a window before resampling: the filter's tails are inside it.
 MARGIN_SECONDS = 0.1
 #: libsndfile 1.2 returns other samples than asked for after a seek into the last page of a Vorbis
@@ -91,7 +98,7 @@ def open_audio(path: Path) -> AudioFile:
         lead_frames=int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
         is_flac=info.format == "FLAC",
         is_lossy=not info.subtype.startswith(("PCM", "FLOAT", "DOUBLE", "ALAC")),
-        missing=find_unread(path, info.format, num_frames / info.samplerate)
+        missing=find_unread(path, info.format, num_frames, info.samplerate)
         or _find_missing(info.extra_info),
     )
     if file.num_samples <= 0 and num_bytes > MOST_HEADER_BYTES:
@@ -110,7 +117,8 @@ def _find_missing(log: str) -> str:
     >>> _find_missing("data : 96000 (should be 47978)")
     'kept, but cut short: its header promises 96,000 bytes, and there are 47,978'
     """
-    for promised, there in re.findall(r"(?:data|Riff size) : (\d+) \(should be (\d+)\)", log):
+    sizes = r"(?:data|Riff size|riff|SSND|Data Size) *: (\d+) \(should be (\d+)\)"
+    for promised, there in re.findall(sizes, log):
         # What writes to a pipe promises 2 or 4 GB, give or take a header.
         of_pipe = min(abs(int(promised) - size) for size in (2**31, 2**32)) <= MOST_HEADER_BYTES
         if int(promised) > int(there) and not of_pipe:

@@ -1,6 +1,7 @@
 """Sound of a file that libsndfile does not read, and does not mention either."""
 
 import mmap
+import re
 from pathlib import Path
 
 #: kbit/s of layer III, by MPEG version 1 or not, and the number in a frame's header.
@@ -12,14 +13,26 @@ KBITS = (
 RATES_HZ = (44_100, 48_000, 32_000)
 #: Encoders fill up beginning and end, which libsndfile takes away.
 LEAST_SECONDS = 0.5
+#: A header of NIST's SPHERE.
+NIST_BYTES = 1024
 
 
-def find_unread(path: Path, file_format: str, seconds: float) -> str:
-    """Say what a file holds beyond the seconds that are read of it; nothing if empty.
+def find_unread(path: Path, file_format: str, num_frames: int, rate_hz: int) -> str:
+    """Say what a file holds, or promises, beyond the frames that are read; nothing if empty.
 
     An MP3 without a count of its frames is taken to have the first one's bit rate throughout, and
-    of several that were joined, or Ogg streams in a row, the first one's length is read.
+    of several that were joined, or Ogg streams in a row, the first one's length is read. Of a NIST
+    file that is cut short as many samples are read as are there.
     """
+    seconds = num_frames / rate_hz
+    if file_format == "NIST":
+        with path.open("rb") as file:
+            promised = re.search(rb"\nsample_count -i (\d+)", file.read(NIST_BYTES))
+        if promised and int(promised[1]) > num_frames:
+            return (
+                f"kept, but cut short: its header promises {int(promised[1]):,} samples, and there "
+                f"are {num_frames:,}"
+            )
     if file_format not in ("MP3", "OGG"):
         return ""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

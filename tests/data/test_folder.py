@@ -107,6 +107,49 @@ def test_a_lossy_copy_beside_a_recording_is_left_out(tmp_path, ending):
     )
 
 
+@pytest.mark.parametrize(("ending", "file_format", "subtypes"), [
+    ("aif", "AIFF", ("PCM_16", "PCM_24")), ("aiff", "AIFF", ("FLOAT",)),
+    ("aifc", "AIFF", ("ULAW",)),
+    ("au", "AU", ("PCM_16", "ULAW")), ("caf", "CAF", ("PCM_16", "ALAC_16", "ALAC_24")),
+    ("w64", "W64", ("PCM_16", "PCM_24")), ("rf64", "RF64", ("PCM_16",)),
+    ("sph", "NIST", ("PCM_16", "ULAW")),
+])  # fmt: skip
+def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
+    for subtype in subtypes:
+        for rate_hz, channels in ((RATE_HZ, 1), (44_100, 2)):
+            folder, wave = tmp_path / f"{subtype}{rate_hz}", noise(1, rate_hz, channels)
+            options = {"format": file_format, "subtype": subtype}
+            file = write(folder / "ann" / f"whole.{ending}", wave, rate_hz, **options)
+            write(folder / "bob" / "as.wav", wave, rate_hz, subtype="PCM_16")
+            part = write(folder / "cut" / f"part.{ending}", wave, rate_hz, **options)
+            part.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+            recordings = data.read_folder(folder, max_skipped_fraction=0.5)
+            whole, other = (recordings.read(i, 0, RATE_HZ).astype(int) for i in range(2))
+            np.testing.assert_allclose(whole, other, atol=600 if subtype == "ULAW" else 2)
+            np.testing.assert_array_equal(recordings.read(0, 300, 9000), whole[300:9000])
+            parts = list(recordings.stream(0))
+            np.testing.assert_allclose(np.concatenate(parts), whole, atol=1)
+            said = (*recordings.skipped, *recordings.shortened)
+            assert [(name, "short" in why or "malformed" in why) for name, why in said] == [
+                (str(part), True)
+            ]
+
+
+def test_sound_that_is_not_read_is_listed(tmp_path):
+    write(tmp_path / "ann" / "a.wav", noise(0.1))
+    for name in ("ann/a.m4a", "ann/b.M4A", "bob/c.wma", "bob/.d.aac", "bob/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"?")
+    recordings = data.read_folder(tmp_path)
+    assert [name.split("/")[-1] for name, _ in recordings.skipped] == ["b.M4A", "c.wma"]
+    assert recordings.skipped[0][1] == (
+        f"{tmp_path}/ann/b.M4A is in a format that is not read: convert it, such as by "
+        "ffmpeg -i b.M4A b.flac"
+    )
+    with pytest.raises(UserError, match=r"no recordings in .* ffmpeg -i c\.wma c\.flac"):
+        data.read_folder(tmp_path / "bob")
+
+
 def test_a_damaged_file_changes_no_name(tmp_path):
     for speaker in ("ann", "bob"):
         for i in range(10):

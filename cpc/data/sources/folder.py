@@ -11,6 +11,7 @@ import numpy as np
 
 from cpc.data.audio_file import (
     AUDIO_SUFFIXES,
+    FOREIGN_SUFFIXES,
     AudioFile,
     open_audio,
     read_samples,
@@ -34,7 +35,7 @@ MOST_DELAY, LEAST_ALIKE = SAMPLE_RATE_HZ // 10, 0.8
 def read_folder(
     root: str | Path, speaker_level: int = 1, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """The recordings below `root`: wav, flac, ogg, opus or mp3, any rate, any number of channels.
+    """The recordings below `root`: wav, flac, ogg, opus, mp3, aiff, au, caf, w64 or sph, any rate.
 
     A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`, one subset or
     several) is recognized; its speakers get their names from `SPEAKERS.TXT` where that exists.
@@ -42,10 +43,11 @@ def read_folder(
     speaker; files that all lie in `root` itself are one speaker's. An utterance's id is the file's
     name without its ending or, where names repeat, the path below `root`.
 
-    Only headers are read here. What is no audio, folders that may not be read, and copies are left
-    out and listed in `skipped`: byte by byte, by links, or of the same name and sound with another
-    ending, of which the one that lost nothing is kept. What is cut short and kept is listed in
-    `shortened`. A file that is damaged behind a good header is found by the pack.
+    Only headers are read here. What is no audio, or of formats that are not read, folders that may
+    not be read, and copies are left out and listed in `skipped`: byte by byte, by links, or of the
+    same name and sound with another ending, of which the one that lost nothing is kept. What is cut
+    short and kept is listed in `shortened`. A file that is damaged behind a good header is found by
+    the pack.
 
     Raises:
         UserError: no such folder, no audio in it, a file above the speaker level, or more than
@@ -104,13 +106,30 @@ def _audio_paths(root: Path) -> tuple[list[Path], list[Skipped], list[Skipped]]:
         for path in paths
         if path.suffix.lower() in AUDIO_SUFFIXES and not path.name.startswith(".")
     ]
+    passed_over += _foreign(paths, found)
     if not found:
         endings = ", ".join(sorted(suffix[1:] for suffix in AUDIO_SUFFIXES))
         raise UserError(
             f"no recordings in {printable(root)}: looked for {endings} files at any depth"
-            + "".join(f"; {reason}" for _, reason in unreadable[:3])
+            + "".join(f"; {reason}" for _, reason in (*unreadable, *passed_over)[:3])
         )
     return sorted(found), unreadable, passed_over
+
+
+def _foreign(paths: Sequence[Path], found: Sequence[Path]) -> list[Skipped]:
+    """Files of sound in formats that are not read, but those that lie there in another one, too."""
+    known = {_without_endings(path) for path in found}
+    return [
+        (
+            printable(path),
+            f"{printable(path)} is in a format that is not read: convert it, such as by "
+            f"ffmpeg -i {printable(path.name)} {printable(path.stem)}.flac",
+        )
+        for path in sorted(paths)
+        if path.suffix.lower() in FOREIGN_SUFFIXES
+        and not path.name.startswith(".")
+        and path.with_suffix("") not in known
+    ]
 
 
 def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
