@@ -27,7 +27,7 @@ from experiments.modality import read_modality
 def audio_config():
     config = audio_synthetic.get_config()
     config.data.window_samples = 1280
-    config.model.width = config.model.context_width = 8
+    config.data.source, config.data.path = "folder", "/home/someone/secret/recordings"
     config.model.num_offsets = 2
     return config
 

@@ -26,7 +26,7 @@ from experiments import memory
 from experiments.command import cli
 from experiments.command.config import check_config, judged_on, upgrade, with_settings
 from experiments.modality import MODALITIES
-from experiments.sweep.jobs import CHECKS
+from experiments.sweep.jobs import KINDS
 from tests import commands
 from tests.commands import ONE_DEVICE
 
@@ -373,7 +373,7 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     config.data.source, config.data[key] = source, "mine"
     said = rf"^data.{key} is 'mine', and data.source is {re.escape(source)}, which does not read it"
     with pytest.raises(UserError, match=said):
-        CHECKS[kind](config)
+        KINDS[kind].check(config)
 
 
 def test_a_run_that_recorded_a_path_that_nothing_read_is_one_without_it():
