@@ -27,7 +27,7 @@ from experiments.modality import read_modality
 def audio_config():
     config = audio_synthetic.get_config()
     config.data.window_samples = 1280
-    config.data.source, config.data.path = "folder", "/home/someone/secret/recordings"
+    config.model.width = config.model.context_width = 8
     config.model.num_offsets = 2
     return config
 
@@ -66,7 +66,7 @@ def draw(module, x):
 def audio_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = audio_config()
-    config.data.path = "/home/someone/secret/recordings"
+    config.data.source, config.data.path = "folder", "/home/someone/secret/recordings"
     module = audio.build_model(config).module
     return folder, write_run(folder, config, module, np.zeros((1, 1280), "f"))
 
