@@ -26,9 +26,7 @@ KEYS = {
         "path": Key(
             "", "folder, tfds: where the images are", is_path=True, sources=("folder", "tfds")
         ),
-        "name": Key(
-            "", "tfds: name of the set, such as cifar10, stl10, imagenet2012", sources=("tfds",)
-        ),
+        "name": Key("", "tfds: name of the set, such as cifar10, stl10, imagenet2012"),
         "split": Key("train", "split to train on; its labels are not used"),
         "probe_split": Key("train", "split to fit probes on"),
         "test_split": Key(

@@ -360,7 +360,6 @@ def test_probes_that_nothing_could_answer_are_refused_before_the_training(
     ("audio", "voices", "path"),
     ("audio", "synthetic", "phones"),
     ("image", "fashion_mnist", "path"),
-    ("image", "folder", "name"),
     ("text", "words+books", "path"),
     ("text", "grammar", "path"),
     ("words", "books", "path"),
