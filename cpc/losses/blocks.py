@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.reweighted import debiased, hard_weighted
@@ -42,11 +43,12 @@ AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
 
 
 class Plan(NamedTuple):
-    """What is done with the arrays: all that is static."""
+    """What is done with the arrays: all that is static, but for what the loss has bound."""
 
     rule: NegativeRule
     loss: AnchorLoss | None
-    """None is InfoNCE, which has its own derivative and may be cut."""
+    """None is InfoNCE, which has its own derivative and may be cut; options bound to another may be
+    traced."""
     choose: NegativeSampler | None
     offsets: tuple[int, ...]
     """What the queries are of, as many as these have offsets."""
@@ -108,6 +110,22 @@ def takes_least(loss: AnchorLoss | None) -> bool:
     return _function(loss) in (debiased, hard_weighted)
 
 
+def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
+    """The loss without the traced numbers that are bound to it, and these, which may be learned.
+
+    A function with a derivative by hand takes them as arguments: it cannot close over them.
+    """
+    if not isinstance(loss, functools.partial):
+        return loss, {}
+    traced: dict[str, Any] = {
+        name: value
+        for name, value in loss.keywords.items()
+        if isinstance(value, Tracer) and jnp.issubdtype(value.dtype, jnp.floating)
+    }
+    known = {name: value for name, value in loss.keywords.items() if name not in traced}
+    return functools.partial(loss.func, *loss.args, **known), traced
+
+
 def _function(loss):
     """What a partial, or a partial of one, is of."""
     while isinstance(loss, functools.partial):
@@ -121,7 +139,6 @@ LossReducer: TypeAlias = Callable[
 ]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
 def summed_losses(
     queries: Float[Array, "k b a d"],
     keys: Float[Array, "*own n d"],
@@ -136,25 +153,35 @@ def summed_losses(
     anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where each
     offset has keys of its own.
     """
-    scores, _, _ = score_blocks(queries, keys, anchors, candidates, rng, plan, gradients=False)
+    loss, options = take_traced(plan.loss)
+    arrays = vary_alike((queries, keys, anchors, candidates, options))
+    return _summed_losses(*arrays, rng, plan._replace(loss=loss))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
+def _summed_losses(queries, keys, anchors, candidates, options, rng, plan):
+    inputs = (queries, keys, anchors, candidates, rng, plan)
+    scores, *_ = score_blocks(*inputs, options=options, gradients=False)
     return scores.loss.sum((1, 2)), scores
 
 
-def _forward(queries, keys, anchors, candidates, rng, plan):
-    scores, *gradients = score_blocks(queries, keys, anchors, candidates, rng, plan, gradients=True)
-    return (scores.loss.sum((1, 2)), scores), (keys, *gradients)
+def _forward(queries, keys, anchors, candidates, options, rng, plan):
+    inputs = (queries, keys, anchors, candidates, rng, plan)
+    scores, *gradients = score_blocks(*inputs, options=options, gradients=True)
+    return (scores.loss.sum((1, 2)), scores), (keys, options, *gradients)
 
 
 def _backward(_, residuals, cotangents):
-    keys, dqueries, dkeys = residuals
+    keys, options, dqueries, dkeys, doptions = residuals
     g = cotangents[0]
+    doptions = jax.tree.map(lambda x, d: jnp.tensordot(g, d, 1).astype(x.dtype), options, doptions)
     dqueries = g[:, None, None, None] * dqueries
     dkeys = jnp.einsum("k,kdn->dn" if keys.ndim == 2 else "k,kdn->kdn", g, dkeys)
     dkeys = jnp.swapaxes(dkeys, -1, -2)
-    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None, None
+    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None, doptions, None
 
 
-summed_losses.defvjp(_forward, _backward)
+_summed_losses.defvjp(_forward, _backward)
 
 
 def score_blocks(
@@ -166,14 +193,17 @@ def score_blocks(
     plan: Plan,
     *,
     gradients: bool,
+    options: dict[str, Array] | None = None,
     weights: Float[Array, "k b a"] | None = None,
-) -> tuple[AnchorScores, Any, Any]:
+) -> tuple[AnchorScores, Any, Any, Any]:
     """Scores of each anchor and, if asked for, derivatives of each offset's summed losses.
 
     Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
-    anchors, with the weights if there are any.
+    anchors, with the weights if there are any; those by further `options` of the loss (k, ...) over
+    anchors.
     """
     rule, loss, choose, offsets, _, columns, _ = plan
+    options = options or {}
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
     # Blocks are cut along the latents of a sequence, not along b, which devices share.
@@ -196,8 +226,8 @@ def score_blocks(
         if width < n:
             z, there = cut_latents(width, z, there)
 
-        def one_block(dkeys, inputs):
-            index, q, anchors, g = inputs
+        def one_block(sums, inputs):
+            (dkeys, doptions), (index, q, anchors, g) = sums, inputs
             q = q.reshape(-1, d)
             rows = jax.tree.map(jnp.ravel, anchors)
             weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
@@ -205,25 +235,31 @@ def score_blocks(
                 scores, dq, dkeys = score_tiles(q, weighted, z, rows, there, rule, k, dkeys)
             else:
                 key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
-                scores, w = _score_block(q, z, rows, there, key, rule, loss, choose, k)
+                given = (rule, loss, options, choose, k)
+                scores, w, more = _score_block(q, z, rows, there, key, *given)
                 w, dq = w.astype(z.dtype), None
                 if gradients:
                     dq = jnp.matmul(w, z, preferred_element_type=jnp.float32)
                     dkeys += gradient_of_keys(weighted, w)
+                    doptions = jax.tree.map(jnp.add, doptions, more)
             scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
             if dq is None:
-                return None, (scores, None)
-            return dkeys, (scores, dq.astype(queries.dtype).reshape(b, size, d))
+                return sums, (scores, None)
+            dq = dq.astype(queries.dtype).reshape(b, size, d)
+            return (dkeys, doptions), (scores, dq)
 
-        zero = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32) if gradients else None
-        zero, _ = vary_alike((zero, z))
+        zero = (None, None)
+        if gradients:
+            zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
+            of_options = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
+            zero, _ = vary_alike(((zeros, of_options), z))
         cut_weights = None if weights is None else cut(weights, 0)
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
-        dkeys, (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
+        (dkeys, doptions), (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
         joined = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
         if width < n and dkeys is not None:
             dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
-        return None, (*joined, dkeys)
+        return None, (*joined, dkeys, doptions)
 
     _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights, own_keys))
     return result
@@ -235,8 +271,8 @@ def _join(x, a):
     return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :a]
 
 
-def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
-    """Scores of some anchors (m,), and the derivative of their summed loss by the scores."""
+def _score_block(q, keys, anchors, candidates, rng, rule, loss, options, choose, k):
+    """Scores of some anchors (m,); derivatives of their summed loss by scores and options."""
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)  # (m, n)
     is_positive = find_positives(anchors, candidates, k)
     has_positive = is_positive.any(-1, keepdims=True)
@@ -245,15 +281,17 @@ def _score_block(q, keys, anchors, candidates, rng, rule, loss, choose, k):
     if loss is not None and takes_groups(loss):
         alike = allowed & find_alike(anchors, candidates)
         where, positives = allowed & ~alike, is_positive | alike
-        value, back = jax.vjp(lambda s: loss(s, s, where, where_positive=positives), scores)
-        return anchor_scores(value, positive, scores, where), back(jnp.ones_like(value))[0]
+        value, back = jax.vjp(
+            lambda s, o: loss(s, s, where, where_positive=positives, **o), scores, options
+        )
+        return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
     negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
-    loss = loss and with_floor(loss, q)
-    value, dpositive, dnegatives = _differentiate(loss, positive, negatives, where)
+    value, back = _differentiate(loss, options, q, positive, negatives, where)
+    recorded = anchor_scores(value, positive, negatives, where)
+    dpositive, dnegatives, doptions = back(recorded.counted.astype(value.dtype))
     dpositive, dscores = through_choice(dpositive, dnegatives)
     weights = dscores + jnp.where(is_positive, dpositive[:, None], 0.0)
-    recorded = anchor_scores(value, positive, negatives, where)
-    return recorded, jnp.where(recorded.counted[:, None] > 0, weights, 0.0)
+    return recorded, jnp.where(recorded.counted[:, None] > 0, weights, 0.0), doptions
 
 
 def anchor_scores(
@@ -296,11 +334,17 @@ def _chosen(rng, positive, scores, allowed, choose):
     return negatives, where, through
 
 
-def _differentiate(loss, positive, negatives, where):
-    """Losses, and their derivatives by positive and negatives."""
+def _differentiate(loss, options, q, positive, negatives, where):
+    """Losses, and the derivatives of the sum of those that count by positive, negatives, options.
+
+    Which count is given to the derivatives, as 1 and 0.
+    """
     if loss is not None:
-        value, back = jax.vjp(lambda p, n: loss(p, n, where), positive, negatives)
-        return value, *back(jnp.ones_like(value))
+
+        def whole(positive, negatives, options):
+            return with_floor(functools.partial(loss, **options), q)(positive, negatives, where)
+
+        return jax.vjp(whole, positive, negatives, options)
     masked: Any = jnp.where(where, negatives, -jnp.inf)
     highest = jnp.maximum(positive, masked.max(-1))
     exp_negatives = jnp.exp(masked - highest[:, None])
@@ -308,4 +352,5 @@ def _differentiate(loss, positive, negatives, where):
     total = exp_positive + exp_negatives.sum(-1)
     value = jnp.log(total) + (highest - positive)
     # 1 - p_positive is summed from the negatives: no cancellation when the positive wins.
-    return value, -(total - exp_positive) / total, exp_negatives / total[:, None]
+    derivatives = -(total - exp_positive) / total, exp_negatives / total[:, None], options
+    return value, lambda _: derivatives  # zero where nothing counts

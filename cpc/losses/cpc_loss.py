@@ -88,10 +88,11 @@ def cpc_loss(
       maps: the W_k, where predictions are W_k c and nothing more. Where contexts are narrower than
         latents, on one device, scores are then made as c . (W_k^T z): the same numbers to rounding
         in fewer operations. Gradients go to c and to the maps, and none to the predictions.
-      loss: of each anchor, such as those of this package, with their options bound. InfoNCE, its
-        temperature bound or not, has its derivative by hand and can be cut. Under SupCon all
-        allowed candidates of the anchor's group are positives, too, without `choose`. Debiased and
-        hard-weighted losses want z and predictions of length 1; their floor follows tau.
+      loss: of each anchor, such as those of this package, with their options bound; those that
+        `functools.partial` binds may be learned. InfoNCE, its temperature bound or not, has its
+        derivative by hand and can be cut. Under SupCon all allowed candidates of the anchor's group
+        are positives, too, without `choose`. Debiased and hard-weighted losses want z and
+        predictions of length 1; their floor follows tau.
       choose: choose(rng, positive, negatives, where) -> (negatives, where) picks from the allowed.
       temperature: tau.
       bias: added to every score, for losses that are not blind to it (sigmoid, nce). Debiased and

@@ -12,7 +12,17 @@ import pytest
 
 from cpc import negatives
 from cpc.estimators import Tracker, bound_over_sequences
-from cpc.losses import MemoryBank, acpc_loss, cpc_loss, debiased, hard_weighted, info_nce, sigmoid
+from cpc.losses import (
+    MemoryBank,
+    acpc_loss,
+    cpc_loss,
+    debiased,
+    hard_weighted,
+    info_nce,
+    nce,
+    sigmoid,
+    sup_con,
+)
 from cpc.types import CPCOutputs, Position, UserError
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "goldens"))
@@ -686,6 +696,49 @@ def test_a_loss_with_a_floor_takes_no_bias(rule, bias):
     call = functools.partial(cpc_loss, random_outputs(), positions_of(3, 7), rule, loss=loss)
     with pytest.raises(UserError, match="leave bias=0"):
         call(bias=bias)
+
+
+def cost_of_all(positive, negatives, where, *, size):
+    """Not zero where an anchor does not count."""
+    return size * (1 + jnp.square(positive) + jnp.where(where, negatives, 0.0).sum(-1))
+
+
+OF_BATCH = functools.partial(nce, log_noise_positive=0.0, log_noise_negatives=0.0)
+SHARDS = negatives.within_shards(2, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [negatives.one_per_sequence, SHARDS], ids=["aligned", "shards"])
+@pytest.mark.parametrize(
+    ("loss", "name"),
+    [
+        (OF_BATCH, "log_normalizer"),
+        (sigmoid, "bias"),
+        (functools.partial(hard_weighted, prior=0.1), "concentration"),
+        (sup_con, "temperature"),
+        (cost_of_all, "size"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_an_option_of_the_loss_may_be_learned(loss, name, rule):
+    """As where the structure of the rule is used, and, to rounding, as the slope."""
+    outputs, positions = random_outputs(4, 6, 5, 2), positions_of(4, 6, [0, 1, 1, 0])
+    where = jnp.arange(6)[None] < jnp.array([[6], [2], [6], [4]])
+
+    def of_rule(rule, outputs, option):
+        options = {"loss": functools.partial(loss, **{name: option}), "where": where, "block": 8}
+        return cpc_loss(outputs, positions, rule, temperature=2.0, **options)[0]
+
+    def found(rule):
+        call = functools.partial(of_rule, rule)
+        return jax.value_and_grad(jax.jit(call), (0, 1))(outputs, jnp.float32(0.7))
+
+    general = dataclasses.replace(rule, aligned=False, shard_size=None)
+    got, expected = found(general), found(rule)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), got, expected)
+    low, high = (of_rule(general, outputs, jnp.float32(x)) for x in (0.69, 0.71))
+    assert float(got[1][1]) == pytest.approx(float(high - low) / 0.02, rel=1e-2)
+    assert abs(float(got[1][1])) > 1e-3
 
 
 def by_temperature(outputs, tau):

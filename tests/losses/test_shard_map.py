@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from cpc import negatives
-from cpc.losses import acpc_loss, cpc_loss, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.losses import (
+    acpc_loss,
+    cpc_loss,
+    decoupled,
+    streaming_info_nce,
+    streaming_symmetric_info_nce,
+)
 from cpc.train import BATCH_AXIS, make_mesh
 from cpc.types import CPCOutputs, Position
 
@@ -39,8 +45,16 @@ def aligned(*args):
     return several_offsets(*args, loss=functools.partial(acpc_loss, num_frames=3))
 
 
+def learned(*args):
+    """An option of the loss that all devices share, and that of one."""
+    q, k, *_ = args
+    options = {"temperature": 1 + jnp.square(k[0, 0]), "positive_weight": q[0, 0]}
+    loss = functools.partial(decoupled, **options)
+    return several_offsets(*args, loss=functools.partial(cpc_loss, loss=loss))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets, aligned])
+@pytest.mark.parametrize("loss", [streaming, tiles, symmetric, several_offsets, aligned, learned])
 def test_two_devices_add_up_what_each_share_gives(loss):
     """Queries are split; the keys are whole on each device, so that their gradient is a sum."""
     rng = np.random.default_rng(0)

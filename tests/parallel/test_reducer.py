@@ -147,6 +147,27 @@ def test_the_loss_takes_the_reducer_of_a_mesh():
         assert_same(*results)
 
 
+@pytest.mark.slow
+def test_an_option_of_the_loss_is_learned_over_devices():
+    """Keys are gathered; each device adds its anchors' part."""
+    outputs, positions = outputs_and_positions()
+
+    def found(devices):
+        mesh = make_mesh(devices)
+        reducer = make_reducer(mesh, BATCH_AXIS)
+
+        def loss(outputs, temperature):
+            of_anchor = functools.partial(decoupled, temperature=temperature)
+            rule = negatives.batch
+            return cpc_loss(outputs, positions, rule, loss=of_anchor, reducer=reducer)[0]
+
+        split = jax.device_put(outputs, batch_sharding(mesh))
+        option = replicate(jnp.float32(0.7), mesh)
+        return jax.device_get(jax.value_and_grad(jax.jit(loss), (0, 1))(split, option))
+
+    assert_same(found(4), found(1))
+
+
 def test_the_ring_begins_where_gathered_gradients_do_not_fit(monkeypatch):
     assert not takes_ring(12, 8 * 1024, 512)
     assert takes_ring(12, 64 * 1024, 512)
