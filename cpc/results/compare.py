@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.files import flatten
-from cpc.results.run import Run, last_evaluation, last_scores
+from cpc.results.run import Run, is_last, last_evaluation, last_scores
 from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome, share_of
 from cpc.results.scores import to_scores
 from cpc.types import UserError
@@ -317,7 +317,7 @@ def compare(cells: Sequence[Cell]) -> Frame:
             scores = to_scores(last_scores(run.scores))
             own = information(run)
             for question, score in _by_question([own, *scores] if own else scores):
-                table = ended if _is_last(run, score.step) else begun
+                table = ended if is_last(run, score.step) else begun
                 table.setdefault(question, {})[run.seed] = score
         if not number:
             first = ended
@@ -345,11 +345,6 @@ def compare(cells: Sequence[Cell]) -> Frame:
                 }
             )
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also where nothing has a score
-
-
-def _is_last(run: Run, step: int) -> bool:
-    """Whether a step is a run's last one; what was recorded without a training always is."""
-    return not len(run.train) or run.num_steps in (None, step)
 
 
 def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:

@@ -121,9 +121,15 @@ def last_scores(frame: Frame) -> Frame:
     return frame[frame["step"] == last]
 
 
+def is_last(run: Run, steps: Any) -> Any:
+    """Return whether steps are a run's last one; what was recorded without a training always is."""
+    known = run.num_steps if len(run.train) else None
+    return (steps == known) | (known is None)
+
+
 def at_end(run: Run, rows: Frame) -> Frame:
     """Return what of a run's scores or offsets is of its last step, not of one on the way to it."""
-    return rows if run.num_steps is None else rows[rows.step == run.num_steps]
+    return rows[is_last(run, rows.step)]
 
 
 def evaluations(run: Run) -> dict[str, Frame]:

@@ -140,18 +140,6 @@ def without_ending(name: str) -> str:
     return str(path.with_suffix("")) if path.suffix.lower() in SUFFIXES else name
 
 
-def name_of(config: Config) -> str:
-    """Return what scores call the series: a file's or folder's own name, or else the source's."""
-    if config.data.source == "files":
-        return pathlib.Path(config.data.path).expanduser().resolve().name
-    return config.data.source
-
-
-def places_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what scores call the sequences, and where they are."""
-    return {name_of(config): (config.data.path if config.data.source == "files" else "",)}
-
-
 def make_windows(
     part: Part, *, window_steps: int, batch_size: int, seed: int
 ) -> Callable[[int], Batch]:

@@ -17,7 +17,7 @@ from experiments.command.config import Config
 from experiments.memory import check_host
 from experiments.objective import Direction, build_objective
 from experiments.problem import LossSizes, Modality, Probe, Problem
-from experiments.sequences import CONTEXTS, check_negatives, positions
+from experiments.sequences import CONTEXTS, check_negatives, places_of, positions
 from experiments.series import probes
 from experiments.series.data import (
     SeriesData,
@@ -25,7 +25,6 @@ from experiments.series.data import (
     labels_of_frames,
     load_data,
     make_windows,
-    places_of,
 )
 from experiments.series.embed import embed_files
 

@@ -15,7 +15,8 @@ from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.labels import check_known, count_labels
-from experiments.series.data import Part, SeriesData, labels_of_frames, name_of
+from experiments.sequences import name_of
+from experiments.series.data import Part, SeriesData, labels_of_frames
 
 
 def check_options(config: Config) -> None:

@@ -96,18 +96,6 @@ def read_tasks(
     return tasks
 
 
-def name_of(config: Config) -> str:
-    """Return what scores call the text: a file's or folder's own name, or else the source's."""
-    if config.data.source == "files":
-        return pathlib.Path(config.data.path).expanduser().resolve().name
-    return config.data.source
-
-
-def places_of(config: Config) -> dict[str, tuple[str, ...]]:
-    """Return what scores call the text, and where it is."""
-    return {name_of(config): (config.data.path if config.data.source == "files" else "",)}
-
-
 def make_runs(
     corpus: data.Corpus, *, run_sentences: int, max_words: int, batch_size: int, seed: int
 ) -> Callable[[int], Batch]:

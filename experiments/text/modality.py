@@ -16,9 +16,9 @@ from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
 from experiments.objective import Direction, build_objective
 from experiments.problem import LossSizes, Modality, Probe, Problem
-from experiments.sequences import CONTEXTS, check_negatives, positions
+from experiments.sequences import CONTEXTS, check_negatives, places_of, positions
 from experiments.text import probes
-from experiments.text.data import TextData, load_data, make_runs, places_of
+from experiments.text.data import TextData, load_data, make_runs
 from experiments.text.embed import embed_files
 from experiments.text.sections import SECTIONS, WORDS
 

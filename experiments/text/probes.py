@@ -24,7 +24,8 @@ from cpc.results import Outcomes, Score, digest, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.text.data import LABELLED, TextData, cut_runs, name_of
+from experiments.sequences import name_of
+from experiments.text.data import LABELLED, TextData, cut_runs
 from experiments.text.vectors import read_vectors
 
 #: Sentences that are embedded at a time.

@@ -6,6 +6,7 @@ import pytest
 from configs import audio_voices, image_fashion_mnist, series_files, text_sentences
 from cpc.results import Score, read_scores, write_scores
 from cpc.types import UserError
+from experiments import sequences
 from experiments.command.config import judged_on, with_settings
 from experiments.modality import MODALITIES
 from experiments.run import check_places
@@ -124,8 +125,8 @@ def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
 
 def test_a_file_has_its_name_and_made_up_series_that_of_their_source(tmp_path):
     folder = write_series(tmp_path / "in")
-    assert data.name_of(of_folder(folder / "0.npz")) == "0.npz"
-    assert data.name_of(of_folder(folder, **{"data.source": "ar1"})) == "ar1"
+    assert sequences.name_of(of_folder(folder / "0.npz")) == "0.npz"
+    assert sequences.name_of(of_folder(folder, **{"data.source": "ar1"})) == "ar1"
 
 
 def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
