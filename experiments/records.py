@@ -203,18 +203,19 @@ def make_evaluation(
     objective, rng = problem.objective, jax.random.key(0)
     tracker = make_tracker(objective)
 
+    # By itself: within the others it would be compiled once for every batch of the strict bound.
+    @jax.jit
     def predict(variables, batch):
         batch = problem.prepare(batch, rng, False)
         return problem.split_directions(problem.model.apply(variables, batch, False)[0], batch)
 
     @jax.jit
-    def measure(variables, own, batch):
-        _, sums, _, metrics = objective.loss(*own, predict(variables, batch), rng, False)
+    def measure(own, directions):
+        _, sums, _, metrics = objective.loss(*own, directions, rng, False)
         return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
 
     @jax.jit
-    def together(variables, own, batches):
-        batches = [predict(variables, batch) for batch in batches]
+    def together(own, batches):
         strict, scored = strict_sums(objective, own[0], own[1], batches, problem.offsets)
         (z, c, _), exists = scored[0]
         where = None if exists is None else exists.ravel()
@@ -224,11 +225,17 @@ def make_evaluation(
         variables = model_variables(state.params, state.ema, state.extra)
         own = (state.ema or state.params)["objective"], state.extra["objective"]
         step = int(state.step)
-        # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
-        measured = [jax.device_get(measure(variables, own, batch)) for batch in batches]
+
+        def outputs_of(batch):
+            # One at a time: on a CPU split in eight, programs at once can wait for each other for
+            # ever.
+            return jax.block_until_ready(predict(variables, batch))
+
+        measured = [jax.device_get(measure(own, outputs_of(batch))) for batch in batches]
         sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
         track = tracker(sums)
-        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(variables, own, mixed))
+        outputs = [outputs_of(batch) for batch in mixed]
+        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [
             {

@@ -13,6 +13,9 @@ MAX_SHAPES = 16
 MAX_CANDIDATES = 512
 #: Frames that a CPU embeds with a context of 512 in the time in which it compiles one more shape.
 SHAPE_FRAMES = 12_500
+#: Frames that a GPU embeds meanwhile, whatever makes them: an H100 compiled a shape of the demo's
+#: network for 11 to 15 s, and made a million frames a second.
+SHAPE_FRAMES_OFF_CPU = 3_000_000
 
 
 def embed_utterances(
@@ -37,7 +40,8 @@ def embed_utterances(
         batch_frames: at most so many frames in a batch (a longer utterance goes alone). Fewer
             leave a recurrent context with few rows, for which it reads all of its weights.
         shape_frames: a further shape of batch must save so many frames of padding: as many as are
-            embedded in the time that it takes to compile. What is fast takes more.
+            embedded in the time that it takes to compile. What is fast takes more; off the CPU it
+            is 3,000,000 at least.
         ahead: frames after its own that a frame sees: then it is the same in any batch.
 
     Returns:
@@ -47,6 +51,8 @@ def embed_utterances(
     if not waveforms:
         return []
     lengths = np.array([max(1, -(-len(w) // stride)) for w in waveforms])  # in frames
+    if jax.default_backend() != "cpu":
+        shape_frames = max(shape_frames, SHAPE_FRAMES_OFF_CPU)
     features: list[np.ndarray] = [np.empty((0, 0), np.float32)] * len(waveforms)
     bounds = bucket_lengths(lengths, shape_frames)
     bucket = np.searchsorted(bounds, lengths)
@@ -69,7 +75,7 @@ def embed_utterances(
     # A shape has one thread, which compiles it; those with most frames come first. On a CPU a
     # Fourier transform or a step of a recurrent context leaves a core to another batch.
     by_size = np.argsort(-bounds * np.bincount(bucket, minlength=len(bounds)), kind="stable")
-    with ThreadPoolExecutor(2 if jax.default_backend() == "cpu" else 1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         list(pool.map(embed_bucket, by_size.tolist()))
     return features
 

@@ -90,7 +90,8 @@ def acpc_loss(
       temperature: by which scores are divided.
       rng: for `choose`.
       where: latents that exist; padding is neither anchor, frame nor candidate.
-      block: anchors scored at a time, by default as many as keep K r n scores under 256 MB.
+      block: anchors scored at a time, by default as many as keep K r n scores under 256 MB, or 1 GB
+        off the CPU.
 
     Returns:
       The loss in nats; sums over anchors of each prediction; mean frames of each prediction.

@@ -105,7 +105,7 @@ def cpc_loss(
         memory and speed, not the result (with a random `choose`, it changes which negatives are
         drawn). `loss_bytes` says what it takes; that it fits is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
-        while a block's scores fit 256 MB. Changes memory and speed alone.
+        while a block's scores fit 256 MB, or 1 GB off the CPU. Changes memory and speed alone.
       reducer: how the losses are summed: None for one device, or where the compiler shards out
         the work; that of `cpc.parallel.make_reducer` for a batch that devices share.
 

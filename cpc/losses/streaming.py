@@ -53,7 +53,7 @@ def streaming_info_nce(
         `largest_block` says how many fit a memory, and `loss_bytes` what all of it takes;
         that it fits is not checked.
       columns: candidates scored at a time; by default all of them while the block's scores fit
-        256 MB. Both change memory and speed alone.
+        256 MB, or 1 GB off the CPU. Both change memory and speed alone.
       kernels: on a TPU, the Pallas kernels of `score_on_tpu` in place of the blocks; the rule may
         then close over numbers, not over arrays. They were interpreted on a CPU and compiled for a
         v5e, and never timed. A `jax.shard_map` around them needs check_vma=False.

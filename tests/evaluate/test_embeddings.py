@@ -1,5 +1,6 @@
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -48,6 +49,22 @@ def test_few_shapes_and_little_padding(monkeypatch):
     embed_utterances(embed, [np.zeros(n, np.float32) for n in lengths], 160, 3_750)
     assert len(shapes) <= 6
     assert rows < 1.35 * lengths.sum()
+
+
+@pytest.mark.parametrize(("backend", "shapes"), [("cpu", {100, 1000}), ("gpu", {1000})])
+def test_an_accelerator_pads_rather_than_compile(backend, shapes, monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    found = set()
+
+    def embed(x):
+        found.add(x.shape[1])
+        return x[..., None]
+
+    waveforms = waveforms_of([100] * 20 + [1000])
+    features = embed_utterances(embed, waveforms, 1, shape_frames=10)
+    assert found == shapes
+    for waveform, feature in zip(waveforms, features, strict=True):
+        np.testing.assert_array_equal(feature[:, 0], waveform)
 
 
 @pytest.mark.parametrize("shape_frames", [0, 50, 150, 10_000])

@@ -54,7 +54,7 @@ def test_bad_sizes():
 
 
 @pytest.mark.parametrize(
-    ("num_candidates", "anchors"), [(100, 8192), (2**14, 2**12), (2**17, 512), (10**6, 8192)]
+    ("num_candidates", "anchors"), [(100, 8192), (2**17, 2048), (2**19, 512), (10**6, 8192)]
 )
 def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
     num_candidates, anchors, monkeypatch
@@ -62,6 +62,6 @@ def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
     assert block_size(num_candidates) == 512
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert block_size(num_candidates) == anchors
-    assert block_size(num_candidates, num_candidates) == min(8192, 2**26 // num_candidates)
-    is_whole = num_columns(anchors, num_candidates, None) == num_candidates
-    assert is_whole == (num_candidates <= 2**17)
+    assert block_size(num_candidates, num_candidates) == min(8192, 2**28 // num_candidates)
+    columns = num_columns(anchors, num_candidates, None)
+    assert columns == (num_candidates if num_candidates <= 2**19 else 8192)
