@@ -2,7 +2,7 @@ r"""The default's images and patches with a wider network and longer training, f
 
 python -m experiments.image --config configs/image_fashion_mnist_long.py --workdir runs/fashion_long
 
-One H100 takes 18.9 ms a step, so 7.4 minutes (docs/gpu.md); its accuracy is not given, as it was not
+One H100 takes 18.9 ms a step, so 7.4 minutes (docs/gpu.md). Accuracy is not given: it has not been
 trained.
 """
 
