@@ -125,8 +125,8 @@ SCALES = {
         # Probes 280 s, and three networks trained on labels for 10, 10 and 8 times the steps.
         seconds_of_table_1=280 + 28 * 400 * 0.08,
     ),
-    # Of its images and agents, and of "open" and "bound", nothing was run: their times are those
-    # of small, four times a step of images for twice the width.
+    # The cells of "open" took what this says. A step of images is a guess, four times that of small
+    # for twice the width; beside other work they took 2.8 times as long.
     "medium": Scale(
         settings={
             "audio": FULL
