@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from logging import getLogger
 from typing import Any, NoReturn
 
+import jax  # noqa: F401 (before jaxlib, whose XLA would else tell every command of its devices)
 from absl import app, flags, logging
 from jaxlib import xla_client
 from ml_collections import config_flags

@@ -164,6 +164,20 @@ cli.run(lambda: xla_bridge.logger.warning("Falling back to cpu."))
     assert "Falling back to cpu." in done.stderr
 
 
+@pytest.mark.slow
+def test_xla_says_nothing_of_its_devices():
+    code = """
+from experiments.command import cli
+import jax
+cli.run(lambda: print(jax.devices()))
+"""
+    # jax itself sets it, here too, unless jaxlib comes first.
+    how = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=how)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_missing_and_unknown_keys(audio, config, tmp_path):
     del config.model.norm
     mistake(audio, config, tmp_path / "run", r"lacks the key model\.norm")
