@@ -199,7 +199,9 @@ def make_evaluation(
         return lambda state: []
     batches = [put_batch(problem.draw_test(i), mesh) for i in range(problem.num_tests)]
     # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
-    mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(problem.num_tests)]
+    mixed = batches
+    if problem.draw_any_test is not problem.draw_test:
+        mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(problem.num_tests)]
     objective, rng = problem.objective, jax.random.key(0)
     tracker = make_tracker(objective)
 
@@ -226,15 +228,13 @@ def make_evaluation(
         own = (state.ema or state.params)["objective"], state.extra["objective"]
         step = int(state.step)
 
-        def outputs_of(batch):
-            # One at a time: on a CPU split in eight, programs at once can wait for each other for
-            # ever.
-            return jax.block_until_ready(predict(variables, batch))
-
-        measured = [jax.device_get(measure(own, outputs_of(batch))) for batch in batches]
+        # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
+        outputs = [jax.block_until_ready(predict(variables, batch)) for batch in batches]
+        measured = [jax.device_get(measure(own, one)) for one in outputs]
         sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
         track = tracker(sums)
-        outputs = [outputs_of(batch) for batch in mixed]
+        if mixed is not batches:
+            outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
         strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
         spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
         records = [

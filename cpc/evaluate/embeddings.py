@@ -73,7 +73,8 @@ def embed_utterances(
                 features[index] = embedded[row, :num_frames].copy()
 
     # A shape has one thread, which compiles it; those with most frames come first. On a CPU a
-    # Fourier transform or a step of a recurrent context leaves a core to another batch.
+    # Fourier transform or a step of a recurrent context leaves a core to another batch; elsewhere
+    # it is the compiler that does.
     by_size = np.argsort(-bounds * np.bincount(bucket, minlength=len(bounds)), kind="stable")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(embed_bucket, by_size.tolist()))
