@@ -132,6 +132,12 @@ KEYS = {
         ),
         "context_width": Key(256, "width of c; the paper: 256", low=1, high=WIDEST),
         "context_layers": Key(1, "layers of the context network", low=1, high=MOST_LAYERS),
+        "context_blocks": Key(
+            1,
+            "gru: blocks of recurrent weights, each of its own part of c; 1: every unit reads all",
+            low=1,
+            high=WIDEST,
+        ),
         "predictor": Key(
             "linear",
             "prediction of latents from c: one W_k per offset (linear, the paper), with a bias "

@@ -129,6 +129,7 @@ def config_of(pretrained: models.Pretrained) -> Config:
             "encoder": word_of(encoder, models.AUDIO_ENCODERS),
             "context": word_of(context, CONTEXTS),
             "context_width": context.width,
+            "context_blocks": getattr(context, "blocks", 1),
             "num_offsets": module.predictor.num_offsets,
         }
     settings = {f"model.{name}": value for name, value in network.items()}

@@ -75,7 +75,8 @@ def check_sizes(
     options, memory = config.model, device_bytes(mesh)
     size, contexts = jnp.dtype(options.dtype).itemsize, options.context_width
     (key, number), *_ = config.evaluate.items()
-    weights = options.context_layers * contexts**2 + num_offsets * contexts * width
+    recurrent = contexts**2 // options.get("context_blocks", 1)
+    weights = options.context_layers * recurrent + num_offsets * contexts * width
     rows = config.data.batch_size // mesh.size
     predicted = size * num_latents * width * (1 + num_offsets)
     needed = {

@@ -39,7 +39,7 @@ from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, se
 from cpc.evaluate.images import embed_images, image_scores
 from cpc.evaluate.mfcc import mfcc
 from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
-from cpc.evaluate.probe import Probe, adam_cosine, fit_probe, paper_sgd, predict
+from cpc.evaluate.probe import Probe, adam_cosine, fit_probe, fit_probes, paper_sgd, predict
 from cpc.evaluate.probe_scores import answer_scores, probe_scores
 from cpc.evaluate.reliable import (
     area_under_curve,
@@ -86,6 +86,7 @@ __all__ = [
     "fit_dense",
     "fit_lbfgs_probe",
     "fit_probe",
+    "fit_probes",
     "fit_ridge_probe",
     "fit_sparse",
     "frame_correct",

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -62,6 +63,22 @@ def fit_probe(
     *,
     num_classes: int,
     hidden_width: int = 0,
+    **options: Any,
+) -> Probe:
+    """Fit a probe to training frames: one of `fit_probes`, whose options these are."""
+    widths = (hidden_width,)
+    return fit_probes(
+        features, labels, utterances, num_classes=num_classes, hidden_widths=widths, **options
+    )[0]
+
+
+def fit_probes(
+    features: Float[ArrayLike, "n d"] | Stacked,
+    labels: Int[np.ndarray, " n"],
+    utterances: Int[np.ndarray, " n"],
+    *,
+    num_classes: int,
+    hidden_widths: Sequence[int] = (0,),
     weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
     validation_fraction: float = 0.1,
     num_epochs: int = 10,
@@ -70,8 +87,8 @@ def fit_probe(
     learning_rate: float = 5e-3,
     optimizer: MakeOptimizer = adam_cosine,
     seed: int = 0,
-) -> Probe:
-    """Fit a probe to training frames; the test set has no way in.
+) -> list[Probe]:
+    """Fit probes to training frames, one for each hidden width; the test set has no way in.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2` by Adam with cosine
     decay, or another optimizer. All weight decays are fitted at once, with a third of the updates,
@@ -85,7 +102,7 @@ def fit_probe(
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
         utterances: the utterance of each frame; the validation split never divides one. Of
             images with one row each, `np.arange(n)`.
-        hidden_width: 0 for a linear probe, else one hidden layer of ReLUs.
+        hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
         num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
         optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.
         weight_decays: the grid; with one entry nothing is set aside for validation.
@@ -101,12 +118,16 @@ def fit_probe(
     )
     chosen = np.concatenate([train, validation])
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
+    held = rows._replace(first=rows.first[len(train) :])
     x = jnp.asarray(rows.frames, jnp.float32)
     # A frame and its neighbours are of one kind, and some of these are there twice.
-    own = x if rows.num == 1 else x[rows.first + rows.num // 2]
-    mean, std = (jnp.tile(of_frame, rows.num) for of_frame in standardisation(own))
+    scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
+    mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
+    x = standardised(x, *scale)  # once, and not row by row of each batch
 
-    def fit(num_rows: int, weight_decays: Sequence[float | int], share: float | int) -> list[Probe]:
+    def fit(
+        hidden_width: int, num_rows: int, weight_decays: Sequence[float | int], share: float | int
+    ) -> list[Probe]:
         """A probe for each weight decay, of the first rows, by a share of the updates."""
         size = min(batch_size, num_rows)
         num_updates = math.ceil(share * max(num_epochs * (num_rows // size), min_updates))
@@ -119,18 +140,23 @@ def fit_probe(
         params, state = begin_fit(
             of_each, learning_rate, num_updates=num_calls * per_call, optimizer=optimizer
         )
-        scale = mean, std, np.array(weight_decays, np.float32), learning_rate
+        penalty = np.array(weight_decays, np.float32), learning_rate
         for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
-            params, state = make(params, state, x, rows.first[drawn], y[drawn], *scale)
+            params, state = make(params, state, x, rows.first[drawn], y[drawn], *penalty)
         return [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
 
-    best = 0
-    if len(validation):
-        held = rows._replace(first=rows.first[len(train) :])
-        fitted = fit(len(train), weight_decays, 1 / 3)
-        answers = [predict(probe, held).argmax(axis=1) for probe in fitted]
-        best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
-    return fit(len(chosen), weight_decays[best : best + 1], 1)[0]
+    def choose(hidden_width: int) -> Probe:
+        """The probe with the weight decay that is best on what is set aside."""
+        best = 0
+        if len(validation):
+            fitted = fit(hidden_width, len(train), weight_decays, 1 / 3)
+            answers = [predict(probe, held).argmax(axis=1) for probe in fitted]
+            best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
+        return fit(hidden_width, len(chosen), weight_decays[best : best + 1], 1)[0]
+
+    # Side by side: products this small leave a core to another fit, or to its compilation.
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(choose, hidden_widths))
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
@@ -179,8 +205,6 @@ def fit_layers(
     x: Float[Array, "n d"],
     first: Int[ArrayLike, "updates batch"],
     y: Int[ArrayLike, "updates batch"],
-    mean: Float[Array, " wd"],
-    std: Float[Array, " wd"],
     weight_decays: Float[ArrayLike, " g"],
     learning_rate: float | Array,
     *,
@@ -191,7 +215,8 @@ def fit_layers(
 
     Args:
         state: of the optimizer.
-        x: frames; `first` says which of them is the first of those in each row of each batch.
+        x: standardised frames; `first` says which of them each row of each batch begins with, and
+            the layers' width how many of them it holds.
         num_updates: of the whole fit.
     """
 
@@ -201,14 +226,14 @@ def fit_layers(
 
     gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
     transform = optimizer(learning_rate, num_updates)
-    num = len(mean) // x.shape[1]
+    num = params[0][0].shape[1] // x.shape[1]
     of_rows = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, num), (None, 0))
 
     def step(carry, batch):
         params, state = carry
         first, y = batch
         # Slices: a row of 17 frames that is gathered one by one takes as long as its products.
-        rows = (of_rows(x, first).reshape(len(first), -1) - mean) / std
+        rows = of_rows(x, first).reshape(len(first), -1)
         updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
@@ -245,6 +270,14 @@ def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[A
     mean = x.mean(axis=0)
     std = jnp.sqrt(jnp.mean(jnp.square(x - mean), axis=0))
     return mean, jnp.where(std > 1e-6 * jnp.abs(mean), std, 1.0)
+
+
+@jax.jit
+def standardised(
+    x: Float[Array, "n d"], mean: Float[Array, " d"], std: Float[Array, " d"]
+) -> Float[Array, "n d"]:
+    """Frames whose dimensions have mean 0 and standard deviation 1."""
+    return (x - mean) / std
 
 
 def take(params: Layers, index: int) -> Layers:

@@ -13,7 +13,7 @@ from cpc.evaluate.accuracy import (
     majority_accuracy,
     utterance_correct,
 )
-from cpc.evaluate.probe import fit_probe, predict
+from cpc.evaluate.probe import fit_probes, predict
 from cpc.evaluate.stacked import Stacked, as_stacked, join, keep, read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
@@ -42,7 +42,7 @@ def probe_scores(
         task: "phones" or "speakers", for the score; data: the name of the data, for the score.
         hidden_widths: 0 is the linear probe; other widths have one hidden layer.
         units: "frame", and "utterance" where an utterance has one class.
-        fit_options: passed to `fit_probe`.
+        fit_options: passed to `fit_probes`.
 
     Yields:
         One score for each of features x hidden width x unit, with the outcomes of each utterance.
@@ -54,10 +54,8 @@ def probe_scores(
     for name, features in train_features.items():
         train = join_labeled(features, train_labels, f"training features {name!r}")
         test = join_labeled(test_features[name], test_labels, f"test features {name!r}")
-        for hidden_width in hidden_widths:
-            probe = fit_probe(
-                *train, num_classes=num_classes, hidden_width=hidden_width, **fit_options
-            )
+        options = {"num_classes": num_classes, "hidden_widths": hidden_widths, **fit_options}
+        for hidden_width, probe in zip(hidden_widths, fit_probes(*train, **options), strict=True):
             method = "hidden" if hidden_width else "linear"
             question = task, data, name, method, f"l2 {probe.weight_decay:g}"
             yield from unit_scores(predict(probe, test[0]), train, test, units, question)

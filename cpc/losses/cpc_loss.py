@@ -101,7 +101,7 @@ def cpc_loss(
       where: latents that exist; padding is neither anchor, positive nor candidate.
       offsets: what the predictions are of, ascending; 1 to k by default.
       memory: further candidates.
-      block: anchors scored at a time, by default up to 512 on a CPU and 8192 elsewhere; changes
+      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
         drawn). `loss_bytes` says what it takes; that it fits is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them

@@ -49,7 +49,7 @@ def streaming_info_nce(
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
       where_candidates: which candidates exist, likewise.
-      block: anchors scored at a time, by default up to 512 on a CPU and 8192 elsewhere;
+      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere;
         `largest_block` says how many fit a memory, and `loss_bytes` what all of it takes;
         that it fits is not checked.
       columns: candidates scored at a time; by default all of them while the block's scores fit

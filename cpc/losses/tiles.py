@@ -22,6 +22,8 @@ from cpc.types import AnyPosition, NegativeRule, UserError, is_positive
 LOWEST = float(jnp.finfo(jnp.float32).min)
 #: Scores of a block that are kept whole: 256 MB of float32 on a CPU.
 WHOLE_ROWS = 2**26
+#: Scores of a block of short rows on a CPU: 2 MB of float32.
+CACHED_SCORES = 2**19
 #: Candidates of a tile, where rows are cut.
 COLUMNS = 4096
 #: Both off the CPU, 1 GB: over 131,072 candidates, an H100 takes 0.72 of the time for it.
@@ -68,14 +70,16 @@ class Negatives(NamedTuple):
 def block_size(num_candidates: int, columns: int | None = None) -> int:
     """Anchors of a block by default: what a CPU's cache holds, or what keeps an accelerator busy.
 
-    An accelerator starts some 15 kernels for a block, which take their time however small it is;
-    it gets 8192 anchors, or as many as leave their rows whole. Where `columns` are scored at a
-    time, all of them if rows cannot be cut, a block has no more anchors than fit the `limits`.
+    That is 512 anchors, and more of short rows: of all shards together, where there are some. An
+    accelerator starts some 15 kernels for a block, which take their time however small it is; it
+    gets 8192 anchors, or as many as leave their rows whole. Where `columns` are scored at a time,
+    all of them if rows cannot be cut, a block has no more anchors than fit the `limits`.
 
-    >>> block_size(1_000_000, 1_000_000)
-    67
+    >>> block_size(256), block_size(16_384), block_size(1_000_000, 1_000_000)
+    (2048, 512, 67)
     """
-    usual = 512 if jax.default_backend() == "cpu" else 8192
+    in_cache = max(512, CACHED_SCORES // max(num_candidates, 1))
+    usual = in_cache if jax.default_backend() == "cpu" else 8192
     whole_rows, of_a_tile = limits()
     if columns is None and whole_rows // max(num_candidates, 1) < 512:
         columns = of_a_tile  # rows are cut

@@ -20,11 +20,25 @@ from cpc.types import PyTree, UserError
 
 
 class GRU(nn.Module):
-    """Gated recurrent units (the paper's context: one layer of 256), from a zero state."""
+    """Gated recurrent units (the paper's context: one layer of 256), from a zero state.
+
+    With `blocks` the recurrent weights are block diagonal, as in DreamerV3 (Hafner et al. 2023):
+    each part of the state reads all latents, and of the last state itself alone.
+    """
 
     width: int = 256
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
+    blocks: int = 1
+
+    def __post_init__(self):
+        """Reject widths that do not split into blocks."""
+        super().__post_init__()
+        if self.width % self.blocks:
+            raise UserError(
+                f"a GRU of {self.blocks} blocks needs a width that is a multiple of them, not "
+                f"{self.width}: change model.context_width or model.context_blocks"
+            )
 
     @property
     def reach(self) -> None:
@@ -45,25 +59,35 @@ class GRU(nn.Module):
         self, z: Float[Array, "b t d"], state: tuple[Array, ...] | None = None
     ) -> tuple[Float[Array, "b t h"], tuple[Array, ...]]:
         """Return contexts that go on from `state`, (b, h) of each layer, and the next state."""
+        blocks = (self.blocks,) if self.blocks > 1 else ()
+        width = self.width // self.blocks
+
+        def split(x):  # (b, ..., n) -> (..., *blocks, b, n / blocks)
+            parts = x.reshape(*x.shape[:-1], *blocks, x.shape[-1] // self.blocks)
+            return jnp.moveaxis(parts, 0, -2)
+
         h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(3 * self.width, dtype=self.dtype, name=f"input{i}")(h)
-            w = self.param(
-                f"recurrent{i}", _orthogonal_blocks, (self.width, 3 * self.width)
-            ).astype(self.dtype)
-            bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,)).astype(self.dtype)
+            w = self.param(f"recurrent{i}", _orthogonal_gates, (*blocks, width, 3 * width))
+            bias = self.param(f"bias{i}", nn.initializers.zeros, (*blocks, width))
             zero = jnp.zeros((z.shape[0], self.width), self.dtype)
             start = zero if state is None else state[i].astype(self.dtype)
-            h = gru_scan(x.swapaxes(0, 1), w, bias, start).swapaxes(0, 1)
+            w, bias = w.astype(self.dtype), bias.astype(self.dtype)
+            states = gru_scan(split(x), w, bias, split(start))
+            h = jnp.moveaxis(states, -2, 0).reshape(*z.shape[:2], self.width)
             ends.append(h[:, -1])
         return h, tuple(ends)
 
 
-def _orthogonal_blocks(rng, shape, dtype=jnp.float32):
-    """Draw an orthogonal matrix for each gate, side by side."""
-    width, num_gates = shape[0], shape[1] // shape[0]
+def _orthogonal_gates(rng, shape, dtype=jnp.float32):
+    """Draw an orthogonal matrix for each gate, side by side; for each block, if there are some."""
+    *blocks, width, stacked = shape
+    if blocks:
+        keys = jax.random.split(rng, blocks[0])
+        return jnp.stack([_orthogonal_gates(key, (width, stacked), dtype) for key in keys])
     make = nn.initializers.orthogonal()
-    keys = jax.random.split(rng, num_gates)
+    keys = jax.random.split(rng, stacked // width)
     return jnp.concatenate([make(key, (width, width), dtype) for key in keys], axis=-1)
 
 
@@ -96,9 +120,9 @@ class LSTM(nn.Module):
         h, ends = z.astype(self.dtype), []
         for i in range(self.num_layers):
             x = Dense(4 * self.width, dtype=self.dtype, name=f"input{i}")(h)
-            w = self.param(
-                f"recurrent{i}", _orthogonal_blocks, (self.width, 4 * self.width)
-            ).astype(self.dtype)
+            w = self.param(f"recurrent{i}", _orthogonal_gates, (self.width, 4 * self.width)).astype(
+                self.dtype
+            )
             zero = jnp.zeros((z.shape[0], self.width), self.dtype)
 
             def step(state, x, w=w):

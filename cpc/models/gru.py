@@ -6,6 +6,9 @@
 (Cho et al. 2014, with the reset gate after the recurrent product, as in cuDNN and torch, where the
 update gate is called z.) The input projections x are made for all steps at once outside. The
 backward scan computes only what depends on the step after; the gradient of W is one product.
+
+A leading axis of blocks makes W block diagonal (Hafner et al. 2023): each part of the state has
+gates of its own, which read that part alone.
 """
 
 import jax
@@ -28,11 +31,11 @@ def _on_accelerator():
 
 @jax.custom_vjp
 def gru_scan(
-    x: Float[Array, "t b gates"],
-    w: Float[Array, "h gates"],
-    bias: Float[Array, " h"],
-    start: Float[Array, "b h"],
-) -> Float[Array, "t b h"]:
+    x: Float[Array, "t *blocks b gates"],
+    w: Float[Array, "*blocks h gates"],
+    bias: Float[Array, "*blocks h"],
+    start: Float[Array, "*blocks b h"],
+) -> Float[Array, "t *blocks b h"]:
     """Return the states after each step, time first; gates = 3 h, stacked r, u, n."""
     return _forward(x, w, bias, start)[0]
 
@@ -59,7 +62,7 @@ def _gates(x, p, bias):
     # them, and take as long for gates that it need not keep as for the product.
     (x_r, x_u, x_n), (p_r, p_u, p_n) = x, jnp.split(p, 3, axis=-1)
     r, u = jax.nn.sigmoid(x_r + p_r), jax.nn.sigmoid(x_u + p_u)
-    recurrent = p_n + bias
+    recurrent = p_n + bias[..., None, :]
     return r, u, jnp.tanh(x_n + r * recurrent), recurrent
 
 
@@ -77,7 +80,7 @@ def _backward(residuals, g):
     # derivative by h' is multiplied with to be the derivative by n's sum and by each gate of p.
     to_n = (1 - u) * (1 - n * n)
     to_p = (to_n * recurrent * r * (1 - r), (previous - n) * u * (1 - u), to_n * r)
-    transposed = w.T  # once: inside of the loop a CPU walks across w in each step, half as fast
+    transposed = w.mT  # once: inside of the loop a CPU walks across w in each step, half as fast
 
     def step(dh, gates):
         g, to_p, u = gates
@@ -90,8 +93,13 @@ def _backward(residuals, g):
     )
     dp = jnp.concatenate([dh * to_gate for to_gate in to_p], axis=-1)
     dx = jnp.concatenate([dp[..., : 2 * width], dh * to_n], axis=-1)
-    dw = previous.reshape(-1, width).T @ dp.reshape(-1, 3 * width)
-    return dx, dw, dp[..., 2 * width :].sum((0, 1)), dstart
+    dw = _rows(previous).mT @ _rows(dp)
+    return dx, dw, dp[..., 2 * width :].sum((0, -2)), dstart
+
+
+def _rows(x):
+    """(t, *blocks, b, n) -> (*blocks, t b, n)."""
+    return jnp.moveaxis(x, 0, -3).reshape(*x.shape[1:-2], -1, x.shape[-1])
 
 
 gru_scan.defvjp(_forward, _backward)

@@ -31,6 +31,8 @@ def build_model(config: Config) -> Model:
     options, encoder = config.model, build_encoder(config)
     dtype, width = encoder.dtype, latent_width(config)
     context = CONTEXTS[options.context](options.context_width, options.context_layers, dtype=dtype)
+    if options.context_blocks > 1:
+        context = context.clone(blocks=options.context_blocks)
     predictor = PREDICTORS[options.predictor](options.num_offsets, width, dtype=dtype)
     if options.segment_threshold:
         of_segments = predictor.clone(num_offsets=options.segment_offsets or 1)
@@ -127,6 +129,11 @@ def check_model(config: Config) -> None:
         raise UserError(
             "model.horizon spreads predictions of frames, and with model.segment_threshold "
             "segments predict the next ones: set one of them to 0"
+        )
+    if options.context_blocks > 1 and options.context != "gru":
+        raise UserError(
+            f"model.context_blocks is {options.context_blocks}, and model.context is "
+            f"{options.context}: only a gru has blocks, so set model.context_blocks to 1"
         )
     is_plain = options.modules == 1 and tuple(options.directions) == ("forward",)
     if options.segment_offsets and not options.segment_threshold:

@@ -108,6 +108,7 @@ AUDIO = {
     "context": ("transformer", lambda look: "attention0" in look.params["context"]),
     "context_width": (64, lambda look: look.first.c.shape[-1] == 64),
     "context_layers": (2, lambda look: "recurrent1" in look.params["context"]),
+    "context_blocks": (4, lambda look: look.params["context"]["recurrent0"].shape == (4, 8, 24)),
     "predictor": ("hidden", lambda look: "hidden" in look.params["predictor"]),
     "directions": (("forward", "backward"), lambda look: "context_backward" in look.params),
     "modules": (3, lambda look: {"predictor_of_1", "predictor_of_2"} < {*look.params}),
@@ -235,6 +236,16 @@ def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
     ({"model.horizon": 2, "model.num_offsets": 1, "model.segment_threshold": 0.3}, "of frames"),
 ])  # fmt: skip
 def test_a_horizon_that_cannot_be_is_one_sentence(keys, words):
+    config = with_settings(audio_voices_paper.get_config(), keys)
+    with pytest.raises(UserError, match=words):
+        check_run(MODALITIES["audio"], config)
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"model.context_blocks": 3}, "3 blocks needs a width"),
+    ({"model.context_blocks": 2, "model.context": "lstm"}, "only a gru has blocks"),
+])  # fmt: skip
+def test_blocks_that_cannot_be_are_one_sentence(keys, words):
     config = with_settings(audio_voices_paper.get_config(), keys)
     with pytest.raises(UserError, match=words):
         check_run(MODALITIES["audio"], config)

@@ -26,6 +26,7 @@ FRAMES, CHUNK = 23, 6
 CONTEXTS = {
     "gru": GRU(6),
     "gru2": GRU(6, 2),
+    "gru_blocks": GRU(6, 2, blocks=3),
     "lstm": LSTM(6),
     "lstm2": LSTM(6, 2),
     "conv": CausalConv(6, 3),
@@ -46,6 +47,7 @@ def test_contexts_that_need_the_whole_recording_are_refused():
     [
         ("gru", ConvEncoder(8)),
         ("gru2", ConvEncoder(8, norm="channel", padding="same")),
+        ("gru_blocks", ConvEncoder(8)),
         ("lstm", ConvEncoder(8)),
         ("lstm2", LogMelEncoder(8, padding="same")),
         ("conv", ConvEncoder(8, norm="batch")),

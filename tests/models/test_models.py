@@ -33,6 +33,7 @@ WEIGHTS = CASES["weights"][1]
 CONTEXTS = {
     "gru": GRU(12),
     "gru2": GRU(12, 2),
+    "gru_blocks": GRU(12, 2, blocks=3),
     "lstm": LSTM(12),
     "conv": CausalConv(12, 2),
     "transformer": CausalTransformer(16, 2, num_heads=2, span=6),
@@ -158,20 +159,40 @@ def gru_scan_plain(x, w, bias, start):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["cpu", "gpu"])
-def test_fast_gru_equals_plain(backend, monkeypatch):
+@pytest.mark.parametrize("blocks", [(), (3,)])
+def test_fast_gru_equals_plain(blocks, backend, monkeypatch):
     """Step by step, and as an accelerator does it: 8 steps in one turn, gates made again."""
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     rng = np.random.default_rng(1)
-    shapes = (11, 2, 12), (4, 12), (4,), (2, 4)
+    shapes = (11, *blocks, 2, 12), (*blocks, 4, 12), (*blocks, 4), (*blocks, 2, 4)
     arrays = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
-    cotangent = jnp.asarray(rng.normal(size=(11, 2, 4)), jnp.float32)
+    cotangent = jnp.asarray(rng.normal(size=(11, *blocks, 2, 4)), jnp.float32)
     products = str(jax.make_jaxpr(lambda *x: jax.vjp(gru_scan, *x)[1](cotangent))(*arrays))
     assert products.count("unroll=8") == (2 if backend == "gpu" else 0)
-    expected, pull = jax.vjp(gru_scan_plain, *arrays)
+    plain = jax.vmap(gru_scan_plain, (1, 0, 0, 0), 1) if blocks else gru_scan_plain
+    expected, pull = jax.vjp(plain, *arrays)
     value, fast_pull = jax.vjp(gru_scan, *arrays)
     np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
     for a, b in zip(fast_pull(cotangent), pull(cotangent), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_blocks_of_a_gru_are_as_many_grus_of_the_same_latents():
+    z = noise(2, 7 * 5).reshape(2, 7, 5)
+    variables = random_variables(GRU(12, blocks=3), z)
+    whole = GRU(12, blocks=3).apply(variables, z)
+    params = variables["params"]
+    for i in range(3):
+        gates = slice(12 * i, 12 * (i + 1))
+        own = {
+            "input0": jax.tree.map(lambda w, gates=gates: w[..., gates], params["input0"]),
+            "recurrent0": params["recurrent0"][i],
+            "bias0": params["bias0"][i],
+        }
+        part = GRU(4).apply({"params": own}, z)
+        np.testing.assert_allclose(whole[..., 4 * i : 4 * (i + 1)], part, rtol=1e-5, atol=1e-6)
+    with pytest.raises(UserError, match="GRU of 3 blocks needs a width"):
+        GRU(8, blocks=3)
 
 
 def small_model(context="gru", norm="none", padding="causal", dtype=jnp.float32):

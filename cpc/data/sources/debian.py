@@ -86,15 +86,17 @@ def fetch_archives(packages: Sequence[Package], folder: Path, log: Log) -> list[
     Raises:
         UserError: no apt, no network, no such package, or an archive that is not what is expected.
     """
+    return [fetch_archive(package, folder, log) for package in packages]
+
+
+def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
+    """The archive of one of them; raises as `fetch_archives`."""
     folder.mkdir(parents=True, exist_ok=True)
-    archives = []
-    for package in packages:
-        archive = find_archive(package, folder, log)
-        if archive is None:
-            log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
-            archive = _fetch(package, folder, log)
-        archives.append(archive)
-    return archives
+    archive = find_archive(package, folder, log)
+    if archive is None:
+        log(f"fetching {package.name} ({package.size_bytes / 1e6:.1f} MB)")
+        archive = _fetch(package, folder, log)
+    return archive
 
 
 def unpack(archive: Archive, folder: Path) -> None:

@@ -18,7 +18,14 @@ import soundfile
 from cpc.data.cache import cache_dir
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
-from cpc.data.sources.debian import Archive, fetch_archives, file_sha256, one_process, unpack
+from cpc.data.sources.debian import (
+    Archive,
+    fetch_archive,
+    fetch_archives,
+    file_sha256,
+    one_process,
+    unpack,
+)
 from cpc.data.sources.voice_packages import (
     PACKAGES,
     VOICES,
@@ -74,20 +81,12 @@ def _prepare(cache: Path, log: Log) -> Path:
     if is_prepared(cache):
         _check_kept_archives(archives_folder, log)
         return folder
-    try:
-        archives = fetch_archives(PACKAGES, archives_folder, log)
-    except UserError as error:
-        raise UserError(
-            f"cannot fetch the voices: {error} (other sources: a folder of recordings of your "
-            "own, LibriSpeech, or the synthetic recordings, which need no download)"
-        ) from error
-    log("unpacking and decoding")
     part = cache / f"{FOLDER_NAME}.part"
-    shutil.rmtree(part, ignore_errors=True)  # an interrupted preparation
-    part.mkdir()
     with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb is a process of its own
-            list(pool.map(lambda archive: unpack(archive, Path(unpacked)), archives))
+        archives = _fetch_and_unpack(archives_folder, Path(unpacked), log)
+        log("decoding")
+        shutil.rmtree(part, ignore_errors=True)  # an interrupted preparation
+        part.mkdir()
         _write_layout(Path(unpacked), part, log)
         for path in Path(unpacked).glob("usr/share/doc/*/copyright"):
             (part / "licenses").mkdir(exist_ok=True)
@@ -97,6 +96,24 @@ def _prepare(cache: Path, log: Log) -> Path:
     part.rename(folder)
     log(f"voices are in {folder}")
     return folder
+
+
+def _fetch_and_unpack(folder: Path, unpacked: Path, log: Log) -> list[Archive]:
+    """The archives in `folder`, in the order of `PACKAGES`; each is unpacked while others come."""
+    archives, unpackings = {}, []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # dpkg-deb is a process of its own
+        for package in sorted(PACKAGES, key=lambda package: -package.size_bytes):
+            try:
+                archives[package] = fetch_archive(package, folder, log)
+            except UserError as error:
+                raise UserError(
+                    f"cannot fetch the voices: {error} (other sources: a folder of recordings of "
+                    "your own, LibriSpeech, or the synthetic recordings, which need no download)"
+                ) from error
+            unpackings.append(pool.submit(unpack, archives[package], unpacked))
+        for unpacking in unpackings:
+            unpacking.result()
+    return [archives[package] for package in PACKAGES]
 
 
 def _stamp(folder: Path) -> dict[str, str]:
