@@ -1,4 +1,4 @@
-"""The demo's data and network for four times as many steps, with wider probes.
+"""The demo's data for four times as many steps, by one block of a GRU, with wider probes.
 
 python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
 
@@ -13,9 +13,10 @@ from configs import audio_voices
 
 
 def get_config() -> Any:
-    """The demo, longer."""
-    c = audio_voices.get_config()
+    """The demo, longer, its GRU whole and negatives of two windows."""
+    c = audio_voices.every_offset()
     c.num_steps = 8_000
+    c.model.num_offsets, c.model.horizon = 6, 12
     c.optim.warmup_steps = 200
     c.evaluate.num_windows = 256
     c.probe.features = ("c", "z", "mfcc", "mfcc context", "random c")

@@ -11,8 +11,9 @@ from cpc.types import ArrayLike
 
 MAX_SHAPES = 16
 MAX_CANDIDATES = 512
-#: Frames that a CPU embeds with a context of 512 in the time in which it compiles one more shape.
-SHAPE_FRAMES = 12_500
+#: Frames that a CPU embeds twice, with a trained and an untrained context of 512 in blocks, in the
+#: time in which it compiles one more shape for both.
+SHAPE_FRAMES = 25_000
 #: Frames that a GPU embeds meanwhile, whatever makes them: an H100 compiled a shape of the demo's
 #: network for 11 to 15 s, and made a million frames a second.
 SHAPE_FRAMES_OFF_CPU = 3_000_000

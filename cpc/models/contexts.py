@@ -70,10 +70,10 @@ class GRU(nn.Module):
         for i in range(self.num_layers):
             x = Dense(3 * self.width, dtype=self.dtype, name=f"input{i}")(h)
             w = self.param(f"recurrent{i}", _orthogonal_gates, (*blocks, width, 3 * width))
-            bias = self.param(f"bias{i}", nn.initializers.zeros, (*blocks, width))
+            bias = self.param(f"bias{i}", nn.initializers.zeros, (self.width,))
             zero = jnp.zeros((z.shape[0], self.width), self.dtype)
             start = zero if state is None else state[i].astype(self.dtype)
-            w, bias = w.astype(self.dtype), bias.astype(self.dtype)
+            w, bias = w.astype(self.dtype), bias.astype(self.dtype).reshape(*blocks, width)
             states = gru_scan(split(x), w, bias, split(start))
             h = jnp.moveaxis(states, -2, 0).reshape(*z.shape[:2], self.width)
             ends.append(h[:, -1])

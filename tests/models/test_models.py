@@ -187,7 +187,7 @@ def test_blocks_of_a_gru_are_as_many_grus_of_the_same_latents():
         own = {
             "input0": jax.tree.map(lambda w, gates=gates: w[..., gates], params["input0"]),
             "recurrent0": params["recurrent0"][i],
-            "bias0": params["bias0"][i],
+            "bias0": params["bias0"][4 * i : 4 * (i + 1)],
         }
         part = GRU(4).apply({"params": own}, z)
         np.testing.assert_allclose(whole[..., 4 * i : 4 * (i + 1)], part, rtol=1e-5, atol=1e-6)
