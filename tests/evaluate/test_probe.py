@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cpc.evaluate import fit_lbfgs_probe, paper_sgd, predict, read_rows, with_neighbours
+from cpc.evaluate import fit_lbfgs_probe, fit_probes, paper_sgd, predict, read_rows, with_neighbours
 from cpc.evaluate import fit_probe as fit_probe_fully
 from cpc.evaluate.probe import draw_rows, fit_layers, split_utterances
 from cpc.evaluate.stacked import join
@@ -138,6 +138,16 @@ def test_decays_are_compared_after_a_third_of_the_updates(monkeypatch, min_updat
     options = {"num_epochs": 5, "min_updates": min_updates, "batch_size": 10}
     fit_probe(x, y, utterances, num_classes=4, **options)
     assert found == updates
+
+
+def test_probes_that_are_fitted_side_by_side_are_those_that_are_fitted_alone():
+    data, options = blobs(200), {"num_classes": 4, "num_epochs": 1, "min_updates": 30}
+    together = fit_probes(*data, hidden_widths=(0, 5), **{**QUICK, **options})
+    assert [len(probe.params) for probe in together] == [1, 2]
+    for width, probe in zip((0, 5), together, strict=True):
+        alone = fit_probe(*data, hidden_width=width, **options)
+        assert probe.weight_decay == alone.weight_decay
+        jax.tree.map(np.testing.assert_array_equal, probe, alone)
 
 
 def test_every_row_is_drawn_equally_often():
