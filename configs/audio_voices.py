@@ -16,8 +16,8 @@ from configs import audio
 def get_config() -> Any:
     """Contexts of log-mel energies, on recordings that anyone can have."""
     c = every_offset()
-    c.num_steps = 1900
-    c.eval_every = c.save_every = 950
+    c.num_steps = 1700
+    c.eval_every = c.save_every = 850
     # As good as all 12 (docs/audio.md), in three quarters of the time.
     c.model.num_offsets, c.model.horizon = 6, 12
     c.model.context_blocks = 4  # phones as well read, in two thirds of a step's time
