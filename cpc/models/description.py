@@ -20,7 +20,7 @@ def describe(value: Any) -> Any:
 
     >>> from cpc.models import GRU
     >>> describe(GRU(8))
-    {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32'}
+    {'type': 'GRU', 'width': 8, 'num_layers': 1, 'dtype': 'float32', 'blocks': 1}
     """
     if isinstance(value, nn.Module):
         names = [field.name for field in dataclasses.fields(value) if field.init]
@@ -66,6 +66,7 @@ def build(description: Any, arrays: Sequence[tuple[int, ...]] | None = None) -> 
         width = 8
         num_layers = 1
         dtype = float32
+        blocks = 1
     )
     """
     sizes = [size for shape in arrays or () for size in shape]

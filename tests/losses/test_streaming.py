@@ -203,14 +203,14 @@ def test_both_directions_equal_two_calls(block):
     assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
 
 
-@pytest.mark.parametrize(("backend", "rows"), [("cpu", 512), ("gpu", 600)])
+@pytest.mark.parametrize(("backend", "rows"), [("cpu", 512), ("gpu", 1200)])
 def test_both_directions_take_more_at_a_time_on_an_accelerator(backend, rows, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    x, place = jnp.zeros((600, 2)), Position(*(jnp.zeros(600, int) for _ in range(4)))
+    x, place = jnp.zeros((1200, 2)), Position(*(jnp.zeros(1200, int) for _ in range(4)))
     text = jax.make_jaxpr(
         lambda x: streaming_symmetric_info_nce(x, x, place, place, negatives.batch, 1)
     )(x)
-    assert f"f32[{rows},600] = dot_general" in str(text)
+    assert f"f32[{rows},1200] = dot_general" in str(text)
 
 
 def test_what_jax_counts_in_64_bits_stays_in_32():
