@@ -20,7 +20,7 @@ def get_config() -> Any:
     c.eval_every = c.save_every = 850
     # As good as all 12 (docs/audio.md), in three quarters of the time.
     c.model.num_offsets, c.model.horizon = 6, 12
-    c.model.context_blocks = 4  # phones as well read, in two thirds of a step's time
+    c.model.context_blocks = 4  # a quarter of the recurrent products (docs/audio.md)
     c.negatives.shards = 2  # of four windows: blocks alone know speakers less
     c.probe.tasks = ("phones", "speakers")  # abx when asked for: docs/speech.md
     return c

@@ -1,4 +1,4 @@
-"""The demo's data for four times as many steps, by one block of a GRU, with wider probes.
+"""The demo's data for 8,000 steps, by one block of a GRU, with wider probes.
 
 python -m experiments.audio --config configs/audio_voices_long.py --workdir runs/voices_long
 

@@ -90,7 +90,7 @@ def fetch_archives(packages: Sequence[Package], folder: Path, log: Log) -> list[
 
 
 def fetch_archive(package: Package, folder: Path, log: Log) -> Archive:
-    """The archive of one of them; raises as `fetch_archives`."""
+    """The archive of a package, as `fetch_archives` has it; raises as that."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = find_archive(package, folder, log)
     if archive is None:
