@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from cpc.types import PyTree, UserError
+from cpc.types import Array, PyTree, UserError
 
 Schedule = Callable[[Any], Any]
 
@@ -31,7 +31,8 @@ def make_optimizer(
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
     `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023; its own momenta), "muon"
-    (Jordan et al. 2024: matrices by orthogonalized momentum, all else by Adam with Nesterov's),
+    (Jordan et al. 2024: weights by orthogonalized momentum, each update with a root mean square of
+    0.2 as in Liu et al. 2025; biases and embeddings by Adam with Nesterov's),
     "rmsprop" (Tieleman and Hinton 2012; squares averaged by 0.99, as in Mnih et al. 2016) or
     "schedule_free" (Defazio et al. 2024: Adam whose steps are averaged instead of shortened; what
     is to be evaluated is the `schedule_free_average`).
@@ -51,9 +52,15 @@ def make_optimizer(
     if name == "lion":
         own = optax.lion(rate, **decay)
     elif name == "muon":
-        muon = functools.partial(optax.contrib.muon, adam_b1=b1, adam_b2=b2)
+        muon = functools.partial(
+            optax.contrib.muon,
+            adam_b1=b1,
+            adam_b2=b2,
+            consistent_rms=0.2,
+            muon_weight_dimension_numbers=_matrices,
+        )
         own = muon(rate)
-        if weight_decay:  # its own leaves out what it gives to Adam: all kernels of convolutions
+        if weight_decay:  # its own leaves out what it gives to Adam
             falling = optax.add_decayed_weights(-weight_decay, _decayed)
             own = optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
     elif name == "rmsprop":
@@ -82,10 +89,35 @@ def make_optimizer(
 
 
 def _decayed(params: PyTree) -> PyTree:
-    """Whether each leaf is one of weights, and no bias: a predictor has one for each offset."""
+    """Whether each leaf is one of weights; biases and scales of each offset are stacked, too."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: jnp.ndim(leaf) > 1 and "bias" not in str(path[-1:]), params
+        lambda path, leaf: (
+            jnp.ndim(leaf) > 1 and not any(word in str(path[-1:]) for word in ("bias", "scale"))
+        ),
+        params,
     )
+
+
+def _matrices(params: PyTree) -> PyTree:
+    """The axes of each leaf that Muon takes for rows and columns; None: it is no matrix.
+
+    Of a convolution all axes but the last are rows (Jordan et al. 2024). Stacked matrices are
+    orthogonalized one by one: the W_k of a predictor, along the middle axis, and blocks of
+    recurrent weights and networks of each offset, along the first.
+    """
+    axes = optax.contrib.MuonDimensionNumbers
+
+    def of_leaf(path: Any, leaf: Array, is_weights: bool) -> Any:
+        names = [str(getattr(key, "key", key)) for key in path]
+        if not is_weights or names[-1] == "embedding":
+            return None
+        if jnp.ndim(leaf) == 3 and "W" in names:
+            return axes(0, 2)
+        if jnp.ndim(leaf) == 3 and (names[-1].startswith("recurrent") or "offsets" in names):
+            return axes(1, 2)
+        return axes(tuple(range(jnp.ndim(leaf) - 1)), -1)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, params, _decayed(params))
 
 
 def schedule_free_average(opt_state: PyTree, params: PyTree) -> PyTree | None:

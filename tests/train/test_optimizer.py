@@ -57,23 +57,52 @@ def test_clipping_is_by_global_norm():
 
 
 @pytest.mark.slow
-def test_lion_moves_by_signs_and_muon_along_orthogonal_matrices():
+def test_lion_moves_by_signs():
     rng = np.random.default_rng(0)
-    gradients = {
-        "w": jnp.asarray(rng.normal(size=(4, 4)), jnp.float32),
-        "b": jnp.array([3.0, -0.1]),
-    }
+    gradients = {"w": jnp.asarray(rng.normal(size=(4, 4)), jnp.float32)}
     params = jax.tree.map(jnp.zeros_like, gradients)
     lion, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name="lion")
     moved = updates_of(lion, gradients, params, 1)
     np.testing.assert_allclose(moved["w"], -0.1 * np.sign(gradients["w"]), rtol=1e-6)
+
+
+def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
+    """Five Newton-Schulz steps bring singular values to about 1, from 0.7 to 1.2 of it.
+
+    The root mean square of an update is 0.2, so that a singular value is 0.2 of the larger side's
+    square root (Liu et al. 2025).
+    """
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    gradients = {
+        "encoder": {"kernel0": draw(3, 5, 8), "bias0": draw(8), "conv": draw(3, 3, 2, 8)},
+        "context": {"input0": {"kernel": draw(8, 12)}, "recurrent0": draw(2, 4, 12)},
+        "predictor": {"W": {"kernel": draw(8, 3, 5), "bias": draw(3, 5)}},
+        "offsets": {"norm": {"scale": draw(3, 8)}, "linear": {"kernel": draw(3, 8, 5)}},
+        "embedding": draw(9, 4),
+    }  # fmt: skip
+    params = jax.tree.map(jnp.zeros_like, gradients)
     muon, _ = train.make_optimizer(learning_rate=0.1, num_steps=1, name="muon")
     moved = updates_of(muon, gradients, params, 1)
-    # Five Newton-Schulz steps bring singular values to about 1, from 0.7 to 1.2.
-    sizes = np.linalg.svd(moved["w"], compute_uv=False) / 0.1
-    assert 0.6 < sizes.min() < sizes.max() < 1.3
-    adam = updates_of(optax.nadam(0.1), gradients, params, 1)
-    np.testing.assert_allclose(moved["b"], adam["b"], rtol=1e-4)
+    matrices = {
+        "a convolution": moved["encoder"]["kernel0"].reshape(15, 8),
+        "one of pictures": moved["encoder"]["conv"].reshape(18, 8),
+        "a matrix": moved["context"]["input0"]["kernel"],
+        **{f"block {n}": moved["context"]["recurrent0"][n] for n in range(2)},
+        **{f"W_{k}": moved["predictor"]["W"]["kernel"][:, k] for k in range(3)},
+        **{f"offset {k}": moved["offsets"]["linear"]["kernel"][k] for k in range(3)},
+    }
+    for name, matrix in matrices.items():
+        sizes = np.linalg.svd(matrix, compute_uv=False) / (0.1 * 0.2 * max(matrix.shape) ** 0.5)
+        assert 0.6 < sizes.min() < sizes.max() < 1.3, name
+    nadam = updates_of(optax.nadam(0.1), gradients, params, 1)
+    for part in (
+        lambda tree: tree["encoder"]["bias0"],
+        lambda tree: tree["predictor"]["W"]["bias"],
+        lambda tree: tree["offsets"]["norm"]["scale"],
+        lambda tree: tree["embedding"],
+    ):
+        np.testing.assert_allclose(part(moved), part(nadam), rtol=1e-4)
 
 
 @pytest.mark.slow
@@ -104,15 +133,21 @@ def test_schedule_free_averages_the_steps_of_adam():
 
 @pytest.mark.parametrize("name", ["adam", "lion", "muon", "schedule_free"])
 def test_every_optimizer_decays_weights_alone(name):
-    """Matrices, and kernels of convolutions; a predictor has a bias for each offset."""
+    """Matrices, and kernels of convolutions; predictors have a bias and a scale for each offset."""
     tx, _ = train.make_optimizer(
         learning_rate=0.1, warmup_steps=2, num_steps=2, name=name, weight_decay=0.5
     )
-    params = {"matrix": jnp.ones((2, 2)), "kernel3": jnp.ones((3, 2, 2)), "bias": jnp.ones((4, 2))}
+    params = {
+        "matrix": jnp.ones((2, 2)),
+        "kernel3": jnp.ones((3, 2, 2)),
+        "bias": jnp.ones((4, 2)),
+        "scale": jnp.ones((4, 2)),
+    }
     after = updates_of(tx, jax.tree.map(jnp.zeros_like, params), params, 1)
     np.testing.assert_allclose(after["matrix"], 1 - 0.05 * 0.5, rtol=1e-6)
     np.testing.assert_allclose(after["kernel3"], 1 - 0.05 * 0.5, rtol=1e-6)
     np.testing.assert_array_equal(after["bias"], 1.0)
+    np.testing.assert_array_equal(after["scale"], 1.0)
 
 
 @pytest.mark.parametrize(
