@@ -230,8 +230,9 @@ def test_librispeech_config_runs_on_its_layout(tmp_path):
 def test_voices_train_and_probe(tmp_path):
     """The demo's own data, fetched by the demo's own command; a few steps of a small model."""
     flags = (
-        "--config", "configs/audio_voices.py", *SMALL, "--config.num_steps=30",
-        "--config.log_every=10", "--config.eval_every=30", "--config.optim.warmup_steps=5",
+        "--config", "configs/audio_voices.py", *SMALL, "--config.num_steps=60",
+        "--config.log_every=20", "--config.eval_every=60", "--config.optim.warmup_steps=5",
+        "--config.optim.learning_rate=1e-2",
         "--config.probe.minutes_per_speaker=0.5", "--config.probe.features=('c','mfcc')",
     )  # fmt: skip
     done = run(*flags, "--workdir", tmp_path / "run", how=ONE_DEVICE_POLISHED)
