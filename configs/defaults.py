@@ -120,8 +120,9 @@ NEGATIVES = {
 OPTIM = {
     "name": Key(
         "adam",
-        "optimizer; muon orthogonalizes the updates of matrices and leaves the rest to Adam; "
-        "schedule_free, for schedule=constant, averages Adam's steps and evaluates the average",
+        "optimizer; muon orthogonalizes the updates of weights and leaves biases and embeddings to "
+        "Adam; schedule_free, for schedule=constant, averages Adam's steps and evaluates the "
+        "average",
         words=("adam", "lion", "muon", "rmsprop", "schedule_free"),
     ),
     "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
