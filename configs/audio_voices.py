@@ -16,8 +16,8 @@ from configs import audio
 def get_config() -> Any:
     """Contexts of log-mel energies, on recordings that anyone can have."""
     c = every_offset()
-    c.num_steps = 1000
-    c.eval_every = c.save_every = 500
+    c.num_steps = 800
+    c.eval_every = c.save_every = 400
     # As good as all 12 (docs/audio.md), in three quarters of the time.
     c.model.num_offsets, c.model.horizon = 6, 12
     c.model.context_blocks = 4  # a quarter of the recurrent products (docs/audio.md)
