@@ -13,7 +13,7 @@ from configs import audio_voices
 
 
 def get_config() -> Any:
-    """The demo, longer, its GRU whole and negatives of two windows."""
+    """The demo, longer, by Adam, its GRU whole and negatives of two windows."""
     c = audio_voices.every_offset()
     c.num_steps = 8_000
     c.model.num_offsets, c.model.horizon = 6, 12
