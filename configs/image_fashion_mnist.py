@@ -15,6 +15,15 @@ from configs import image
 
 def get_config() -> Any:
     """Patches of 8 pixels, a small network, predicted downwards and upwards."""
+    c = small_network()
+    c.num_steps = 1000
+    c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/images.md)
+    c.optim.learning_rate = 5e-3
+    return c
+
+
+def small_network() -> Any:
+    """The same network trained by Adam: what the configs of its family change."""
     c = image.get_config()
     c.num_steps = 1250
     c.log_every = 50

@@ -16,6 +16,6 @@ from configs import image_fashion_mnist
 
 def get_config() -> Any:
     """The small network in three modules, each in both directions."""
-    c = image_fashion_mnist.get_config()
+    c = image_fashion_mnist.small_network()
     c.model.modules = 3
     return c

@@ -40,6 +40,14 @@ FULL = AUDIO | {
     "probe.hours": 0.5,
     "probe.minutes_per_speaker": 4.0,
 }
+#: Of images at every scale but the paper's: dot products and Adam, where the card has others.
+IMAGE = {
+    "loss.cosine": False,
+    "negatives.temperature": 1.0,
+    "model.norm": "none",
+    "optim.name": "adam",
+    "optim.learning_rate": 1e-3,
+}
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
@@ -65,7 +73,8 @@ SCALES = {
                 "probe.hours": 0.02,
                 "probe.minutes_per_speaker": 0.2,
             },
-            "image": {
+            "image": IMAGE
+            | {
                 "num_steps": 20,
                 "log_every": 10,
                 "eval_every": 20,
@@ -108,7 +117,8 @@ SCALES = {
                 "optim.learning_rate": 2e-3,
                 "optim.warmup_steps": 50,
             },
-            "image": {
+            "image": IMAGE
+            | {
                 "num_steps": 300,
                 "log_every": 50,
                 "eval_every": 300,
@@ -139,7 +149,8 @@ SCALES = {
                 "optim.learning_rate": 1e-3,
                 "optim.warmup_steps": 100,
             },
-            "image": {
+            "image": IMAGE
+            | {
                 "num_steps": 600,
                 "log_every": 50,
                 "eval_every": 600,
