@@ -26,11 +26,14 @@ from cpc.train import (
     fit,
     init_state,
     jit_step,
+    make_optimizer,
     make_train_step,
     open_checkpoints,
+    scale_by_layer,
     stop_on_signals,
 )
 from cpc.types import Array, Batch
+from experiments.command.config import Config
 
 #: features(params, extra, batch, rng, train) -> (features (..., f), extra)
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
@@ -58,6 +61,25 @@ def hold_out(rows: Sequence[int] | np.ndarray, seed: int) -> np.ndarray:
     """
     number = max(1, round(HELD_OUT_FRACTION * len(rows)))
     return np.sort(np.random.default_rng(seed).choice(rows, number, replace=False))
+
+
+def make_own_optimizer(
+    config: Config,
+    num_steps: int,
+    layer_decay: float,
+    parts: Sequence[str],
+    schedule: str = "constant",
+) -> optax.GradientTransformation:
+    """Return the run's own optimizer, whose rate falls from layer to layer down the `parts`."""
+    own = ("name", "learning_rate", "clip_norm", "weight_decay")
+    of_run = {name: config.optim[name] for name in own}
+    if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
+        of_run["name"] = "adam"
+    warmup_steps = min(config.optim.warmup_steps, num_steps)
+    tx, _ = make_optimizer(
+        num_steps=num_steps, warmup_steps=warmup_steps, schedule=schedule, **of_run
+    )
+    return optax.chain(tx, scale_by_layer(layer_decay, parts))
 
 
 def train_on_labels(

@@ -8,16 +8,22 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 
 from cpc.data import SAMPLE_RATE_HZ, Recordings, make_batches, read_all, select
 from cpc.evaluate import embed_utterances
 from cpc.models import Model
-from cpc.train import ProgressWriter, make_optimizer, scale_by_layer
+from cpc.train import ProgressWriter
 from cpc.types import Batch, UserError
 from experiments.audio.data import labels_at
 from experiments.command.config import Config
-from experiments.supervised import MOST_RUNS, Answer, Features, hold_out, train_on_labels
+from experiments.supervised import (
+    MOST_RUNS,
+    Answer,
+    Features,
+    hold_out,
+    make_own_optimizer,
+    train_on_labels,
+)
 
 
 def contexts_of(model: Model) -> Features:
@@ -67,13 +73,14 @@ def train_supervised(
     held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed).tolist()
     kept = np.setdiff1d(numbers, held).tolist()
     num_steps = MOST_RUNS * config.num_steps
+    layer_decay = 1.0 if start is None else config.probe.layer_decay
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
     console = ProgressWriter(num_steps, rate=(hours, "h audio"))
     answer, words = train_on_labels(
         contexts_of(model),
         start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
         draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept]),
-        make_own_optimizer(config, num_steps, 1.0 if start is None else config.probe.layer_decay),
+        make_own_optimizer(config, num_steps, layer_decay, ("context", "encoder")),
         num_classes=num_classes,
         num_steps=num_steps,
         rng=rng,
@@ -146,15 +153,3 @@ def accuracy_on(
         return float((given == expected)[expected >= 0].mean())
 
     return accuracy
-
-
-def make_own_optimizer(
-    config: Config, num_steps: int, layer_decay: float
-) -> optax.GradientTransformation:
-    """Return the run's own optimizer at a constant rate, which falls from layer to layer down."""
-    own = ("name", "learning_rate", "warmup_steps", "clip_norm", "weight_decay")
-    of_run = {name: config.optim[name] for name in own}
-    if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
-        of_run["name"] = "adam"
-    tx, _ = make_optimizer(num_steps=num_steps, **of_run)
-    return optax.chain(tx, scale_by_layer(layer_decay, ("context", "encoder")))

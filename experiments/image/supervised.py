@@ -10,14 +10,12 @@ from zlib import crc32
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from cpc.data import Images, make_image_batches
 from cpc.evaluate import embed_images
 from cpc.models import Model
-from cpc.train import make_optimizer, scale_by_layer
 from experiments.command.config import Config
-from experiments.supervised import train_on_labels
+from experiments.supervised import make_own_optimizer, train_on_labels
 
 #: Images to classes.
 Classify = Callable[[Any], np.ndarray]
@@ -54,14 +52,9 @@ def train_classifier(
     def classes(answer, pixels):
         return embed_images(answer, pixels).argmax(1)
 
-    tx, _ = make_optimizer(
-        learning_rate=config.optim.learning_rate,
-        warmup_steps=min(config.optim.warmup_steps, num_steps),
-        num_steps=num_steps,
-        schedule="constant" if stop_by else "cosine",
-    )
     decay = 1.0 if start is None else options.layer_decay
-    tx = optax.chain(tx, scale_by_layer(decay, ("encoder",)))
+    schedule = "constant" if stop_by else "cosine"
+    tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
     answer, words = train_on_labels(
         pooled_z,
         start or model.init(root, batch),

@@ -301,7 +301,7 @@ def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatc
     def make(**options):
         raise Made(options["name"], options["learning_rate"])
 
-    monkeypatch.setattr(audio_supervised, "make_optimizer", make)
+    monkeypatch.setattr("experiments.supervised.make_optimizer", make)
     config.optim.name = own
     (question,) = audio_frames.phone_questions(config, sound)
     asked = Asked(config, tmp_path.joinpath, audio.build_model(config), None)
@@ -450,7 +450,7 @@ def dark_and_light():
     """A config, 20 images of two classes, and a network of three numbers."""
     config = image_fashion_mnist.get_config()
     config.data.batch_size, config.probe.num_epochs, config.probe.regions = 4, 1, 1
-    config.optim.learning_rate = 0.1
+    config.optim.name, config.optim.learning_rate = "adam", 0.1
     rng = np.random.default_rng(0)
     labels = np.arange(20, dtype=np.int32) % 2
     pixels = (rng.integers(0, 9, (20, 2, 2, 1)) + 200 * labels[:, None, None, None]).astype(
@@ -512,11 +512,32 @@ def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path)
     np.testing.assert_array_equal(resumed(images.pixels), whole(images.pixels))
 
 
+def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch):
+    """Else Adam had Muon's rate, with which it does not converge."""
+    config, images, model, prepare = dark_and_light()
+    config.optim.warmup_steps = 0
+    gradient = {"w": jax.random.normal(jax.random.key(0), (8, 4))}
+    found = {}
+
+    def take(features, variables, draw, tx, **options):
+        update, _ = tx.update(gradient, tx.init(gradient), gradient)
+        sizes = np.abs(update["w"])
+        found[config.optim.name] = np.ptp(sizes) / sizes.mean()
+        return lambda x: x, ""
+
+    monkeypatch.setattr(image_supervised, "train_on_labels", take)
+    for config.optim.name in ("muon", "adam"):
+        image_supervised.train_classifier(config, images, model, prepare, None)
+    assert found["adam"] < 1e-3, "its first step is as large for every weight"
+    assert found["muon"] > 0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("encoder", ["small", "resnet"])
 def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monkeypatch, encoder):
     """The first steps of Adam are of one size, so that rates are read off the updates."""
     config = image_fashion_mnist.get_config()
+    config.optim.name = "adam"
     config.probe.layer_decay = 0.5
     config.model.width, config.model.context_width = 8, 8
     if encoder == "resnet":
