@@ -513,7 +513,7 @@ def test_a_stopped_training_of_the_images_network_goes_on(monkeypatch, tmp_path)
 
 
 def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch):
-    """Else Adam had Muon's rate, with which it does not converge."""
+    """A rate is meant for one optimizer: Adam had Muon's."""
     config, images, model, prepare = dark_and_light()
     config.optim.warmup_steps = 0
     gradient = {"w": jax.random.normal(jax.random.key(0), (8, 4))}
