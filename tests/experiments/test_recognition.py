@@ -13,6 +13,7 @@ from configs import audio_synthetic
 from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.evaluate import with_neighbours
 from cpc.types import UserError
+from experiments import supervised as labelled
 from experiments.audio import ctc_head, probes, recognition, supervised
 from experiments.audio import modality as audio
 from experiments.audio.ctc_head import Labelled, fit_head, frozen, windows_of
@@ -174,9 +175,9 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
         decays.append(decay)
         return ctc_head.optax.identity()
 
-    for module in (supervised, ctc_head):
+    for module, of_rates in ((supervised, labelled), (ctc_head, ctc_head)):
         monkeypatch.setattr(module, "train_on_labels", end)
-        monkeypatch.setattr(module, "scale_by_layer", record)
+        monkeypatch.setattr(of_rates, "scale_by_layer", record)
     probes.run_tasks(config, tmp_path, data, model, variables, 3)
     assert len(starts) == 2
     for start in starts:
