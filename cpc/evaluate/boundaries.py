@@ -11,6 +11,7 @@ import numpy as np
 import scipy.signal
 from jaxtyping import Float, Int, Num
 
+from cpc.results.compare import as_student
 from cpc.types import UserError
 
 #: Of peaks, from none to all of the range: what a detector is fitted over.
@@ -106,7 +107,8 @@ def total(matches: Iterable[Matches]) -> Matches:
 def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
     """Return the 95 % percentile interval of the R-value of all, resampling whole utterances.
 
-    Both ends are NaN of one utterance, which says nothing of others.
+    Of few utterances it is widened `as_student`; both ends are NaN of one, which says nothing of
+    others.
     """
     if len(matches) < 2:
         return float("nan"), float("nan")
@@ -114,7 +116,7 @@ def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
     drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), NUM_RESAMPLES)
     values = r_value(Matches(*(drawn @ counts).T))
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    return as_student(float(r_value(total(matches))), low, high, len(matches), LEVEL)
 
 
 def fit_prominence(

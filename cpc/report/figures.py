@@ -183,14 +183,15 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
                 )
             if key == "acc_top1" or not number:
                 chance = 100 * parts[0].chance_top1
-                count = show(100 / chance.mean(), ",.0f")
+                if key != "acc_top1":
+                    chance = chance * 0 + 50
                 axes.plot(
                     parts[0].offset,
-                    chance if key == "acc_top1" else chance * 0 + 50,
+                    chance,
                     color=accuracy_colors(number, 1)[0] if key == "acc_top1" else MUTED,
                     linestyle=":",
                     linewidth=1.2,
-                    label=f"chance, 1/{count}" if key == "acc_top1" else "chance, 1/2",
+                    label=f"chance, {show(chance.mean(), '.2g')} %",
                 )
         label(axes, f"offset k ({words.ahead})", "percent", title)
         axes.set_ylim(0, 103)

@@ -86,3 +86,17 @@ def test_the_interval_resamples_whole_utterances():
     low, high = r_value_interval(mixed)
     assert low < r_value(total(mixed)) < high
     assert 0.15 < high - low < 0.5
+
+
+def test_the_interval_of_few_utterances_covers_the_truth():
+    """An interval from six utterances holds the R-value of all there could be, 19 times of 20."""
+    rng = np.random.default_rng(0)
+
+    def draw(number):
+        hits = rng.binomial(20, rng.beta(4, 2, number))
+        return [Matches(int(own), 20, 20) for own in hits]
+
+    truth = float(r_value(total(draw(100_000))))
+    intervals = [r_value_interval(draw(6)) for _ in range(400)]
+    covered = np.mean([low <= truth <= high for low, high in intervals])
+    assert 0.92 <= covered <= 0.98

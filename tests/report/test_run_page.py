@@ -326,8 +326,8 @@ def test_accuracy_figure_has_both_readings_and_chance(workdir):
     lines = {line.get_label(): np.asarray(line.get_ydata()) for line in top1.lines}
     rows = run.offsets[(run.offsets.rule == "batch") & (run.offsets.split == "test")]
     np.testing.assert_allclose(lines["batch, N = 1,024"], 100 * rows[rows.step == 500].acc_top1)
-    np.testing.assert_allclose(lines["chance, 1/64"], 100 / 64)
-    assert "chance, 1/2" in {line.get_label() for line in pairwise.lines}
+    np.testing.assert_allclose(lines["chance, 1.6 %"], 100 / 64)
+    assert "chance, 50 %" in {line.get_label() for line in pairwise.lines}
 
 
 def test_directions_have_panels_and_lines_of_their_own(images):
