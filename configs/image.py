@@ -146,9 +146,9 @@ KEYS = {
         ),
         "solver": Key(
             "ridge",
-            "solver of the linear probe: multinomial (lbfgs), closed form (ridge) or the paper's "
-            "sgd",
-            words=("lbfgs", "ridge", "sgd"),
+            "solver of the linear probe: multinomial by ten passes of adam, to its optimum (lbfgs) "
+            "or by the paper's sgd, or least squares (ridge)",
+            words=("adam", "lbfgs", "ridge", "sgd"),
         ),
         "num_images": Key(0, "labeled images that probes are fitted on; 0: all", low=0, high=2**30),
         "num_neighbours": Key(20, "knn: number of neighbors", low=1),

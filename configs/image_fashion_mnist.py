@@ -3,8 +3,8 @@
 python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
 python -m experiments.probe --workdir runs/fashion --task few_labels
 
-Accuracy of c on 10,000 test images, mean of seeds 0 to 2: linear (ridge) probe 90.7 % (untrained
-85.8, raw pixels 81.2), 20 neighbors 86.8 % (82.6, 84.6). docs/images.md documents the search.
+Accuracy of c on 10,000 test images, mean of seeds 0 to 2: linear probe 91.5 % (untrained 86.9, raw
+pixels 84.5), 20 neighbors 86.8 % (82.6, 84.6). docs/images.md documents the search.
 """
 
 from typing import Any
@@ -18,6 +18,8 @@ def get_config() -> Any:
     c.num_steps = 1000
     c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/images.md)
     c.optim.learning_rate = 5e-3
+    c.evaluate.num_images = 1024  # two rows ahead, the bound is near the ceiling of 512
+    c.probe.solver = "adam"  # above ridge, in a third of the time
     return c
 
 

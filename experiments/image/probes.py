@@ -36,8 +36,10 @@ from experiments.image.supervised import pool, train_classifier
 from experiments.labels import check_known, count_labels
 from experiments.supervised import FolderOf, hold_out, kept_until_done
 
-#: Of a probe by lbfgs that has no label to choose it by: the strongest that it tries elsewhere.
-STRONGEST_L2 = 1.0
+#: What adam tries, whose few passes over the images are a penalty, too.
+ADAM_L2S = (1e-5, 1e-4, 1e-3, 1e-2)
+#: Of a probe that has no label to choose its l2 by: the strongest that it tries elsewhere.
+STRONGEST_L2 = {"adam": ADAM_L2S[-1], "lbfgs": 1.0}
 #: Features to scores of the classes.
 Predict = Callable[[Any], np.ndarray]
 #: Name -> features of the labelled and of the test images.
@@ -200,9 +202,15 @@ def fit_linear(
 ) -> tuple[Predict, str]:
     """A linear probe's scores (n, classes) of features, and what was chosen for it.
 
-    Of one label a class, lbfgs can set none aside to choose its l2 by: it has the strongest.
+    Of one label a class, adam and lbfgs can set none aside to choose their l2 by: they have the
+    strongest.
     """
-    if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
+    is_single = has_single_labels(labels)
+    if solver == "adam":  # ten passes, as the probes of sound
+        l2s = (STRONGEST_L2[solver],) if is_single else ADAM_L2S
+        rows = np.arange(len(labels))
+        probe = fit_probe(train, labels, rows, num_classes=num_classes, weight_decays=l2s)
+    elif solver == "sgd":  # of the paper: 85,000 updates of 2048 images
         probe = fit_probe(
             train,
             labels,
@@ -215,8 +223,8 @@ def fit_linear(
         )
     elif solver == "ridge":
         probe = fit_ridge_probe(train, labels, num_classes=num_classes)
-    elif has_single_labels(labels):
-        probe = fit_lbfgs_probe(train, labels, num_classes=num_classes, l2s=(STRONGEST_L2,))
+    elif is_single:
+        probe = fit_lbfgs_probe(train, labels, num_classes=num_classes, l2s=(STRONGEST_L2[solver],))
     else:
         probe = fit_lbfgs_probe(train, labels, num_classes=num_classes)
     return lambda x: predict(probe, x), f"{solver}, l2 {probe.weight_decay:g}"
@@ -270,7 +278,7 @@ def few_label_scores(
                 num_labels=len(subsets[0]),
             )
             is_single = has_single_labels(labelled.labels[subsets[0]])
-            if mode == "frozen" and solver == "lbfgs" and is_single:
-                score = score._replace(setting=f"l2 {STRONGEST_L2:g}, {score.setting}")
+            if mode == "frozen" and solver in STRONGEST_L2 and is_single:
+                score = score._replace(setting=f"l2 {STRONGEST_L2[solver]:g}, {score.setting}")
             scores.append(score)
     return scores

@@ -40,8 +40,13 @@ FULL = AUDIO | {
     "probe.hours": 0.5,
     "probe.minutes_per_speaker": 4.0,
 }
-#: Of images at every scale but the paper's: Adam, where the card has Muon.
-IMAGE = {"optim.name": "adam", "optim.learning_rate": 1e-3}
+#: Of images at every scale but the paper's: Adam and ridge, where the card has Muon and a softmax.
+IMAGE = {
+    "optim.name": "adam",
+    "optim.learning_rate": 1e-3,
+    "evaluate.num_images": 512,
+    "probe.solver": "ridge",
+}
 #: What the scale of the paper takes from the card of its audio, whatever the data.
 PAPER_KEYS = (
     "num_steps", "log_every", "eval_every", "save_every", "data.batch_size", "model.width",
