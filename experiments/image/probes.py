@@ -207,9 +207,13 @@ def fit_linear(
     """
     is_single = has_single_labels(labels)
     if solver == "adam":  # ten passes, as the probes of sound
-        l2s = (STRONGEST_L2[solver],) if is_single else ADAM_L2S
-        rows = np.arange(len(labels))
-        probe = fit_probe(train, labels, rows, num_classes=num_classes, weight_decays=l2s)
+        probe = fit_probe(
+            train,
+            labels,
+            np.arange(len(labels)),
+            num_classes=num_classes,
+            weight_decays=(STRONGEST_L2[solver],) if is_single else ADAM_L2S,
+        )
     elif solver == "sgd":  # of the paper: 85,000 updates of 2048 images
         probe = fit_probe(
             train,
