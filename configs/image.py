@@ -146,8 +146,8 @@ KEYS = {
         ),
         "solver": Key(
             "ridge",
-            "solver of the linear probe: multinomial by ten passes of adam, to its optimum (lbfgs) "
-            "or by the paper's sgd, or least squares (ridge)",
+            "solver of the linear probe: multinomial by 1,000 updates or ten passes of adam, to "
+            "its optimum (lbfgs) or by the paper's sgd, or least squares (ridge)",
             words=("adam", "lbfgs", "ridge", "sgd"),
         ),
         "num_images": Key(0, "labeled images that probes are fitted on; 0: all", low=0, high=2**30),

@@ -11,11 +11,11 @@ nats; test accuracy of c: linear 88.4 % (untrained 85.9 %, pixels 81.2 %), 20 ne
 
 from typing import Any
 
-from configs import image_fashion_mnist
+from configs import image
 
 
 def get_config() -> Any:
     """The small network in three modules, each in both directions."""
-    c = image_fashion_mnist.small_network()
+    c = image.get_config()
     c.model.modules = 3
     return c

@@ -8,12 +8,12 @@ trained.
 
 from typing import Any
 
-from configs import image_fashion_mnist
+from configs import image
 
 
 def get_config() -> Any:
     """Four directions, 512 images a step, 200 epochs, and every probe."""
-    c = image_fashion_mnist.small_network()
+    c = image.get_config()
     c.num_steps = 200 * 60_000 // 512
     c.log_every = 100
     c.eval_every = c.save_every = 2000

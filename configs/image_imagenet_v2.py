@@ -37,5 +37,4 @@ def get_config() -> Any:
     c.model.target_width = 64
     c.negatives.shards = 1
     c.optim.learning_rate = 4e-4
-    c.probe.fractions = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
     return c

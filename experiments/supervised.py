@@ -75,7 +75,7 @@ def make_own_optimizer(
     of_run = {name: config.optim[name] for name in own}
     if of_run["name"] == "schedule_free":  # it would have to be evaluated by its average
         of_run["name"] = "adam"
-    warmup_steps = min(config.optim.warmup_steps, num_steps)
+    warmup_steps = min(config.optim.warmup_steps, num_steps // 10)  # few labels: few steps
     tx, _ = make_optimizer(
         num_steps=num_steps, warmup_steps=warmup_steps, schedule=schedule, **of_run
     )

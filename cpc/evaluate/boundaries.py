@@ -107,16 +107,19 @@ def total(matches: Iterable[Matches]) -> Matches:
 def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
     """Return the 95 % percentile interval of the R-value of all, resampling whole utterances.
 
-    Of few utterances it is widened `as_student`; both ends are NaN of one, which says nothing of
-    others.
+    Of few utterances with a boundary, found or true, it is widened `as_student`, up to 1; of one,
+    which says nothing of others, both ends are NaN.
     """
-    if len(matches) < 2:
+    counts = np.array([one for one in matches if one.found or one.true])  # (utterances, 3)
+    if len(counts) < 2:
         return float("nan"), float("nan")
-    rng, counts = np.random.default_rng(0), np.array(matches)  # (utterances, 3)
-    drawn = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), NUM_RESAMPLES)
+    drawn = np.random.default_rng(0).multinomial(
+        len(counts), np.full(len(counts), 1 / len(counts)), NUM_RESAMPLES
+    )
     values = r_value(Matches(*(drawn @ counts).T))
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return as_student(float(r_value(total(matches))), low, high, len(matches), LEVEL)
+    low, high = as_student(float(r_value(total(matches))), low, high, len(counts), LEVEL)
+    return low, min(high, 1.0)
 
 
 def fit_prominence(

@@ -66,7 +66,7 @@ def image_scores(
     Args:
         correct: (features, method), such as ("z", "linear"), to whether each test image is right.
             Features: "c", "z", "random c", "random z", "pixels", "supervised"; methods: "linear",
-            "hidden", "sgd", "ridge", "knn", "whole network".
+            "knn", "whole network".
         settings: what was chosen, in words, such as "l2 0.001"; may lack entries.
         train_labels: of the training images used, for the majority class.
         test_labels: of the test images, all labeled.

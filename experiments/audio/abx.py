@@ -123,16 +123,13 @@ def abx_scores(
     seconds, source = feature.stride / SAMPLE_RATE_HZ, file_of(name)
     tokens = cut_tokens(items, frames, seconds, lose_last_frame=lose_last_frame, source=source)
     exists = [len(token) > 0 for token in tokens]
-    scores = [
-        abx_score(
-            items,
-            tokens,
-            list(make_cells(items, exists, across=across)),
-            data=name,
-            features=feature.name,
-            method=METHODS[across],
-        )
-        for across in is_across
-    ]
+    scores = []
+    for across in is_across:
+        cells = list(make_cells(items, exists, across=across))
+        if not cells:
+            print(f"{name}: no ABX of {feature.name} {METHODS[across]}: too few tokens have frames")
+            continue
+        given = {"data": name, "features": feature.name, "method": METHODS[across]}
+        scores.append(abx_score(items, tokens, cells, **given))
     lost = ", last frame lost" if lose_last_frame else ""
     return [score._replace(setting=f"{score.setting}{lost}") for score in scores]

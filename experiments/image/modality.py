@@ -84,6 +84,12 @@ def check(config: Config) -> None:
             f"augment.jitter is {jitter}, and model.patch {patch}: a part of a patch is at most as "
             "large as it"
         )
+    if config.probe.every and "supervised" in config.probe.tasks:
+        raise UserError(
+            f"probe.every is {config.probe.every}, and each time the supervised network would be "
+            "trained anew, with the same result: set probe.every to 0, or take supervised out of "
+            "probe.tasks"
+        )
     choose_offsets(config)
 
 

@@ -1,9 +1,10 @@
 """Probes of image features: classes from z, c, an untrained network, pixels, and few labels."""
 
 import functools
+import itertools
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -36,7 +37,7 @@ from experiments.image.supervised import pool, train_classifier
 from experiments.labels import check_known, count_labels
 from experiments.supervised import FolderOf, hold_out, kept_until_done
 
-#: What adam tries, whose few passes over the images are a penalty, too.
+#: What adam tries, which stops short of the optimum: a penalty, too.
 ADAM_L2S = (1e-5, 1e-4, 1e-3, 1e-2)
 #: Of a probe that has no label to choose its l2 by: the strongest that it tries elsewhere.
 STRONGEST_L2 = {"adam": ADAM_L2S[-1], "lbfgs": 1.0}
@@ -87,24 +88,23 @@ def run_tasks(
     variables: Any,
     step: int,
 ) -> list[Score]:
-    """Fit the probes, print their scores, and record them in the run directory."""
-    folder, tasks = workdir / "probes", config.probe.tasks
+    """Fit the probes, record each score as soon as it is found, and print them."""
+    folder, tasks, scores = workdir / "probes", config.probe.tasks, []
     begin = time.perf_counter()
     labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
     test = labelled_images(data.test, 0, 0)
     features = make_features(config, model, prepare, variables, labelled, test)
     with kept_until_done(workdir, step) as folder_of:
-        found = class_scores(config, folder_of, labelled, test, features, model, prepare)
-        scores = [score._replace(seed=config.seed, step=step) for score in found]
-        write_scores(workdir, scores)
-        if "few_labels" in tasks:
-            found = few_label_scores(config, labelled, test, features, model, prepare, variables)
-            few = [score._replace(seed=config.seed, step=step) for score in found]
-            write_scores(workdir, few)
-            scores += few
+        for score in itertools.chain(
+            class_scores(config, labelled, test, features),
+            supervised_scores(config, folder_of, labelled, test, model, prepare),
+            few_label_scores(config, labelled, test, features, model, prepare, variables),
+        ):
+            scores.append(score._replace(seed=config.seed, step=step))
+            write_scores(workdir, scores[-1:])
     if scores:
         print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
-        print_scores(scores)
+        print_scores(sorted(scores, key=lambda score: score.metric))
     if "neighbours" in tasks:
         save_neighbours(folder, step, labelled, test, features)
     if "units" in tasks:
@@ -138,6 +138,7 @@ def make_features(
 
         return [embed_images(embed, part.pixels) for part in parts]
 
+    @functools.cache
     def features(name: str) -> tuple[np.ndarray, ...]:
         if name == "pixels":
             flat = [embed_images(lambda x: x.reshape(len(x), -1), part.pixels) for part in parts]
@@ -149,51 +150,58 @@ def make_features(
 
 
 def class_scores(
+    config: Config, labelled: Images, test: Images, features: Features
+) -> Iterator[Score]:
+    """Scores of each feature under a linear probe and by its nearest neighbours."""
+    options, num_classes = config.probe, len(test.class_names)
+    methods = [name for name in ("linear", "knn") if name in options.tasks]
+    for name, method in itertools.product(options.features, methods):
+        raise_if_stopped()
+        train, held = features(name)
+        if method == "linear":
+            answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
+            found = answer(held)
+        else:
+            k = min(options.num_neighbours, len(train))
+            found = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
+            setting = f"k {k}"
+        case = name, method
+        yield from image_scores(
+            {case: found.argmax(1) == test.labels},
+            {case: setting},
+            labelled.labels,
+            test.labels,
+            task="classes",
+            data=name_of(config),
+            correct_5={case: in_best(found, test.labels, 5)} if num_classes > 5 else {},
+        )
+
+
+def supervised_scores(
     config: Config,
     folder_of: FolderOf,
     labelled: Images,
     test: Images,
-    features: Features,
     model: Model,
     prepare: Callable,
-) -> list[Score]:
-    """Return scores of each feature under each probe, and of the supervised network."""
-    options, correct, correct_5, settings = config.probe, {}, {}, {}
-    num_classes = len(test.class_names)
-    for name in options.features:
-        raise_if_stopped()
-        train, held = features(name)
-        if "linear" in options.tasks:
-            score, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
-            scores = score(held)
-            correct[name, "linear"] = scores.argmax(1) == test.labels
-            if num_classes > 5:
-                correct_5[name, "linear"] = in_best(scores, test.labels, 5)
-            settings[name, "linear"] = setting
-        if "knn" in options.tasks:
-            k = min(options.num_neighbours, len(train))
-            votes = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
-            correct[name, "knn"] = votes.argmax(1) == test.labels
-            if num_classes > 5:
-                correct_5[name, "knn"] = in_best(votes, test.labels, 5)
-            settings[name, "knn"] = f"k {k}"
-    if "supervised" in options.tasks:
-        numbers = np.arange(len(labelled))
-        held = hold_out(numbers, config.seed)
-        kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
-        folder = folder_of(f"supervised-{name_of(config)}")
-        answer, words = train_classifier(config, kept, model, prepare, None, stop_by, folder)
-        print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
-        correct["supervised", "whole network"] = answer(test.pixels) == test.labels
-        settings["supervised", "whole network"] = words
-    return image_scores(
-        correct,
-        settings,
+) -> Iterator[Score]:
+    """The score of the same network, trained whole on the labels."""
+    if "supervised" not in config.probe.tasks:
+        return
+    numbers = np.arange(len(labelled))
+    held = hold_out(numbers, config.seed)
+    kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
+    folder = folder_of(f"supervised-{name_of(config)}")
+    answer, words = train_classifier(config, kept, model, prepare, None, stop_by, folder)
+    print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
+    case = "supervised", "whole network"
+    yield from image_scores(
+        {case: answer(test.pixels) == test.labels},
+        {case: words},
         labelled.labels,
         test.labels,
         task="classes",
         data=name_of(config),
-        correct_5=correct_5,
     )
 
 
@@ -206,7 +214,7 @@ def fit_linear(
     strongest.
     """
     is_single = has_single_labels(labels)
-    if solver == "adam":  # ten passes, as the probes of sound
+    if solver == "adam":  # as the probes of sound: 1,000 updates, of large sets ten passes
         probe = fit_probe(
             train,
             labels,
@@ -227,10 +235,9 @@ def fit_linear(
         )
     elif solver == "ridge":
         probe = fit_ridge_probe(train, labels, num_classes=num_classes)
-    elif is_single:
-        probe = fit_lbfgs_probe(train, labels, num_classes=num_classes, l2s=(STRONGEST_L2[solver],))
     else:
-        probe = fit_lbfgs_probe(train, labels, num_classes=num_classes)
+        l2s = {"l2s": (STRONGEST_L2[solver],)} if is_single else {}
+        probe = fit_lbfgs_probe(train, labels, num_classes=num_classes, **l2s)
     return lambda x: predict(probe, x), f"{solver}, l2 {probe.weight_decay:g}"
 
 
@@ -247,9 +254,9 @@ def few_label_scores(
     model: Model,
     prepare: Callable,
     variables: Any,
-) -> list[Score]:
+) -> Iterator[Score]:
     """Accuracy against the share of labels: frozen features, and the network fine-tuned."""
-    options, num_classes, scores = config.probe, len(test.class_names), []
+    options, num_classes = config.probe, len(test.class_names)
     # The paper's 85,000 updates are meant for all labels.
     solver = "lbfgs" if options.solver == "sgd" else options.solver
 
@@ -262,11 +269,13 @@ def few_label_scores(
         part = select_images(labelled, subset)
         return train_classifier(config, part, model, prepare, start)[0](test.pixels)
 
-    cases = [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
+    cases = []
+    if "few_labels" in options.tasks:
+        cases += [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
     if "fine_tuned" in options.tasks:
         cases.append(("z", "fine-tuned", functools.partial(tuned, variables)))
         cases.append(("supervised", "fine-tuned", functools.partial(tuned, None)))
-    for fraction in options.fractions:
+    for fraction in options.fractions if cases else ():
         num_subsets = options.num_subsets if fraction < 1 else 1
         subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
         for name, mode, answer in cases:
@@ -284,5 +293,4 @@ def few_label_scores(
             is_single = has_single_labels(labelled.labels[subsets[0]])
             if mode == "frozen" and solver in STRONGEST_L2 and is_single:
                 score = score._replace(setting=f"l2 {STRONGEST_L2[solver]:g}, {score.setting}")
-            scores.append(score)
-    return scores
+            yield score

@@ -86,6 +86,8 @@ def test_the_interval_resamples_whole_utterances():
     low, high = r_value_interval(mixed)
     assert low < r_value(total(mixed)) < high
     assert 0.15 < high - low < 0.5
+    assert r_value_interval([*mixed, *[Matches(0, 0, 0)] * 20]) == (low, high)  # of silence
+    assert r_value_interval([Matches(10, 10, 10), Matches(8, 10, 10)])[1] == 1  # not 1.7
 
 
 def test_the_interval_of_few_utterances_covers_the_truth():

@@ -7,10 +7,10 @@ import pytest
 from configs import audio_synthetic
 from cpc.data import make_items, make_synthetic, phone_chain, read_items, select
 from cpc.results import read_scores
-from cpc.types import UserError
+from cpc.types import Item, UserError
 from experiments import abx
 from experiments.audio import probes
-from experiments.audio.abx import abx_question
+from experiments.audio.abx import abx_question, abx_scores
 from experiments.audio.data import AudioData, Phones
 from experiments.audio.modality import AUDIO
 from experiments.audio.question import Asked, Feature
@@ -64,6 +64,17 @@ def test_one_speaker_has_no_abx_across(data, tmp_path, capsys):
     (score,) = question.answer(NOTHING, Feature("c", features, 160))
     assert score.method == "within speaker"
     assert abs(score.value - 0.5) < 0.05  # ties, but for the rounding of path lengths
+
+
+def test_tokens_too_short_for_these_features_leave_no_score(capsys):
+    """With its last frame lost the only second token of a phone has none."""
+    phones = (("a", 0.0, 0.05), ("a", 0.1, 0.11), ("b", 0.2, 0.25))
+    items = [Item("x", begin, end, phone, "s", "s", "one") for phone, begin, end in phones]
+    feature = Feature("c", {"x": np.ones((30, 2), np.float32)}, 160)
+    (score,) = abx_scores("toy", items, feature, (False,), False)
+    assert score.num_test
+    assert abx_scores("toy", items, feature, (False, True), True) == []
+    assert "toy: no ABX of c within speaker: too few tokens have" in capsys.readouterr().out
 
 
 def test_what_cannot_be_asked_is_said_before_the_training(data):

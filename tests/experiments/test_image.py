@@ -200,6 +200,7 @@ def test_models_that_cannot_be(options, sentence):
     ("options", "sentence"),
     [
         ({"probe__every": 100}, "make it a multiple of eval_every"),
+        ({"probe__tasks": ("supervised",), "probe__every": 250}, "network would be trained anew"),
         ({"probe__tasks": ("logistic",)}, "probe.tasks has 'logistic'"),
         ({"probe__features": ("w",)}, "probe.features has 'w'"),
         ({"probe__solver": "newton"}, "probe.solver is 'newton'"),
@@ -348,7 +349,7 @@ def test_regions_are_pooled_side_by_side():
 
 @pytest.mark.parametrize("task", ["linear", "knn"])
 @pytest.mark.parametrize("num_classes", [5, 7])
-def test_five_best_of_more_than_five_classes(task, num_classes, tmp_path):
+def test_five_best_of_more_than_five_classes(task, num_classes):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, num_classes, 70).astype(np.int32)
     names = tuple("abcdefg"[:num_classes])
@@ -356,9 +357,7 @@ def test_five_best_of_more_than_five_classes(task, num_classes, tmp_path):
     # The class is told from the next one by chance: the best is often wrong, the five best never.
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=(task,), probe__features=("z",), probe__solver="ridge")
-    scores = image_probes.class_scores(
-        config, tmp_path, images, images, lambda name: (x, x), None, None
-    )
+    scores = list(image_probes.class_scores(config, images, images, lambda name: (x, x)))
     values = {score.metric: score.value for score in scores}
     assert values["accuracy"] < 0.8
     if num_classes > 5:
@@ -397,16 +396,48 @@ def test_one_label_a_class(solver, tmp_path):
     assert len(read_scores(tmp_path)) == 3
 
 
-def test_few_labels_that_fail_lose_no_other_score(tmp_path, monkeypatch):
-    def fail(*args):
-        raise UserError("too few")
+def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
+    """Neither those of other tasks, nor the first points of a curve."""
+    few_label_score, asked = image_probes.few_label_score, []
 
-    monkeypatch.setattr(image_probes, "few_label_scores", fail)
+    def fail(*args, **options):
+        asked.append(options["fraction"])
+        if len(asked) == 2:
+            raise UserError("too few")
+        return few_label_score(*args, **options)
+
+    monkeypatch.setattr(image_probes, "few_label_score", fail)
     config = make_config(probe__tasks=("knn", "few_labels"), probe__features=("pixels",))
     data = ImageData(*[image_set([0, 1] * 5)] * 3)
     with pytest.raises(UserError, match="too few"):
         image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
-    assert [score.method for score in read_scores(tmp_path)] == ["knn"]
+    assert [score.method for score in read_scores(tmp_path)] == ["knn", "frozen"]
+
+
+def test_features_are_made_once_and_only_where_they_are_read(tmp_path, monkeypatch):
+    embed, calls = image_probes.embed_images, []
+    monkeypatch.setattr(
+        image_probes, "embed_images", lambda *args: calls.append(args) or embed(*args)
+    )
+    data = ImageData(*[image_set([0, 1] * 5)] * 3)
+    for tasks, number in (((), 0), (("linear", "knn", "few_labels"), 2)):  # the two sets of images
+        config = make_config(
+            probe__tasks=tasks, probe__features=("pixels",), probe__fractions=(0.5, 1.0)
+        )
+        image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+        assert len(calls) == number
+
+
+def test_fine_tuning_is_a_task_of_its_own(tmp_path, monkeypatch):
+    data = ImageData(*[image_set([0, 1] * 5)] * 3)
+    classify = lambda pixels: np.zeros(len(pixels), int)  # noqa: E731
+    monkeypatch.setattr(image_probes, "train_classifier", lambda *args: (classify, ""))
+    config = make_config(probe__tasks=("fine_tuned",), probe__fractions=(1.0,))
+    found = image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+    assert [(one.features, one.method, one.value) for one in found] == [
+        ("z", "fine-tuned", 0.5),
+        ("supervised", "fine-tuned", 0.5),
+    ]
 
 
 @pytest.mark.slow

@@ -40,10 +40,10 @@ def probe_audio(features, folder, monkeypatch):
 
 def probe_image(features, *_):
     config = image_fashion_mnist.get_config()
-    config.probe.tasks, config.probe.features = (), ("pixels", "z")
+    config.probe.tasks, config.probe.features = ("knn",), ("pixels", "z")
     images = Images(np.zeros((2, 4, 4, 1), np.uint8), np.arange(2, dtype=np.int32), ("a", "b"))
     make = lambda name: features(name) or (np.zeros((2, 1)),) * 2  # noqa: E731
-    image.class_scores(config, None, images, images, make, None, None)  # pyright: ignore[reportArgumentType]
+    list(image.class_scores(config, images, images, make))
 
 
 def probe_series(features, folder, monkeypatch):

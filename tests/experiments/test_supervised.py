@@ -32,6 +32,7 @@ from experiments.supervised import (
     cross_entropy,
     hold_out,
     kept_until_done,
+    make_own_optimizer,
     train_on_labels,
 )
 
@@ -530,6 +531,20 @@ def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch)
         image_supervised.train_classifier(config, images, model, prepare, None)
     assert found["adam"] < 1e-3, "its first step is as large for every weight"
     assert found["muon"] > 0.5
+
+
+def test_the_rate_of_a_short_training_rises_and_falls():
+    """100 steps of few labels had been all warm-up, which ended at the highest rate."""
+    config = dark_and_light()[0]
+    assert config.optim.warmup_steps >= 100
+    tx = make_own_optimizer(config, 100, 1.0, ("encoder",), "cosine")
+    params = {"model": {"encoder": jnp.ones(1)}}
+    state, rates = tx.init(params), []
+    for _ in range(100):
+        update, state = tx.update(params, state, params)
+        rates.append(abs(float(jax.tree.leaves(update)[0][0])))
+    assert np.argmax(rates) in (9, 10)
+    assert rates[-1] < 0.01 * max(rates)
 
 
 @pytest.mark.slow
