@@ -55,8 +55,8 @@ from cpc.data.windows import (
     count_windows,
     make_batches,
     make_packed_batches,
+    uniform_windows,
     unpack,
-    windows_of_each,
 )
 
 __all__ = [
@@ -111,8 +111,8 @@ __all__ = [
     "subsample",
     "synthetic_information",
     "tokenize",
+    "uniform_windows",
     "unpack",
-    "windows_of_each",
     "write_items",
     "write_vocabulary",
 ]

@@ -1,7 +1,7 @@
 """Windows drawn over all recorded time, short clips whole: pure in (seed, step, process)."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Int
@@ -31,19 +31,32 @@ def count_windows(recordings: Recordings, window_samples: int) -> WindowCounts:
     )
 
 
-def windows_of_each(lengths: Int[np.ndarray, " n"], window_samples: int) -> Int[np.ndarray, " n"]:
-    """How many windows each recording counts for: those that fit in, or w if it is too short.
+#: draw(rng, number) -> recordings and starts of windows, (number,) each.
+DrawWindows: TypeAlias = Callable[
+    [np.random.Generator, int], tuple[Int[np.ndarray, " b"], Int[np.ndarray, " b"]]
+]
 
-    w = W sum_long (L - W + 1) / sum_long L, where L are the samples of the recordings of W or more.
-    Drawn whole as often as w windows are, a short one is heard as long as they are for each second
-    that was recorded. 1 where all are short.
 
-    >>> windows_of_each(np.array([10, 3, 25]), 8).tolist()
-    [3, 5, 18]
+def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawWindows:
+    """Return a draw of windows that hears every second of all recordings as often.
+
+    A recording of L is drawn in proportion to max(L, W), W the window's length, and then where its
+    window begins, from 0 to L - W. So W of L are heard of a long one, and a short one whole. Were
+    all windows equally likely instead, a recording that is just as long as one would count for 1,
+    and one of twice that length for W.
+
+    >>> draw = uniform_windows(np.array([2, 4, 16]), 4)
+    >>> recordings, starts = draw(np.random.default_rng(0), 24_000)
+    >>> np.round(np.bincount(recordings) / 1000).tolist(), starts.max().item()
+    ([4.0, 4.0, 16.0], 12)
     """
-    places, is_long = lengths - window_samples + 1, lengths >= window_samples
-    heard, recorded = window_samples * int(places[is_long].sum()), int(lengths[is_long].sum())
-    return np.where(is_long, places, max(1, round(heard / max(recorded, 1))))
+    ends, last = np.cumsum(np.maximum(lengths, window_length)), lengths - window_length
+
+    def draw(rng, number):
+        which = np.searchsorted(ends, rng.integers(ends[-1], size=number), side="right")
+        return which, rng.integers(np.maximum(last, 0)[which] + 1)
+
+    return draw
 
 
 def make_batches(recordings: Recordings, **options: Any) -> Callable[[int], Batch]:
@@ -72,18 +85,17 @@ def make_packed_batches(
     process: int = 0,
     num_processes: int = 1,
 ) -> Callable[[int], Batch]:
-    """`step -> batch` of windows, every possible window of long enough recordings equally likely.
+    """`step -> batch` of windows, drawn over all recorded time as by `uniform_windows`.
 
-    A clip shorter than a window is drawn whole, as often as `windows_of_each` says. Without short
-    clips the draws are those of the windows alone.
+    Of a recording every window is equally likely, and a clip shorter than a window is drawn whole.
 
     The samples are those of the pack, half of what float32 would take to copy to the device; there,
     `unpack` makes waveforms of them.
 
     The draws are those of the global batch, and each process takes its rows, so that neither the
     number of processes nor of threads changes what is drawn. With `one_speaker` all windows of a
-    batch are one speaker's, who is drawn in proportion to recorded time (the number of windows),
-    so that over many batches every window is drawn as often as without.
+    batch are one speaker's, who is drawn in proportion to what is drawn of each, so that over many
+    batches every window is drawn as often as without.
 
     A batch, b = batch_size / num_processes:
 
@@ -118,7 +130,7 @@ def make_packed_batches(
     if rms is None:
         raise UserError("the recordings have no loudness yet: pack them")
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
-    windows = _all_windows(recordings.lengths, speaker_of, window_samples)
+    draw = uniform_windows(recordings.lengths, window_samples)
     gain = gains(rms) / np.float32(32768)
     real = np.minimum(recordings.lengths, window_samples)
     is_short = recordings.lengths < window_samples
@@ -130,11 +142,13 @@ def make_packed_batches(
 
     def batch(step: int) -> Batch:
         rng = np.random.default_rng((seed, step))
-        drawn = _draw(rng, windows, speaker_of, batch_size, one_speaker)[rows]
-        row = np.searchsorted(windows.ends, drawn, side="right")
-        utterance = windows.utterances[row]
-        first = windows.ends[row] - windows.counts[row]
-        start = np.minimum(drawn - first, recordings.lengths[utterance] - real[utterance])
+        utterance, start = draw(rng, batch_size)
+        if one_speaker:  # that of the first window
+            own = np.flatnonzero(speaker_of == speaker_of[utterance[0]])
+            draw_own = uniform_windows(recordings.lengths[own], window_samples)
+            which, start = draw_own(rng, batch_size)
+            utterance = own[which]
+        utterance, start = utterance[rows], start[rows]
         num_samples = {"num_samples": real[utterance].astype(np.int32)} if is_short.any() else {}
         return {
             "x": read_windows(recordings, utterance, start, window_samples),
@@ -148,40 +162,3 @@ def make_packed_batches(
         }
 
     return batch
-
-
-class _Windows(NamedTuple):
-    """All windows in a row: utterance `utterances[i]` has those before `ends[i]`."""
-
-    utterances: Int[np.ndarray, " u"]
-    """Speaker by speaker."""
-    counts: Int[np.ndarray, " u"]
-    """Start positions of each; of a short clip, as many as it counts for."""
-    ends: Int[np.ndarray, " u"]
-    """Cumulative sum of the counts."""
-
-
-def _all_windows(
-    lengths: Int[np.ndarray, " n"], speaker_of: Int[np.ndarray, " n"], window_samples: int
-) -> _Windows:
-    utterances = np.argsort(speaker_of, kind="stable")
-    counts = windows_of_each(lengths, window_samples)[utterances]
-    return _Windows(utterances, counts, np.cumsum(counts))
-
-
-def _draw(
-    rng: np.random.Generator,
-    windows: _Windows,
-    speaker_of: Int[np.ndarray, " n"],
-    batch_size: int,
-    one_speaker: bool,
-) -> Int[np.ndarray, " b"]:
-    """Numbers of windows, uniform over all or over those of the speaker of one drawn window."""
-    begin, end = 0, int(windows.ends[-1])
-    if one_speaker:
-        speaker_of_row = speaker_of[windows.utterances]
-        speaker = speaker_of_row[np.searchsorted(windows.ends, rng.integers(end), side="right")]
-        mine = np.flatnonzero(speaker_of_row == speaker)
-        begin = int(windows.ends[mine[0]] - windows.counts[mine[0]])
-        end = int(windows.ends[mine[-1]])
-    return rng.integers(begin, end, batch_size)

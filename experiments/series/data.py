@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from cpc.data import windows_of_each
+from cpc.data import uniform_windows
 from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
@@ -143,9 +143,9 @@ def without_ending(name: str) -> str:
 def make_windows(
     part: Part, *, window_steps: int, batch_size: int, seed: int
 ) -> Callable[[int], Batch]:
-    """Return step -> batch of windows, every window equally likely: a pure function of the step.
+    """Return step -> batch of windows, drawn as by `uniform_windows`: a pure function of the step.
 
-    A piece shorter than a window is drawn whole, filled up with zeros, as `windows_of_each` says.
+    A piece shorter than a window is drawn whole, filled up with zeros.
 
     A batch, this process's rows of the global one: x float32 (b, window_steps, channels), and int32
     (b,) sequence (row of the global batch), utterance (its file), start (step of the file), sample
@@ -153,17 +153,16 @@ def make_windows(
     if there are short pieces, num_samples (how many steps are real).
     """
     files, firsts, lengths = np.array(part.pieces).T
-    counts, real = windows_of_each(lengths, window_steps), np.minimum(lengths, window_steps)
-    ends, is_any_short = np.cumsum(counts), (real < window_steps).any()
+    draw_windows, real = uniform_windows(lengths, window_steps), np.minimum(lengths, window_steps)
+    is_any_short = (real < window_steps).any()
     of_files = [max(window_steps, len(values)) for values in part.sequences.values]
     line = np.append(0, np.cumsum(of_files))[:-1]
     rows_each = batch_size // jax.process_count()
     rows = np.arange(rows_each) + jax.process_index() * rows_each
 
     def draw(step: int) -> Batch:
-        drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=batch_size)[rows]
-        piece = np.searchsorted(ends, drawn, side="right")
-        begin = np.minimum(drawn - (ends[piece] - counts[piece]), (lengths - real)[piece])
+        piece, begin = draw_windows(np.random.default_rng((seed, step)), batch_size)
+        piece, begin = piece[rows], begin[rows]
         x = np.zeros((rows_each, window_steps, part.sequences.values[0].shape[1]), np.float32)
         for row, (number, first) in enumerate(zip(piece.tolist(), begin.tolist(), strict=True)):
             x[row, : real[number]] = part.read(number, first, int(real[number]))

@@ -99,7 +99,7 @@ def read_tasks(
 def make_runs(
     corpus: data.Corpus, *, run_sentences: int, max_words: int, batch_size: int, seed: int
 ) -> Callable[[int], Batch]:
-    """Return step -> batch of runs of sentences, every run equally likely: pure in the step.
+    """Return step -> batch of runs of sentences, drawn as by `uniform_windows`: pure in the step.
 
     A run is of one document, and a document that is shorter is a run by itself, if it has two
     sentences. A batch, this process's rows of the global one: x int32 (b, run_sentences,
@@ -110,10 +110,10 @@ def make_runs(
         UserError: no document has two sentences.
     """
     lengths = np.diff(corpus.document_starts)
-    counts = np.where(lengths < 2, 0, np.maximum(1, lengths - run_sentences + 1))
-    if not counts.sum():
+    documents = np.flatnonzero(lengths > 1)
+    if not len(documents):
         raise UserError("no document has two sentences in a row: give more text, or other files")
-    ends = np.cumsum(counts)
+    draw_runs = data.uniform_windows(lengths[documents], run_sentences)
     # A short document has a run on either side to itself, as its own may be counted from its end.
     is_short = lengths < run_sentences
     room = np.where(is_short, 2 * run_sentences, lengths)
@@ -122,9 +122,8 @@ def make_runs(
     rows = np.arange(rows_each) + jax.process_index() * rows_each
 
     def draw(step: int) -> Batch:
-        drawn = np.random.default_rng((seed, step)).integers(ends[-1], size=batch_size)[rows]
-        document = np.searchsorted(ends, drawn, side="right")
-        within = drawn - (ends[document] - counts[document])
+        which, within = draw_runs(np.random.default_rng((seed, step)), batch_size)
+        document, within = documents[which[rows]], within[rows]
         start = corpus.document_starts[document] + within
         stop = np.minimum(start + run_sentences, corpus.document_starts[document + 1])
         return {

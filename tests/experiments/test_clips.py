@@ -245,7 +245,8 @@ def test_batch_norm_sees_what_exists():
     batch = problem.draw(0)
     kernel = np.float64(state.params["model"]["encoder"]["kernel0"])[:, 0]
     frames = []
-    for x, gain, number in zip(batch["x"], batch["gain"], batch["num_samples"], strict=True):
+    numbers = np.maximum(batch["num_samples"], STRIDE)  # of less there is one latent, too
+    for x, gain, number in zip(batch["x"], batch["gain"], numbers, strict=True):
         clip = np.pad(np.float64(x[:number]) * gain, (5, 0))
         frames += [clip[5 * t : 5 * t + 10] @ kernel for t in range(number // 5)]
     stats = step(state, put_batch(batch, make_mesh(1))).extra["model"]["batch_stats"]["encoder"]
