@@ -21,6 +21,8 @@ from cpc.losses import (
     describe,
     describe_aligned,
 )
+from cpc.losses.cpc_loss import add_memory
+from cpc.losses.tiles import Latents
 from cpc.parallel import make_reducer
 from cpc.train import BATCH_AXIS
 from cpc.types import (
@@ -136,7 +138,12 @@ def build_objective(
         new_state, queues, metrics = dict(state), [None] * len(directions), {}
         if train and options.temperature_rule == "entropy":
             tau = state["temperature"]
-            _, scores, where = watched_scores(directions[0], rule, choose, offsets, tau, rng)
+            # Proposed ones are corrected to weigh alike: the entropy is that of all they stand for.
+            watched = None if options.choose == "proposed" else choose
+            queue = state["queues"][0] if options.queue else None
+            _, scores, where = watched_scores(
+                directions[0], rule, watched, offsets, tau, rng, queue
+            )
             new_state["temperature"] = negatives.hold_entropy(
                 tau, tau * scores, where, options.target_entropy,
                 options.temperature_low, options.temperature_high,
@@ -249,14 +256,20 @@ def watched_scores(
     offsets: Sequence[int],
     temperature: Any,
     rng: Any,
+    queue: negatives.Queue | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Scores of some anchors of each offset: of positives (m,), of negatives (m, n), which count.
 
-    The outputs are those that `Objective.scored` returns; no gradient.
+    The outputs are those that `Objective.scored` returns, and the candidates theirs and those of
+    the queue; no gradient.
     """
     z, _, predictions = jax.tree.map(jax.lax.stop_gradient, direction.outputs)
     lanes = z[0, 0, ..., 0].size
     keys, flat, exists = _flatten(direction)
+    own = Latents(flat, jnp.ones(len(keys), bool) if exists is None else exists)
+    keys, (candidates, there) = (
+        (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))
+    )
     num_rows, length = z.shape[0], z.shape[1]
     positives, rows, wheres = [], [], []
     for i, k in enumerate(offsets):
@@ -273,10 +286,10 @@ def watched_scores(
         queries = predictions[..., i, :].reshape(-1, z.shape[-1])[index]
         scores = jnp.matmul(queries, keys.T, preferred_element_type=jnp.float32)
         scores = scores / temperature
-        anchors, candidates = jax.tree.map(lambda p, index=index: p[index][:, None], flat), flat
-        where = jnp.broadcast_to(rule(anchors, candidates, k), scores.shape)
-        if exists is not None and counted is not None:
-            where = where & exists & counted[index][:, None]
+        anchors = jax.tree.map(lambda p, index=index: p[index][:, None], flat)
+        where = jnp.broadcast_to(rule(anchors, candidates, k) & there, scores.shape)
+        if counted is not None:
+            where = where & counted[index][:, None]
         positive = jnp.where(is_positive(anchors, candidates, k), scores, 0.0).sum(-1)
         if choose is not None:
             scores, where = choose(rng, positive, scores, where)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import Plan, anchor_scores, takes_groups, with_floor
+from cpc.losses.blocks import Plan, anchor_scores, takes_groups
 from cpc.losses.info_nce import info_nce
 from cpc.losses.tiles import AnchorScores, Latents, find_alike, find_negatives, find_positives
 
@@ -46,7 +46,7 @@ def aligned_losses(
                 return anchor_scores(value, positive, negatives, where)
             if plan.choose is not None:
                 negatives, where = plan.choose(rng, positive, negatives, where)
-            value = with_floor(loss, query)(positive, negatives, where)
+            value = loss(positive, negatives, where)
             return anchor_scores(value, positive, negatives, where)
 
         ahead = k * num_lanes

@@ -90,17 +90,6 @@ def takes_groups(loss: AnchorLoss | None) -> bool:
     return _function(loss) is sup_con
 
 
-def with_floor(loss: Any, queries: Float[Array, "m d"]) -> AnchorLoss:
-    """The loss, told the lowest scores that keys of length 1 can have if its floor depends on them.
-
-    Queries of cosines have the length 1 / tau, so scores that come divided by it are at least that.
-    """
-    if not takes_least(loss):
-        return loss
-    least = -jnp.linalg.norm(jax.lax.stop_gradient(queries).astype(jnp.float32), axis=-1)
-    return functools.partial(loss, least=least)
-
-
 def takes_least(loss: AnchorLoss | None) -> bool:
     """Whether the loss has a floor, e^(the lowest score that a cosine can give).
 
@@ -286,7 +275,7 @@ def _score_block(q, keys, anchors, candidates, rng, rule, loss, options, choose,
         )
         return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
     negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
-    value, back = _differentiate(loss, options, q, positive, negatives, where)
+    value, back = _differentiate(loss, options, positive, negatives, where)
     recorded = anchor_scores(value, positive, negatives, where)
     dpositive, dnegatives, doptions = back(recorded.counted.astype(value.dtype))
     dpositive, dscores = through_choice(dpositive, dnegatives)
@@ -334,7 +323,7 @@ def _chosen(rng, positive, scores, allowed, choose):
     return negatives, where, through
 
 
-def _differentiate(loss, options, q, positive, negatives, where):
+def _differentiate(loss, options, positive, negatives, where):
     """Losses, and the derivatives of the sum of those that count by positive, negatives, options.
 
     Which count is given to the derivatives, as 1 and 0.
@@ -342,7 +331,7 @@ def _differentiate(loss, options, q, positive, negatives, where):
     if loss is not None:
 
         def whole(positive, negatives, options):
-            return with_floor(functools.partial(loss, **options), q)(positive, negatives, where)
+            return loss(positive, negatives, where, **options)
 
         return jax.vjp(whole, positive, negatives, options)
     masked: Any = jnp.where(where, negatives, -jnp.inf)

@@ -1,5 +1,6 @@
 """The loss of contrastive predictive coding at each offset, over the global batch."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -145,6 +146,8 @@ def cpc_loss(
             "bias is added to every score, and debiased and hard-weighted losses have the floor of "
             "cosines without one: leave bias=0, or choose a loss such as sigmoid"
         )
+    if takes_least(loss):  # of cosines divided by tau; learned, it moves the floor, too
+        loss = functools.partial(loss, least=-1.0 / temperature)
     is_whole = memory is not None  # its latents are of no row of the batch
     shard_size = None if is_whole else rule.shard_size
     of_loss = None if own_temperature is not None else loss
@@ -154,7 +157,6 @@ def cpc_loss(
     b = latents[0]
     if (
         maps is not None
-        and not takes_least(of_loss)  # which goes by the length of predictions
         and reducer is None  # others share out one set of keys for all offsets
         and not is_aligned
         and projection_pays(anchors.exists.size, len(keys), *maps.shape[1:])

@@ -86,7 +86,7 @@ def debiased(
     (Chuang et al. 2020, section 4) over the negatives j and draws v of the anchor's own class.
     The floor is the least that a cosine score can give. The optimal score is log p+ / p- + h(c),
     the ratio to true negatives; pi = 0 is InfoNCE. log N - L is an estimate, no bound. `cpc_loss`,
-    whose scores come divided by its temperature, gives the least of each anchor itself.
+    whose scores come divided by its temperature, gives the least itself.
 
     Args:
       positive: cosine scores of the positives.

@@ -176,9 +176,15 @@ def outputs_of(scale=1.0):
 
 
 @pytest.mark.slow
-def test_entropy_is_held():
-    """After some steps the weights' entropy is the wanted share, whatever the scores' scale."""
-    choice = {"target_entropy": 0.6, "temperature_high": 1000.0}
+@pytest.mark.parametrize(
+    "of", [{}, {"choose": "proposed", "num_sampled": 8}, {"queue": 32}], ids=name_of
+)
+def test_entropy_is_held(of):
+    """After some steps the weights' entropy is the wanted share, whatever the scores' scale.
+
+    Of all that may be drawn, where they are drawn by their weights; of the queue's, too.
+    """
+    choice = {"target_entropy": 0.6, "temperature_high": 1000.0, **of}
     config = make_config(choice=choice, temperature="entropy")
     made = objective.build_objective(config, (1, 2))
     score = jax.jit(lambda *args: made.loss(*args, jax.random.key(0), True))
@@ -186,18 +192,23 @@ def test_entropy_is_held():
         directions = [outputs_of(scale)]
         params, state = made.init(directions)
         for _ in range(12):
+            before = state
             _, _, state, metrics = score(params, state, directions)
         outputs = directions[0][0]
-        shares = []
+        keys, shares = outputs.z.reshape(-1, 4), []
+        if "queue" in of:
+            assert before["queues"][0].exists.all()
+            keys = jnp.concatenate([keys, before["queues"][0].keys])
         for k in (1, 2):
             anchors = [(i, t) for i in range(3) for t in range(6 - k)]
             scores = jnp.stack([outputs.predictions[i, t, k - 1] for i, t in anchors])
-            scores = scores @ outputs.z.reshape(-1, 4).T / metrics["temperature"]
-            where = np.ones((len(anchors), 18), bool)
+            scores = scores @ keys.T / metrics["temperature"]
+            where = np.ones(scores.shape, bool)
             for row, (i, t) in enumerate(anchors):
                 where[row, 6 * i + t + k] = False
             shares.append(negatives.entropy(scores, 1.0, jnp.asarray(where)))
-        assert float(jnp.concatenate(shares).mean() / np.log(17)) == pytest.approx(0.6, abs=2e-3)
+        found = float(jnp.concatenate(shares).mean() / np.log(len(keys) - 1))
+        assert found == pytest.approx(0.6, abs=2e-3)
 
 
 @pytest.mark.slow

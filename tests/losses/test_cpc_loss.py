@@ -490,6 +490,33 @@ def test_the_floor_of_cosines_is_that_of_the_temperature(loss, tau):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [negatives.batch, negatives.one_per_sequence])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        functools.partial(debiased, prior=0.3),
+        functools.partial(hard_weighted, prior=0.3, concentration=0.5),
+    ],
+    ids=["debiased", "hard_weighted"],
+)
+def test_a_learned_temperature_moves_the_floor_too(loss, rule):
+    outputs, positions = random_outputs(3, 7, 5, 2), positions_of(3, 7)
+    moved = outputs.predictions + 3 * jnp.roll(outputs.z, -1, axis=1)[:, :, None]
+    unit = jax.tree.map(
+        lambda x: x / jnp.linalg.norm(x, axis=-1, keepdims=True),
+        outputs._replace(predictions=moved),
+    )
+
+    @jax.jit
+    def of(tau):
+        return cpc_loss(unit, positions, rule, loss=loss, temperature=tau)[0]
+
+    tau, step = jnp.float32(0.5), 0.001  # no anchor reaches its floor in between
+    slope = (of(tau + step) - of(tau - step)) / (2 * step)
+    np.testing.assert_allclose(jax.grad(of)(tau), slope, rtol=1e-2)
+
+
 GENERAL = dataclasses.replace(negatives.one_per_sequence, aligned=False)
 
 
