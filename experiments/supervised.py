@@ -51,6 +51,8 @@ MOST_RUNS = 10
 #: Of a training's most steps such a part, and no more than so many, lie between evaluations; it
 #: ends when so many of these in a row are no better than the best before.
 NUM_EVALUATIONS, MOST_BETWEEN, PATIENCE = 40, 1000, 6
+#: What is said of a training that these steps ended, and not the evaluations.
+AT_LIMIT = ", the most"
 
 
 def hold_out(rows: Sequence[int] | np.ndarray, seed: int) -> np.ndarray:
@@ -180,8 +182,8 @@ def train_on_labels(
             )
     best, number = state.extra["best"], int(state.step)
     words = f"best at step {int(best['step']):,} of {number:,}"
-    at_most = ", the most" if number == num_steps else ""
-    return functools.partial(answer, best["params"], best["extra"]), words + at_most
+    at_limit = AT_LIMIT if number == num_steps else ""
+    return functools.partial(answer, best["params"], best["extra"]), words + at_limit
 
 
 def put_head(

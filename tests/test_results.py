@@ -358,8 +358,9 @@ def run_with(tmp_path, name, seed, scores, **config):
 
 def test_comparison_by_seed(tmp_path):
     values = {("a", 0): 0.30, ("a", 1): 0.32, ("b", 0): 0.20, ("b", 1): 0.23}
+    bare = PHONES._replace(low=None, high=None)  # with nothing over items
     runs = [
-        run_with(tmp_path, f"{c},seed={s}", s, [PHONES._replace(value=v, seed=s)], width=c)
+        run_with(tmp_path, f"{c},seed={s}", s, [bare._replace(value=v, seed=s)], width=c)
         for (c, s), v in values.items()
     ]
     cells = group_by_seed(runs)
@@ -408,6 +409,13 @@ def test_a_difference_over_seeds_is_beyond_items_too():
     elsewhere = {s: one._replace(outcomes=None) for s, one in theirs.items()}
     assert (found := lead(ours, elsewhere)) is not None
     assert (found.paired, found.low) == ("seeds", pytest.approx(0.05))
+    ours, elsewhere = (
+        {s: one._replace(low=one.value - 0.1, high=one.value + 0.1) for s, one in of.items()}
+        for of in (ours, elsewhere)
+    )
+    assert (found := lead(ours, elsewhere)) is not None
+    assert found.paired == "seeds and items"
+    assert found.low == pytest.approx(0.05 - 0.1 * 2**0.5)  # as if independent
 
 
 def test_one_seed_does_not_stand_for_three():

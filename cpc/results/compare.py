@@ -383,10 +383,10 @@ def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference |
     """Return the difference of two sets of scores by seed, ours minus theirs; None if one is empty.
 
     Of each seed that both have, d is the `difference` on their test items, and the lead is
-    `over_seeds_and_items` of all d: what is common to both, of an item or of a seed, cancels. Where
-    items are not the same, it is `over_seeds` alone. With fewer than two such seeds and more of
-    one of them, it is of the two means, as if independent: the one seed does not say how far seeds
-    scatter, and the others do.
+    `over_seeds_and_items` of all d: what is common to both, of an item or of a seed, cancels. Of
+    what has no interval over items it is `over_seeds` alone. With fewer than two such seeds and
+    more of one of them, it is of the two means, as if independent: the one seed does not say how
+    far seeds scatter, and the others do.
     """
     if not ours or not theirs:
         return None
@@ -394,7 +394,7 @@ def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference |
     if len(shared) < 2 and (len(ours) > 1 or len(theirs) > 1 or not shared):
         return independent_difference(*(mean_over_seeds([*of.values()]) for of in (ours, theirs)))
     found = [difference(ours[seed], theirs[seed]) for seed in shared]
-    if len(found) == 1 or all(one.paired == "items" for one in found):
+    if len(found) == 1 or np.isfinite([one[1:3] for one in found]).all():
         return over_seeds_and_items(found)
     return over_seeds([one.value for one in found])
 

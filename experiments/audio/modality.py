@@ -45,8 +45,13 @@ def make_problem(config: Config, data: AudioData, mesh: jax.sharding.Mesh | None
     """Return model, loss and batches of a config."""
     offsets = choose_offsets(config)
     evaluates = config.evaluate.num_windows > 0
-    mixed = copy.deepcopy(config)
-    mixed.data.one_speaker = False
+    draw_test = draw_any_test = None
+    if evaluates:
+        draw_test = draw_any_test = draw_windows(config, data.test, config.seed + 1)
+        if config.data.one_speaker:
+            mixed = copy.deepcopy(config)
+            mixed.data.one_speaker = False
+            draw_any_test = draw_windows(mixed, data.test, config.seed + 1)
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
     model = build_model(config)
     return Problem(
@@ -58,8 +63,8 @@ def make_problem(config: Config, data: AudioData, mesh: jax.sharding.Mesh | None
         split_directions=functools.partial(split_directions, model.module),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
-        draw_test=draw_windows(config, data.test, config.seed + 1) if evaluates else None,
-        draw_any_test=draw_windows(mixed, data.test, config.seed + 1) if evaluates else None,
+        draw_test=draw_test,
+        draw_any_test=draw_any_test,
         num_tests=-(-config.evaluate.num_windows // config.data.batch_size),
         per_step=(hours, "h audio"),
     )

@@ -46,7 +46,11 @@ def train_classifier(
     batch = prepare({"x": jnp.asarray(labelled.pixels[:1])}, root, False)
 
     def pooled_z(params, extra, batch, rng, train):
-        z, _ = model.embed({"params": params, **extra}, prepare(batch, rng, train)["x"])
+        variables, x = {"params": params, **extra}, prepare(batch, rng, train)["x"]
+        if train and extra:  # batch norm sees the batch
+            z, extra = model.module.apply(variables, x, True, method="encode", mutable=list(extra))
+        else:
+            z, _ = model.embed(variables, x)
         return pool(z, options.regions), extra
 
     def classes(answer, pixels):

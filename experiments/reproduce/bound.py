@@ -38,7 +38,8 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         intervals over windows.
 
     Raises:
-        UserError: the run has no checkpoint, or its held-out recordings are too few.
+        UserError: the run has no checkpoint or several branches, or its held-out recordings are too
+            few.
     """
     modality, config = read_modality(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
@@ -46,6 +47,11 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     data = modality.load_data(config, print)
     problem = modality.make_problem(config, data, None)
     objective, encoder = problem.objective, problem.model.module.encoder
+    if len(problem.directions) > 1:
+        raise UserError(
+            f"{folder} predicts in {len(problem.directions)} branches "
+            f"({', '.join(problem.directions)}): the bound by N is of a network with one"
+        )
     # A checkpoint has no entry for what is empty.
     own = (arrays[part].get("objective", {}) for part in ("params", "extra"))
     tau = objective.temperature(*own)

@@ -15,6 +15,7 @@ from experiments.reproduce.ranks import order_agreement
 from experiments.reproduce.read import Reproduction
 from experiments.reproduce.trends import read_offsets
 from experiments.reproduce.verdicts import MISSING, VERDICTS, join, judge_pair
+from experiments.supervised import AT_LIMIT
 
 
 class Result(NamedTuple):
@@ -23,7 +24,8 @@ class Result(NamedTuple):
     table: PaperTable
     data: str
     rows: Frame
-    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds."""
+    """By label: cell, paper, value, low, high (percent; NaN if not measured), seeds, and at_limit:
+    whether a training on labels was ended by its number of steps."""
     pairs: Frame
     """A row for each pair of each claim: claim, lower, relation, higher, verdict, and of the higher
     minus the lower in points value, low, high, paired and seeds, as `lead` has them."""
@@ -86,8 +88,9 @@ def measure(table: PaperTable, found: Mapping[str, Frame]) -> Frame:
     for row in table.rows:
         mine = found[row.label]
         over = in_percent(combine(mine)) if len(mine) else UNKNOWN
-        rows.append((row.label, row.cell, row.paper, *over[:3], len(mine)))
-    names = ["row", "cell", "paper", "value", "low", "high", "seeds"]
+        at_limit = bool(mine.setting.str.endswith(AT_LIMIT).any())
+        rows.append((row.label, row.cell, row.paper, *over[:3], len(mine), at_limit))
+    names = ["row", "cell", "paper", "value", "low", "high", "seeds", "at_limit"]
     return pd.DataFrame(rows, columns=pd.Index(names)).astype({"paper": float}).set_index("row")
 
 

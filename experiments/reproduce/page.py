@@ -22,17 +22,18 @@ from experiments.reproduce.show import show_estimate, show_lead, show_measured, 
 from experiments.reproduce.verdicts import EQUAL_POINTS, UNTOLD
 
 NOTE = (
-    "Intervals are of 95 %. Over seeds and test items: Student's over seeds and the bootstrap over "
-    "test utterances or images, joined as the root of the sum of their squares; of one seed, "
-    "over test items alone, which says nothing about other seeds. The difference of two rows is "
-    "paired: it is taken seed by seed, on the same test items where both recorded them (“paired by "
-    "seeds and items”, of one seed “items”), and has an interval made in the same way; of other "
-    "items it is over seeds alone, and where the rows share fewer than two seeds, the two are "
-    "taken as independent. Two rows are told apart if it leaves out 0, and then so do the interval "
-    "over seeds and that over items, each for itself; they are equal if it lies within "
-    f"{EQUAL_POINTS:g} point. Kendall's τ compares the order of our rows with the paper's; "
-    "its interval is a parametric bootstrap (each row drawn anew from a normal distribution as "
-    "wide as its interval), its p is exact: the fraction of all orders that agree as well."
+    "Intervals are of 95 %. Over seeds and test items: Student's over seeds and the bootstrap"
+    " over test utterances or images, joined as the root of the sum of their squares; of one "
+    "seed, over test items alone, which says nothing about other seeds. The difference of two"
+    " rows is paired: it is taken seed by seed, on the same test items where both recorded "
+    "them (“paired by seeds and items”, of one seed “items”), and has an interval made in the"
+    " same way; of what has none over items it is over seeds alone, and where the rows share "
+    "fewer than two seeds, the two are taken as independent. Two rows are told apart if it "
+    "leaves out 0, and then so do the interval over seeds and that over items, each for "
+    f"itself; they are equal if it lies within {EQUAL_POINTS:g} point. Kendall's τ compares "
+    "the order of our rows with the paper's; its interval is a parametric bootstrap (each row"
+    " drawn anew from a normal distribution as wide as its interval), its p is exact: the "
+    "fraction of all orders that agree as well."
 )
 ABSENT = (
     "Tables 3 and 4, other rows: they are other methods, which are not run here.",
@@ -97,6 +98,11 @@ def table_section(plan: Mapping[str, Any], result: Result) -> Section:
         rows["ours − paper"] = measured.value - measured.paper
     else:
         note += " At this size only the order of the rows compares."
+    if measured.at_limit.any():
+        names = ", ".join(measured.row[measured.at_limit])
+        note += (
+            f" Ended at the most steps that it may take, and may have improved further: {names}."
+        )
     claims = pairs[["claim"]].rename(columns={"claim": "the paper's claim"})
     claims["pair"] = pairs.lower + " " + pairs.relation + " " + pairs.higher
     claims["lead"] = triples(pairs, "value", "low", "high")

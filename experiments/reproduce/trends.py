@@ -30,6 +30,7 @@ class Offsets(NamedTuple):
     p: float
     """Exact, if offsets were independent."""
     verdict: str
+    """Beyond chance, and of several seeds beyond what their own taus scatter."""
     seeds: int
     """How many were evaluated."""
 
@@ -50,7 +51,9 @@ def read_offsets(runs: Sequence[Run]) -> Offsets | None:
         means = [within_0_and_1(over_seeds(list(values))) for values in by_seed]
         frame[f"{name} %"] = [in_percent(mean)[:3] for mean in means]
     tau, p = independence(frame.offset, [value for value, *_ in frame["acc_top1 %"]])
-    surely = p < SURE and (first.state != "chance").sum() >= FEWEST_OFFSETS
+    _, low, high, *_ = over_seeds([independence(one.offset, one.acc_top1)[0] for one in found])
+    surely = p < SURE and (len(found) == 1 or low > 0 or high < 0)
+    surely &= all((one.state != "chance").sum() >= FEWEST_OFFSETS for one in found)
     return Offsets(frame, tau, p, [HELD, REFUTED][tau > 0] if surely else UNTOLD, len(found))
 
 

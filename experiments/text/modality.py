@@ -93,6 +93,7 @@ def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:
         max_words=options.max_words,
         batch_size=options.batch_size,
     )
+    draw_test = draw(text.test, seed=config.seed + 1) if evaluates else None
     apart = outside_overlap(options.run_sentences)
     if config.model.name == "quick_thoughts":
         apart = apart & outside_anchor()
@@ -105,8 +106,8 @@ def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:
         split_directions=functools.partial(split_directions, directions_of(config)),
         label=lambda batch: {"document": batch["utterance"][:, None]},
         draw=draw(text.train, seed=config.seed),
-        draw_test=draw(text.test, seed=config.seed + 1) if evaluates else None,
-        draw_any_test=draw(text.test, seed=config.seed + 1) if evaluates else None,
+        draw_test=draw_test,
+        draw_any_test=draw_test,
         num_tests=-(-config.evaluate.num_runs // options.batch_size),
         per_step=(options.batch_size * options.run_sentences / 1e3, "k sentences"),
     )

@@ -352,6 +352,20 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     assert [row["offset"] for row in found["rows"]] == [1, 6]
 
 
+@pytest.mark.slow
+def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, capsys):
+    run(
+        "experiments.audio", "--config", "configs/audio_synthetic.py", "--workdir",
+        tmp_path / "mixed,seed=0", "--config.num_steps=1", "--config.optim.warmup_steps=0",
+        "--config.probe.tasks=()", "--config.model.width=16", "--config.model.context_width=16",
+        "--config.model.directions=('forward','backward')", "--config.data.window_samples=2560",
+        "--config.model.num_offsets=2", "--config.evaluate.num_windows=16",
+    )  # fmt: skip
+    job = make_job("audio", "c.py", Cell("mixed,seed=0", {}), tmp_path)
+    reproduce.write_bound(tmp_path, [job], range(4, 5))
+    assert "predicts in 2 branches (forward, backward)" in capsys.readouterr().out
+
+
 def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
     measured = []
     monkeypatch.setattr(reproduce.status, "is_done", lambda folder: True)

@@ -215,6 +215,16 @@ def test_items_on_which_two_rows_agree_cancel():
     assert (judge_pair(same), judge_pair(same, "=")) == (UNTOLD, HELD)
 
 
+def test_a_training_on_labels_that_its_steps_ended_is_named(tmp_path):
+    ended = probe("supervised", 0.7, 0.01)
+    for number, words in enumerate(("best at step 9 of 20, the most", "best at step 9 of 20")):
+        folder = tmp_path / str(number)
+        write_plan(folder, ["mixed"], parts=["table 1"])
+        write_cell(folder, "mixed", 0.6, more=[ended._replace(setting=words)])
+        text = write_reproduction(folder).read_text()
+        assert ("Ended by its number of steps, and might" in text) == (number == 0)
+
+
 def test_one_test_item_tells_nothing(tmp_path):
     over, _ = estimates.lead(*pair(1, level=0, count=1))
     assert over.value == 1.0
@@ -373,11 +383,16 @@ def test_offsets_over_seeds(tmp_path):
         one = record(1.0)
         one["acc_top1"] = [value - lead for value in one["acc_top1"]]
         (path / "metrics.jsonl").write_text(json.dumps(one) + "\n")
+    assert offsets_of(tmp_path).verdict == HELD
     value, low, high = offsets_of(tmp_path).frame["acc_top1 %"][0]
     assert value == pytest.approx(82.5)
     half = 12.7062 * np.std([0.775, 0.875], ddof=1) / 2**0.5  # Student's, one degree of freedom
     assert value - low == pytest.approx(100 * half, rel=1e-5)
     assert high == 100.0  # an accuracy is no more
+    one["acc_top1"] = [0.01 * number for number in range(20)]  # rises, where the mean falls
+    (path / "metrics.jsonl").write_text(json.dumps(one) + "\n")
+    found = offsets_of(tmp_path)
+    assert (found.tau, found.verdict) == (-1.0, UNTOLD)
 
 
 def test_a_seed_that_has_just_begun_is_none_to_rest_on(tmp_path):

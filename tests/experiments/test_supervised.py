@@ -1,5 +1,6 @@
 """Networks trained whole on labels: the loss, the loop, the scores of audio, the one of images."""
 
+import functools
 import re
 import signal
 
@@ -26,6 +27,7 @@ from experiments.audio.question import Asked, Feature, Question
 from experiments.bench.step import count_compilations
 from experiments.image import supervised as image_supervised
 from experiments.image.modality import IMAGE
+from experiments.image.prepare import prepare as image_prepare
 from experiments.supervised import (
     MOST_RUNS,
     PATIENCE,
@@ -545,6 +547,32 @@ def test_the_rate_of_a_short_training_rises_and_falls():
         rates.append(abs(float(jax.tree.leaves(update)[0][0])))
     assert np.argmax(rates) in (9, 10)
     assert rates[-1] < 0.01 * max(rates)
+
+
+@pytest.mark.slow
+def test_batch_norm_of_the_images_network_sees_the_batches(monkeypatch):
+    """It had been that of evaluation, mean 0 and variance 1, throughout a training from scratch."""
+    config = image_fashion_mnist.get_config()
+    config.model.norm, config.model.width, config.model.context_width = "batch", 8, 8
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (8, 28, 28, 1), np.uint8)
+    images = Images(pixels, np.arange(8, dtype=np.int32) % 2, ("a", "b"))
+    found = {}
+
+    def take(features, variables, draw, tx, **options):
+        params, extra = variables["params"], {"batch_stats": variables["batch_stats"]}
+        for train in (True, False):
+            x, after = features(params, extra, {"x": jnp.asarray(pixels)}, options["rng"], train)
+            moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), extra, dict(after))
+            found[train] = float(x.std()), max(jax.tree.leaves(moved))
+        return lambda x: x, ""
+
+    monkeypatch.setattr(image_supervised, "train_on_labels", take)
+    prepare = functools.partial(image_prepare, config)
+    image_supervised.train_classifier(config, images, IMAGE.build_model(config), prepare, None)
+    assert found[True][1] > 0
+    assert found[False][1] == 0
+    assert found[True][0] != pytest.approx(found[False][0], rel=0.01)
 
 
 @pytest.mark.slow

@@ -440,6 +440,8 @@ def test_one_speaker_batches_keep_the_strict_bound_strict(made):
     problem = problem_of(config, made)
     assert all(len(set(problem.draw(i)["speaker"].tolist())) == 1 for i in range(5))
     assert any(len(set(problem.draw_any_test(i)["speaker"].tolist())) > 1 for i in range(5))
+    mixed = problem_of(make_config(), made)
+    assert mixed.draw_any_test is mixed.draw_test  # so that they are predicted once
 
 
 def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so():
