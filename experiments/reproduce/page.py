@@ -100,9 +100,7 @@ def table_section(plan: Mapping[str, Any], result: Result) -> Section:
         note += " At this size only the order of the rows compares."
     if measured.at_limit.any():
         names = ", ".join(measured.row[measured.at_limit])
-        note += (
-            f" Ended at the most steps that it may take, and may have improved further: {names}."
-        )
+        note += f" Ended by its number of steps, and might have improved further: {names}."
     claims = pairs[["claim"]].rename(columns={"claim": "the paper's claim"})
     claims["pair"] = pairs.lower + " " + pairs.relation + " " + pairs.higher
     claims["lead"] = triples(pairs, "value", "low", "high")
