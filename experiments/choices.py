@@ -3,6 +3,8 @@
 import functools
 import pathlib
 
+import jax.numpy as jnp
+
 from configs.defaults import NEGATIVES
 from cpc import losses, negatives
 from cpc.losses import AnchorLoss
@@ -182,7 +184,24 @@ def check_loss(options: Config, workdir: str | None = None) -> None:
 
 
 def build_choice(options: Config) -> NegativeSampler | None:
-    """Which of the allowed negatives an anchor uses; None for all."""
+    """Which of the allowed negatives an anchor uses; None for all.
+
+    With a queue they may be more than a batch has: where there is none, in the audit and in
+    evaluations, those of the batch are all that there are.
+    """
+    choose, k = choice_of(options), options.num_sampled
+    if choose is None or not options.queue:
+        return choose
+
+    def choose_of_fewer(rng, positive, scores, where):
+        more = [(0, 0), (0, max(0, k - scores.shape[-1]))]
+        return choose(rng, positive, jnp.pad(scores, more), jnp.pad(where, more))
+
+    return choose_of_fewer
+
+
+def choice_of(options: Config) -> NegativeSampler | None:
+    """The sampler of these words."""
     k = options.num_sampled
     check_word("negatives.choose", options.choose, NEGATIVES["choose"].words)
     if options.choose == "semi_hard":

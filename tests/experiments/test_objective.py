@@ -12,9 +12,10 @@ from cpc import data, losses, negatives
 from cpc.losses import cpc_loss
 from cpc.train import make_mesh, put_batch
 from cpc.types import CPCOutputs, Position, UserError
-from experiments import choices, objective, training
+from experiments import audit, choices, objective, training
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.records import make_evaluation
 from experiments.sequences import positions
 
 LOSSES = (
@@ -123,6 +124,21 @@ def test_queue_is_of_earlier_batches(made):
     anchors, n = state.metrics["offsets"].anchors[0], state.metrics["offsets"].n[0]
     # 1 positive, 60 of the other windows; then also 80 and 128 of the queue.
     assert float(n / anchors) == pytest.approx(((1 + 60) * 3 + 80 + 128) / 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choose", ["hardest", "uniform"])
+def test_more_may_be_drawn_of_a_queue_than_a_batch_has(made, choose):
+    """A batch has 80 latents; in the audit and in evaluations these are all that there are."""
+    choice = {"queue": 256, "choose": choose, "num_sampled": 100}
+    config = make_config(choice=choice)
+    problem, _, state = take_steps(config, made, num_steps=4)
+    sums = state.metrics["offsets"]
+    assert np.max(sums.n / sums.anchors) > 90
+    rows = {row.name: row.value for row in audit.audit_problem(config, problem)}
+    assert 50 < rows["negatives_mean"] < 80  # windows that overlap are none
+    record, _ = make_evaluation(config, problem, lambda *args: [], make_mesh(1))(state)
+    assert all(50 < n <= 80 for n in record["n"])
 
 
 @pytest.mark.slow
