@@ -120,7 +120,9 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     InfoNCE over all allowed negatives, at N = num + 1. With sharpness 0 it is uniform_draws.
 
     The positive, which is not drawn, is not corrected: a self-normalised importance estimate, whose
-    bias falls with num. The negatives depend on the anchor: log N - L is an estimate.
+    bias falls with num. The negatives depend on the anchor: log N - L is an estimate. N counts
+    draws, repeats included, and accuracies are of corrected scores: with sharpness 1, of whether
+    the positive is above log mean_j exp(s_j), and not of whether it beats negatives.
 
     Raises:
       UserError: num below 1; mode "fixed", as scores are never fixed; when it chooses, no
