@@ -1,7 +1,7 @@
 """The loss of contrastive predictive coding at each offset, over the global batch."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -147,7 +147,7 @@ def cpc_loss(
             "cosines without one: leave bias=0, or choose a loss such as sigmoid"
         )
     if takes_least(loss):  # of cosines divided by tau; learned, it moves the floor, too
-        loss = functools.partial(loss, least=-1.0 / temperature)
+        loss = functools.partial(cast(Any, loss), least=-1.0 / temperature)
     is_whole = memory is not None  # its latents are of no row of the batch
     shard_size = None if is_whole else rule.shard_size
     of_loss = None if own_temperature is not None else loss
