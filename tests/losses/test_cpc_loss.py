@@ -456,9 +456,7 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(loss, choose):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), expected, got)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tau", [1.0, 0.1])
-@pytest.mark.parametrize(
+of_losses_with_a_floor = pytest.mark.parametrize(
     "loss",
     [
         functools.partial(debiased, prior=0.3),
@@ -466,6 +464,11 @@ def test_any_loss_and_choice_by_blocks_equal_the_whole_matrix(loss, choose):
     ],
     ids=["debiased", "hard_weighted"],
 )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+@of_losses_with_a_floor
 def test_the_floor_of_cosines_is_that_of_the_temperature(loss, tau):
     """Of e^(-1 / tau); half of the anchors are of a prior that takes all of their noise away."""
     outputs, positions, rule = random_outputs(3, 7, 5, 1), positions_of(3, 7), negatives.batch
@@ -492,14 +495,7 @@ def test_the_floor_of_cosines_is_that_of_the_temperature(loss, tau):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [negatives.batch, negatives.one_per_sequence])
-@pytest.mark.parametrize(
-    "loss",
-    [
-        functools.partial(debiased, prior=0.3),
-        functools.partial(hard_weighted, prior=0.3, concentration=0.5),
-    ],
-    ids=["debiased", "hard_weighted"],
-)
+@of_losses_with_a_floor
 def test_a_learned_temperature_moves_the_floor_too(loss, rule):
     outputs, positions = random_outputs(3, 7, 5, 2), positions_of(3, 7)
     moved = outputs.predictions + 3 * jnp.roll(outputs.z, -1, axis=1)[:, :, None]
