@@ -8,7 +8,7 @@ import functools
 import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -46,12 +46,15 @@ Loss: TypeAlias = Callable[[Array, Batch], Array]
 
 #: So many of the labels that may be trained on are held out, for the training to stop by.
 HELD_OUT_FRACTION = 0.1
-#: A network of a run is trained on labels for so many times the run's own steps at most.
-MOST_RUNS = 10
-#: Of a training's most steps such a part, and no more than so many, lie between evaluations; it
-#: ends when so many of these in a row are no better than the best before.
-NUM_EVALUATIONS, MOST_BETWEEN, PATIENCE = 40, 1000, 6
-#: What is said of a training that these steps ended, and not the evaluations.
+#: Each evaluation comes this part of the steps so far after the one before, where that is more
+#: than the first took; so many in a row that are no better than the best end a training.
+GROWTH, PATIENCE = 0.05, 6
+#: The rate then falls to zero from the best, over this part of the steps so far, as in the
+#: warm-up, stable and decay of Hu et al. (2024) and Hägele et al. (2024).
+COOLDOWN = 0.2
+#: The end of a cooldown that has not begun.
+NEVER = np.iinfo(np.int32).max
+#: What is said of a training that its steps ended, and not the evaluations.
 AT_LIMIT = ", the most"
 
 
@@ -95,6 +98,7 @@ def train_on_labels(
     rng: Array,
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"]),
     accuracy: Callable[[Answer], float] | None = None,
+    evaluate_every: int = 1,
     log_every: int = 0,
     writers: Sequence[Writer] = (),
     num_threads: int = 0,
@@ -105,14 +109,15 @@ def train_on_labels(
     """Train a network and a softmax on its features together, by the loop of every training.
 
     Minimises a loss of the scores features W + b, W and b from zero, on one device. With
-    `accuracy`, until that does not rise any more, and then the parameters count with which it was
-    highest.
+    `accuracy`, until that does not rise any more; then the rate falls to zero from where it was
+    highest, and the parameters count with which it was highest in all.
 
     Args:
         features: of a batch under "x", one row of features for each label.
         variables: where the network starts: "params", and what else it keeps.
         draw: index of a step -> its batch: "x" and what the loss asks for.
         num_steps: of the training; with `accuracy` at most.
+        evaluate_every: steps to the first evaluation; later ones lie further apart (`GROWTH`).
         rng: the root of the training's random keys.
         loss: of the scores and their batch; by default `cross_entropy` of its "label", below 0
             where there is none.
@@ -154,9 +159,12 @@ def train_on_labels(
 
     # The best so far is part of the state, so that a checkpoint holds all that an end depends on.
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
+    tx = optax.chain(tx, cool_down())
     state = init_state(params, {"own": extra, "best": best}, tx, rng, {})
     step = jit_step(make_train_step(loss_fn, tx), state)
-    every = min(MOST_BETWEEN, max(1, num_steps // NUM_EVALUATIONS)) if accuracy else num_steps
+    cooldown = COOLDOWN if accuracy else 0.0
+    last = int(num_steps / (1 + cooldown))
+    due = evaluations(evaluate_every, last) if accuracy else [last]
 
     def advance(state, end, stop, **saving):
         batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
@@ -166,13 +174,13 @@ def train_on_labels(
         )  # fmt: skip
 
     train = functools.partial(
-        train_until_best, advance=advance, measure=measure, num_steps=num_steps, every=every
+        train_until_best, advance=advance, measure=measure, due=due, cooldown=cooldown
     )
     if folder is None or jax.process_count() > 1:
         state, _ = train(state)
     else:
         # Whatever decides when it ends is among the settings, too.
-        length = {"num_steps": num_steps, "every": every, "patience": PATIENCE}
+        length = {"due": due, "patience": PATIENCE, "cooldown": cooldown}
         with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
             state, reason = train(state, stop, checkpoint=checkpoint, save_every=save_every)
         if reason:
@@ -182,7 +190,7 @@ def train_on_labels(
             )
     best, number = state.extra["best"], int(state.step)
     words = f"best at step {int(best['step']):,} of {number:,}"
-    at_limit = AT_LIMIT if number == num_steps else ""
+    at_limit = AT_LIMIT if number == last + int(cooldown * last) else ""
     return functools.partial(answer, best["params"], best["extra"]), words + at_limit
 
 
@@ -207,32 +215,92 @@ def put_head(
     return score, {"model": model, "head": weights}, extra
 
 
+def evaluations(first: int, num_steps: int) -> list[int]:
+    """Return the steps of a training's evaluations, ever further apart: 0 to `num_steps`.
+
+    >>> evaluations(50, 1150)[:3], evaluations(50, 1150)[-4:]
+    ([0, 50, 100], [1000, 1050, 1102, 1150])
+    """
+    due = [0]
+    while due[-1] < num_steps:
+        due.append(min(num_steps, due[-1] + max(1, first, int(GROWTH * due[-1]))))
+    return due
+
+
+class Cooldown(NamedTuple):
+    """Updates made, and between which of them their size falls to zero."""
+
+    count: Int[Array, ""]
+    start: Int[Array, ""]
+    end: Int[Array, ""]
+
+
+def cool_down() -> optax.GradientTransformation:
+    """Leave updates as they are until `Cooldown.start` is set; then let them fall to zero.
+
+    >>> state = cool_down().init(())._replace(start=jnp.int32(0), end=jnp.int32(4))
+    >>> for _ in range(3):
+    ...     update, state = cool_down().update(8.0, state)
+    >>> float(update)
+    4.0
+    """
+
+    def init(params):
+        return Cooldown(jnp.int32(0), jnp.int32(NEVER), jnp.int32(NEVER))
+
+    def update(updates, state, params=None):
+        left = (state.end - state.count) / jnp.maximum(state.end - state.start, 1)
+        factor = jnp.clip(left, 0.0, 1.0)
+        updates = jax.tree.map(lambda one: (factor * one).astype(jnp.result_type(one)), updates)
+        return updates, state._replace(count=state.count + 1)
+
+    return optax.GradientTransformation(init, update)
+
+
 def train_until_best(
     state: TrainState,
     stop: Callable[[], str] = lambda: "",
     *,
     advance: Callable[..., tuple[TrainState, str]],
     measure: Callable[[TrainState], float],
-    num_steps: int,
-    every: int,
+    due: Sequence[int],
+    cooldown: float,
     **saving: Any,
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
-    Measured every so many steps, and at the last; done after `PATIENCE` measurements in a row that
-    are no better than the best before.
+    Measured at the steps that are `due`, until the last or `PATIENCE` in a row that are no better
+    than the best before, and once more when the rate has fallen to zero from the best.
     """
     while True:
-        number = int(state.step)
-        if number % every == 0 or number == num_steps:
+        number, end = int(state.step), int(state.opt_state[-1].end)
+        if end == NEVER and number in due:
             state = keep_best(state, measure(state))
-        waited = number - int(state.extra["best"]["step"])
-        if number == num_steps or waited >= PATIENCE * every:
+            waited = sum(int(state.extra["best"]["step"]) < one <= number for one in due)
+            if number == due[-1] or waited >= PATIENCE:
+                end = number + int(cooldown * number)
+                state = begin_cooldown(state, end) if cooldown else state
+        elif number == end:
+            state = keep_best(state, measure(state))
+        if number == end:
             return state, stop()
-        end = min(number - number % every + every, num_steps)
-        state, reason = advance(state, end, stop, **saving)
+        following = end if end < NEVER else min(one for one in due if one > number)
+        state, reason = advance(state, following, stop, **saving)
         if reason:
             return state, reason
+
+
+def begin_cooldown(state: TrainState, end: int) -> TrainState:
+    """Return the state with the best parameters so far, from which updates fall to zero."""
+    best, (*own, last) = state.extra["best"], state.opt_state
+    cooling = last._replace(
+        start=copy_like(last.start, state.step), end=copy_like(last.end, jnp.int32(end))
+    )
+    return state._replace(
+        params=jax.tree.map(copy_like, state.params, best["params"]),
+        opt_state=(*own, cooling),
+        extra={"own": jax.tree.map(copy_like, state.extra["own"], best["extra"]), "best": best},
+    )
 
 
 def keep_best(state: TrainState, found: float) -> TrainState:
@@ -241,10 +309,12 @@ def keep_best(state: TrainState, found: float) -> TrainState:
     if not np.float32(found) > former["accuracy"]:  # NaN is not better
         return state
     best = {"params": state.params, "extra": own, "step": state.step, "accuracy": found}
-    best = jax.tree.map(  # fresh buffers, as the next step donates its state
-        lambda old, new: jax.device_put(jnp.array(new, old.dtype), old.sharding), former, best
-    )
-    return state._replace(extra={"own": own, "best": best})
+    return state._replace(extra={"own": own, "best": jax.tree.map(copy_like, former, best)})
+
+
+def copy_like(old: Array, new: Any) -> Array:
+    """Return a copy, of the type and where the old one is: the next step donates its state."""
+    return jax.device_put(jnp.array(new, old.dtype), old.sharding)
 
 
 @contextlib.contextmanager

@@ -119,6 +119,7 @@ def fit_head(
         rng=rng,
         loss=loss,
         accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
+        evaluate_every=max(1, config.probe.ctc_steps // 40),
         log_every=config.log_every,
         writers=(console,),
         num_threads=config.data.num_threads,

@@ -17,13 +17,15 @@ from cpc.types import Batch, UserError
 from experiments.audio.data import labels_at
 from experiments.command.config import Config
 from experiments.supervised import (
-    MOST_RUNS,
     Answer,
     Features,
     hold_out,
     make_own_optimizer,
     train_on_labels,
 )
+
+#: The network is trained on labels for so many times the run's own steps at most.
+MOST_RUNS = 40
 
 
 def contexts_of(model: Model) -> Features:
@@ -62,7 +64,7 @@ def train_supervised(
     From the variables `start`, or a new start if None, on windows of the run's length, with its
     optimizer and `probe.layer_decay`; until it stops improving on held-out utterances of
     `recordings`, for `MOST_RUNS` times its steps at most. The learning rate is constant after its
-    warm-up, whatever `optim.schedule`, as the end is not known.
+    warm-up, whatever `optim.schedule`, as the end is not known, and falls once that has come.
 
     `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
     from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
@@ -85,6 +87,7 @@ def train_supervised(
         num_steps=num_steps,
         rng=rng,
         accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
+        evaluate_every=min(1000, max(1, config.num_steps // 4)),
         log_every=config.log_every,
         writers=(console,),
         num_threads=options.num_threads,

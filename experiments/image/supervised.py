@@ -35,7 +35,8 @@ def train_classifier(
     From the variables `start`, whose layers learn less by `probe.layer_decay` the further they lie
     below the softmax, or from the beginning if None; `probe.num_epochs` over the images, the
     learning rate falling as a cosine. With images to stop by until it stops improving on them,
-    `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up.
+    `probe.num_epochs` at most; as the end is not known, the rate is constant after its warm-up
+    and falls once that has come.
     The folder is for checkpoints, from which the training goes on where it was stopped.
     """
     num_classes, options = len(labelled.class_names), config.probe
@@ -70,6 +71,7 @@ def train_classifier(
         accuracy=(lambda one: (classes(one, stop_by.pixels) == stop_by.labels).mean())
         if stop_by
         else None,
+        evaluate_every=max(1, num_steps // 40),
         num_threads=config.data.num_threads,
         folder=folder,
         save_every=config.save_every,

@@ -24,12 +24,12 @@ from experiments.audio import probes as audio_probes
 from experiments.audio import supervised as audio_supervised
 from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
 from experiments.audio.question import Asked, Feature, Question
+from experiments.audio.supervised import MOST_RUNS
 from experiments.bench.step import count_compilations
 from experiments.image import supervised as image_supervised
 from experiments.image.modality import IMAGE
 from experiments.image.prepare import prepare as image_prepare
 from experiments.supervised import (
-    MOST_RUNS,
     PATIENCE,
     cross_entropy,
     hold_out,
@@ -121,33 +121,65 @@ def test_a_network_learns_what_labels_say():
 @pytest.mark.parametrize(
     ("accuracies", "words"),
     [
-        ([0.1, 0.5, 0.9, *[0.8] * 99], "best at step 4 of 16"),
-        ([0.1, 0.5, 0.9, 0.8, 0.91, *[0.8] * 99], "best at step 8 of 20"),
-        ([0.5] * 99, "best at step 0 of 12"),  # as good is not better
-        ([0.5, *[np.nan] * 98], "best at step 0 of 12"),
-        (np.arange(99) / 99, "best at step 80 of 80, the most"),
+        ([0.1, 0.5, 0.9, *[0.8] * 99], "best at step 4 of 19"),
+        ([0.1, 0.5, 0.9, 0.8, 0.91, *[0.8] * 99], "best at step 8 of 24"),
+        ([0.5] * 99, "best at step 0 of 14"),  # as good is not better
+        ([0.5, *[np.nan] * 98], "best at step 0 of 14"),
+        (np.r_[np.arange(32), [0] * 9], "best at step 63 of 79, the most"),
     ],
 )
 def test_a_training_ends_when_it_does_not_improve(accuracies, words):
-    """80 steps at most make an evaluation every 2; what answers are the best parameters."""
+    """Six in a row that are no better, or its steps end it, and a cooldown of a fifth of them."""
     given = iter(accuracies)
-    answer, said, records = toy(num_steps=80, accuracy=lambda answer: next(given))
+    answer, said, records = toy(num_steps=80, accuracy=lambda _: next(given), evaluate_every=2)
     assert (said, PATIENCE) == (words, 6)
     best, last = (int(word.strip(",")) for word in said.split() if word.strip(",").isdecimal())
     found = [(r["step"], r["accuracy"]) for r in records if r["split"] == "held-out"]
-    np.testing.assert_array_equal(found, [*zip(range(0, last + 1, 2), accuracies, strict=False)])
+    constant = [step for step in (*range(0, 62, 2), 63, 66) if 1.2 * step < last + 1]
+    np.testing.assert_array_equal(found, [*zip((*constant, last), accuracies, strict=False)])
     x = np.array([[99.0], [100.5]], np.float32)
     expected = toy(num_steps=best)[0](x) if best else np.full((2, 2), np.log(0.5), np.float32)
     np.testing.assert_array_equal(answer(x), expected)
 
 
-STOPS = {"num_steps": 400, "accuracy": near_70_percent}
+@pytest.mark.slow
+def test_a_cooldown_falls_to_zero_from_the_best():
+    """By hand: the best of step 4, Adam's moments of step 16, the batches of steps 16 to 18."""
+    given = iter([0.1, 0.5, 0.9, *[0.8] * 6, 0.95])
+    answer, words, _ = toy(num_steps=80, accuracy=lambda _: next(given), evaluate_every=2)
+    assert words == "best at step 19 of 19"
+    tx, kept = optax.adam(0.1), {}
+
+    def loss(params, x, label):
+        scale, weight, bias = params
+        scores = x[:, None] * scale @ weight + bias
+        return optax.softmax_cross_entropy_with_integer_labels(scores, label).mean()
+
+    params = jnp.ones(1), jnp.zeros((1, 2)), jnp.zeros(2)
+    state = tx.init(params)
+    for step, rate in enumerate([*[1.0] * 17, 2 / 3, 1 / 3]):
+        kept[step] = params
+        params = kept[4] if step == 16 else params
+        label = np.random.default_rng(step).permutation(np.arange(8) % 2)[:6]
+        x = 2.0 * label - 1
+        mean = x.sum() / 8  # two rows of no label are 0
+        update, state = tx.update(jax.grad(loss)(params, x - mean, label), state)
+        update = jax.tree.map(lambda one, rate=rate: rate * one, update)
+        params = optax.apply_updates(params, update)
+    scale, weight, bias = params
+    expected = jax.nn.log_softmax(jnp.array([[0.5 - mean]]) * scale @ weight + bias)
+    np.testing.assert_allclose(answer(np.array([[100.5]], np.float32)), expected, rtol=1e-4)
+
+
+STOPS = {"num_steps": 400, "accuracy": near_70_percent, "evaluate_every": 10}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("options", "stop_at"), [({}, 12), (STOPS, 12), (STOPS, 45), (STOPS, 74)])
+@pytest.mark.parametrize(
+    ("options", "stop_at"), [({}, 12), (STOPS, 12), (STOPS, 45), (STOPS, 74), (STOPS, 85)]
+)
 def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
-    """Before the best, between the best and the end, or within the last evaluations."""
+    """Before the best, after it, within the last evaluations or the cooldown."""
     x, folder = np.array([[99.0], [100.5]], np.float32), tmp_path / "labels"
     options = {"folder": folder, "save_every": 5, "settings": {"seed": 0}, **options}
     with pytest.raises(
@@ -160,7 +192,7 @@ def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
     expected, same_words, _ = toy(**options)
     np.testing.assert_array_equal(answer(x), expected(x))
     assert words == same_words
-    assert "accuracy" not in options or words == "best at step 20 of 80"
+    assert "accuracy" not in options or words == "best at step 20 of 96"
     assert 1 not in drawn
     assert drawn.count(0) == 1  # for its shapes
     drawn.clear()
@@ -170,7 +202,7 @@ def test_a_training_on_labels_resumes(tmp_path, options, stop_at):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [20, 80])
+@pytest.mark.parametrize("step", [20, 80, 96])
 def test_a_signal_in_an_evaluation_is_heard(tmp_path, step):
     """In that of the best parameters, which a resumed training must not pass over, and the last."""
 
@@ -180,12 +212,12 @@ def test_a_signal_in_an_evaluation_is_heard(tmp_path, step):
             signal.raise_signal(signal.SIGTERM)
         return near_70_percent(answer)
 
-    options, x = {"num_steps": 400}, np.array([[99.0], [100.5]], np.float32)
+    options, x = {"num_steps": 400, "evaluate_every": 10}, np.array([[99.0], [100.5]], np.float32)
     seen, drawn, folder = [], [], tmp_path / "labels"
     with pytest.raises(UserError, match=f"stopped by SIGTERM at step {step}:"):
         toy(accuracy=interrupted, folder=folder, **options)
     answer, words, _ = toy(accuracy=near_70_percent, folder=folder, drawn=drawn, **options)
-    assert words == "best at step 20 of 80"
+    assert words == "best at step 20 of 96"
     np.testing.assert_array_equal(answer(x), toy(num_steps=20)[0](x))
     assert all(one >= step for one in drawn[1:])  # the first is for its shapes
 
@@ -289,7 +321,7 @@ def test_scores_of_audio(config, sound, tmp_path, capsys):
     assert [score.num_test for score in scores] == [tested - 12, tested, 12]
     assert [len(score.outcomes.sums) for score in scores] == [12, 12, 12]
     said = capsys.readouterr().out
-    assert f"/{40 * MOST_RUNS}  loss" in said
+    assert f"/{40 * MOST_RUNS:,}  loss" in said
     assert said.count(", by 3 held-out utterances of 28\n") == 2
 
 
