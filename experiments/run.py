@@ -10,7 +10,6 @@ from absl import flags
 from cpc import models, report
 from cpc.files import plain, read_object, write_sealed
 from cpc.train import check_batch_size, run_on_first
-from cpc.train.optimizer import make_schedule
 from cpc.types import UserError
 from experiments import training
 from experiments.audit import audit_run
@@ -66,7 +65,7 @@ def run(
     training.check_logger(config)
     mesh = cluster.start(device)
     check_batch_size(config.data.batch_size, mesh)
-    check_run(modality, config, workdir)
+    check_run(modality, config, workdir, mesh.size)
     sizes = modality.loss_sizes(config)
     check_memory(config, mesh, *sizes)
     check_sizes(config, mesh, modality.describe_input(config)["shape"], *sizes)
@@ -80,8 +79,10 @@ def run(
         run_problem(modality, config, folder, problem, probe, mesh, only_audit)
 
 
-def check_run(modality: Modality, config: Config, workdir: str | None = None) -> None:
-    """Check all of a config that needs neither data nor devices."""
+def check_run(
+    modality: Modality, config: Config, workdir: str | None = None, num_devices: int = 1
+) -> None:
+    """Check all of a config that needs no data."""
     check_config(config, modality.keys)
     check_every(config)
     modality.check(config)
@@ -94,7 +95,7 @@ def check_run(modality: Modality, config: Config, workdir: str | None = None) ->
             f"optim.warmup_steps is {optim.warmup_steps}, but the run has {config.num_steps} "
             f"steps: for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"
         )
-    make_schedule(optim.learning_rate, optim.warmup_steps, config.num_steps, optim.schedule)
+    training.check_step(config, num_devices)
 
 
 def run_problem(

@@ -49,6 +49,8 @@ HELD_OUT_FRACTION = 0.1
 #: Each evaluation comes this part of the steps so far after the one before, where that is more
 #: than the first took; so many in a row that are no better than the best end a training.
 GROWTH, PATIENCE = 0.05, 6
+#: So many first evaluations are not among these: the rate may be rising in all of them.
+RISING = 4
 #: The rate then falls to zero from the best, over this part of the steps so far, as in the
 #: warm-up, stable and decay of Hu et al. (2024) and Hägele et al. (2024).
 COOLDOWN = 0.2
@@ -163,7 +165,7 @@ def train_on_labels(
     state = init_state(params, {"own": extra, "best": best}, tx, rng, {})
     step = jit_step(make_train_step(loss_fn, tx), state)
     cooldown = COOLDOWN if accuracy else 0.0
-    last = int(num_steps / (1 + cooldown))
+    last = max(1, int(num_steps / (1 + cooldown)))
     due = evaluations(evaluate_every, last) if accuracy else [last]
 
     def advance(state, end, stop, **saving):
@@ -180,7 +182,7 @@ def train_on_labels(
         state, _ = train(state)
     else:
         # Whatever decides when it ends is among the settings, too.
-        length = {"due": due, "patience": PATIENCE, "cooldown": cooldown}
+        length = {"due": due, "patience": [RISING, PATIENCE], "cooldown": cooldown}
         with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
             state, reason = train(state, stop, checkpoint=checkpoint, save_every=save_every)
         if reason:
@@ -230,7 +232,7 @@ def evaluations(first: int, num_steps: int) -> list[int]:
 class Cooldown(NamedTuple):
     """Updates made, and between which of them their size falls to zero."""
 
-    count: Int[Array, ""]
+    step: Int[Array, ""]
     start: Int[Array, ""]
     end: Int[Array, ""]
 
@@ -249,10 +251,10 @@ def cool_down() -> optax.GradientTransformation:
         return Cooldown(jnp.int32(0), jnp.int32(NEVER), jnp.int32(NEVER))
 
     def update(updates, state, params=None):
-        left = (state.end - state.count) / jnp.maximum(state.end - state.start, 1)
+        left = (state.end - state.step) / jnp.maximum(state.end - state.start, 1)
         factor = jnp.clip(left, 0.0, 1.0)
         updates = jax.tree.map(lambda one: (factor * one).astype(jnp.result_type(one)), updates)
-        return updates, state._replace(count=state.count + 1)
+        return updates, state._replace(step=state.step + 1)
 
     return optax.GradientTransformation(init, update)
 
@@ -276,7 +278,8 @@ def train_until_best(
         number, end = int(state.step), int(state.opt_state[-1].end)
         if end == NEVER and number in due:
             state = keep_best(state, measure(state))
-            waited = sum(int(state.extra["best"]["step"]) < one <= number for one in due)
+            since = max(int(state.extra["best"]["step"]), due[min(RISING, len(due) - 1)])
+            waited = sum(since < one <= number for one in due)
             if number == due[-1] or waited >= PATIENCE:
                 end = number + int(cooldown * number)
                 state = begin_cooldown(state, end) if cooldown else state

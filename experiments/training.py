@@ -36,6 +36,7 @@ from cpc.train import (
     restore_params,
     stop_on_signals,
 )
+from cpc.train.loop import check_multiples
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
@@ -173,16 +174,7 @@ def make_step(
 
     With `steps_per_launch` above 1 the step takes a tuple of so many batches.
     """
-    check_parts(config, mesh)
-    tx, schedule = make_optimizer(
-        learning_rate=config.optim.learning_rate,
-        warmup_steps=config.optim.warmup_steps,
-        num_steps=config.num_steps,
-        schedule=config.optim.schedule,
-        name=config.optim.name,
-        clip_norm=config.optim.clip_norm,
-        weight_decay=config.optim.weight_decay,
-    )
+    tx, schedule = optimizer_of(config)
     loss_fn = make_loss(problem, config.optim.accumulate)
     state = replicate(make_state(config, problem, loss_fn, tx), mesh)
     step = make_train_step(loss_fn, tx, ema_decay=config.optim.ema_decay)
@@ -190,14 +182,22 @@ def make_step(
     return state, jit_step(step, state), schedule
 
 
-def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
-    """Check that optimizer, accumulation and norm go together, and divide the batch."""
+def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable]:
+    """The optimizer that a config asks for, and the learning rate by step."""
+    own = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
+    options = {name: config.optim[name] for name in own}
+    return make_optimizer(num_steps=config.num_steps, **options)
+
+
+def check_step(config: Config, num_devices: int = 1) -> None:
+    """Check that optimizer, accumulation, launches and norm go together, and divide the batch."""
     parts, batch_size = config.optim.accumulate, config.data.batch_size
-    if parts < 1 or batch_size % (parts * mesh.size):
+    if parts < 1 or batch_size % (parts * num_devices):
         raise UserError(
             f"optim.accumulate is {parts}: choose a number of parts into which a batch of "
-            f"{batch_size} divides evenly on {mesh.size} devices"
+            f"{batch_size} divides evenly on {num_devices} devices"
         )
+    optimizer_of(config)
     if config.optim.name == "schedule_free" and config.optim.ema_decay:
         raise UserError(
             f"optim.ema_decay is {config.optim.ema_decay}, but schedule_free evaluates an average "
@@ -210,6 +210,8 @@ def check_parts(config: Config, mesh: jax.sharding.Mesh) -> None:
         )
     if config.steps_per_launch < 1:
         raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
+    lengths = ("num_steps", "log_every", "eval_every", "save_every")
+    check_multiples(config.steps_per_launch, {name: config[name] for name in lengths})
     if parts > 1 and config.model.get("norm") == "batch":
         raise UserError(
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "

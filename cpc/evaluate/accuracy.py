@@ -26,7 +26,7 @@ def frame_correct(
     utterances: Int[np.ndarray, " n"],
 ) -> tuple[Float[np.ndarray, " u"], Int[np.ndarray, " u"]]:
     """Correct frames and frames of each utterance; the accuracy is the ratio of the totals."""
-    hits = log_probabilities.argmax(axis=1) == labels
+    hits = choose_class(log_probabilities) == labels
     correct, count = sums_by_utterance(hits[:, None].astype(np.float64), utterances)
     return correct[:, 0], count
 
@@ -41,7 +41,16 @@ def utterance_correct(
     `labels` are constant within an utterance.
     """
     sums, _ = sums_by_utterance(log_probabilities, utterances)
-    return sums.argmax(axis=1) == labels_by_utterance(labels, utterances)
+    return choose_class(sums) == labels_by_utterance(labels, utterances)
+
+
+def choose_class(scores: Float[np.ndarray, "n c"]) -> Int[np.ndarray, " n"]:
+    """The class of the highest score of each row; -1, and so no hit, where one is not a number.
+
+    >>> choose_class(np.array([[0.2, 0.8], [np.nan, np.nan]]))
+    array([ 1, -1])
+    """
+    return np.where(np.isnan(scores).any(axis=1), -1, scores.argmax(axis=1))
 
 
 def labels_by_utterance(
@@ -87,7 +96,7 @@ def bootstrap_interval(
 
     Frames of one utterance are not independent, so utterances are what is drawn with replacement
     (Efron, 1979, with clusters), and of few the interval is widened `as_student`. One utterance
-    says nothing of others: both ends are NaN.
+    says nothing of others, nor do some that happen to be right in the same part: both ends are NaN.
     Where all of several utterances are wholly right, or wrong, no draw differs, and the other end
     is exact for as many independent answers (Clopper and Pearson, 1934).
 
@@ -113,6 +122,8 @@ def bootstrap_interval(
         is_counted = counts > 0  # utterances of silence alone have no frame or phone
         accuracies.append(sums[is_counted] / counts[is_counted])
     low, high = np.quantile(np.concatenate(accuracies), [tail, 1 - tail])
+    if high - low < 1e-9:
+        return float("nan"), float("nan")
     low, high = as_student(correct.sum() / count.sum(), low, high, num_counted, level)
     # Errors can outnumber the words.
     return max(0.0, low), min(high, 1.0) if (correct <= count).all() else high

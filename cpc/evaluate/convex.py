@@ -14,7 +14,7 @@ import optax
 from jaxtyping import Float, Int
 
 from cpc.evaluate.few_labels import label_subset
-from cpc.evaluate.probe import Probe, check_labels, predict, standardisation
+from cpc.evaluate.probe import Probe, check_finite, check_labels, predict, standardisation
 from cpc.types import Array, ArrayLike, UserError
 
 #: For each l2. From about 50 on, the accuracy of probes of real images stands still.
@@ -119,6 +119,7 @@ def fit_ridge_probe(
     labelled = np.flatnonzero(labels >= 0)
     x = jnp.asarray(np.asarray(features)[labelled], jnp.float32)
     mean, std = standardisation(x)
+    check_finite(mean, std)
     y = jax.nn.one_hot(labels[labelled], num_classes)
     errors, weights = ridge_path((x - mean) / std, y, jnp.array(l2s, jnp.float32))
     best = int(np.argmin(errors))
@@ -154,6 +155,7 @@ def fit_path(
     """A logistic probe for each l2, strongest first, each fit starting at the one before."""
     x, y = jnp.asarray(features, jnp.float32), jnp.asarray(labels)
     mean, std = standardisation(x)
+    check_finite(mean, std)
     variances, axes, along = rotate(x, mean, std)
     del x
     solution = jnp.zeros((along.shape[1], num_classes)), jnp.zeros(num_classes)

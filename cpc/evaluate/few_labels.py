@@ -103,8 +103,8 @@ def seeds_interval(
 
     mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
     images, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
-    B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out. Where all
-    is right, or wrong, neither shows: the interval is that of `bootstrap_interval`, over images.
+    B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out. Where
+    neither shows, as where all is right or wrong, it is that of `bootstrap_interval`, over images.
 
     >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
     >>> round(low, 2), round(high, 2)

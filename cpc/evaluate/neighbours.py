@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
+from cpc.evaluate.probe import check_finite
 from cpc.types import Array, ArrayLike, UserError
 
 QUERY_BLOCK = 512
@@ -29,7 +30,7 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
     a row of zeros has cosine 0 with everything.
 
     Raises:
-        UserError: k is below one or above n, or the widths differ.
+        UserError: k is below one or above n, the widths differ, or features are not finite.
 
     >>> nearest(np.eye(3), np.array([[0.1, 2.0, 1.0]]), k=2).row
     array([[1, 2]], dtype=int32)
@@ -43,6 +44,7 @@ def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"],
             f"training features are {gallery.shape[1]} wide and the others {features.shape[1]}: "
             "take both from the same network"
         )
+    check_finite(gallery, features)
     gallery_block = max(k, min(GALLERY_BLOCK, len(gallery)))
     blocks = pad_rows(normalise(gallery), gallery_block).reshape(
         -1, gallery_block, gallery.shape[1]

@@ -108,8 +108,8 @@ def fit_probes(
         weight_decays: the grid; with one entry nothing is set aside for validation.
 
     Raises:
-        UserError: labels out of range, fewer than two classes, or a single utterance where a
-            validation split is needed.
+        UserError: labels out of range, fewer than two classes, features that are not finite, or a
+            single utterance where a validation split is needed.
     """
     check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)
@@ -122,6 +122,7 @@ def fit_probes(
     x = jnp.asarray(rows.frames, jnp.float32)
     # A frame and its neighbours are of one kind, and some of these are there twice.
     scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
+    check_finite(*scale)
     mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
     x = standardised(x, *scale)  # once, and not row by row of each batch
 
@@ -160,12 +161,17 @@ def fit_probes(
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
-    """Log-probabilities of the classes, on the host, in chunks of one compiled shape."""
+    """Log-probabilities of the classes, on the host, in chunks of one compiled shape.
+
+    Raises:
+        UserError: features are not finite.
+    """
     chunks, (num_rows, width) = [], features.shape
     whole = 2 ** max(0, num_rows - 1).bit_length()
     rows = max(1, min(CHUNK_FRAMES, whole, CHUNK_VALUES // width))
     for start in range(0, num_rows, rows):
         chunk = read_rows(features, start, start + rows)
+        check_finite(chunk)
         padding = ((0, rows - len(chunk)), (0, 0))
         chunks.append(np.asarray(log_probabilities(probe, np.pad(chunk, padding)))[: len(chunk)])
     if not chunks:
@@ -270,6 +276,18 @@ def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[A
     mean = x.mean(axis=0)
     std = jnp.sqrt(jnp.mean(jnp.square(x - mean), axis=0))
     return mean, jnp.where(std > 1e-6 * jnp.abs(mean), std, 1.0)
+
+
+def check_finite(*features: Float[ArrayLike, "..."]) -> None:
+    """Refuse features of which some are not numbers: each answer would be the first class."""
+    for one in features:
+        bad = ~np.isfinite(np.asarray(one))
+        if bad.any():
+            at = np.argwhere(bad)[0][-1]
+            raise UserError(
+                f"feature {at} of {bad.shape[-1]} is not a finite number in what is probed: the "
+                "network diverged, or its input holds such values"
+            )
 
 
 @jax.jit

@@ -85,7 +85,7 @@ def fit(
             batches end early, or a disk is full.
     """
     step = start = int(state.step)
-    _check_multiples(
+    check_multiples(
         steps_per_launch,
         {
             "num_steps": num_steps,
@@ -213,7 +213,8 @@ class _Windows:
             writer.write(record)
 
 
-def _check_multiples(steps_per_launch: int, numbers: Mapping[str, int]) -> None:
+def check_multiples(steps_per_launch: int, numbers: Mapping[str, int]) -> None:
+    """Refuse numbers of steps that are no multiple of those of a launch."""
     for name, number in numbers.items():
         if number % steps_per_launch:
             raise UserError(

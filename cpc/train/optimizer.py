@@ -181,9 +181,9 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
         decay: of the learning rate from a layer to the one below it; 1: all learn alike.
         parts: names of submodules from the head down, and of others that begin so before an
             underscore: context_backward is another context. A layer of a part is what the numbers
-            in its variables' names say; what is called stem lies below them, and other variables
-            without a number belong to the part's highest layer. All variables outside of the parts
-            learn at the whole rate.
+            in its variables' names say; what is called stem or input lies below them, and other
+            variables without a number belong to the part's highest layer. All variables outside of
+            the parts learn at the whole rate.
 
     >>> params = {"encoder": {"conv0": 1.0, "conv1": 1.0}, "context": {"w": 1.0}, "head": 1.0}
     >>> update, _ = scale_by_layer(0.5, ("context", "encoder")).update(params, optax.EmptyState())
@@ -199,7 +199,7 @@ def scale_by_layer(decay: float, parts: Sequence[str]) -> optax.GradientTransfor
         start, part = next(found, (0, None))
         if part is None:
             return None
-        if "stem" in names:
+        if {"stem", "input"} & set(names[start + 1 :]):
             return part, (-1,)
         numbers = (re.findall(r"\d+", name) for name in names[start + 1 :])
         return part, tuple(map(int, next(filter(None, numbers), ())))

@@ -9,6 +9,7 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -119,13 +120,17 @@ def fit_head(
         rng=rng,
         loss=loss,
         accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
-        evaluate_every=max(1, config.probe.ctc_steps // 40),
+        evaluate_every=max(10, config.probe.ctc_steps // 40),
         log_every=config.log_every,
         writers=(console,),
         num_threads=config.data.num_threads,
         folder=folder,
         save_every=config.save_every,
-        settings={"config": json.loads(config.to_json()), "utterances": len(train.inputs)},
+        settings={
+            "config": json.loads(config.to_json()),
+            "utterances": len(train.inputs),
+            "labels": crc32(json.dumps([num_phones, *train.phones]).encode()),
+        },
     )
     console.close()
     return functools.partial(answer_with, answer), words

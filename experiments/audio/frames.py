@@ -128,7 +128,7 @@ def frame_scores(
     ]
     words = {"task": task, "data": data, "units": labels.units}
     if feature.name in TRAINED:
-        print(f"the network {TRAINED[feature.name]} {task} of {data}:")
+        print(f"the network {TRAINED[feature.name]} {task} of {data}, until it stops improving:")
         answer, setting = train_supervised(
             config,
             folder_of(f"{feature.name}-{task}-{data}"),

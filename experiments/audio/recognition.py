@@ -149,12 +149,15 @@ def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, li
     was asked for, differs by seed.
     """
     numbers = {name: i for i, name in enumerate(recordings.names)}
-    found = {}
+    found: dict[str, list[int]] = {}
     for most in minutes:
         part = first_minutes(recordings, most, by_speaker=False)
         length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
         words = f"{most:g}" if 0 < most <= length else f"{length:.{int(length < 10)}f}"
-        found[f"{words} min"] = [numbers[name] for name in part.names]
+        drawn = [numbers[name] for name in part.names]
+        if found.get(f"{words} min", drawn) != drawn:  # 10 minutes, of 10.4 in all
+            words = f"{length:.2f}"
+        found[f"{words} min"] = drawn
     return found
 
 

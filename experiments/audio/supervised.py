@@ -5,6 +5,7 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
+from zlib import crc32
 
 import jax
 import numpy as np
@@ -87,13 +88,17 @@ def train_supervised(
         num_steps=num_steps,
         rng=rng,
         accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
-        evaluate_every=min(1000, max(1, config.num_steps // 4)),
+        evaluate_every=min(1000, max(10, config.num_steps // 4)),
         log_every=config.log_every,
         writers=(console,),
         num_threads=options.num_threads,
         folder=folder,
         save_every=config.save_every,
-        settings={"config": json.loads(config.to_json()), "recordings": list(recordings.names)},
+        settings={
+            "config": json.loads(config.to_json()),
+            "recordings": list(recordings.names),
+            "labels": [num_classes, crc32(np.concatenate(labels).tobytes())],
+        },
     )
     console.close()
     print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")

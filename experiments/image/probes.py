@@ -58,12 +58,17 @@ def check_data(config: Config, data: ImageData) -> None:
                 "asked for: name a labelled split, or set probe.tasks to ()"
             )
     fitted = set(config.probe.tasks) - {"neighbours", "units"}
-    classes = np.unique(data.probe.labels[data.probe.labels >= 0])
+    drawn, most = labelled_images(data.probe, config.probe.num_images, config.seed), len(data.probe)
+    classes = np.unique(drawn.labels)
     if fitted and len(classes) < 2:
+        few, advice = "", "give more classes"
+        if len(drawn) < most:
+            few = f" that probe.num_images ({config.probe.num_images}) draws"
+            advice = "raise probe.num_images, give more classes"
         raise UserError(
-            f"all labelled images of data.probe_split ({config.data.probe_split}) are of the class "
-            f"{data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} tell classes "
-            "apart: give more classes, or set probe.tasks to ()"
+            f"all labelled images of data.probe_split ({config.data.probe_split}){few} are of the "
+            f"class {data.probe.class_names[classes[0]]!r}, but {', '.join(sorted(fitted))} tell "
+            f"classes apart: {advice}, or set probe.tasks to ()"
         )
     if fitted:
         names = data.test.class_names

@@ -71,7 +71,7 @@ def train_classifier(
         accuracy=(lambda one: (classes(one, stop_by.pixels) == stop_by.labels).mean())
         if stop_by
         else None,
-        evaluate_every=max(1, num_steps // 40),
+        evaluate_every=max(10, num_steps // 40),
         num_threads=config.data.num_threads,
         folder=folder,
         save_every=config.save_every,

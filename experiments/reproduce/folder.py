@@ -90,6 +90,7 @@ def reproduce(
         "user": user,
         "parts": parts,
         "seeds": seeds,
+        "jobs": jobs,
         **describe(planned, scale, data, jobs),
         "open": describe_open(scale, data, user),
     }
@@ -219,8 +220,10 @@ def joined(
     parts = [part for part in PARTS if part in {*there["parts"], *plan["parts"]}]
     seeds = max(there["seeds"], plan["seeds"])
     whole = plan_cells(cells_of(parts, scale), scale, data, plan["user"], seeds)
-    more = {"parts": parts, "seeds": seeds, **describe(whole, scale, data, 1)}
-    return {**wanted, "reproduction": {**plan, **more}, "cells": {**recorded["cells"], **cells}}
+    cells = {**recorded["cells"], **cells}
+    asked = [cell for cell in whole if cell.name in cells]  # another part may have fewer seeds
+    more = {"parts": parts, "seeds": seeds, **describe(asked, scale, data, plan["jobs"])}
+    return {**wanted, "reproduction": {**plan, **more}, "cells": cells}
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:

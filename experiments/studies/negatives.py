@@ -18,6 +18,7 @@ import numpy as np
 
 from cpc import negatives
 from cpc.files import plain, write_sealed
+from cpc.losses import OffsetSums
 from cpc.report.draw import BLUE, GRAY, ORANGE, add_legend, label, make_figure
 from cpc.report.engine import Figure, Section, Table, write_page
 from cpc.train import gather_rows, restore_params
@@ -128,8 +129,8 @@ def measure_gradient(
     rng, batches = jax.random.key(0), [problem.draw(i) for i in range(GRADIENT_BATCHES)]
     _, of_batches, _ = spread([whole(batch, rng) for batch in batches])
     all_of_first = whole(batches[0], rng)
-    rows = []
-    for size in (size for size in SIZES if size < latents_of_a_shard(config, modality)):
+    rows, fewest = [], fewest_candidates(problem, arrays, batches[0])
+    for size in (size for size in SIZES if size < fewest):
         gradient, _ = make_gradient(size)
         drawn = [gradient(batches[0], jax.random.key(seed)) for seed in range(DRAWS)]
         center, of_draws, squared_norm = spread(drawn)
@@ -139,10 +140,15 @@ def measure_gradient(
     return {"rows": rows}
 
 
-def latents_of_a_shard(config: Config, modality: Modality) -> int:
-    """Return the number of candidates that an anchor can have in its batch."""
-    return (
-        modality.loss_sizes(config).num_latents * config.data.batch_size // config.negatives.shards
+def fewest_candidates(problem: Problem, arrays: dict[str, Any], batch: Any) -> float:
+    """Return the mean N of a batch's anchors, at the offset where it is least."""
+    loss = jax.jit(training.make_loss(problem))
+    _, (_, metrics) = loss(arrays["params"], arrays["extra"], batch, jax.random.key(0))
+    leaves = jax.tree.leaves(metrics, is_leaf=lambda leaf: isinstance(leaf, OffsetSums))
+    return min(
+        float((sums.n / jnp.maximum(sums.anchors, 1)).min())
+        for sums in leaves
+        if isinstance(sums, OffsetSums)
     )
 
 

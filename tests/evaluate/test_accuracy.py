@@ -80,6 +80,19 @@ def test_one_utterance_says_nothing_of_others(correct):
         assert np.isnan(bootstrap_interval(np.array(x), np.array(n))).all()
 
 
+def test_utterances_that_happen_to_be_right_in_the_same_part_say_nothing():
+    """Two halves had made an interval of width zero."""
+    for count in (2, 4):
+        assert np.isnan(bootstrap_interval(np.full(2, count / 2), np.full(2, count))).all()
+
+
+def test_an_answer_that_is_no_number_is_no_hit():
+    """It had been the first class."""
+    answers, labels = np.full((4, 2), np.nan), np.array([0, 0, 1, 1])
+    assert frame_correct(answers, labels, labels)[0].tolist() == [0, 0]
+    assert not utterance_correct(answers, labels, labels).any()
+
+
 @pytest.mark.slow
 def test_spread_of_known_covariances():
     rng = np.random.default_rng(0)

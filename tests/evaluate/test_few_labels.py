@@ -61,6 +61,8 @@ def test_interval_at_the_edges():
         assert seeds_interval(right) == (pytest.approx(exact), 1.0)
         assert seeds_interval(wrong) == (0.0, pytest.approx(1 - exact))
         assert np.isnan(seeds_interval(right[:, :1])).all()  # one image says nothing of others
+    halves = np.array([[True, False] * 5, [False, True] * 5])  # neither seeds nor images differ
+    assert np.isnan(seeds_interval(halves)).all()
     low, high = seeds_interval(np.array([[True] * 95 + [False] * 5]))
     assert high == pytest.approx(0.95 + 1.984 * np.sqrt(0.95 * 0.05 / 99), abs=1e-3)
     assert seeds_interval(np.array([[True] * 9 + [False]]))[1] == 1.0

@@ -3,7 +3,16 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from cpc.evaluate import fit_lbfgs_probe, fit_probes, paper_sgd, predict, read_rows, with_neighbours
+from cpc.evaluate import (
+    fit_lbfgs_probe,
+    fit_probes,
+    fit_ridge_probe,
+    knn_predict,
+    paper_sgd,
+    predict,
+    read_rows,
+    with_neighbours,
+)
 from cpc.evaluate import fit_probe as fit_probe_fully
 from cpc.evaluate.probe import draw_rows, fit_layers, split_utterances
 from cpc.evaluate.stacked import join
@@ -240,3 +249,22 @@ def test_user_mistakes():
     with pytest.raises(UserError, match="two labelled training utterances"):
         fit_probe(x, y, 0 * utterances, num_classes=4)
     assert fit_probe(x, y, 0 * utterances, num_classes=4, weight_decays=(1e-4,))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_features_that_are_no_numbers_are_refused(value):
+    """Every answer had been the first class, with an interval."""
+    x, y, utterances = blobs(100)
+    broken = x.copy()
+    broken[3, 5] = value
+    probe = fit_ridge_probe(x, y, num_classes=4)
+    for ask in (
+        lambda: fit_probe(broken, y, utterances, num_classes=4),
+        lambda: fit_ridge_probe(broken, y, num_classes=4),
+        lambda: fit_lbfgs_probe(broken, y, num_classes=4),
+        lambda: predict(probe, broken),
+        lambda: knn_predict(broken, y, x, num_classes=4),
+        lambda: knn_predict(x, y, broken, num_classes=4),
+    ):
+        with pytest.raises(UserError, match="feature 5 of 8 is not a finite number"):
+            ask()

@@ -227,6 +227,11 @@ def image_set(labels, size=28):
     [
         ([1, -1, 1], {}, "are of the class 'shoe', but knn, linear tell classes apart"),
         ([-1, -1, -1], {}, "has a label, but probes are asked for"),
+        (
+            [0, *[1] * 30],
+            {"probe__num_images": 2},
+            "that probe.num_images (2) draws are of the class 'shoe'",
+        ),
         ([0, 1, 1], {"probe__regions": 7}, "probe.regions is 7, but an image is cut into 6 by 6"),
     ],
 )

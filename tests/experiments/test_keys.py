@@ -319,6 +319,27 @@ def test_the_kind_is_checked(kind):
         check_run(MODALITIES[kind], config)
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optim.name": "schedule_free"}, "schedule_free has no schedule but a warm-up"),
+        ({"optim.name": "rmsprop", "optim.weight_decay": 0.1}, "no decoupled weight decay"),
+        (
+            {"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
+            "an average of its own",
+        ),
+        ({"optim.accumulate": 3}, "a batch of 8 divides evenly on 1 devices"),
+        ({"optim.accumulate": 2, "model.norm": "batch"}, "a part of the batch at a time"),
+        ({"steps_per_launch": 7}, "no multiple of the 7 steps of a launch"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused_before_data_are_read(settings, message):
+    """And before the run directory holds a config that the advice would not fit."""
+    config = with_settings(audio.get_config(), {"data.batch_size": 8, **settings})
+    with pytest.raises(UserError, match=message):
+        check_run(MODALITIES["audio"], config)
+
+
 # Series
 
 

@@ -208,7 +208,7 @@ def test_the_scale_of_the_paper_is_that_of_its_card():
 
 
 def plan(scale="small", parts=("table 2",), **more):
-    words = {"size": "", "hardware": "", "open": [], "seeds": 1, "user": {}}
+    words = {"size": "", "hardware": "", "open": [], "seeds": 1, "jobs": 1, "user": {}}
     return {"scale": scale, "data": "voices", "parts": list(parts), **words, **more}
 
 
@@ -220,7 +220,19 @@ def test_another_table_joins_the_folder(tmp_path):
     recorded = json.loads((tmp_path / "sweep.json").read_text())
     assert list(recorded["cells"]) == ["mixed,seed=0", "steps-2,seed=0", "steps-20,seed=0"]
     assert recorded["reproduction"]["parts"] == ["table 2", "figure 3"]
-    assert "Runs of audio (voices_paper): 10" in recorded["reproduction"]["size"]
+    assert "Runs of audio (voices_paper): 3" in recorded["reproduction"]["size"]
+
+
+def test_runs_that_nobody_asked_for_are_not_counted(tmp_path):
+    """Figure 3 over three seeds says nothing of further seeds of a table that is there."""
+    more = planned("steps-20", seeds=3)
+    for own, cells in ((plan(), planned("mixed")), (plan(parts=["figure 3"], seeds=3), more)):
+        with reproduce.open_folder(tmp_path, {**own, "jobs": 4}, cells):
+            pass
+    recorded = json.loads((tmp_path / "sweep.json").read_text())
+    assert len(recorded["cells"]) == 4
+    assert "Runs of audio (voices_paper): 4" in recorded["reproduction"]["size"]
+    assert "shared by 4 cells at a time" in recorded["reproduction"]["hardware"]
 
 
 def test_probes_may_change_between_two_starts(tmp_path):

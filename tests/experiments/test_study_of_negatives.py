@@ -56,6 +56,20 @@ def test_more_negatives_make_less_noise(found, monkeypatch):
 
 
 @pytest.mark.slow
+def test_no_more_are_drawn_than_anchors_have(found, monkeypatch):
+    """Of the own sequence, that is, which a batch has eight of."""
+    _, modality, config, data, _, arrays = found
+    monkeypatch.setattr(study, "SIZES", (4, 16, 64))
+    config = config.copy_and_resolve_references()
+    config.negatives.rule = "own_sequence"
+    num_latents = modality.loss_sizes(config).num_latents
+    rows = study.measure_gradient(modality, config, data, arrays)["rows"]
+    assert [row["k"] for row in rows] == [k for k in (4, 16, 64) if k < num_latents]
+    assert len(rows) < 3
+    assert rows[-1]["of_mean"] > 0
+
+
+@pytest.mark.slow
 def test_labels_by_lag_and_windows(found, monkeypatch):
     _, _, config, _, problem, _ = found
     monkeypatch.setattr(study, "LABEL_BATCHES", 30)

@@ -200,5 +200,8 @@ def test_layers_learn_less_the_further_they_lie_below_the_head():
         },
         "head": (1.0, 1.0),
     }
+    params = {"context": {"input": 1.0, "block1": 1.0, "block0": 1.0}}
+    found, _ = scale.update(params, scale.init(params))
+    assert found == {"context": {"input": 0.125, "block1": 0.5, "block0": 0.25}}  # below them
     same, _ = train.scale_by_layer(1.0, ("context", "encoder")).update(params, optax.EmptyState())
     assert same == params
