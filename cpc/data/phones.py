@@ -27,7 +27,7 @@ def read_alignments(path: str | Path) -> tuple[dict[str, np.ndarray], tuple[str,
 
     Raises:
         UserError: names file and line of an utterance without labels, one that comes twice, or a
-            number that is negative or more than `MAX_LABEL`.
+            number that is negative, also among names, or more than `MAX_LABEL`.
     """
     text = read_named(path, "the phone labels")
     words: dict[str, list[str]] = {}
@@ -52,14 +52,18 @@ def _numbered(
     words: dict[str, list[str]], lines: dict[str, int], path: str | Path
 ) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     distinct = set().union(*words.values())
-    if all(word.lstrip("-").isdecimal() for word in distinct):
+    is_numbers = all(word.lstrip("-").isdecimal() for word in distinct)
+    if is_numbers:
         wrong = {w for w in distinct if "-" in w or len(w) > 9 or int(w) > MAX_LABEL}
-        for name, labels in words.items():
-            if found := wrong.intersection(labels):
-                raise UserError(
-                    f"{path}, line {lines[name]}: {min(found)[:20]} is no label, numbers count "
-                    f"from 0 to at most {MAX_LABEL:,}"
-                )
+    else:  # -1 for a frame without a label would be a phone
+        wrong = {w for w in distinct if w.startswith("-") and w[1:].isdecimal()}
+    for name, labels in words.items():
+        if found := wrong.intersection(labels):
+            why = f"numbers count from 0 to at most {MAX_LABEL:,}"
+            if not is_numbers:
+                why = "beside names: name what is unknown, as silence is named"
+            raise UserError(f"{path}, line {lines[name]}: {min(found)[:20]} is no label, {why}")
+    if is_numbers:
         numbers = {word: int(word) for word in distinct}
         names = tuple(str(number) for number in range(max(numbers.values()) + 1))
     else:

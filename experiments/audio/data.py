@@ -2,7 +2,7 @@
 
 import hashlib
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +73,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
     if options.item_file:
         file = pathlib.Path(options.item_file).expanduser()
         items[file.name] = data.read_items(file)
+        if file.stem in phones:
+            raise UserError(
+                f"the tokens of data.phones and data.item_file would both be probes/{file.stem}"
+                ".item: rename one of the two files"
+            )
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
     path, allowed = packs / f"{root.name}-{key}", options.max_skipped_fraction
@@ -84,6 +89,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
             root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
         )
     phones, items = without_lost(phones, items, recordings, log)
+    if options.phones:
+        describe_labels(pathlib.Path(options.phones).stem, phones, recordings.names, log)
     if lists[0] and lists[1]:
         train, test = data.split_by_lists(recordings, *map(_read_list, lists))
     else:
@@ -95,6 +102,23 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         )
     _describe(train, test, options.window_samples, log)
     return AudioData(train, test, phones, items)
+
+
+def describe_labels(
+    name: str,
+    phones: Mapping[str, Phones],
+    recordings: Sequence[str],
+    log: Callable[[str], object],
+) -> None:
+    """Say which labels are of no recording: a space or an ending in an id loses all of them."""
+    labels = phones[name].labels
+    if lost := sorted(labels.keys() - set(recordings)):
+        some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
+        log(
+            f"{name}: {len(lost):,} of {len(labels):,} labelled utterances are none of these "
+            f"recordings ({some}); {len(labels) - len(lost):,} of {len(recordings):,} recordings "
+            f"have labels, and are named like {recordings[0]}"
+        )
 
 
 def without_lost(

@@ -118,7 +118,8 @@ def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:
         )
     for question in headline(scores):
         rows = answers(question, scores)
-        if rows.cell.nunique() > 1:
+        # Codes are fewest where all collapse into one, which is not best.
+        if rows.cell.nunique() > 1 and question.task != "codes":
             up = rows.higher_is_better.iloc[0]
             row = rows.loc[rows.value.idxmax() if up else rows.value.idxmin()]
             lead = lead_of(row, "over_first")

@@ -56,7 +56,7 @@ def cell_table(
             columns[head], formats[head] = [lead_of(row, over) for row in rows], show_lead
     if paper:
         columns["paper"] = [paper.get(name, "") for name in names]
-    columns["seeds"] = [len(cell.runs) for cell in cells]
+    columns["seeds"] = [seeds_text(cell) for cell in cells]
     columns["steps"] = [steps_text(cell) for cell in cells]
     columns["training"] = [time_text(cell) for cell in cells]
     rows = [*zip(*columns.values(), strict=True)]
@@ -74,6 +74,12 @@ def setting(value: Any) -> str:
         if isinstance(value, list)
         else str(value)
     )
+
+
+def seeds_text(cell: Cell) -> int | str:
+    """Return the number of seeds; of how many, where some are not at their end."""
+    ended = sum(run.num_steps is None or run.step >= run.num_steps for _, run in cell.runs)
+    return f"{ended} of {len(cell.runs)}" if 0 < ended < len(cell.runs) else len(cell.runs)
 
 
 def steps_text(cell: Cell) -> str:

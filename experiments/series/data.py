@@ -1,5 +1,6 @@
 """From the data section of a series config to sequences, their split, labels and windows."""
 
+import csv
 import pathlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -114,13 +115,16 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
         return np.array([pathlib.PurePosixPath(name).parent.name for name in names])
     path = pathlib.Path(options.file_labels).expanduser()
     lines = read_named(path, "data.file_labels").splitlines()
-    try:
-        pairs = [line.split(",", 1) for line in lines if line.strip()]
-        table = {name.strip(): label.strip() for name, label in pairs}
-    except ValueError as error:
-        raise UserError(
-            f"cannot read data.file_labels {path} ({error}): give lines of name,label"
-        ) from error
+    table: dict[str, str] = {}
+    for number, row in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
+        *parts, label = row or [""]
+        name = ",".join(parts).strip()
+        if not row:
+            continue
+        if not parts or table.get(name, label.strip()) != label.strip():
+            why = "has another label on an earlier line" if parts else "is no name,label"
+            raise UserError(f"data.file_labels {path}, line {number}: {name or label} {why}")
+        table[name] = label.strip()
     table = {without_ending(name): label for name, label in table.items()} | table
     found = np.array(
         [table.get(name, table.get(name.rsplit("/", 1)[-1], "")) for name in map(same_name, names)]

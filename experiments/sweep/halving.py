@@ -19,9 +19,9 @@ from experiments.sweep.launchers import Job
 #: A round has a third of the cells of the one before, for three times the steps: as much work.
 FACTOR = 3
 #: Tasks of images whose scores have another name: their task and method. None of the rest has a
-#: score of each of the features.
+#: score of each of the features, and the bitrate of codes is least where all collapse into one.
 OF_IMAGES = {"linear": ("classes", "linear"), "knn": ("classes", "knn")}
-UNRANKED = ("fine_tuned", "supervised", "neighbours", "units")
+UNRANKED = ("fine_tuned", "supervised", "neighbours", "units", "codes")
 #: What a run learns; on baselines all cells tie.
 LEARNED = ("c", "z")
 
@@ -29,13 +29,12 @@ LEARNED = ("c", "z")
 def check_rank_by(config: Config, rank_by: str | None) -> tuple[str, str]:
     """Return the task and the features whose score ranks cells.
 
-    By default the first task, and the first features that are learned; codes are of z alone.
+    By default the first task, and the first features that are learned.
     """
     probe = config.get("probe", {})
     tasks, features = (tuple(probe.get(key, ())) for key in ("tasks", "features"))
     tasks = tuple(task for task in tasks if task not in UNRANKED)
-    of_first = ("z",) if tasks[:1] == ("codes",) else LEARNED
-    learned = [name for name in features if name in of_first]
+    learned = [name for name in features if name in LEARNED]
     if not tasks or not features or not (rank_by or learned):
         raise UserError(
             "--rounds ranks cells by the scores of their probes, of c or z unless --rank-by names "
@@ -73,7 +72,8 @@ def keep_best(
 
     All are ranked by one unit, method and metric: the first recorded, a linear probe before others.
     Cells that differ in nothing but the seed are one, with the mean of their scores; of several
-    data sets, or numbers of labels, it is the mean, too. One without scores does not go on.
+    data sets, or numbers of labels, it is the mean, too. One without scores does not go on, nor one
+    that has fewer than others: it failed before the sets on which it would be worst.
 
     Raises:
         UserError: no cell has a score.
@@ -88,15 +88,16 @@ def keep_best(
         own = {key: value for key, value in cell.settings.items() if key != "seed"}
         values = [score.value for score in scores if how(score) == how(first)]
         seeds.setdefault(repr(sorted(own.items())), []).append((cell, values))
+    most = max(len(values) for members in seeds.values() for _, values in members)
     means = {
         group: float(np.mean([np.mean(values) for _, values in members]))
         for group, members in seeds.items()
-        if all(values for _, values in members)
+        if all(len(values) == most for _, values in members)
     }
     if not means:
         raise UserError(
-            f"no cell has a score of {task} for {features} with each of its seeds, so none can go "
-            "on: give the same command again, which tries again what failed"
+            f"no cell has all scores of {task} for {features} with each of its seeds, so none can "
+            "go on: give the same command again, which tries again what failed"
         )
     ranked = sorted(means, key=means.__getitem__, reverse=first.higher_is_better)
     best = ranked[: -(-len(seeds) // FACTOR)]
@@ -104,6 +105,12 @@ def keep_best(
         f"{'goes on' if group in best else 'ends'}: {seeds[group][0][0].name}  "
         f"{task} of {features}, {first.metric} {show_value(means[group], first.metric)}"
         for group in ranked
+    ]
+    lines += [
+        f"ends: {cell.name}  {task} of {features}, {len(values)} of {most} scores: it failed"
+        for members in seeds.values()
+        for cell, values in members
+        if 0 < len(values) < most
     ]
     kept = {cell.name for group in best for cell, _ in seeds[group]}
     return [cell for cell in cells if cell.name in kept], lines

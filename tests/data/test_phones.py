@@ -33,6 +33,7 @@ def test_names(tmp_path):
         ("a 1 2\n\na 3\n", "line 3: a has labels on an earlier line"),
         ("\n", "holds no phone labels"),
         ("a 1 -2\n", "line 1: -2 is no label"),
+        ("a aa\nb -1 -1 aa\n", "line 2: -1 is no label, beside names"),
         ("a 1 2\nb 2 --1 3\n", "line 2: --1 is no label"),
         ("a 1 2\n\nb 65535 65536\n", "line 3: 65536 is no label, .* to at most 65,535"),
         ("a 1 100000000\n", "line 1: 100000000 is no label"),

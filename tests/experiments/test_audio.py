@@ -292,6 +292,17 @@ def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypat
     assert "x.item: 3 items of damaged recordings are left out" in said
     audio_probes.ask_all(config, read)
     (root / "a3.wav").write_bytes(whole)
+    assert not [line for line in said if "none of these recordings" in line]
+    labels.write_text(labels.read_text().replace("a5 ", "a5.wav ").replace("a6 ", "ann/a6 "))
+    audio_data.load_data(config, said.append)
+    assert (
+        "phones: 2 of 11 labelled utterances are none of these recordings (a5.wav, ann/a6); 9 of "
+        "11 recordings have labels, and are named like a0"
+    ) in said
+    config.data.item_file = str(items.rename(tmp_path / "phones.item"))
+    with pytest.raises(UserError, match=r"would both be probes/phones\.item"):
+        audio_data.load_data(config, said.append)
+    config.data.item_file = str((tmp_path / "phones.item").rename(items))
     labels.write_text(labels.read_text().replace("a3 ", "a3 " + "0 " * 50))
     read = audio_data.load_data(config, said.append)
     with pytest.raises(UserError, match="a3 has 250 labels but 200 frames"):  # is of another

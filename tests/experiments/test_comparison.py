@@ -97,6 +97,17 @@ def test_several_seeds(tmp_path):
     assert over == pytest.approx(np.mean(theirs) - 0.41)
 
 
+def test_seeds_that_are_not_at_their_end_are_not_counted(tmp_path):
+    """The value and its interval are of two."""
+    runs = {f"a,seed={s}": write_run(tmp_path / f"a{s}", s, rows=rows(0.5, 0.4)) for s in (0, 1)}
+    path = tmp_path / "a2"
+    runs["a,seed=2"] = write_run(path, 2, step=10, rows=rows(0.5, 0.4))
+    for file in (path / "probes").iterdir():
+        file.unlink()
+    _, table = write(tmp_path, **runs)
+    assert "| 2 of 3 |" in table
+
+
 def test_two_seeds_without_a_common_one(tmp_path):
     a = [write_run(tmp_path / f"a{s}", s, rows=rows(0.5 + 0.01 * s, 0.4)) for s in (0, 1)]
     b = [write_run(tmp_path / f"b{s}", s, rows=rows(0.5, 0.4), norm="x") for s in (2, 3)]

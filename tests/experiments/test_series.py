@@ -302,6 +302,15 @@ def test_labels_of_files_and_of_steps(tmp_path):
         "a/0": 1, "b/1": 0, "b/caf\u00e9": 0,
     }  # fmt: skip
     assert "4 files without a label" in logged[0]
+    for text, mistake in (
+        ("0,low\n\n0,high\n", "line 3: 0 has another label"), ("0,low\n1\n", "line 2: 1 is no name")
+    ):  # fmt: skip
+        table.write_text(text)
+        with pytest.raises(UserError, match=mistake):
+            data.load_data(of_files(tmp_path, **settings), str)
+    table.write_text('0,low\n"1","high"\n')
+    made = data.load_data(of_files(tmp_path, **settings), str)
+    assert made.file_names == ("high", "low")
     table.write_text("nobody,low\n")
     with pytest.raises(UserError, match="labels none of the files"):
         data.load_data(of_files(tmp_path, **settings), str)
