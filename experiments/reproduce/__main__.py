@@ -10,8 +10,8 @@ that the paper leaves open) and --table bound (log N - L by the number of negati
 probes).
 
 smoke: does everything run, in minutes, on sound that is made up. small: the orders of the rows on
-the demo's voices, 80 minutes on 2 cores by estimate, times --seeds. medium: the same, wider and
-with more steps, 3.5 hours by estimate. paper: the paper's sizes, never run. With --seeds 3
+the demo's voices, 2 hours on 2 cores by estimate, times --seeds. medium: the same, wider and
+with more steps, 5.5 hours by estimate. paper: the paper's sizes, never run. With --seeds 3
 verdicts count the scatter of seeds, too.
 
 Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
