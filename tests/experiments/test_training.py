@@ -481,7 +481,7 @@ def test_parts_of_a_batch_keep_the_negatives_of_the_whole(made, num_devices):
     assert less < 0.7 * memory
 
 
-def test_parts_that_cannot_be_are_one_sentence(made):
+def test_parts_that_cannot_be_are_one_sentence():
     for options, message in (
         ({"optim__accumulate": 3}, "accumulate is 3: choose a number of parts into which"),
         ({"optim__accumulate": 0}, "accumulate is 0"),
@@ -493,7 +493,7 @@ def test_parts_that_cannot_be_are_one_sentence(made):
     ):
         config = make_config(**options)
         with pytest.raises(UserError, match=message):
-            training.make_step(config, problem_of(config, made), make_mesh(1))
+            training.check_step(config)
 
 
 @pytest.mark.slow
