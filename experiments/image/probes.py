@@ -58,11 +58,11 @@ def check_data(config: Config, data: ImageData) -> None:
                 "asked for: name a labelled split, or set probe.tasks to ()"
             )
     fitted = set(config.probe.tasks) - {"neighbours", "units"}
-    drawn, most = labelled_images(data.probe, config.probe.num_images, config.seed), len(data.probe)
+    drawn = labelled_images(data.probe, config.probe.num_images, config.seed)
     classes = np.unique(drawn.labels)
     if fitted and len(classes) < 2:
         few, advice = "", "give more classes"
-        if len(drawn) < most:
+        if len(drawn) < (data.probe.labels >= 0).sum():
             few = f" that probe.num_images ({config.probe.num_images}) draws"
             advice = "raise probe.num_images, give more classes"
         raise UserError(

@@ -225,7 +225,7 @@ def image_set(labels, size=28):
 @pytest.mark.parametrize(
     ("labels", "options", "sentence"),
     [
-        ([1, -1, 1], {}, "are of the class 'shoe', but knn, linear tell classes apart"),
+        ([1, -1, 1], {}, ") are of the class 'shoe', but knn, linear tell classes apart"),
         ([-1, -1, -1], {}, "has a label, but probes are asked for"),
         (
             [0, *[1] * 30],
