@@ -75,8 +75,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
         items[file.name] = data.read_items(file)
         if file.stem in phones:
             raise UserError(
-                f"the tokens of data.phones and data.item_file would both be probes/{file.stem}"
-                ".item: rename one of the two files"
+                f"the tokens of the labels {file.stem} and of data.item_file would both be probes/"
+                f"{file.stem}.item: rename one of the two files"
             )
     which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
     key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]

@@ -117,10 +117,10 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
     lines = read_named(path, "data.file_labels").splitlines()
     table: dict[str, str] = {}
     for number, row in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
-        *parts, label = row or [""]
-        name = ",".join(parts).strip()
-        if not row:
+        if not "".join(row).strip():
             continue
+        *parts, label = row
+        name = ",".join(parts).strip()
         if not parts or table.get(name, label.strip()) != label.strip():
             why = "has another label on an earlier line" if parts else "is no name,label"
             raise UserError(f"data.file_labels {path}, line {number}: {name or label} {why}")

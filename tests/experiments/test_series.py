@@ -308,7 +308,7 @@ def test_labels_of_files_and_of_steps(tmp_path):
         table.write_text(text)
         with pytest.raises(UserError, match=mistake):
             data.load_data(of_files(tmp_path, **settings), str)
-    table.write_text('0,low\n"1","high"\n')
+    table.write_text('0,low\n  \n"1","high"\n')
     made = data.load_data(of_files(tmp_path, **settings), str)
     assert made.file_names == ("high", "low")
     table.write_text("nobody,low\n")
