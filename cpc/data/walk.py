@@ -3,9 +3,11 @@
 import os
 import stat
 import unicodedata
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from cpc.data.skipped import Skipped
 from cpc.files import RUN_LOCK, SWEEP_LOCK
 from cpc.types import UserError
 
@@ -15,10 +17,83 @@ class Walk(NamedTuple):
 
     files: list[str]
     """Everything that is no folder, sorted: also what may not be opened."""
-    unreadable: list[tuple[str, str]]
+    unreadable: list[Skipped]
     """(folder, reason) of those that could not be looked into."""
-    passed_over: list[tuple[str, str]]
+    passed_over: list[Skipped]
     """(folder, reason) of links to one that was looked into already, and of directories of runs."""
+
+
+class Found(NamedTuple):
+    """The files below a folder, by what becomes of them."""
+
+    files: list[Path]
+    """Files to read, sorted."""
+    unreadable: list[Skipped]
+    """(name, reason) of folders that cannot be listed; count them as damaged, data may be there."""
+    left_out: list[Skipped]
+    """(name, reason) of files that are not read and of folders passed over: for `skipped`."""
+
+
+#: Endings of prose about data, of checksums, settings, thumbnails and programs.
+DOCUMENTS = frozenset({
+    ".bib", ".cfg", ".css", ".db", ".doc", ".docx", ".htm", ".html", ".ini", ".ipynb", ".js",
+    ".log", ".m", ".md", ".md5", ".odt", ".pdf", ".py", ".rst", ".rtf", ".sh", ".sha1", ".sha256",
+    ".sha512", ".tex", ".toml", ".yaml", ".yml",
+})  # fmt: skip
+#: Endings of lists, tables and labels.
+LISTS = frozenset({
+    ".csv", ".json", ".jsonl", ".list", ".lst", ".scp", ".tsv", ".txt", ".xls", ".xlsx", ".xml",
+})  # fmt: skip
+#: Names, without endings and in lower case, of files that accompany data of any kind.
+COMPANIONS = frozenset({
+    "authors", "changelog", "changes", "checksums", "citation", "contributing", "contributors",
+    "copying", "copyright", "dockerfile", "licence", "license", "makefile", "md5sum", "md5sums",
+    "notice", "readme", "sha1sums", "sha256sums", "version",
+})  # fmt: skip
+
+
+def find_data(
+    root: str | Path,
+    endings: Collection[str],
+    others: Collection[str] = DOCUMENTS,
+    advice: str = "convert it to one of {endings}",
+) -> Found:
+    """Return the files below a folder that a kind of data reads, and account for all others.
+
+    Every file is either in `files`, or listed in `left_out` with a reason, or known to be something
+    else: hidden, named like a licence or read-me (`COMPANIONS`), or with one of the endings
+    `others`. So a kind names what it reads and what it knows, and everything else is listed:
+
+        found = find_data(root, {".npy", ".csv"}, DOCUMENTS | {".json"})
+        skipped = [*found.unreadable, *damaged, *found.left_out]
+
+    Args:
+        root: the folder, of which all levels count.
+        endings: lower case, with the dot: files to read, whatever their names.
+        others: lower case, with the dot: files that hold no data of this kind.
+        advice: what to do with a file of another format; may name {name}, {stem} and {endings}.
+    """
+    walk = walk_files(root)
+    paths = [Path(file) for file in walk.files if not file.rpartition("/")[2].startswith(".")]
+    files = [path for path in paths if path.suffix.lower() in endings]
+    read = {path.with_suffix(""): path.name for path in files}
+    known, prose, left_out = {*endings, *others}, {"", *DOCUMENTS, *LISTS}, []
+    for path in paths:
+        ending = path.suffix.lower()
+        if ending in known or (ending in prose and path.stem.lower() in COMPANIONS):
+            continue
+        name, other = printable(path), read.get(path.with_suffix(""))
+        fix = advice.format(
+            name=printable(path.name), stem=printable(path.stem), endings=list_endings(endings)
+        )
+        why = f"{printable(other)} is read instead" if other else fix
+        left_out.append((name, f"{name} has a format that is not read: {why}"))
+    return Found(sorted(files), walk.unreadable, left_out + walk.passed_over)
+
+
+def list_endings(endings: Iterable[str]) -> str:
+    """Return endings as words: "flac, wav"."""
+    return ", ".join(sorted(ending[1:] for ending in endings))
 
 
 def walk_files(root: str | Path) -> Walk:
