@@ -1,17 +1,21 @@
 """Files that are written whole or not at all, sealed against damage, and what JSON can hold."""
 
 import contextlib
+import errno
 import json
 import math
 import os
 import re
+import stat
 import time
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from cpc.types import ArrayLike, UserError
 
@@ -28,6 +32,8 @@ except ModuleNotFoundError as error:  # whatever reads or writes files of ours i
 WRITING_SECONDS = 3600.0
 #: Files that a run, and a sweep of runs, lay into their folders before all others, and leave there.
 RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
+#: The arrays of an .npz file may take this many bytes, or this many times the size of the file.
+MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
 
 
 @contextlib.contextmanager
@@ -47,6 +53,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         part.replace(path)
         sync_folder(path.parent)
+    except OSError as error:  # a failed write names no file, and a failed rename the part
+        if error.filename in (None, str(part), part):
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         part.unlink(missing_ok=True)
 
@@ -147,16 +157,64 @@ def sums_beside(path: Path) -> Path:
     return path.with_suffix(".crc32")
 
 
+def check_regular(path: str | Path) -> None:
+    """Check that a path is a regular file, as reading a fifo or a device may never end.
+
+    Raises:
+        OSError: it is something else, or does not exist.
+    """
+    if not stat.S_ISREG(Path(path).stat().st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_text(path: str | Path, errors: str = "strict") -> str:
+    """Read a regular file in UTF-8.
+
+    Raises:
+        OSError: it cannot be read, or is a folder, fifo or device.
+    """
+    check_regular(path)
+    return Path(path).read_text(encoding="utf-8", errors=errors)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON whose whole numbers fit 64 bits and whose strings are valid Unicode.
+
+    Infinity becomes NaN.
+
+    Raises:
+        ValueError: the text is something else.
+    """
+    content = json.loads(
+        text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float
+    )
+    if re.search(r"\\u[dD][89a-fA-F]", text):  # half of a surrogate pair cannot be encoded
+        json.dumps(content, ensure_ascii=False).encode()
+    return content
+
+
+def _parse_int(digits: str) -> int:
+    number = int(digits)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{digits[:20]}... does not fit 64 bits")
+    return number
+
+
+def _parse_float(digits: str) -> float:
+    number = float(digits)
+    return number if math.isfinite(number) else math.nan
+
+
 def read_lines(path: Path) -> list[tuple[str, bool]]:
     """Return the lines of a text file, and whether each is as it was written.
 
     The last one may lack its sum, as it is written first; files of older versions have none. The
     sums are looked up wherever they stand, so that a line more or less costs only itself.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    lines = read_text(path, errors="replace").split("\n")
     lines = lines[:-1] if not lines[-1] else lines
     try:
-        sums = sums_beside(path).read_text(encoding="utf-8", errors="replace").split()
+        sums = read_text(sums_beside(path), errors="replace").split()
     except OSError:
         return [(line, True) for line in lines]
     known, unsealed = set(sums), len(lines) - 1 if len(sums) < len(lines) else None
@@ -170,7 +228,7 @@ def read_json(path: str | Path) -> Any:
         UserError: there is no such file, or it is damaged.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
         return unseal(content) if isinstance(content, dict) else content
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
@@ -200,7 +258,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
         UserError: there is no such file, or it is not as it was written.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
         if not isinstance(content, dict) or SEAL not in content:
             raise ValueError("it has no checksum")
         return unseal(content)
@@ -209,16 +267,46 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file.
+    """Read the arrays of an .npz file, after comparing their sizes with a limit.
 
     Raises:
-        UserError: there is no such file, or it is damaged.
+        UserError: the file does not exist, is damaged, or would take too much memory.
     """
     try:
+        check_regular(path)
+        _check_archive(Path(path))
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except Exception as error:  # numpy and zip raise many kinds for damaged and foreign files
         raise UserError(f"cannot read {path} ({error}): it is missing or damaged") from error
+
+
+def _check_archive(path: Path) -> None:
+    """Check that an .npz file contains arrays of the sizes that it claims, within the limit.
+
+    Only headers are read, so that nothing large is allocated or decompressed.
+
+    Raises:
+        ValueError: it does not.
+    """
+    headers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    total, limit = 0, max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            with archive.open(entry) as stream:
+                version = npy.read_magic(stream)
+                if version not in headers:
+                    raise ValueError(f"{entry.filename} has the unknown version {version}")
+                shape, _, dtype = headers[version](stream)
+                header = stream.tell()
+            claimed = header + math.prod(shape) * dtype.itemsize
+            # Deflate never compresses to less than a thousandth.
+            possible = min(entry.file_size, 1032 * entry.compress_size + header)
+            if min(shape, default=0) < 0 or not claimed == entry.file_size <= possible:
+                raise ValueError(f"{entry.filename} claims {claimed:,} bytes, not {possible:,}")
+            total += claimed
+    if total > limit:
+        raise ValueError(f"its arrays would take {total:,} bytes, above the limit of {limit:,}")
 
 
 def plain(value: Any) -> Any:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import psutil
 from absl import flags
 
-from cpc.files import read_object
+from cpc.files import read_object, read_text
 from cpc.results import (
     Run,
     Score,
@@ -198,7 +198,7 @@ def was_probed(folder: pathlib.Path, wanted: Mapping[str, Any]) -> bool:
 def was_stopped(folder: pathlib.Path) -> bool:
     """Whether a cell of a sweep was told to stop, and saved."""
     try:
-        lines = (folder / "log.txt").read_text(errors="replace").splitlines()
+        lines = read_text(folder / "log.txt", errors="replace").splitlines()
     except OSError:
         return False
     return bool(lines) and lines[-1].startswith("stopped by ")

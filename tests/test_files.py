@@ -1,24 +1,34 @@
+import errno
 import itertools
 import json
 import os
 import stat
+import zipfile
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from cpc import files
+from cpc.data.pack import _read_listing
 from cpc.files import (
     flatten,
     plain,
     read_arrays,
     read_json,
+    read_lines,
+    read_object,
+    read_sealed,
+    read_text,
     replacing,
     write_arrays,
     write_json,
     write_sealed,
     write_text,
 )
+from cpc.results import read_run, read_scores
 from cpc.types import UserError
+from experiments import status
 
 
 def test_a_block_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -107,3 +117,99 @@ def test_flatten_takes_configs_and_other_separators():
     config = ConfigDict({"a": {"b": 1, "c": {}}, "d": (2,)})
     assert flatten(config) == {"a.b": 1, "d": (2,)}
     assert flatten({"a": {"b": 1}}, "/") == {"a/b": 1}
+
+
+def write_inflating(path, claimed, size, number=1):
+    """Arrays of zeros whose header claims `claimed` float32 values, with `size` bytes of data."""
+    header = repr({"descr": "<f4", "fortran_order": False, "shape": (claimed,)}).encode()
+    header += b" " * (117 - len(header)) + b"\n"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for i in range(number):
+            with archive.open(f"{i}.npy", "w") as entry:
+                entry.write(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header)
+                entry.write(bytes(size))
+
+
+def test_arrays_above_the_limit_are_not_decompressed(tmp_path, monkeypatch):
+    path = tmp_path / "a.npz"
+    write_inflating(path, 10**6, 4 * 10**6, number=2)
+    assert read_arrays(path)["1"].shape == (10**6,)
+    monkeypatch.setattr(files, "MAX_ARRAY_BYTES", 7 * 10**6)  # less than both together
+    monkeypatch.setattr(np, "load", lambda *args, **options: pytest.fail("decompressed"))
+    with pytest.raises(UserError, match=r"a\.npz .*8,000,256 bytes.* 7,000,000"):
+        read_arrays(path)
+    monkeypatch.setattr(files, "MAX_INFLATION", 10_000)  # a large file may hold more
+    with pytest.raises(pytest.fail.Exception, match="decompressed"):
+        read_arrays(path)
+
+
+@pytest.mark.parametrize(("claimed", "size"), [(10**12, 40), (-1, 40), (10, 36), (10, 44)])
+def test_arrays_of_other_sizes_than_claimed_are_refused(tmp_path, claimed, size):
+    write_inflating(tmp_path / "a.npz", claimed, size)
+    with pytest.raises(UserError, match="claims"):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_fifos_are_not_opened(tmp_path):
+    """Each of these waited for ever, `status` of the folder above as well."""
+    run = tmp_path / "run"
+    run.mkdir()
+    names = ("config.json", "metrics.jsonl", "scores.json", "scores.npz", "listing.txt", "log.txt")
+    for name in names:
+        os.mkfifo(run / name)
+    (run / "failed.json").write_text("{}")
+    for read in (read_text, read_lines):
+        with pytest.raises(OSError, match="not a regular file"):
+            read(run / "metrics.jsonl")
+    for read in (read_json, read_sealed, read_arrays):
+        with pytest.raises(UserError, match=r"scores\.npz"):
+            read(run / "scores.npz")
+    assert read_object(run / "config.json", []) is None
+    assert read_scores(run) == []
+    assert _read_listing(run) is None
+    assert {"config.json", "metrics.jsonl"} <= {
+        name for name in names for problem in read_run(run).problems if name in problem
+    }
+    assert [row.name for row in status.read_all(tmp_path)] == ["run"]
+
+
+@pytest.mark.parametrize(
+    "value", ["1" * 400, "-9223372036854775809", '"\\ud800"', '"\\uDFFF\\uD800"', '{"\\udead": 1}']
+)
+def test_json_that_nothing_can_show_is_damaged(tmp_path, value):
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"a": {value}}}')
+    with pytest.raises(UserError, match=r"a\.json"):
+        read_json(path)
+    line = f'{{"step": 1, "split": "train", "a": {value}}}'
+    (tmp_path / "metrics.jsonl").write_text(f'{line}\n{{"step": 2, "split": "train"}}\n')
+    run = read_run(tmp_path)
+    assert run.metrics.step.tolist() == [2]
+    assert len(run.problems) == 1
+
+
+def test_json_of_64_bits_and_pairs_of_surrogates_is_read(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('[9223372036854775807, -9223372036854775808, "\\ud83d\\ude00", 1e400, NaN]')
+    *known, infinite, missing = read_json(path)
+    assert known == [2**63 - 1, -(2**63), "\U0001f600"]
+    assert np.isnan([infinite, missing]).all()
+
+
+def test_a_failed_write_names_the_file(tmp_path):
+    path = tmp_path / "a.json"
+
+    def fail(number):
+        with replacing(path):
+            raise OSError(number, os.strerror(number))  # as `write` does on a full disk
+
+    with pytest.raises(OSError, match="No space left") as full:
+        fail(errno.ENOSPC)
+    assert full.value.filename == str(path)
+    path.mkdir()
+    with pytest.raises(IsADirectoryError) as folder:
+        write_text(path, "a")
+    assert (folder.value.filename, folder.value.filename2) == (str(path), None)
+    with pytest.raises(FileNotFoundError) as other, replacing(tmp_path / "b"):
+        (tmp_path / "missing").read_text()
+    assert other.value.filename == str(tmp_path / "missing")

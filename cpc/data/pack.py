@@ -17,7 +17,7 @@ from cpc.data.pack_writing import INDEX_NAME, INDEX_VERSION, SUMS_NAME, write_pa
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
 from cpc.data.sources.folder import check_skipped, read_folder
 from cpc.data.walk import walk_files
-from cpc.files import read_sealed, sync_folder
+from cpc.files import read_sealed, read_text, sync_folder
 from cpc.types import UserError
 
 #: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
@@ -225,7 +225,7 @@ def _list_folder(root: Path, options: str) -> str:
 
 def _read_listing(path: Path) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
-        return (path / LISTING_NAME).read_text(encoding="utf-8")
+        return read_text(path / LISTING_NAME)
     return None
 
 

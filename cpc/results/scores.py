@@ -1,6 +1,5 @@
 """Scores: what an evaluator measured, how it is written to a run directory and read again."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from cpc.files import exclusive, read_arrays, read_lines, read_object, write_arrays, write_sealed
+from cpc.files import (
+    exclusive,
+    parse_json,
+    read_arrays,
+    read_lines,
+    read_object,
+    write_arrays,
+    write_sealed,
+)
 from cpc.results.score import (
     QUESTION,
     SLASH,
@@ -247,7 +254,7 @@ def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
         try:
             if not is_sound:
                 raise ValueError("its checksum is wrong")
-            record = json.loads(line)
+            record = parse_json(line)
             record["step"] = step = int(record["step"])
             if not 0 <= step < 2**63:
                 raise ValueError("no step")

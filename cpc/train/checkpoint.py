@@ -18,7 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from cpc.files import read_json, write_sealed
+from cpc.files import read_json, read_text, write_sealed
 from cpc.train.distributed import await_verdict
 from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest, seal, unseal
 from cpc.types import PyTree, UserError
@@ -76,7 +76,7 @@ class Checkpoints:
     def owed_evaluation(self) -> int | None:
         """The step whose evaluation a signal cut short: whoever resumes there is to make it."""
         with contextlib.suppress(OSError, ValueError):
-            return int((self.directory / OWED).read_text())
+            return int(read_text(self.directory / OWED))
         return None
 
     @owed_evaluation.setter

@@ -21,7 +21,7 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
-from cpc.files import plain, read_lines, sum_of_line, sums_beside, write_text
+from cpc.files import parse_json, plain, read_lines, sum_of_line, sums_beside, write_text
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
@@ -287,7 +287,7 @@ def _drop_records_after(path: pathlib.Path, step: int) -> None:
 def _step_of(line: str) -> int | None:
     """Return the step of a record; None of a line that is damaged."""
     try:
-        return int(json.loads(line)["step"])
+        return int(parse_json(line)["step"])
     except (ValueError, LookupError, TypeError, RecursionError, OverflowError):
         return None
 
