@@ -12,7 +12,7 @@ import numpy as np
 from cpc.estimators import Track, Tracker, bound_over_sequences
 from cpc.evaluate import feature_spread
 from cpc.losses import OffsetSums
-from cpc.results import name_of
+from cpc.results import name_of, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
 from cpc.types import AnyPosition, CPCOutputs, SoundPosition
 from experiments.command.config import Config
@@ -114,9 +114,39 @@ def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
     return {
         "top1": mean_of_known(track.acc_top1),
         "chance": mean_of_known(track.chance),
-        "optimum": description.optimum or "none",
-        "posterior": description.posterior or "none",
+        **({"optimum": description.optimum} if description.optimum else {}),
+        **({"posterior": description.posterior} if description.posterior else {}),
     }
+
+
+def describe_record(record: Mapping[str, Any]) -> str:
+    """Return a record of a training or an evaluation in words, means over the offsets.
+
+    >>> strict = {"split": "test", "series": "strict", "rule": "one_per_sequence"}
+    >>> strict |= {"offset_loss": np.array([1.0, 2.0]), "log_n": np.array([4.0, 4.0])}
+    >>> describe_record(strict | {"has_bound": True, "is_bound": True, "nats": 2.5})
+    'lower bound 2.50 nats of log N 4.00 (one per sequence)'
+    """
+    if record.get("series") == "probes":
+        scores = {k: v for k, v in record.items() if "/" in k}
+        return "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
+    is_train, losses = record.get("split", "train") == "train", record["offset_loss"]
+    words = [f"loss {mean_of_known(np.asarray(losses)):.3f}"]
+    rule = "" if is_train else f" ({rule_title(record['rule'])})"
+    if record["has_bound"]:
+        kind, ceiling = "lower bound" if record["is_bound"] else "estimate", record["log_n"]
+        ceiling = mean_of_known(np.asarray(ceiling))
+        if record.get("series") == "strict":
+            return f"{kind} {record['nats']:.2f} nats of log N {ceiling:.2f}{rule}"
+        words[0] += f" of log N {ceiling:.2f}"
+        words.append(f"{kind} {record['nats']:.2f} nats{rule}")
+        return "  ".join(words)
+    words.append(
+        f"top-1 {100 * record['top1']:.1f} % (chance {100 * record['chance']:.2g} %){rule}"
+    )
+    if "strict_nats" in record:
+        words.append(f"lower bound {record['strict_nats']:.2f} nats")
+    return "  ".join(words)
 
 
 def mean_of_known(values: np.ndarray) -> float:

@@ -132,7 +132,8 @@ def finish(
         last = describe(modality, workdir, config, problem.model, variables, config.num_steps)
         share(modality, workdir, workdir / models.EXPORTED, last)
     finally:  # a probe that fails does not hide the training
-        print(f"report: {write_page(modality, workdir)}")
+        path = write_page(modality, workdir)
+        print(*report.closing_lines(workdir, modality.words), f"report: {path}", sep="\n")
 
 
 def write_page(modality: Modality, workdir: pathlib.Path) -> pathlib.Path:

@@ -41,7 +41,7 @@ from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.problem import Probe, Problem, model_variables
-from experiments.records import make_evaluation, make_summary, strict_sums
+from experiments.records import describe_record, make_evaluation, make_summary, strict_sums
 
 
 def train(
@@ -69,9 +69,7 @@ def train(
             num_threads=config.data.num_threads,
         )
 
-    console = ProgressWriter(
-        config.num_steps, ("loss", "nats", "top1", "chance", "strict_nats"), problem.per_step
-    )
+    console = ProgressWriter(config.num_steps, describe_record, problem.per_step)
     with open_training(workdir, state, console, config) as (state, checkpoint, writers, stop):
         seconds = seconds_recorded(workdir) if is_first() else 0.0
         state, reason = fit(

@@ -27,7 +27,7 @@ class Track(NamedTuple):
     acc_top1: np.ndarray
     acc_pairwise: np.ndarray
     state: tuple[str, ...]
-    """chance, fine, warn or saturated; "" where log N - L says nothing."""
+    """diverged, chance, fine, warn or saturated; "" where log N - L says nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Tracker:
     States by R / log N, calibrated on correlated Gaussians with a perfect critic, for N of 64 and
     more: up to 0.6 the estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above
     that more (saturated); with N = 16 it is 25 % low at 0.6 already. Chance: the interval reaches
-    down to 0, or the value is under 1 % of log N.
+    down to 0, or the value is under 1 % of log N. Diverged: the loss is more than twice log N, that
+    of guessing, as of large scores that are wrong.
     """
 
     is_bound: bool
@@ -85,10 +86,16 @@ class Tracker:
         )
 
     def warning(self, track: Track, labels: Sequence[str]) -> str | None:
-        """Return a sentence if the value sits at chance or at its ceiling.
+        """Return a sentence if the value is worse than chance, at chance or at its ceiling.
 
         `labels` are the offsets of the track's entries in words, such as 2 or 2 down.
         """
+        if "diverged" in track.state:
+            loss, ceiling = np.nanmax(track.loss), np.nanmean(track.log_n)
+            return (
+                f"the training diverges: the loss is up to {loss:.3g} nats, that of guessing "
+                f"log N = {ceiling:.2f}; if it stays there, lower optim.learning_rate"
+            )
         if set(track.state) == {"chance"}:
             if np.isnan(track.value).all():
                 return f"the {self.word} has no anchor: the rule leaves none a negative"
@@ -112,7 +119,11 @@ def saturation(value: float, log_n: float, low: float) -> str:
 
     >>> saturation(1.0, 4.0, 0.9), saturation(3.0, 4.0, 2.9), saturation(0.1, 4.0, -0.1)
     ('fine', 'warn', 'chance')
+    >>> saturation(-9.0, 4.0, -9.5)
+    'diverged'
     """
+    if value < -log_n:
+        return "diverged"
     if not np.isfinite(value) or value < 0.01 * log_n or low <= 0:
         return "chance"
     if value <= 0.6 * log_n:

@@ -9,7 +9,7 @@ from cpc.report.words import Words
 if TYPE_CHECKING:
     from cpc.report.run_page import SectionMaker
 
-__all__ = ["Words", "write_report"]
+__all__ = ["Words", "closing_lines", "write_report"]
 
 
 def write_report(
@@ -20,3 +20,10 @@ def write_report(
     from cpc.report import run_page
 
     return run_page.write_report(workdir, words, sections)
+
+
+def closing_lines(workdir: str | Path, words: Words) -> list[str]:
+    """Return the last lines of a run on the console; see `cpc.report.closing`."""
+    from cpc.report import closing
+
+    return closing.closing_lines(workdir, words)

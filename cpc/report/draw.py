@@ -4,6 +4,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.gridspec import GridSpec
 
 INK, MUTED, GRID = "#1f2733", "#6b7685", "#e3e7ed"
 BLUE, RED, GREEN, ORANGE, GRAY = "#2459c9", "#c8384e", "#1f8a5b", "#d9822b", "#9aa4b2"
@@ -14,6 +15,7 @@ STATES = {
     "warn": (ORANGE, "D", "near the ceiling"),
     "saturated": (RED, "s", "saturated"),
     "chance": (GRAY, "X", "at chance"),
+    "diverged": (INK, "v", "worse than guessing"),
 }
 
 
@@ -57,7 +59,7 @@ def add_legend(axes: Axes, **options) -> None:
         axes.legend(frameon=False, fontsize=8.5, labelcolor=INK, handlelength=1.8, **options)
 
 
-def add_shared_legend(figure: Figure, panels: list[Axes]) -> None:
+def add_shared_legend(figure: Figure, panels: list[Axes], max_columns: int = 5) -> None:
     """Add one legend below all panels, each name once."""
     named = {}
     for axes in panels:
@@ -67,9 +69,30 @@ def add_shared_legend(figure: Figure, panels: list[Axes]) -> None:
         named.values(),
         named.keys(),
         loc="outside lower center",
-        ncols=min(len(named), max(1, 120 // max(map(len, named), default=1)), 5),
+        ncols=min(len(named), max(1, 120 // max(map(len, named), default=1)), max_columns),
         frameon=False,
         fontsize=8.5,
         labelcolor=INK,
         handlelength=1.8,
     )
+
+
+def stack_panels(figure: Figure, width: float = 4.6) -> bool:
+    """Lay the panels of a figure below each other, as phones show it, if some share a row.
+
+    Returns:
+        Whether it did: a figure whose panels share space in other ways stays as it is.
+    """
+    panels = [axes.get_subplotspec() for axes in figure.axes]
+    grids = {spec.get_gridspec().get_geometry() for spec in panels if spec}
+    if None in panels or len(grids) != 1 or len(panels) < 2 or next(iter(grids))[1] == 1:
+        return False
+    height = figure.get_size_inches()[1] / next(iter(grids))[0]
+    grid = GridSpec(len(panels), 1, figure)
+    for place, axes in enumerate(figure.axes):
+        axes.set_subplotspec(grid[place])
+    figure.set_size_inches(width, len(panels) * height)
+    if figure.legends:
+        figure.legends[0].remove()
+        add_shared_legend(figure, figure.axes, max_columns=1)
+    return True

@@ -99,18 +99,22 @@ def write_page(
     Returns:
         The path of the HTML file.
     """
-    folder, images = Path(folder), {}
+    from cpc.report.draw import stack_panels
+
+    folder, images, narrow = Path(folder), {}, {}
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}")
-        images[figure.name] = png = to_png(figure.figure)
+        png = to_png(figure.figure)
         with replacing(folder / "figures" / f"{figure.name}.png") as part:
             part.write_bytes(png)
+        images[figure.name] = base64.b64encode(png).decode()
+        png = to_png(figure.figure, 110) if stack_panels(figure.figure) else b""
+        narrow[figure.name] = base64.b64encode(png).decode()
     content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
-    encoded = {key: base64.b64encode(png).decode() for key, png in images.items()}
-    path = folder / f"{name}.html"
-    write_text(path, environment().get_template("page.html.j2").render(content, images=encoded))
+    path, template = folder / f"{name}.html", environment().get_template("page.html.j2")
+    write_text(path, template.render(content, images=images, narrow=narrow))
     if "md" in also:
         write_text(folder / f"{name}.md", as_markdown(title, lead, headline, sections))
     if "json" in also:
@@ -131,7 +135,7 @@ def environment() -> "jinja2.Environment":
     return made
 
 
-def to_png(figure: "matplotlib.figure.Figure") -> bytes:
+def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
     """Return a figure as a PNG file, the same bytes each time; "$" in a name is no mathematics."""
     import matplotlib.text
 
@@ -142,7 +146,7 @@ def to_png(figure: "matplotlib.figure.Figure") -> bytes:
             for number in axis.get_ticklabels(which="both"):
                 number.set_parse_math(True)
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -201,7 +205,7 @@ def kinds(table: Table) -> list[str]:
 
 def state(text: str) -> str:
     """Return the style of a cell that names how far an estimate is to be trusted; "" of others."""
-    return text if text in ("saturated", "warn", "chance", "fine") else ""
+    return text if text in ("saturated", "warn", "chance", "fine", "diverged") else ""
 
 
 def breakable(text: str) -> "Markup":

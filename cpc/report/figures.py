@@ -227,7 +227,7 @@ def scores_figure(scores: Frame, words: Words) -> Figure | None:
     for axes, ((task, data, unit, metric), rows) in zip(panels, groups.items(), strict=True):
         for place, row in enumerate(rows.itertuples()):
             draw_bar(axes, place, row, color_of(str(row.features), words))
-        line = {"color": RED, "linestyle": ":", "linewidth": 1.3, "label": "without knowledge"}
+        line = {"color": RED, "linestyle": ":", "linewidth": 1.3, "label": "chance"}
         if rows.chance.nunique() == 1:
             axes.axvline(value_axis(rows.chance.dropna().iloc[0], metric), **line)
         elif rows.chance.notna().any():  # that of each of the features

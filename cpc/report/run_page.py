@@ -102,7 +102,7 @@ def information_section(run: Run, words: Words) -> Section:
         "curves",
         figures.curves_figure(run),
         "Loss and log N − L over training",
-        "Loss (left) and log N − L (right) in nats, averaged over offsets. The dashed line is the "
+        "Loss and log N − L in nats, averaged over offsets. The dashed line is the "
         "ceiling log N, which is also the InfoNCE loss of guessing: while the loss stays there, "
         "nothing has been learned. Close to log N, log N − L cannot grow, whatever the model "
         "knows. Only the curve labeled as a bound is a lower bound on mutual information. If log "
@@ -180,11 +180,11 @@ def accuracy_section(run: Run, words: Words) -> Section:
             "accuracy",
             figures.accuracy_figure(run, words),
             "Accuracy of predicting the positive, by offset (the paper's Figure 3)",
-            f"How often the true {words.target} scores highest, on test {words.examples}. Left: "
-            "against all negatives at once; right: against one negative at a time. The paper does "
-            "not say which of the two it plots. The dotted line is chance. Accuracy should start "
-            "high and fall with the offset. Top-1 depends on N, so compare it only between runs "
-            "with the same N.",
+            f"How often the true {words.target} scores highest, on test {words.examples}: in the "
+            "first panel against all negatives at once, in the second against one at a time. The "
+            "paper does not say which of the two it plots. The dotted line is chance. Accuracy "
+            "should start high and fall with the offset. Top-1 depends on N, so compare it only "
+            "between runs with the same N.",
         ),
     )
 

@@ -101,7 +101,7 @@ def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
     is_own = chances.nunique().gt(1).any()  # of boundaries: by how many each of the features finds
     if not is_own and rows.chance.notna().any():
         line = {column_of(str(metric)): chance for metric, chance in chances.first().items()}
-        lines.append({"features": "without knowledge", **line, "95 % interval": None})
+        lines.append({"features": "chance", **line, "95 % interval": None})
     for (features, method), found in by_method.items():
         strong += [len(lines)] * (features in words.features)
         line: dict[str, Any] = {
@@ -111,15 +111,13 @@ def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
         for score in found:
             line[column_of(score.metric)] = score.value
         if is_own:
-            line["without knowledge"] = " and ".join(
-                show_value(score.chance, score.metric) for score in found
-            )
+            line["chance"] = " and ".join(show_value(score.chance, score.metric) for score in found)
         line["95 % interval"] = (found[0].low, found[0].high, found[0].metric)
         if lead := over_untrained(found[0], scores):
             line["over untrained"] = (*lead[:3], found[0].metric)
         lines.append(line | {"setting": found[0].setting})
     heads = ("features", "method", *map(column_of, metrics))
-    order = (*heads, "without knowledge", "95 % interval", "over untrained", "setting")
+    order = (*heads, "chance", "95 % interval", "over untrained", "setting")
     columns = [name for name in order if any(name in line for line in lines)]
     frame = pd.DataFrame([{name: line.get(name) for name in columns} for line in lines])
     formats: dict[str, Any] = {

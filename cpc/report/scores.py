@@ -42,7 +42,7 @@ def is_curve(rows: Frame) -> bool:
 def feature_title(name: str, words: Words) -> str:
     """Return features in words."""
     if name.startswith("random"):
-        return f"random initialization{name.removeprefix('random').replace(' ', ', ', 1)}"
+        return f"untrained{name.removeprefix('random').replace(' ', ', ', 1)}"
     return f"CPC, {name}" if name in words.features else words.titles.get(name, name)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from cpc.report.engine import show
-from cpc.report.scores import feature_title, is_curve, score_groups, task_title
+from cpc.report.scores import METHODS, feature_title, is_curve, score_groups, task_title
 from cpc.report.words import Words
 from cpc.results import (
     Difference,
@@ -27,13 +27,16 @@ from cpc.results import (
 
 def summary(run: Run, words: Words) -> list[str]:
     """Return the sentences that open the page, the most important first."""
+    gain = gain_sentence(run, words)
     return [
-        *progress_sentences(run),
+        *collapse_sentences(run),
+        *([gain] if gain else []),
+        *score_sentences(run, words),
+        *lost_sentences(run, words),
+        *curve_sentences(run, words),
         *([] if was_given(run) else bound_sentences(run, words)),
         *truth_sentences(run),
-        *score_sentences(run, words),
-        *curve_sentences(run, words),
-        *collapse_sentences(run),
+        *progress_sentences(run),
         *problem_sentences(run),
     ]
 
@@ -67,12 +70,14 @@ def last_known(rows: Frame, key: str) -> float:
 def rate_phrase(rate: float | int, unit: str) -> str:
     """Return how much data a second sees; hours of data are a time span.
 
-    >>> rate_phrase(0.02, "h audio"), rate_phrase(1500.0, "images")
-    ('1 min 12 s of audio', '1,500 images')
+    >>> rate_phrase(0.02, "h audio"), rate_phrase(0.03, "M steps"), rate_phrase(1.5, "images")
+    ('1 min 12 s of audio', '30,000 steps', '1.5 images')
     """
     hours, _, of_what = unit.partition(" ")
     if hours != "h":
-        return f"{rate:,.0f} {unit}"
+        count = {"M": 1e6, "k": 1e3}.get(hours, 1)
+        rate, unit = rate * count, unit if count == 1 else of_what
+        return f"{rate:,.0f} {unit}" if rate >= 10 else f"{rate:.2g} {unit}"
     seconds = 3600 * rate
     return f"{duration(seconds) if seconds >= 10 else f'{seconds:.2g} s'} of {of_what or 'data'}"
 
@@ -160,6 +165,8 @@ def state_sentences(rows: Frame, rule: str) -> list[str]:
         "only more negatives can show more.",
         "warn": "Close to its ceiling at {} ({}): there it probably understates the information.",
         "chance": "Not above chance at {} ({}): nothing is predicted that far ahead.",
+        "diverged": "Worse than guessing at {} ({}): the loss is more than twice log N, as when a "
+        "training diverges; lower the learning rate.",
     }
     for state, sentence in words.items():
         if (states == state).any():
@@ -245,6 +252,61 @@ def score_sentences(run: Run, words: Words) -> list[str]:
     return sentences if sentences or len(run.scores) else ["No probe is recorded yet."]
 
 
+def gains(run: Run, words: Words) -> list[tuple[Score, Difference]]:
+    """Return the headline score of each task and its difference from the untrained network's."""
+    found = []
+    for rows in score_groups(last_scores(run.scores), words).values():
+        ours = None if is_curve(rows) else headline_score(rows, words)
+        name = "" if ours is None else f"random {ours.features}"
+        found += [
+            (ours, difference(ours, other))
+            for other in to_scores(rows[rows.features == name])
+            if ours is not None and (other.method, other.metric) == (ours.method, ours.metric)
+        ]
+    return found
+
+
+def gain_sentence(run: Run, words: Words) -> str:
+    """Return what training gave to each task, over the untrained network; "" if unknown."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for ours, found in gains(run, words):
+        what = "" if ours.metric == "accuracy" else f" {ours.metric}"
+        key = (f"{ours.task.replace('_', ' ')}{what}", ours.metric)
+        tasks.setdefault(key, []).append(signed(found.value, ours.metric))
+    points = [f"{task} {' and '.join(all_)}" for (task, m), all_ in tasks.items() if in_percent(m)]
+    others = [
+        f"{task} {' and '.join(all_)} {unit_of(m)}".rstrip()
+        for (task, m), all_ in tasks.items()
+        if not in_percent(m)
+    ]
+    parts = ", ".join([*([f"{', '.join(points)} points"] if points else []), *others])
+    return f"CPC over untrained: {parts}." if parts else ""
+
+
+def lost_sentences(run: Run, words: Words) -> list[str]:
+    """Return where a baseline beats the learned features by a method other than the headline's."""
+    sentences = []
+    for (task, data, _), rows in score_groups(last_scores(run.scores), words).items():
+        ours = None if is_curve(rows) else headline_score(rows, words)
+        if ours is None:
+            continue
+        others = [one for one in to_scores(rows) if one.features in words.baselines]
+        same = {(s.method, s.metric): s for s in to_scores(rows[rows.features == ours.features])}
+        for other in others:
+            mine = same.get((other.method, other.metric))
+            if mine is None or other.method == ours.method:
+                continue
+            found, how = difference(mine, other), METHODS.get(mine.method, mine.method)
+            if is_better(found.low, found.high, mine.higher_is_better) is False:
+                sentences.append(
+                    f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
+                    f"{task.replace('_', ' ')} of {data} with {how}: "
+                    f"{with_unit(other.value, other.metric)} to "
+                    f"{with_unit(mine.value, mine.metric)}."
+                )
+    return sentences
+
+
 def trained_sentence(ours: Score, untrained: Score) -> str:
     """Return what training gave: a score minus that of the same network untrained."""
     found = difference(ours, untrained)
@@ -252,12 +314,25 @@ def trained_sentence(ours: Score, untrained: Score) -> str:
     paired = f", paired by {found.paired}" if found.paired else ""
     better = is_better(found.low, found.high, ours.higher_is_better)
     verdict = {True: "", False: ": training has lost", None: ": not distinguishable"}[better]
+    if not has_interval(found):
+        verdict = f"; no interval, as there is {no_interval_reason(ours, untrained)}"
     return (
         f"Trained minus untrained, {ours.method} on {ours.features} for "
         f"{ours.task.replace('_', ' ')} of {ours.data} by {ours.unit}: "
         f"{lead_phrase(found, ours.metric)}{points}{paired} (the untrained network: "
         f"{with_unit(untrained.value, untrained.metric)}){verdict}."
     )
+
+
+def has_interval(found: Difference) -> bool:
+    """Return whether a difference has an interval."""
+    return math.isfinite(found.low) and math.isfinite(found.high)
+
+
+def no_interval_reason(*scores: Score) -> str:
+    """Return why a difference of scores has no interval."""
+    sizes = {len(score.outcomes.sums) for score in scores if score.outcomes is not None}
+    return "one test item" if sizes == {1} else "none for each of them"
 
 
 def with_unit(value: float | int | None, metric: str) -> str:
@@ -288,6 +363,9 @@ def against_phrase(ours: Score, other: Score, words: Words) -> str:
     better = is_better(found.low, found.high, ours.higher_is_better)
     points = f" {'points' if in_percent(ours.metric) else unit_of(ours.metric)}".rstrip()
     lead = f"{lead_phrase(found, ours.metric)}{points}" if found.paired else ""
+    if not has_interval(found):
+        lead = f"{lead_phrase(found, ours.metric)}{points}"
+        return f"{lead} over {name}, without an interval"
     if better is None:
         return f"not distinguishable from {name}" + (f", difference {lead}" if lead else "")
     return f"{'better' if better else 'worse'} than {name}" + (f" by {lead}" if lead else "")

@@ -37,6 +37,7 @@ from cpc.results.score import (
     name_of,
     print_scores,
     show_value,
+    text_table,
     unit_of,
 )
 from cpc.results.scores import read_scores, score_frame, to_scores, write_scores
@@ -71,6 +72,7 @@ __all__ = [
     "settings",
     "show_value",
     "stem",
+    "text_table",
     "to_scores",
     "training_rule",
     "unit_of",

@@ -200,9 +200,23 @@ def name_of(score: Score) -> str:
     return "/".join(part.replace("/", SLASH) for part in parts)
 
 
+def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, its columns aligned; a column that is empty below its head goes.
+
+    >>> text_table([("task", "%", "seed"), ("phones", "73.1", "")])
+    ['task    %', 'phones  73.1']
+    """
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
+    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+
+
 def print_scores(scores: Iterable[Score]) -> None:
     """Print a table of scores, as the commands do after a probe."""
-    rows = []
+    rows = [
+        ("task", "data", "features", "method", "fitted on", "score", "95 % interval", "metric",
+         "chance", "setting")
+    ]  # fmt: skip
     for score in scores:
         interval = [show_value(one, score.metric) for one in (score.low, score.high)]
         rows.append(
@@ -213,13 +227,11 @@ def print_scores(scores: Iterable[Score]) -> None:
                 score.method,
                 "" if score.num_train is None else f"{score.num_train:,}",
                 f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip(),
-                "" if "–" in interval else f"[{', '.join(interval)}]",
+                "" if "–" in interval else " to ".join(interval),
                 score.metric,
-                "" if score.chance is None else f"chance {show_value(score.chance, score.metric)}",
+                "" if score.chance is None else show_value(score.chance, score.metric),
                 score.setting,
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True) if width]
-        print(f"  {'  '.join(cells).rstrip()}")  # noqa: T201
+    for line in text_table(rows):
+        print(f"  {line}")  # noqa: T201

@@ -36,6 +36,7 @@ from cpc.train.metrics import (
     ServiceWriter,
     TensorBoardWriter,
     Writer,
+    describe_values,
 )
 from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
 from cpc.train.rows import init_row_state, make_row_step
@@ -59,6 +60,7 @@ __all__ = [
     "best_step",
     "check_batch_size",
     "choose_devices",
+    "describe_values",
     "enable_compilation_cache",
     "find_cluster",
     "fit",

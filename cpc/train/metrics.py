@@ -167,23 +167,24 @@ class ServiceWriter:
 
 
 class ProgressWriter:
-    """A line on the console: step, headline numbers, rate, time left.
+    """A line on the console: step, the record in words, rate, time left.
 
     On a terminal one line is rewritten; elsewhere a line comes at most every `seconds_between`.
-    `headline` names the numbers of a training record to show, `rate` is (amount per step, unit),
-    such as (hours of audio in a batch, "h audio"). Evaluations get a line of their own.
+    `describe` turns a record into words, `rate` is (amount per step, unit), such as (hours of audio
+    in a batch, "h audio"). Evaluations get a line of their own.
     """
 
     def __init__(
         self,
         num_steps: int,
-        headline: tuple[str, ...] = ("loss",),
+        describe: Callable[[Record], str] | None = None,
         rate: tuple[float, str] | None = None,
         stream: io.TextIOBase | None = None,
         seconds_between: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._num_steps, self._headline, self._rate = num_steps, headline, rate
+        self._num_steps, self._rate = num_steps, rate
+        self._describe = describe or describe_values("loss")
         self._stream: Any = stream or sys.stdout
         self._seconds_between, self._clock = seconds_between, clock
         self._written_at = -math.inf
@@ -192,9 +193,9 @@ class ProgressWriter:
     def write(self, record: Record) -> None:
         """Show one record."""
         if record.get("split", "train") != "train":
-            self.say(_line_of_values(record))
+            self.say(f"{record['split']} at step {record['step']:,}  {self._describe(record)}")
             return
-        line = progress_line(record, self._num_steps, self._headline, self._rate)
+        line = progress_line(record, self._num_steps, self._describe(record), self._rate)
         if self._stream.isatty():
             line = line[: shutil.get_terminal_size().columns - 1]  # a wrapped line stays
             self._stream.write("\r" + line.ljust(self._width))
@@ -221,16 +222,15 @@ class ProgressWriter:
 
 
 def progress_line(
-    record: Record, num_steps: int, headline: tuple[str, ...], rate: tuple[float, str] | None
+    record: Record, num_steps: int, words: str, rate: tuple[float, str] | None = None
 ) -> str:
     """Return one training record as a line for the console.
 
-    >>> record = {"step": 1500, "loss": 4.25, "steps_per_second": 8.0}
-    >>> progress_line(record, 2000, ("loss",), (0.01, "h audio"))
-    'step 1,500/2,000  loss 4.250  8.0 steps/s  0.08 h audio/s  1:02 left'
+    >>> record = {"step": 1500, "steps_per_second": 8.0}
+    >>> progress_line(record, 2000, "loss 4.250", (0.01, "h audio"))
+    'step 1,500/2,000  loss 4.250  8.0 steps/s  288 s audio/s  1:02 left'
     """
-    parts = [f"step {record['step']:,}/{num_steps:,}"]
-    parts += [_show(name, record[name]) for name in headline if name in record]
+    parts = [f"step {record['step']:,}/{num_steps:,}", *([words] if words else [])]
     steps_per_second = record.get("steps_per_second")
     if steps_per_second:
         parts.append(
@@ -239,7 +239,7 @@ def progress_line(
             else f"{steps_per_second:,.1f} steps/s"
         )
         if rate:
-            parts.append(f"{steps_per_second * rate[0]:.2g} {rate[1]}/s")
+            parts.append(f"{amount(steps_per_second * rate[0], rate[1])}/s")
         parts.append(f"{duration((num_steps - record['step']) / steps_per_second)} left")
     return "  ".join(parts)
 
@@ -255,19 +255,40 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def _show(name: str, value: Any) -> str:
-    value = plain(value)
-    return f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
+#: What large units count: (how many, unit).
+COUNTED = {"h": (3600, "s "), "M": (1e6, ""), "k": (1e3, "")}
 
 
-def _line_of_values(record: Record) -> str:
-    scalars = {n: v for n, v in record.items() if n not in ("step", "split") and np.ndim(v) == 0}
-    return "  ".join(
-        [
-            f"{record['split']} at step {record['step']:,}",
-            *(_show(n, v) for n, v in scalars.items()),
-        ]
-    )
+def amount(value: float, unit: str) -> str:
+    """Return an amount per second, counted in small units.
+
+    >>> amount(0.03, "M steps"), amount(0.005, "h audio"), amount(2.5, "images")
+    ('30,000 steps', '18 s audio', '2.5 images')
+    """
+    size, _, rest = unit.partition(" ")
+    count, small = COUNTED.get(size, (1, ""))
+    number = f"{value * count:,.0f}" if value * count >= 10 else f"{value * count:.2g}"
+    return f"{number} {small}{rest if size in COUNTED else unit}".rstrip()
+
+
+def describe_values(*names: str) -> Callable[[Record], str]:
+    """Return a description of records: these numbers of a training, all numbers of others.
+
+    >>> describe_values("loss")({"step": 5, "split": "train", "loss": 4.25, "seconds": 2.0})
+    'loss 4.250'
+    """
+
+    def describe(record):
+        is_train = record.get("split", "train") == "train"
+        shown = names if is_train else [name for name in record if name not in ("step", "split")]
+        values = {name: plain(record[name]) for name in shown if name in record}
+        return "  ".join(
+            f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in values.items()
+            if np.ndim(value) == 0
+        )
+
+    return describe
 
 
 def _drop_records_after(path: pathlib.Path, step: int) -> None:

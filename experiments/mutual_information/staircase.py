@@ -14,6 +14,7 @@ from cpc.files import write_json
 from cpc.results import Frame, read_run
 from cpc.train import (
     ProgressWriter,
+    describe_values,
     fit,
     init_state,
     jit_step,
@@ -50,7 +51,7 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     loss_fn = make_loss(config, methods)
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     step = jit_step(make_train_step(loss_fn, tx), state)
-    console = ProgressWriter(num_steps, ("truth", "info_nce"))
+    console = ProgressWriter(num_steps, describe_values("truth", "info_nce"))
     with open_training(folder, state, console, config) as (state, checkpoint, writers, stop):
         _, reason = fit(
             state,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cpc.files import read_lines
-from cpc.train import JsonlWriter, ProgressWriter, stop_on_signals
+from cpc.train import JsonlWriter, ProgressWriter, describe_values, stop_on_signals
 from experiments.command import cli
 
 
@@ -21,7 +21,7 @@ def measure_each(
     """Measure the units that are not recorded yet; return False if a signal stopped it."""
     lines = read_lines(recorded) if recorded.exists() else []
     done = sum(1 for _ in itertools.takewhile(lambda line: line[1], lines))  # sound ones
-    console = ProgressWriter(len(units), headline, seconds_between=0.0)
+    console = ProgressWriter(len(units), describe_values(*headline), seconds_between=0.0)
     if done:
         console.say(f"resuming after {done} of {len(units)}")
     begin = time.perf_counter()

@@ -17,6 +17,7 @@ from cpc.results import print_scores, write_scores
 from cpc.train import (
     ProgressWriter,
     TrainState,
+    describe_values,
     fit,
     jit_step,
     replicate,
@@ -64,7 +65,9 @@ def train(
     state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
     per_step = config.environment.num * config.policy.unroll / per_launch
     num_steps = task.num_launches * per_launch
-    console = ProgressWriter(num_steps, ("return", "nats", "entropy"), (per_step / 1e3, "k frames"))
+    console = ProgressWriter(
+        num_steps, describe_values("return", "nats", "entropy"), (per_step / 1e3, "k frames")
+    )
 
     def at_end(state):
         if not config.evaluate.num_steps:

@@ -21,6 +21,7 @@ from cpc.results import print_scores, write_scores
 from cpc.train import (
     ProgressWriter,
     TrainState,
+    describe_values,
     fit,
     init_row_state,
     jit_step,
@@ -129,7 +130,9 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
         )
 
     console = ProgressWriter(
-        num_launches * per_launch, ("loss", "pairs"), (words_per_step / 1000, "k words")
+        num_launches * per_launch,
+        describe_values("loss", "pairs"),
+        (words_per_step / 1000, "k words"),
     )
     seconds = seconds_recorded(folder)
     with open_training(folder, run.state, console, config) as (state, checkpoint, writers, stop):

@@ -114,3 +114,12 @@ def test_where_no_anchor_counts_nothing_is_said_of_chance():
     assert Tracker(True).warning(empty, ["1", "2"]) == (
         "the bound has no anchor: the rule leaves none a negative"
     )
+
+
+@pytest.mark.parametrize(("values", "state"), [([-30.0, -50.0], "diverged"), ([-1, -2], "chance")])
+def test_a_loss_beyond_twice_that_of_guessing_diverges(values, state):
+    track = Tracker(False)(sums_of(values, [4, 4], np.log(128)))
+    assert track.state == (state,)
+    assert ("learning_rate" in (Tracker(False).warning(track, ["1"]) or "")) == (
+        state == "diverged"
+    )

@@ -29,7 +29,7 @@ class Page(html.parser.HTMLParser):
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
-        if tag not in ("meta", "img", "br", "wbr"):
+        if tag not in ("meta", "img", "br", "wbr", "source"):
             self.open.append(tag)
 
     def handle_endtag(self, tag):

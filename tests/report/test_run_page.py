@@ -13,7 +13,8 @@ from matplotlib.colors import to_rgb
 from test_engine import Page
 
 from cpc.files import read_json, write_json
-from cpc.report import Words, run_page, score_section, write_report
+from cpc.report import Words, closing_lines, run_page, score_section, write_report
+from cpc.report.draw import add_shared_legend, make_figure, stack_panels
 from cpc.report.engine import Section, cells
 from cpc.report.figures import (
     accuracy_colors,
@@ -136,8 +137,8 @@ def test_score_tables(finished):
     tables = tables_of(read_run(finished), AUDIO)
     rows = cells(tables["phones", "festvox-ru", "frame"])
     assert rows == [
-        ["without knowledge", "", "21.3", "", "", ""],
-        ["random initialization, c", "linear", "35.1", "33.9 to 36.3", "", "l2 1e-05"],
+        ["chance", "", "21.3", "", "", ""],
+        ["untrained, c", "linear", "35.1", "33.9 to 36.3", "", "l2 1e-05"],
         ["MFCC", "linear", "61.4", "60.2 to 62.6", "", "l2 1e-05"],
         ["CPC, z", "linear", "44.1", "42.9 to 45.3", "", "l2 1e-05"],
         ["CPC, c", "linear", "56.2", "55.0 to 57.4", "+21.1 (+19.4 to +22.8)", "l2 1e-05"],
@@ -157,9 +158,9 @@ def test_without_knowledge_is_of_each_metric_and_where_they_differ_of_each_of_th
     table = score_table(("boundaries", "ru", "utterance"), score_frame(scores), AUDIO)
     rows = [dict(zip(table.frame.columns, row, strict=True)) for row in cells(table)]
     if own:
-        assert [row["without knowledge"] for row in rows] == ["0.2 and 0.4", "0.3 and 0.5"]
+        assert [row["chance"] for row in rows] == ["0.2 and 0.4", "0.3 and 0.5"]
     else:
-        assert (rows[0]["features"], rows[0]["F1"]) == ("without knowledge", "0.2")
+        assert (rows[0]["features"], rows[0]["F1"]) == ("chance", "0.2")
         assert rows[0]["R-value"] == "0.4"
     figure = scores_figure(score_frame(scores), AUDIO)
     assert figure is not None
@@ -209,7 +210,7 @@ def test_learning_curves(images):
     assert names == ["few_labels", "shapes", "image", "accuracy"]
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
-        "random initialization, z, frozen",
+        "untrained, z, frozen",
         "pixels, frozen",
         "CPC, z, frozen",
         "CPC, z, fine-tuned",
@@ -484,7 +485,7 @@ def test_an_error_rate_goes_through_the_page(tmp_path):
     assert headline(run, AUDIO)[0][0] == "12.3 %"
     table = tables_of(run, AUDIO)["words", "news", "utterance"]
     assert list(table.frame.columns)[2] == "word error rate, %"
-    assert [row[0] for row in cells(table)] == ["random initialization, c", "CPC, c"]
+    assert [row[0] for row in cells(table)] == ["untrained, c", "CPC, c"]
     assert cells(table)[1][4].startswith("−77.7")
     (axes,) = scores_figure(last_scores(score_frame([rate])), AUDIO).axes
     assert "lower is better" in axes.get_xlabel()
@@ -590,3 +591,62 @@ def test_a_record_of_wrong_types_costs_at_most_itself(all_of_it, tmp_path, chang
     assert len(run.problems) == 1 + problem  # the line that is a list, and the record
     headline(run, AUDIO)
     summary(run, AUDIO)
+
+
+def probed(tmp_path, *scores):
+    (tmp_path / "config.json").write_text("{}")
+    write_scores(tmp_path, scores)
+    return read_run(tmp_path)
+
+
+PHONES = Score("phones", "ru", "frame", "c", "linear", "accuracy", 0.73, 0.72, 0.74, 0.21)
+
+
+def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp_path):
+    hidden = PHONES._replace(method="hidden", value=0.745, low=0.74, high=0.75)
+    scores = [
+        PHONES,
+        PHONES._replace(features="random c", value=0.682, low=0.67, high=0.69),
+        PHONES._replace(features="mfcc", value=0.6, low=0.59, high=0.61),
+        PHONES._replace(data="en", value=0.681, low=0.67, high=0.69),
+        PHONES._replace(data="en", features="random c", value=0.631, low=0.62, high=0.64),
+        PHONES._replace(task="nats", metric="nats", value=2.5, low=2.4, high=2.6),
+        PHONES._replace(task="nats", metric="nats", features="random c", value=1.0),
+        hidden,
+        hidden._replace(features="mfcc", value=0.788, low=0.78, high=0.79),
+    ]
+    run = probed(tmp_path, *scores)
+    first, *others = summary(run, AUDIO)
+    assert first == "CPC over untrained: phones +4.8 and +5.0 points, nats nats +1.50 nats."
+    (lost,) = [one for one in others if "hidden" in one]
+    assert "MFCC" in lost
+    assert "78.8 % to 74.5 %" in lost
+    lines = closing_lines(tmp_path, AUDIO)
+    assert lines[1].split()[-4:] == ["21.0", "60.0", "68.2", "73.0"]
+    assert lines[-2:] == [first, lost]
+
+
+def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
+    own = {"low": None, "high": None, "outcomes": Outcomes([38], [100], "one")}
+    ours = PHONES._replace(value=0.38, **own)
+    other = ours._replace(features="random c", value=0.76, outcomes=Outcomes([76], [100], "one"))
+    (sentence,) = [one for one in summary(probed(tmp_path, ours, other), AUDIO) if "minus" in one]
+    assert "−38.0 points" in sentence
+    assert "one test item" in sentence
+    assert "distinguishable" not in sentence
+    assert "without an interval" in against_phrase(ours, other, AUDIO)
+
+
+@pytest.mark.parametrize("num_panels", [1, 2, 5])
+def test_panels_stack_for_phones_and_keep_their_legend(num_panels):
+    figure, panels = make_figure(num_panels, num_columns=2)
+    for axes in panels:
+        axes.plot([1, 2], label="line")
+    add_shared_legend(figure, panels)
+    assert stack_panels(figure) == (num_panels > 1)
+    width, _ = figure.get_size_inches()
+    assert (width < 5) == (num_panels > 1)
+    figure.draw_without_rendering()
+    lefts = {round(axes.get_position().x0, 3) for axes in panels}
+    assert len(lefts) == 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["line"]

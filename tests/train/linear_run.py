@@ -79,7 +79,7 @@ def run(
         state = restored[0] if restored else state
         writers = [train.JsonlWriter(workdir / "metrics.jsonl", int(state.step))]
         if console:
-            writers.append(train.ProgressWriter(num_steps, ("loss",), (0.01, "h audio"), console))
+            writers.append(train.ProgressWriter(num_steps, None, (0.01, "h audio"), console))
         try:
             return train.fit(
                 state,

@@ -164,7 +164,9 @@ def test_progress_in_a_file_is_a_line_now_and_then_and_the_last():
 
 def test_progress_on_a_terminal_rewrites_one_line():
     stream = Terminal()
-    writer = train.ProgressWriter(2000, ("loss", "bound"), (0.01, "h audio"), stream)
+    writer = train.ProgressWriter(
+        2000, train.describe_values("loss", "bound"), (0.01, "h audio"), stream
+    )
     writer.write({**record(10, loss=12.5), "bound": 1.0})
     writer.write(record(2000, loss=2.5))
     writer.write({"step": 2000, "split": "test", "accuracy": 0.75, "per_k": [1, 2]})
@@ -173,18 +175,18 @@ def test_progress_on_a_terminal_rewrites_one_line():
     first, second = lines[0].split("\r")[1:]
     assert (
         first
-        == ("step 10/2,000  loss 12.500  bound 1.000  2.0 steps/s  0.02 h audio/s  16:35 left")[
+        == ("step 10/2,000  loss 12.500  bound 1.000  2.0 steps/s  72 s audio/s  16:35 left")[
             : len(first)
         ]
     )
-    assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  0.02 h audio/s  0:00 left"
+    assert second.rstrip() == "step 2,000/2,000  loss 2.500  2.0 steps/s  72 s audio/s  0:00 left"
     assert len(second) >= len(first)  # it covers the one before
     assert lines[1:] == ["test at step 2,000  accuracy 0.750", ""]
 
 
 def test_progress_without_a_rate_yet():
     stream = io.StringIO()
-    train.ProgressWriter(9, ("loss",), (1.0, "h"), stream).write({"step": 1, "loss": None})
+    train.ProgressWriter(9, None, (1.0, "h"), stream).write({"step": 1, "loss": None})
     assert stream.getvalue() == "step 1/9  loss None\n"
 
 

@@ -1,0 +1,35 @@
+"""The last lines of a run on the console: one score per task beside its baselines."""
+
+from pathlib import Path
+
+from cpc.report.score_section import column_of
+from cpc.report.scores import METHODS, feature_title, is_curve, score_groups
+from cpc.report.sentences import gain_sentence, headline_score, lost_sentences
+from cpc.report.words import Words
+from cpc.results import last_scores, read_run, show_value, text_table, to_scores
+
+
+def closing_lines(workdir: str | Path, words: Words) -> list[str]:
+    """Return a table of each task's headline score and its baselines, and what training gained."""
+    run, lines = read_run(workdir), []
+    for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
+        ours = None if is_curve(rows) else headline_score(rows, words)
+        if ours is None:
+            continue
+        alike = {
+            score.features: score
+            for score in to_scores(rows)
+            if (score.method, score.metric) == (ours.method, ours.metric)
+        }
+        names = (*words.baselines, f"random {ours.features}", ours.features)
+        values = [alike[name].value if name in alike else None for name in names]
+        how = METHODS.get(ours.method, ours.method)
+        name = f"{task.replace('_', ' ')} of {data} by {unit}, {how}, {column_of(ours.metric)}"
+        shown = ["" if one is None else show_value(one, ours.metric) for one in values]
+        lines.append([name, show_value(ours.chance, ours.metric), *shown])
+    if not lines:
+        return []
+    titles = [feature_title(name, words) for name in words.baselines]
+    head = ["score", "chance", *titles, "untrained", "CPC"]
+    gain = gain_sentence(run, words)
+    return [*text_table([head, *lines]), *([gain] if gain else []), *lost_sentences(run, words)]
