@@ -137,7 +137,7 @@ def optimum_phrase(run: Run) -> str:
     """Return what the scores of a loss without a log N are at its optimum; "" if unknown."""
     found = []
     for key, words in (("optimum", "its optimal score is"), ("posterior", "posterior:")):
-        known = [one for one in run.metrics.get(key, []) if isinstance(one, str) and one != "none"]
+        known = [one for one in run.metrics.get(key, []) if isinstance(one, str)]
         found += [f"{words} {known[-1]}"] if known else []
     return "; ".join(found)
 
@@ -286,7 +286,7 @@ def gain_sentence(run: Run, words: Words) -> str:
 def lost_sentences(run: Run, words: Words) -> list[str]:
     """Return where a baseline beats the learned features by a method other than the headline's."""
     sentences = []
-    for (task, data, _), rows in score_groups(last_scores(run.scores), words).items():
+    for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
         ours = None if is_curve(rows) else headline_score(rows, words)
         if ours is None:
             continue
@@ -300,7 +300,7 @@ def lost_sentences(run: Run, words: Words) -> list[str]:
             if is_better(found.low, found.high, mine.higher_is_better) is False:
                 sentences.append(
                     f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
-                    f"{task.replace('_', ' ')} of {data} with {how}: "
+                    f"{task.replace('_', ' ')} of {data} by {unit} with {how}: "
                     f"{with_unit(other.value, other.metric)} to "
                     f"{with_unit(mine.value, mine.metric)}."
                 )

@@ -217,7 +217,9 @@ def print_scores(scores: Iterable[Score]) -> None:
         ("task", "data", "features", "method", "fitted on", "score", "95 % interval", "metric",
          "chance", "setting")
     ]  # fmt: skip
-    for score in scores:
+    scores = list(scores)
+    order = list(dict.fromkeys((one.data, one.unit, one.method) for one in scores))
+    for score in sorted(scores, key=lambda one: order.index((one.data, one.unit, one.method))):
         interval = [show_value(one, score.metric) for one in (score.low, score.high)]
         rows.append(
             (
