@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,10 @@ def test_vocabulary_file_is_invertible(tmp_path, corpus):
         (b"one", "a vocabulary of 1 words"),
         (b"fine\ntext\x00\x01", "line 2 of .*a.txt holds a zero byte"),
         (b"fine\n\nna\xefve words", "line 3 of .*a.txt is not utf-8"),
+        ("one two three".encode("utf-16"), "iconv -f utf-16"),
+        (b"\xfe\xff" + "one two".encode("utf-16-be"), "iconv -f utf-16"),
+        ("one two three".encode("utf-32"), "iconv -f utf-32"),
+        ("one two three".encode("utf-16-le"), "holds a zero byte"),
     ],
 )
 def test_bad_text_gets_a_sentence(tmp_path, content, message):
@@ -288,5 +293,107 @@ def test_words_are_runs_of_letters():
 def test_marks_are_parts_of_words():
     assert tokenize("cafe\u0301 l'e\u0301te\u0301 2x\u0301!") == ["café", "l'été", "2x\u0301", "!"]
     assert tokenize("e\u0301 e\u0301t", "lines") == ["é", "ét"]
-    for word in ("हिन्दी", "ภาษาไทยที่", "שָׁלוֹם"):
+    for word in ("हिन्दी", "ශ්\u200dරී", "می\u200cخواهم", "ന്\u200d", "שָׁלוֹם", "col·lecció", "צה״ל"):
         assert tokenize(f"{word} {word}.") == [word, word, "."]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("一个T恤。二", "一 个 t 恤 。 二"),
+        ("テレビ、ガー2台", "テ レ ビ ガー 2 台"),
+        ("ภาษาไทยที่น้ำ๑๒", "ภ า ษ า ไ ท ย ที่ น้ำ ๑๒"),
+        ("ខ្ញុំ ពាសា", "ខ្ ញុំ ពា សា"),
+        ("မြန်မာ", "မြ န် မာ"),
+        ("ພາສາ", "ພ າ ສ າ"),
+        ("한국어 있다", "한국어 있다"),
+        ("𠀀𠀁 a", "𠀀 𠀁 a"),
+    ],
+)
+def test_scripts_without_spaces_are_split_by_character(text, expected):
+    assert tokenize(text) == expected.split()
+
+
+@pytest.mark.parametrize(
+    "character", ["\u00ad", "\u2060", "\ufeff", "\u200e", "\u202c", "\u2066", "\U000e0020"]
+)
+def test_format_characters_are_dropped(character):
+    assert tokenize(f"extra{character}ordinary.{character} So") == ["extraordinary", ".", "so"]
+
+
+def test_joiners_are_kept_inside_words_only():
+    assert tokenize("x\u200c y\u200dz a\u200bb") == ["x", "y\u200dz", "a", "b"]
+    assert tokenize("ինչո՞ւ") == ["ինչու"]
+
+
+TERMINATORS = "।॥؟۔։።፧។៕။།܀߹᙮᠃᭚꘎꛳꡶꣎꩝꯫𑁇𑅁𖫵"
+
+
+@pytest.mark.parametrize("end", [*TERMINATORS, "!", "?", ".", "...", "?!", ".”", "!»", "۔'"])
+def test_terminators_of_all_scripts_end_sentences(end):
+    assert tokenize(f"ab{end} cd ef{end}") == ["ab", end, "cd", "ef", end]
+
+
+@pytest.mark.parametrize("end", [*"。！？｡．﹖", "。」", "！！", "？”"])
+def test_wide_terminators_end_sentences_without_a_space(end):
+    assert tokenize(f"我{end}你{end}") == ["我", end, "你", end]
+
+
+def test_what_looks_like_a_terminator_but_ends_nothing():
+    assert tokenize("３．5 3.5 a.b wait...what x?y a;b") == (
+        ["３", "5", "3", "5", "a", "b", "wait", "what", "x", "y", "a", "b"]
+    )
+    assert tokenize("Τι; Ναι") == ["τι", ";", "ναι"], "the Greek question mark"
+    assert tokenize("我?你") == ["我", "?", "你"]
+
+
+HOSTILE = {
+    "stops": "." * 20_000 + "x",
+    "terminators": "。.!" * 7_000 + "x",
+    "decimals": "．" * 20_000 + "5",
+    "brackets": "." + ")" * 20_000 + "x",
+    "both": ".)" * 10_000 + "x",
+    "joiners": "a" + "\u200c" * 20_000,
+    "blanks": "\n" + " " * 20_000 + "x",
+    "marks": "a" + "\u0301\u0316" * 50_000,
+    "apostrophes": "'" * 20_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_tokenizing_takes_linear_time(text):
+    """A hundredth of this bound is enough; quadratic matching takes longer than the bound."""
+    begin = time.process_time()
+    for form in ("prose", "lines"):
+        tokenize(text, form)
+    assert time.process_time() - begin < 3
+
+
+def test_a_line_without_blanks_is_read_in_pieces(tmp_path):
+    """However long it is, a piece has few chunks, which bounds both the memory and the copies."""
+    text = "好ß" * 4000 + "\nend"
+    (tmp_path / "a.txt").write_text(text)
+    chunks = list(tokenizer.read_chunks(tmp_path / "a.txt", 64))
+    assert max(len(chunk.encode()) for chunk in chunks) < 4 * 64
+    assert "".join(chunks).removeprefix("\n") == text.replace("\nend", "\n\nend")
+    found = [len(tokenize(chunk)) for chunk in chunks]
+    assert sum(found) >= 4000
+
+
+def test_a_long_line_stays_one_sentence(tmp_path, monkeypatch):
+    """A cut within a line is neither the end of a sentence nor an empty line."""
+    folder = write(tmp_path / "texts", a="one two three four five \nsix seven\n\neight nine\n")
+    read = tokenizer.read_chunks
+    monkeypatch.setattr("cpc.data.text.pack.read_chunks", lambda path: read(path, 8))
+    for form, expected in (
+        ("prose", ["one two three four five six seven", "eight nine"]),
+        ("lines", ["one two three four five", "six seven", "eight nine"]),
+    ):
+        found = read_text_folder(folder, tmp_path / "packs", quiet, form=form)
+        assert sentences(found) == [expected]
+
+
+def test_line_ends_of_old_macs(tmp_path):
+    folder = write(tmp_path / "texts", a="one two\rthree\r\rfour five\r")
+    found = read_text_folder(folder, tmp_path / "packs", quiet)
+    assert sentences(found) == [["one two three", "four five"]]

@@ -22,7 +22,7 @@ from cpc.files import read_sealed, sync_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
-VERSION = 2
+VERSION = 3
 TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
 #: Tokens that are in memory at a time when ids are brought to their final order.

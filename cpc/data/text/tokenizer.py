@@ -1,38 +1,88 @@
 r"""Text to words and ends of sentences, a chunk of a file at a time.
 
-Prose: what is upper case becomes lower case, a word is a run of letters and digits with their marks
-(accents, the vowels of Hindi and Thai) and apostrophes inside ("don't", "o'clock"), and all else
-parts words. A sentence ends at `.`, `!` or `?` (closing
-quotes and brackets may follow) before white space, and at an empty line; no sentence ends after a
-title or abbreviation of `ABBREVIATIONS`, or after a single letter other than a and i ("J. Smith").
+Prose: upper case becomes lower case. A word is a run of letters and digits with their marks
+(accents, the vowels of Hindi), joiners and apostrophes inside ("don't", "o'clock"); all else
+separates words. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each
+character with its marks is a word. Format characters such as soft hyphens are dropped.
 
-Lines: words are parted by white space and a sentence is a line, as in files that are tokenized
+A sentence ends at `.`, `!` or `?` before white space, at any other sentence terminator of Unicode
+wherever it stands, and at an empty line. Closing quotes and brackets may follow. No sentence ends
+after a title or abbreviation of `ABBREVIATIONS`, or after a single letter other than a and i
+("J. Smith").
+
+Lines: words are separated by white space and a sentence is a line, as in files that are tokenized
 already, such as Mikolov's of the Penn Treebank and the BookCorpus.
 """
 
+import codecs
+import functools
 import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from cpc.data.text import characters
 from cpc.data.walk import check_file, printable
 from cpc.types import UserError
 
 #: Bytes of a file that are in memory at a time.
 CHUNK_BYTES = 1 << 20
+#: Byte order marks of encodings that are not read; of UTF-32 first, which begins as UTF-16 does.
+ENCODING_MARKS = {
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+}
 #: Those with a full stop that ends no sentence; all are tried with a capital, too.
 ABBREVIATIONS = ("mr", "mrs", "ms", "dr", "st", "messrs", "esq", "capt", "col", "gen", "hon", "rev")
-# Which `re` has no name for; above 0xFFFF there are few in use.
-_MARKS = "".join(c for c in map(chr, range(0x10000)) if unicodedata.category(c).startswith("M"))
-_WORD = rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*|'[^\W_]+)*"
-_NO_END = "".join(rf"(?<!\b[{word[0]}{word[0].upper()}]{word[1:]})" for word in ABBREVIATIONS)
-_END = rf"(?:[!?]|{_NO_END}(?<![^\w'][b-hj-zB-HJ-Z])\.)[.!?]*[\"'”)\]]*(?=\s|$)|\n[^\S\n]*\n"
 
-#: A word, or the end of a sentence. The end of a line is one even where words wrap: a chunk ends
-#: with a line, and of several ends in a row all but the first part nothing.
-PATTERNS = {"prose": re.compile(rf"{_WORD}|{_END}"), "lines": re.compile(r"[^\s]+|\n")}
-#: The first letter of whatever ends a sentence, by format.
-END_LETTERS = {"prose": ".!?\n", "lines": "\n"}
+
+class Patterns(NamedTuple):
+    """Regular expressions of prose."""
+
+    dropped: re.Pattern[str]
+    long_marks: re.Pattern[str]
+    """More than 30 marks in a row, which no language needs: normalization sorts them in quadratic
+    time, and so UAX 15 limits them (stream-safe text format)."""
+    token: re.Pattern[str]
+    """A word, or the end of a sentence."""
+
+
+@functools.cache
+def compile_patterns(last: int) -> Patterns:
+    """Compile the patterns for text of characters up to a code point.
+
+    The end of a line is an end even if words wrap: a chunk ends with a line, and of several ends in
+    a row all except the first separate nothing. No run of characters is tried from each of its
+    characters: runs of terminators begin at the first, and no quantifier gives back.
+    """
+    terminals, sure, wide, closers, spaceless, marks, dropped = characters.find_classes(last)
+    letter, one = rf"[^\W_{spaceless}]", rf"(?![{marks}])[{spaceless}]"
+    tie = (
+        rf"[{marks}]++\u200d?|['\u05f3\u05f4\u00b7]{letter}"
+        rf"|[\u200c\u200d]++(?={letter}|[{marks}])"
+    )
+    word = rf"{letter}++(?:(?:{tie}){letter}*+)*+|{one}(?:[\u200c\u200d]?[{marks}])*+"
+    no_end = "".join(rf"(?<!\b[{word[0]}{word[0].upper()}]{word[1:]})" for word in ABBREVIATIONS)
+    stop = rf"[!?]|\.(?=[{terminals}])|{no_end}(?<![^\w'][b-hj-zB-HJ-Z])\."
+    end = (
+        rf"(?<![{terminals}])(?:"
+        rf"[.!?{wide}]*+[{sure}][{terminals}]*+[{closers}]*+"
+        rf"|(?:{stop})[{terminals}]*+[{closers}]*+(?=\s|$|{one})"
+        rf"|[{wide}]++(?!\d)[{closers}]*+)"
+        rf"|(?<=[\u0370-\u03ff\u1f00-\u1fff]);[{closers}]*+(?=\s|$)"  # the Greek question mark
+        r"|\n[^\S\n]*+\n"
+    )
+    return Patterns(
+        dropped=re.compile(f"[{dropped}]"),
+        long_marks=re.compile(rf"([{marks}]{{30}})[{marks}]++"),
+        token=re.compile(rf"{word}|{end}"),
+    )
+
+
+_HIGH = re.compile("[\U00010000-\U0010ffff]")
+#: The first letters of whatever ends a sentence, by format.
+END_LETTERS = {"prose": characters.END_LETTERS, "lines": frozenset("\n")}
 
 
 def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[str]:
@@ -44,51 +94,89 @@ def tokenize(text: str, form: str = "prose", *, lowercase: bool = True) -> list[
     ['mr', 'knightley', "didn't", '.', 'indeed', '!"', 'she', 'said', '.', '\n\n', 'no']
     """
     text = text.lower() if lowercase else text
-    text = unicodedata.normalize("NFC", text).replace("’", "'")  # typographic to plain
-    return PATTERNS[form].findall(text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    is_ascii = text.isascii()
+    patterns = compile_patterns(0x10FFFF if not is_ascii and _HIGH.search(text) else 0xFFFF)
+    if form == "prose" and not is_ascii:
+        text = patterns.dropped.sub("", text).replace("\u2029", "\n\n").replace("’", "'")
+    if not is_ascii:
+        text = unicodedata.normalize("NFC", patterns.long_marks.sub(r"\1", text))
+    return re.findall(r"\S++|\n", text) if form == "lines" else patterns.token.findall(text)
 
 
 def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
-    """Yield the text of a file, whole lines at a time, each chunk after a line's end of its own.
+    """Yield the text of a file, whole lines at a time.
 
-    That first end lets an empty line be seen at the start of a chunk, too.
+    A chunk at the start of a line begins with a line's end of its own, so that an empty line is
+    seen there, too. A line that is longer than a chunk is cut at a blank, or at any character if a
+    chunk has none, so that few chunks are in memory and each is copied a few times.
 
     Raises:
-        UserError: the file is none, is binary, or not utf-8; it names the line.
+        UserError: the file is none, is binary, or not UTF-8; it names the line.
     """
     check_file(path)
-    rest, line = b"", 1
+    rest, line, begin = b"", 1, "\n"
     with path.open("rb") as file:
+        check_encoding(file.read(4), path)
+        file.seek(0)
         while block := file.read(chunk_bytes):
             text = rest + block
-            end = b"\n" if b"\n" in text else b" "  # a line that is longer than a chunk
-            lines, mark, rest = text.rpartition(end)
-            if mark:
-                yield "\n" + decode(lines + mark, path, line)
-                line += (lines + mark).count(b"\n")
+            stop = text.rfind(b"\n") + 1 or text.rfind(b" ") + 1
+            if not stop and len(text) >= 2 * chunk_bytes:
+                stop = last_character(text)
+            if stop:
+                yield begin + decode(text[:stop], path, line)
+                line += text.count(b"\n", 0, stop)
+                begin = "\n" if text[stop - 1 : stop] == b"\n" else ""
+            rest = text[stop:]
     if rest:
-        yield "\n" + decode(rest, path, line)
+        yield begin + decode(rest, path, line)
+
+
+def last_character(text: bytes) -> int:
+    """Return where the last character of UTF-8, which may not be whole, begins.
+
+    >>> last_character("aß".encode()), last_character("aß".encode()[:-1])
+    (1, 1)
+    """
+    start = len(text) - 1
+    while start > max(0, len(text) - 4) and text[start] & 0xC0 == 0x80:
+        start -= 1
+    return start
+
+
+def check_encoding(first: bytes, path: Path) -> None:
+    """Check the first bytes of a file for the marks of other encodings.
+
+    Raises:
+        UserError: the file is UTF-16 or UTF-32.
+    """
+    for name, marks in ENCODING_MARKS.items():
+        if first.startswith(marks):
+            raise UserError(
+                f"{printable(path)} is {name}, not utf-8: convert it, such as by "
+                f"iconv -f {name} -t utf-8"
+            )
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:
-    """Return utf-8 as text, without the mark that some editors put first.
+    """Return UTF-8 as text, without byte order marks, which some editors put first.
 
     Raises:
-        UserError: it is none; it names the line.
+        UserError: it is not UTF-8; it names the line.
     """
     zero = content.find(0)
     if zero >= 0:
         line = first_line + content.count(b"\n", 0, zero)
         raise UserError(
-            f"line {line} of {printable(path)} holds a zero byte: a binary file is no text, so "
-            "take it out of the folder"
+            f"line {line} of {printable(path)} holds a zero byte: text has none, so convert the "
+            "file to utf-8, or take it out of the folder if it is binary"
         )
     try:
-        text = content.decode("utf-8")
+        return content.decode("utf-8").replace("\ufeff", "")
     except UnicodeDecodeError as error:
         line = first_line + content.count(b"\n", 0, error.start)
         raise UserError(
             f"line {line} of {printable(path)} is not utf-8: convert the file, such as by "
             "iconv -f latin1 -t utf-8"
         ) from error
-    return text.removeprefix("\ufeff") if first_line == 1 else text
