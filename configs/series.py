@@ -54,8 +54,27 @@ KEYS = {
             is_path=True,
             sources=("files",),
         ),
+        "group_level": Key(
+            0,
+            "files: which directory level below path names the group, such as a subject, that only "
+            "trains or only tests; 0: each file is its own group",
+            low=0,
+            high=100,
+            sources=("files",),
+        ),
+        "train_list": Key(
+            "",
+            "file of names of training files, or of their folders, one per line; without lists "
+            "groups are drawn",
+            is_path=True,
+            sources=("files",),
+        ),
+        "test_list": Key(
+            "", "file of names of test files or folders, one per line", is_path=True,
+            sources=("files",),
+        ),
         "test_fraction": Key(
-            0.15, "fraction of files to test on; of a single file, its last part", above=0, below=1
+            0.15, "fraction of groups to test on; of a single file, its last part", above=0, below=1
         ),
         "window_steps": Key(128, "length of a training sequence", low=1, high=2**26),
         "correlation": Key(0.9, "ar1: correlation of successive steps", above=-1, below=1),
@@ -83,6 +102,12 @@ KEYS = {
     "loss": LOSS,
     "negatives": {
         **NEGATIVES,
+        "rule": Key(
+            "auto",
+            "which latents of the batch are negatives; auto: own_sequence for files of few groups, "
+            "else batch",
+            words=("auto", *NEGATIVES["rule"].words),
+        ),
         "overlap": Key(
             False, "whether windows that share some steps may be negatives of each other"
         ),
@@ -107,6 +132,11 @@ KEYS = {
             "width of a second probe with one hidden layer; 0: only the linear probe",
             low=0,
             high=WIDEST,
+        ),
+        "leave_one_out": Key(
+            False,
+            "whether probes are also fitted for each group of data.group_level, or file, on all "
+            "other groups; the network itself was trained on those of the training part",
         ),
         "num_epochs": Key(3, "epochs of fitting, over all training frames", low=1, high=10**6),
         "every": EVERY,

@@ -9,30 +9,12 @@ import jax
 import numpy as np
 
 from cpc.data import uniform_windows
+from cpc.data.skipped import count_names
 from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.series.files import (
-    SUFFIXES,
-    UNSCALED,
-    Sequences,
-    number_labels,
-    read_sequences,
-)
-
-
-class Part(NamedTuple):
-    """Pieces of sequences, to train or to test on."""
-
-    sequences: Sequences
-    pieces: tuple[tuple[int, int, int], ...]
-    """(file, first step, steps) of each."""
-
-    def read(self, number: int, start: int = 0, length: int | None = None) -> np.ndarray:
-        """Return steps of a piece, float32 (length, channels); all of them by default."""
-        file, first, steps = self.pieces[number]
-        stop = first + steps if length is None else first + start + length
-        return self.sequences.read(file, first + start, stop)
+from experiments.series.files import UNSCALED, Sequences, number_labels, read_sequences
+from experiments.series.split import Part, group_files, read_lists, split, without_ending
 
 
 class SeriesData(NamedTuple):
@@ -46,6 +28,8 @@ class SeriesData(NamedTuple):
     file_labels: np.ndarray
     """Number of each file's label, -1 where there is none."""
     file_names: tuple[str, ...]
+    groups: tuple[str, ...]
+    """The group of each file, such as its subject; a group is in one part of the split."""
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
@@ -56,54 +40,49 @@ def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
     else:
         if not options.path:
             raise UserError("data.source is files: set data.path to a file or folder of series")
+        lists = (options.file_labels, options.train_list, options.test_list)
         sequences = read_sequences(
             pathlib.Path(options.path).expanduser(),
             options.channels,
             standardize=options.standardize,
             step_label=options.step_label,
             max_skipped_fraction=options.max_skipped_fraction,
+            others=[pathlib.Path(path).expanduser() for path in lists if path],
         )
-    train, test = split(config, sequences)
+    groups = group_files(options.group_level, sequences.names)
+    train, test = split(config, sequences, groups, read_lists(config, sequences, groups))
     step_labels, step_names = number_labels(sequences.steps)
     labels = label_files(config, sequences.names)
     file_names = np.unique(labels[labels != ""])
     files = np.where(labels == "", -1, np.searchsorted(file_names, labels)).astype(np.int32)
+    names = tuple(map(str, file_names))
+    data = SeriesData(train, test, tuple(step_labels), step_names, files, names, groups)
+    log(describe_data(config, sequences, data))
+    return data
+
+
+def describe_data(config: Config, sequences: Sequences, data: SeriesData) -> str:
+    """Return a line on the files that were read, how they are split, and which are left out."""
+    options, train, test = config.data, data.train, data.test
     num_short = sum(steps < options.window_steps for _, _, steps in train.pieces)
     short = f" ({num_short:,} of them shorter than a window and filled up)" if num_short else ""
-    num_without = (files < 0).sum() if len(file_names) else 0
-    without = f"; {num_without:,} files without a label" if num_without else ""
-    log(
+    tested = f"{len(test.pieces):,} to test"
+    if {file for file, *_ in train.pieces} & {file for file, *_ in test.pieces}:
+        tested = "its end to test"
+    elif options.group_level:
+        whole, held = ({data.groups[file] for file, *_ in part.pieces} for part in (train, test))
+        tested += f", of {len(held):,} groups, not among the {len(whole):,} to train"
+    parts = [
         f"data: {len(sequences.names):,} files of {options.channels} channels, "
-        f"{sum(map(len, sequences.values)):,} steps; {len(train.pieces):,} to train{short}, "
-        f"{len(test.pieces):,} to test; {len(sequences.skipped):,} files skipped{without}"
-    )
-    names = tuple(map(str, file_names))
-    return SeriesData(train, test, tuple(step_labels), step_names, files, names)
-
-
-def split(config: Config, sequences: Sequences) -> tuple[Part, Part]:
-    """Return whole files to train and to test on; of a single file, its beginning and its end."""
-    window, lengths = config.data.window_steps, [len(values) for values in sequences.values]
-    fraction = config.data.test_fraction
-    if len(lengths) == 1:
-        cut = round((1 - fraction) * lengths[0])
-        parts = [(0, 0, cut)], [(0, cut, lengths[0] - cut)]
-    else:
-        order = np.random.default_rng(config.seed).permutation(len(lengths)).tolist()
-        num_test = int(np.clip(round(fraction * len(lengths)), 1, len(lengths) - 1))
-        parts = [
-            [(file, 0, lengths[file]) for file in sorted(files)]
-            for files in (order[num_test:], order[:num_test])
-        ]
-    for name, pieces in zip(("train", "test"), parts, strict=True):
-        longest = max(steps for _, _, steps in pieces)
-        if longest < window:
-            raise UserError(
-                f"no file to {name} on is as long as a window of {window} steps: the longest has "
-                f"{longest}; choose a smaller data.window_steps"
-            )
-    train, test = (Part(sequences, tuple(pieces)) for pieces in parts)
-    return train, test
+        f"{sum(map(len, sequences.values)):,} steps",
+        f"{len(train.pieces):,} to train{short}, {tested}",
+        count_names(sequences.skipped, "files skipped"),
+    ]
+    if copies := train.sequences.skipped[len(sequences.skipped) :]:
+        parts.append(count_names(copies, "copies left out"))
+    if num_without := (data.file_labels < 0).sum() if data.file_names else 0:
+        parts.append(f"{num_without:,} files without a label")
+    return "; ".join(parts)
 
 
 def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
@@ -132,16 +111,6 @@ def label_files(config: Config, names: tuple[str, ...]) -> np.ndarray:
     if (found == "").all():
         raise UserError(f"{path} labels none of the files, the first of which is {names[0]}")
     return found
-
-
-def without_ending(name: str) -> str:
-    """Return the name of a file as `Sequences.names` has it.
-
-    >>> without_ending("a/b.NPY"), without_ending("a.1")
-    ('a/b', 'a.1')
-    """
-    path = pathlib.PurePosixPath(name)
-    return str(path.with_suffix("")) if path.suffix.lower() in SUFFIXES else name
 
 
 def make_windows(
