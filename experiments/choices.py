@@ -120,8 +120,9 @@ def are_independent(rule: Rule, choose: NegativeSampler | None, options: Config)
 def build_rule(config: Config) -> Rule:
     """The negative rule of a config, with its window and its shards."""
     options, batch_size = config.negatives, config.data.batch_size
-    check_word("negatives.rule", options.rule, RULES)
-    rule = RULES[options.rule]
+    word = "batch" if options.rule == "auto" else options.rule  # until a kind knows its data
+    check_word("negatives.rule", word, RULES)
+    rule = RULES[word]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
     if options.queue and (options.rule == "own_sequence" or options.shards != 1):

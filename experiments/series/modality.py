@@ -13,7 +13,7 @@ from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.negatives import outside_overlap
 from cpc.report.words import Words
 from cpc.types import Batch, SoundPosition, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, with_settings
 from experiments.memory import check_host
 from experiments.objective import Direction, build_objective
 from experiments.problem import LossSizes, Modality, Probe, Problem
@@ -27,6 +27,9 @@ from experiments.series.data import (
     make_windows,
 )
 from experiments.series.embed import embed_files
+
+#: With fewer groups to train on, or fewer than the batch has rows, negatives are of one sequence.
+FEW_GROUPS = 32
 
 WORDS = Words(
     examples="series",
@@ -89,22 +92,57 @@ def loss_sizes(config: Config) -> LossSizes:
     return LossSizes(num_latents(config), config.model.width, config.model.num_offsets)
 
 
+def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
+    """Return the rule that `negatives.rule=auto` means for these data, and why.
+
+    A network that sees few groups learns to tell them apart, which wins against the negatives of
+    other groups and ruins features of anything that changes within one: then all negatives are of
+    the positive's own sequence.
+    """
+    options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
+    if config.data.source == "ar1":
+        return "batch", "all sequences are of one process"
+    if options.queue or options.shards != 1 or config.loss.name == "sup_con":
+        return "batch", "negatives.queue, negatives.shards and sup_con need other sequences"
+    num_groups = len({data.groups[file] for file, *_ in data.train.pieces})
+    count = f"{num_groups:,} group{'s' * (num_groups > 1)} to train on"
+    if num_groups < few:
+        return "own_sequence", f"{count}, fewer than {few}, could be told apart by heart"
+    return "batch", f"{count} are {few} or more"
+
+
+def resolve_rule(config: Config, data: SeriesData) -> Config:
+    """Return a config whose `negatives.rule` is not auto; print the choice.
+
+    Raises:
+        UserError: windows are too short for the rule.
+    """
+    if config.negatives.rule != "auto":
+        return config
+    rule, reason = choose_rule(config, data)
+    print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
+    if rule == "batch":  # which auto means until the data are known
+        return config
+    config = with_settings(config, {"negatives.rule": rule})
+    check_negatives(config, num_latents(config), config.model.num_offsets)
+    return config
+
+
 def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
     """Return model, loss and batches of a config."""
+    config = resolve_rule(config, data)
     offsets = tuple(range(1, config.model.num_offsets + 1))
     options, evaluates = config.data, config.evaluate.num_windows > 0
     draw = functools.partial(
         make_windows, window_steps=options.window_steps, batch_size=options.batch_size
     )
     draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
-    files = np.arange(len(data.file_labels))
-    groups = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + files)
 
     encoder = build_encoder(config)
     apart = None if config.negatives.overlap else outside_overlap(options.window_steps)
 
     def split_directions(outputs, batch):
-        group = jnp.asarray(groups, jnp.int32)[batch["utterance"]]
+        group = jnp.asarray(number_groups(data), jnp.int32)[batch["utterance"]]
         located, begin = positions(batch, group, outputs.z.shape[1]), batch["sample"][:, None]
         first = begin + encoder.stride * located.time
         exists: Any = None
@@ -127,6 +165,12 @@ def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
         num_tests=-(-config.evaluate.num_windows // options.batch_size),
         per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
     )
+
+
+def number_groups(data: SeriesData) -> np.ndarray:
+    """Return a number for each file, by its label or, without one, by its group."""
+    _, groups = np.unique(data.groups, return_inverse=True)
+    return np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
 
 
 def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:
@@ -209,6 +253,7 @@ SERIES = Modality(
     identify=lambda part: (
         len(part.pieces),
         repr((part.pieces, part.sequences.names)).encode(),
+        b"".join(content or b"" for content in part.sequences.contents),
     ),
     places=places_of,
     build_model=build_model,
