@@ -380,6 +380,8 @@ def files(tmp_path_factory):
         np.savez(folder / f"{number}.npz", x=x, stage=np.arange(20) % 3)
     (root / "a" / "bad.csv").write_text("x\nnan\n")
     (root / "table.txt").write_text("0,low\n1,high\n")
+    (root / "train.txt").write_text("0\n2\n")
+    (root / "test.txt").write_text("1\n")
     np.save(root / "b" / "one.npy", rng.normal(size=(20, 1)))
     global FILES  # the effects are made before the fixtures are
     FILES = root
@@ -396,7 +398,8 @@ def of_files(get):
     def effect(config):
         config = with_settings(config, {
             f"data.{name}": str(FILES / config.data[name])
-            for name in ("path", "file_labels")
+            for name in ("path", "file_labels", "train_list", "test_list")
+            if config.data[name] or name == "path"
         })  # fmt: skip
         try:
             return get(series_modality.load_data(config, str))
@@ -408,6 +411,10 @@ def of_files(get):
 
 def names(data):
     return data.train.sequences.names
+
+
+def trained(data):
+    return [names(data)[file].rsplit("/")[-1] for file, *_ in data.train.pieces]
 
 
 def due(config):
@@ -449,6 +456,19 @@ def series_fits(get):
     return lambda config: fits(series_probes, config, series_modality.load_data(config, str), get)
 
 
+def left_out(config):
+    """Features of which each group is held out in turn."""
+    found = []
+
+    def record(name, *args, **options):
+        found.append(name)
+        return []
+
+    with calls(series_probes, leave_one_out_scores=record):
+        series_fits(option("task"))(config)
+    return found
+
+
 def features_of(args, options):
     return list(args[0])
 
@@ -477,6 +497,12 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
                             SMALL_FILES),
     "data.file_labels": Case("table.txt", of_files(lambda data: data.file_labels.tolist()),
                              beside=SMALL_FILES | {"data.file_label": "table"}),
+    "data.group_level": Case(
+        1, of_files(lambda data: sorted(set(data.groups))), ["a", "b"], SMALL_FILES),
+    "data.train_list": Case("train.txt", of_files(trained), ["0", "2"],
+                            SMALL_FILES | {"data.test_list": "test.txt"}),
+    "data.test_list": Case("test.txt", of_files(trained), ["0", "2"],
+                           SMALL_FILES | {"data.train_list": "train.txt"}),
     "data.test_fraction": Case(0.5, of_files(lambda data: len(data.test.pieces)), 3, SMALL_FILES),
     "data.window_steps": Case(4, lambda c: drawn(c)[0], (4, 4, 1)),
     "data.correlation": Case(0.1, drawn),
@@ -500,6 +526,7 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
     "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
     "probe.num_epochs": Case(7, series_fits(option("num_epochs")), [7] * 4),
+    "probe.leave_one_out": Case(True, left_out, ["c", "z", "raw", "random c"]),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }}  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 import zipfile
 
@@ -9,17 +10,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from configs import series_ar1, series_files
 from cpc import models, negatives
-from cpc.results import read_scores
+from cpc.results import Outcomes, Score, read_scores
 from cpc.types import SoundPosition, UserError
 from experiments import labels
 from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
 from experiments.run import check_run
-from experiments.series import data, files
+from experiments.series import data, files, formats
 from experiments.series import embed as series_embed
 from experiments.series import modality as series
 from experiments.series import probes as series_probes
@@ -68,9 +71,31 @@ def test_every_form_holds_the_same(tmp_path, form):
     np.testing.assert_allclose(scaled.std(0), 1, rtol=1e-4)
 
 
-def test_a_npy_stays_on_the_disk(tmp_path):
-    write(tmp_path, "x.npy", np.zeros((10, 1)))
-    assert isinstance(files.read_sequences(tmp_path, 1).values[0], np.memmap)
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(50, 2), (50,)])
+def test_a_large_npy_stays_on_the_disk(tmp_path, monkeypatch, order, shape):
+    monkeypatch.setattr(files, "HELD_BYTES", 100)
+    x = np.asarray(np.random.default_rng(0).normal(size=shape), order=order)
+    write(tmp_path, "x.npy", x)
+    channels = shape[1] if len(shape) > 1 else 1
+    found = files.read_sequences(tmp_path, channels, standardize=False)
+    assert isinstance(found.values[0], formats.NpyFile)
+    np.testing.assert_array_equal(
+        found.read(0, 7, 20), x.reshape(50, channels)[7:20].astype(np.float32)
+    )
+
+
+def test_files_are_not_kept_open(tmp_path, monkeypatch):
+    """Each mapped .npy held a descriptor: of 1,100 files 90 were skipped under the usual limit."""
+    monkeypatch.setattr(files, "HELD_BYTES", 0)
+    for number in range(40):
+        write(tmp_path, f"{number}.npy", np.full((9, 1), number))
+    descriptors = pathlib.Path("/proc/self/fd")
+    before = len([*descriptors.iterdir()])
+    found = files.read_sequences(tmp_path, 1, standardize=False)
+    parts = [found.read(number, 2, 5) for number in range(40)]
+    assert len([*descriptors.iterdir()]) <= before + 1
+    assert len(found.names) == len(parts) == 40
 
 
 @pytest.mark.parametrize("form", [".npy", ".csv"])
@@ -113,7 +138,8 @@ def test_what_is_no_series_is_skipped_with_a_reason_each(tmp_path):
     write(tmp_path, "good.npy", np.zeros((5, 2)))
     found = files.read_sequences(tmp_path, 2, step_label="stage")
     assert found.names == ("good",)
-    assert len(found.skipped) == count
+    assert len(found.skipped) == count + 1
+    assert found.skipped[-1][0].endswith("notes.txt")
     reasons = dict(found.skipped)
     assert "step 3" in reasons["hole.npy"]
     assert "3 channels: data.channels is 2" in reasons["wide.npy"]
@@ -270,6 +296,209 @@ def test_a_single_file_is_split_in_time(tmp_path):
     settings = {"data.test_fraction": 0.25, "data.window_steps": 200}
     with pytest.raises(UserError, match="no file to test on is as long as a window of 200"):
         data.load_data(of_files(tmp_path, **settings), str)
+
+
+def test_a_single_file_is_scaled_by_its_training_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BLOCK_STEPS", 64)
+    rng = np.random.default_rng(0)
+    x = np.concatenate([3 * rng.normal(size=300) + 7, 9 * rng.normal(size=100) + 50])
+    write(tmp_path, "x.npy", x)
+    made = data.load_data(of_files(tmp_path, **{"data.test_fraction": 0.25}), str)
+    train, test = made.train.read(0), made.test.read(0)
+    assert abs(train.mean()) < 1e-6
+    assert train.std() == pytest.approx(1, abs=1e-6)
+    np.testing.assert_allclose(test[:, 0], (x[300:] - x[:300].mean()) / x[:300].std(), rtol=1e-5)
+    as_it_is = {"data.test_fraction": 0.25, "data.standardize": False}
+    read = data.load_data(of_files(tmp_path, **as_it_is), str).train.read(0)
+    np.testing.assert_array_equal(read[:, 0], x[:300].astype(np.float32))
+
+
+def write_subjects(folder, layout, subjects="abcdef", sessions=3):
+    """Files of random numbers, where the layout says."""
+    rng = np.random.default_rng(0)
+    for subject in subjects:
+        for session in range(sessions):
+            name = layout.format(subject=subject, session=session)
+            write(folder, name, rng.normal(size=(64, 1)))
+
+
+def subjects_of(part, made):
+    return {made.groups[file] for file, *_ in part.pieces}
+
+
+@pytest.mark.parametrize(("level", "layout"), [
+    (1, "{subject}/{session}.npy"), (1, "{subject}/x/{session}.npy"),
+    (2, "visit{session}/{subject}/x.npy"),
+])  # fmt: skip
+def test_a_group_trains_or_tests(tmp_path, level, layout):
+    write_subjects(tmp_path, layout)
+    settings = {"data.group_level": level, "data.test_fraction": 0.3}
+    tested, logged = set(), []
+    for seed in range(8):
+        made = data.load_data(of_files(tmp_path, **settings, **{"seed": seed}), logged.append)
+        train, test = subjects_of(made.train, made), subjects_of(made.test, made)
+        assert train | test == set("abcdef")
+        assert not train & test
+        assert len(test) == 2
+        assert len(made.test.pieces) == 6
+        tested |= test
+    assert len(tested) > 3, "drawn by the seed"
+    assert "2 groups" in logged[0]
+
+
+def test_groups_that_there_are_not_are_refused(tmp_path):
+    write_subjects(tmp_path, "{subject}/{session}.npy", "a")
+    for level, words in ((1, "all series belong to the group a"), (2, "data.group_level is 2")):
+        with pytest.raises(UserError, match=words):
+            data.load_data(of_files(tmp_path, **{"data.group_level": level}), str)
+
+
+def with_lists(tmp_path, train, test, **settings):
+    (tmp_path / "train.txt").write_text(train)
+    (tmp_path / "test.txt").write_text(test)
+    lists = {"data.train_list": str(tmp_path / "train.txt"),
+             "data.test_list": str(tmp_path / "test.txt")}  # fmt: skip
+    return data.load_data(of_files(tmp_path, **lists, **settings), str)
+
+
+def test_lists_of_files_or_folders_split_the_data(tmp_path):
+    write_subjects(tmp_path, "{subject}/{subject}{session}.npy", "abc")
+    made = with_lists(tmp_path, "a\nb/b1.npy\n", "c/\nb2\n")
+    names = [
+        {made.train.sequences.names[file] for file, *_ in part.pieces}
+        for part in (made.train, made.test)
+    ]
+    assert names == [{"a/a0", "a/a1", "a/a2", "b/b1"}, {"c/c0", "c/c1", "c/c2", "b/b2"}]
+    assert not made.train.sequences.skipped, "the lists themselves are no data"
+    for train, test, settings, words in (
+        ("a\n", "a/a1\n", {}, "a/a1 is in data.train_list"),
+        ("b/b1\n", "b/b2\n", {"data.group_level": 1}, "b is in data.train_list"),
+        ("a\n", "nobody\n", {}, "test_list names nobody"),
+        ("a\n", "\n", {}, "no file to test on"),
+    ):
+        with pytest.raises(UserError, match=words):
+            with_lists(tmp_path, train, test, **settings)
+    with pytest.raises(UserError, match=r"data\.test_list is not"):
+        data.load_data(of_files(tmp_path, **{"data.train_list": str(tmp_path / "train.txt")}), str)
+
+
+def test_copies_of_content_do_not_train_and_test(tmp_path):
+    """By value: of another name, form or precision."""
+    rng, logged = np.random.default_rng(0), []
+    for number in range(6):
+        x = rng.normal(size=(64, 2))
+        write(tmp_path, f"{number}/rest.npy", x.astype(np.float32))
+        write(tmp_path, f"{number}/copy.csv", x)
+        write(tmp_path, f"{number}/again/rest.npz", np.asfortranarray(x))
+    config = of_files(tmp_path, **{"data.channels": 2, "data.test_fraction": 0.4})
+    made = data.load_data(config, logged.append)
+    assert (len(made.train.pieces), len(made.test.pieces)) == (4, 2)
+    whole = [{part.read(i).round(4).tobytes() for i in range(len(part.pieces))}
+             for part in (made.train, made.test)]  # fmt: skip
+    assert len(whole[0] | whole[1]) == 6
+    assert not whole[0] & whole[1]
+    copies = [name for name, reason in made.train.sequences.skipped if "copy" in reason]
+    assert len(copies) == 12
+    assert "12 copies" in logged[0]
+    assert len(files.read_sequences(tmp_path, 2).names) == 18, "all of them can be embedded"
+
+
+def test_a_copy_with_labels_is_the_one_that_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(4):
+        x, stage = rng.normal(size=(64, 1)), np.arange(64) % 2
+        write(tmp_path, f"{number}.npy", x)
+        write(tmp_path, f"{number}.parquet", x, stage=stage)
+        write(tmp_path, f"z{number}.csv", x, stage=stage)
+        write(tmp_path, f"0{number}.csv", x)
+    found = data.load_data(of_files(tmp_path, **{"data.step_label": "stage"}), str)
+    kept = [file for part in (found.train, found.test) for file, *_ in part.pieces]
+    assert len(kept) == 4
+    assert all(found.step_labels[file] is not None for file in kept)
+
+
+def test_every_file_is_read_or_listed(tmp_path):
+    x = np.random.default_rng(0).normal(size=(64, 2))
+    write(tmp_path, "a/x.npy", x)
+    (tmp_path / "b.tsv").write_text("p\tq\n" + "".join(f"{a}\t{b}\n" for a, b in x[:50]))
+    endings = ["edf", "bdf", "fif", "set", "mat", "h5", "txt", "feather", "csv.gz", "vhdr", "xlsx"]
+    for ending in endings:
+        (tmp_path / f"b.{ending}").write_bytes(b"0" * 100)
+    for name in (".hidden.npy", "README.md", "LICENSE", "x.json"):
+        (tmp_path / name).write_bytes(b"0")
+    found = files.read_sequences(tmp_path, 2, max_skipped_fraction=0.0)
+    assert found.names == ("a/x", "b")
+    np.testing.assert_allclose(found.values[1], x[:50])
+    names = sorted(pathlib.Path(name).name for name, _ in found.skipped)
+    assert names == sorted(f"b.{ending}" for ending in endings)
+
+
+@pytest.mark.parametrize("form", ["x.npz", "x.parquet"])
+def test_the_size_of_what_a_file_holds_is_limited(tmp_path, monkeypatch, form):
+    """Kilobytes that inflate: the limit is compared before the numbers are read."""
+    monkeypatch.setattr(formats, "MAX_ARRAY_BYTES", 10**5)
+    if form == "x.npz":
+        np.savez_compressed(tmp_path / form, x=np.zeros((10**5, 1)))
+        monkeypatch.setattr(formats.np, "load", None)
+    else:
+        write(tmp_path, form, np.zeros((10**5, 1)))
+    with pytest.raises(UserError, match=r"above the limit of 0\.0001 GB"):
+        files.read_sequences(tmp_path, 1)
+
+
+def test_a_zip_of_another_compression_is_not_inflated(tmp_path):
+    np.save(tmp_path / "x", np.zeros((9, 1)))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.write(tmp_path / "x.npy", "x.npy")
+    with pytest.raises(UserError, match="compression"):
+        formats.read_file(tmp_path / "x.npz")
+
+
+@pytest.mark.parametrize("metadata", [
+    b"", b"[]", b"5", b"{}", b'{"index_columns": 5}', b'{"index_columns": [[]], "columns": 3}',
+    b'{"index_columns": [null], "columns": [{}]}', b'{"index_columns": ["0"]}', b"\xff",
+])  # fmt: skip
+def test_a_parquet_with_odd_metadata_is_read_or_skipped(tmp_path, metadata):
+    write(tmp_path, "good.npy", np.ones((5, 1)))
+    table = pyarrow.table({"0": np.arange(5.0)}).replace_schema_metadata({b"pandas": metadata})
+    parquet.write_table(table, tmp_path / "odd.parquet")
+    found = files.read_sequences(tmp_path, 1)
+    assert len(found.names) + len(found.skipped) == 2
+    assert "good" in found.names
+
+
+def test_a_parquet_holds_its_columns_and_not_its_index(tmp_path):
+    values, stage = np.arange(10.0).reshape(5, 2), ["a", "b", "a", "b", "b"]
+    frame = pd.DataFrame(values, index=pd.Index(list("vwxyz"), name="time"), columns=["p", "q"])
+    frame.assign(stage=stage).to_parquet(tmp_path / "x.parquet")
+    found, labels = formats.read_file(tmp_path / "x.parquet", "stage")
+    np.testing.assert_array_equal(found, values)
+    assert labels.tolist() == stage
+    with pytest.raises(UserError, match=r"column stage is of \w*string"):
+        formats.read_file(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, RecursionError, NotImplementedError])
+def test_any_error_of_a_reader_skips_one_file(tmp_path, monkeypatch, error):
+    for name in "ab":
+        write(tmp_path, f"{name}.npz", np.zeros((5, 1)))
+    read_npz = formats.read_npz
+
+    def read(path, label):
+        if path.name == "b.npz":
+            raise error
+        return read_npz(path, label)
+
+    monkeypatch.setattr(formats, "read_npz", read)
+    ((name, reason),) = files.read_sequences(tmp_path, 1).skipped
+    assert (name, error.__name__ in reason) == ("b.npz", True)
+
+
+@pytest.mark.parametrize(("shape", "channels"), [((19, 3000), 19), ((3, 3000), 1), ((1, 50), 1)])
+def test_a_transposed_file_is_said_to_be(tmp_path, shape, channels):
+    write(tmp_path, "x.npy", np.zeros(shape))
+    with pytest.raises(UserError, match="looks transposed"):
+        files.read_sequences(tmp_path, channels)
 
 
 def test_labels_of_files_and_of_steps(tmp_path):
@@ -439,6 +668,77 @@ def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
     wide = with_settings(config, {"model.kernels": (8,), "model.strides": (4,)})
     series.record(wide, tmp_path, None)
     assert json.loads((tmp_path / "truth.json").read_text())["offsets"] == [2, 3]
+
+
+def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
+    write_subjects(tmp_path, "{subject}/{session}.npy", [f"s{i}" for i in range(12)])  # 36 files
+    for settings, rule in (
+        ({}, "own_sequence"),
+        ({"data.test_fraction": 0.05}, "batch"),
+        ({"data.test_fraction": 0.05, "data.batch_size": 36}, "own_sequence"),
+        ({"data.test_fraction": 0.05, "data.group_level": 1}, "own_sequence"),
+        ({"negatives.queue": 64}, "batch"),
+        ({"loss.name": "sup_con", "loss.cosine": True}, "batch"),
+        ({"negatives.rule": "excluding_sequence"}, "excluding_sequence"),
+    ):
+        config = of_files(tmp_path, **settings)
+        check_run(MODALITIES["series"], config)
+        made = data.load_data(config, str)
+        capsys.readouterr()
+        problem = series.make_problem(config, made)
+        assert problem.objective.name.replace(",", "").split(" ")[0] == rule, settings
+        said = capsys.readouterr().out
+        assert (f"rule={rule}" in said) is ("negatives.rule" not in settings)
+        assert config.negatives.rule == settings.get("negatives.rule", "auto")
+    made_up = with_settings(tiny(), {"negatives.rule": "auto"})
+    assert series.choose_rule(made_up, data.load_data(made_up, str))[0] == "batch"
+
+
+def fake_scores(train, test, train_labels, test_labels, **how):
+    """Whether a step's label is its only feature, as a fit on the others would answer."""
+    ((name, features),) = test.items()
+    seen.append((train[name], test_labels))
+    sums = [float((x[:, 0] == y)[y >= 0].sum()) for x, y in zip(features, test_labels, strict=True)]
+    counts = [int((y >= 0).sum()) for y in test_labels]
+    yield Score(how["task"], "d", "frame", name, "linear", "accuracy", sum(sums) / sum(counts),
+                chance=0.5, outcomes=Outcomes(sums, counts, "x"))  # fmt: skip
+
+
+seen = []
+
+
+@pytest.mark.parametrize("most", [20, 2])
+def test_each_group_is_held_out_in_turn(monkeypatch, most):
+    monkeypatch.setattr(series_probes, "probe_scores", fake_scores)
+    monkeypatch.setattr(series_probes, "MAX_FOLDS", most)
+    seen.clear()
+    groups = ["a", "b", "a", "c", "d"]  # d has no label
+    labels = [np.zeros(4, int), np.array([0, 1, -1, -1]), np.ones(8, int), np.ones(2, int),
+              np.full(3, -1)]  # fmt: skip
+    features = [np.zeros((len(own), 1)) for own in labels]
+    (found,) = series_probes.leave_one_out_scores("c", features, labels, groups, task="steps")
+    np.testing.assert_allclose(found.outcomes.sums, [4 / 12, 1 / 2, 0] if most > 2
+                               else [4 / 12, 0, 1 / 2])  # fmt: skip
+    assert found.value == pytest.approx((4 / 12 + 1 / 2) / 3)
+    assert found.unit == "group"
+    assert found.low < found.value < found.high
+    assert len(seen) == min(3, most)
+    for train, tested in seen:
+        assert len(train) + len(tested) == 4
+        assert not any(one is own for one in train for x, own in zip(labels, features, strict=True)
+                       if any(x is y for y in tested))  # fmt: skip
+
+
+def test_groups_that_no_probe_can_leave_out_are_refused(tmp_path):
+    rng = np.random.default_rng(0)
+    for number, stage in enumerate("aab"):
+        write(tmp_path, f"{number}.npz", rng.normal(size=(64, 1)), stage=np.full(64, stage))
+    settings = {"data.step_label": "stage", "probe.tasks": ("steps",), "data.test_fraction": 0.3}
+    config = of_files(tmp_path, **settings, **{"probe.leave_one_out": True})
+    with pytest.raises(UserError, match="leave_one_out"):
+        series_probes.check_groups("steps", data.load_data(config, str))
+    write(tmp_path, "3.npz", rng.normal(size=(64, 1)), stage=np.full(64, "b"))
+    series_probes.check_groups("steps", data.load_data(config, str))
 
 
 @pytest.mark.slow
