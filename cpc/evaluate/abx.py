@@ -37,6 +37,11 @@ class Cell(NamedTuple):
     x: tuple[int, ...]
     """The same as `a` within a speaker, where no token is compared with itself."""
 
+    @property
+    def is_within_speaker(self) -> bool:
+        """Whether X is another token of A's set."""
+        return tuple(self.x) == tuple(self.a)
+
 
 def cut_tokens(
     items: Sequence[Item],
@@ -48,7 +53,9 @@ def cut_tokens(
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the frames of each item whose middles lie in it; some may have none.
 
-    Frame i has its middle at (i + 1/2) `frame_seconds`.
+    Frame i has its middle at (i + 1/2) `frame_seconds`. A time is multiplied by the rate of the
+    frames and then rounded, as in the reference: a division rounds other times that are exactly a
+    middle up or down.
 
     Args:
         items: tokens; features: of each recording, by name.
@@ -60,14 +67,14 @@ def cut_tokens(
     Raises:
         UserError: names the item that is of no known file, or lies outside of its features.
     """
-    tokens = []
+    tokens, rate_hz = [], 1 / frame_seconds
     for item in items:
         where = f"{source}: {item.file} from {item.onset:g} s"
         frames = features.get(item.file)
         if frames is None:
             raise UserError(f"{where} has no features: embed that recording, or leave the item out")
-        start = max(0, math.ceil(item.onset / frame_seconds - 0.5))
-        stop = math.floor(item.offset / frame_seconds - 0.5) + (not lose_last_frame)
+        start = max(0, math.ceil(rate_hz * item.onset - 0.5))
+        stop = math.floor(rate_hz * item.offset - 0.5) + (not lose_last_frame)
         if start >= len(frames) or stop > len(frames) + MAX_MISSING:
             raise UserError(
                 f"{where} to {item.offset:g} s lies outside of its {len(frames)} features of "
@@ -167,7 +174,7 @@ def cell_errors(
 def _pairs(cell):
     """X with each of B, then with each of A; of two of A, which are X as well, the first first."""
     to_b = np.stack(np.meshgrid(cell.x, cell.b, indexing="ij"), axis=-1).reshape(-1, 2)
-    if cell.x is cell.a:
+    if cell.is_within_speaker:
         to_a = np.array(list(itertools.combinations(cell.a, 2)), np.int64)
     else:
         to_a = np.stack(np.meshgrid(cell.x, cell.a, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -178,7 +185,7 @@ def _errors(cell, distances):
     num_x, num_a, num_b = len(cell.x), len(cell.a), len(cell.b)
     to_b, to_a = np.split(distances, [num_x * num_b])
     to_b, num_others = to_b.reshape(num_x, 1, num_b), num_a * num_b
-    if cell.x is cell.a:
+    if cell.is_within_speaker:
         square = np.full((num_a, num_a), np.inf, np.float32)  # itself: never the nearer one
         square[np.triu_indices(num_a, 1)] = to_a
         to_a, num_others = np.minimum(square, square.T), (num_a - 1) * num_b

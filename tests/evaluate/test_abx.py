@@ -1,10 +1,11 @@
 import itertools
+import json
 
 import numpy as np
 import pytest
 
 from cpc.data import make_items, read_items, write_items
-from cpc.evaluate.abx import abx_score, cell_errors, cell_weights, cut_tokens, make_cells
+from cpc.evaluate.abx import Cell, abx_score, cell_errors, cell_weights, cut_tokens, make_cells
 from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances, unit_frames
 from cpc.types import Item, UserError
 from tests.goldens.goldens import load_golden
@@ -123,6 +124,24 @@ def test_the_last_frame_is_a_switch(tmp_path):
     np.testing.assert_array_equal(token, np.eye(3)[:2])
 
 
+@pytest.mark.parametrize(
+    ("onset", "offset", "frame_seconds", "first", "stop"),
+    [
+        (0.275, 0.5, 0.01, 28, 50),  # 100 * 0.275 - 0.5 is above 27
+        (0.215, 0.235, 0.01, 21, 24),  # 100 * 0.235 - 0.5 is not below 23
+        (0.55, 1.0, 0.02, 28, 50),
+        (0.43, 0.59, 0.02, 21, 30),
+        (0.00625, 0.01875, 0.0125, 0, 2),
+    ],
+)
+def test_times_on_the_middle_of_a_frame_round_as_the_reference(
+    onset, offset, frame_seconds, first, stop
+):
+    items, features = [Item("u", onset, offset, *"abcd")], {"u": np.arange(60.0)[:, None]}
+    (token,) = cut_tokens(items, features, frame_seconds)
+    assert (token[0, 0], token[-1, 0] + 1) == (first, stop)
+
+
 def toy(count=6, speakers=("s", "t")):
     rng = np.random.default_rng(0)
     items = [Item("u", 0.0, 0.1, phone, "x", "y", s) for s in speakers for phone in "ab" * count]
@@ -141,6 +160,19 @@ def test_identical_tokens_have_no_error_and_tokens_of_no_phone_half():
     items, tokens = toy(50)
     cells = list(make_cells(items, [True] * len(items), max_tokens=50))
     assert abs(average(cells, cell_errors(tokens, cells)) - 0.5) < 0.05
+
+
+def test_cells_that_were_read_from_a_file_have_the_errors_of_those_that_were_made():
+    items, tokens = toy()
+    cells = list(make_cells(items, [True] * len(items)))
+    read = [
+        Cell(tuple(pair), speaker, *map(tuple, own))
+        for pair, speaker, *own in json.loads(json.dumps(cells))
+    ]
+    both = zip(cell_errors(tokens, cells), cell_errors(tokens, read), strict=True)
+    assert all(np.array_equal(*pair) for pair in both)
+    same = [np.eye(4, dtype=np.float32)[: 1 + (item.phone == "a")] for item in items]
+    assert average(read, cell_errors(same, read)) == average(cells, cell_errors(same, cells))
 
 
 def test_averages_are_of_contexts_then_speakers_then_phones():
