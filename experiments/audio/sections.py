@@ -21,6 +21,15 @@ WORDS = Words(
     titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
 )
 MAX_POINTS = 1500
+#: Points of a map that differ by more than rounding.
+MIN_DISTINCT_POINTS = 10
+#: Relative variation of a float32 column that is constant but for rounding.
+ROUNDING = 1e-6
+#: Replaces a map whose points are too few, equal or not finite.
+NO_MAP = (
+    f"The map was left out: fewer than {MIN_DISTINCT_POINTS} of its {{}} points differ, as if the "
+    "network had collapsed or its recordings were silent."
+)
 
 
 def paper_section(run: Run) -> Section | None:
@@ -71,7 +80,7 @@ def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | Non
     try:
         features, speaker = stored["features"].astype(np.float32), stored["speaker"]
         names = [str(name) for name in stored["names"]]
-        whole = len(features) == len(speaker) and features.shape[1] > 1
+        whole = len(features) == len(speaker) and features.shape[1] > 0
         whole = whole and np.isfinite(features).all() and set(speaker) <= set(range(len(names)))
     except (LookupError, ValueError, TypeError):
         whole, features, speaker, names = False, np.zeros(0), np.zeros(0), []
@@ -86,11 +95,14 @@ def speakers_section(run: Run) -> Section | None:
         found = read_speaker_map(run)
     except UserError as error:
         return Section("Speakers", [f"The map was left out: {error}; fit the probes again."])
-    if found is None or len(found[0]) < 10:
+    if found is None or len(found[0]) < MIN_DISTINCT_POINTS:
         return None
+    drawn = draw_speakers(*found)
+    if drawn is None:
+        return Section("Speakers", [NO_MAP.format(len(found[0]))])
     figure = Figure(
         "speakers",
-        draw_speakers(*found),
+        drawn,
         "Contexts of test utterances by speaker (the paper's Figure 2)",
         "t-SNE of c: each point is a stretch of a test utterance, each color a speaker. "
         "Separate islands mean that the context knows who speaks. Only neighborhoods carry "
@@ -100,13 +112,15 @@ def speakers_section(run: Run) -> Section | None:
 
 
 def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
-    """Return a figure of t-SNE of features, colored by speaker."""
+    """Return a figure of t-SNE of features, colored by speaker, or None as `flat_points` does."""
     from matplotlib import colormaps  # seconds, which a start of training need not wait
 
     from cpc.report.draw import add_legend, make_figure
 
     chosen = np.sort(np.random.default_rng(0).permutation(len(features))[:MAX_POINTS])
     points, speaker = flat_points(features[chosen]), speaker[chosen]
+    if points is None:
+        return None
     figure, (axes,) = make_figure(1, width=8.4, row_height=4.6)
     colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
     for number in np.unique(speaker):
@@ -126,24 +140,44 @@ def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -
     return figure
 
 
-def flat_points(x: np.ndarray) -> np.ndarray:
+def flat_points(x: np.ndarray) -> np.ndarray | None:
     """Return t-SNE of the standardized features (n, d): (n, 2), the same each time.
 
-    The last answer is kept: the page of a reproduction is written anew after each of its cells.
+    None if fewer than `MIN_DISTINCT_POINTS` rows differ by more than rounding or a value is not
+    finite: t-SNE of such rows can end the process. The last answer is kept, because the page of a
+    reproduction is written again after each of its cells.
     """
     return _flat_points(x.tobytes(), x.dtype.str, x.shape)
 
 
 @functools.lru_cache(maxsize=1)
-def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    x = np.frombuffer(data, dtype).reshape(shape)
+    if len(x) < MIN_DISTINCT_POINTS or not np.isfinite(x).all():
+        return None
+    x = standardize(x)
+    if len(np.unique(x.round(4), axis=0)) < MIN_DISTINCT_POINTS:
+        return None
     from sklearn.manifold import TSNE  # over a second, which other figures need not wait
     from threadpoolctl import threadpool_limits
 
-    x = np.frombuffer(data, dtype).reshape(shape)
-    x = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-6)
+    x = np.pad(x, ((0, 0), (0, max(0, 2 - shape[1])))).astype(np.float32)
     perplexity = min(30.0, (len(x) - 1) / 3)
     with threadpool_limits(1):  # threads that wait for each other cost more than they compute
         return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
+
+
+def standardize(x: np.ndarray) -> np.ndarray:
+    """Return float64 columns of mean 0 and standard deviation 1; of 0 where they vary by rounding.
+
+    >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    largest = np.maximum(np.abs(x).max(axis=0, initial=0), np.finfo(np.float32).tiny)
+    scaled = x / largest.astype(np.float64)  # no overflow, whatever the scale
+    mean, std = scaled.mean(axis=0), scaled.std(axis=0)
+    varies = std > ROUNDING
+    return np.where(varies, scaled - mean, 0) / np.where(varies, std, 1)
 
 
 SECTIONS = (paper_section, speakers_section)

@@ -8,7 +8,7 @@ from cpc.report.engine import Figure, Section, Table, show
 from cpc.types import UserError
 from experiments.audio.modality import AUDIO
 from experiments.audio.model import build_encoder
-from experiments.audio.sections import flat_points, read_speaker_map
+from experiments.audio.sections import MIN_DISTINCT_POINTS, NO_MAP, flat_points, read_speaker_map
 from experiments.command.config import upgrade
 from experiments.image.figures import units_figure
 from experiments.image.sections import check_arrays
@@ -18,8 +18,8 @@ from experiments.reproduce.read import Reproduction, first_run
 from experiments.reproduce.show import show_estimate
 from experiments.reproduce.trends import Offsets, read_offsets
 
-#: Points that t-SNE needs; speakers (the paper's Figure 2 shows ten of 251) and points at most.
-FEWEST_POINTS, NUM_SPEAKERS, MAX_POINTS = 10, 10, 1000
+#: At most so many speakers (the paper's Figure 2 shows ten of 251) and points.
+NUM_SPEAKERS, MAX_POINTS = 10, 1000
 
 
 def speakers_section(reproduction: Reproduction) -> Section:
@@ -29,16 +29,19 @@ def speakers_section(reproduction: Reproduction) -> Section:
         found = read_speaker_map(run) if run else None
     except UserError as error:
         return Section(title, [f"Left out: {error}."])
-    if found is None or len(found[0]) < FEWEST_POINTS:
+    if found is None or len(found[0]) < MIN_DISTINCT_POINTS:
         return Section(title, ["Not measured."])
     features, speaker = chosen_speakers(*found[:2])
+    points = flat_points(features)
+    if points is None:
+        return Section(title, [NO_MAP.format(len(features))])
     same, chance = same_speaker_fraction(features, speaker)
     caption = (
         f"t-SNE of means of c over pieces of test utterances. The nearest other point, in the "
         f"features themselves, is of the same speaker for {100 * same:.1f} % of the points "
         f"(by chance {100 * chance:.1f} %)."
     )
-    figure = speakers_figure(flat_points(features), speaker, found[2])
+    figure = speakers_figure(points, speaker, found[2])
     return Section(title, figures=[Figure("speakers", figure, "Speech by speaker", caption)])
 
 

@@ -131,6 +131,15 @@ def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
         folder / "neighbours.json",
         {words[i]: [words[j] for j in row] for i, row in zip(shown, near, strict=True)},
     )
-    some = vectors[1:301] - vectors[1:301].mean(0)
-    _, _, axes = np.linalg.svd(some, full_matrices=False)
-    write_json(folder / "map.json", {"words": words[1:301], "xy": (some @ axes[:2].T).round(4)})
+    xy = map_words(vectors[1:301])
+    if xy is not None:
+        write_json(folder / "map.json", {"words": words[1:301], "xy": xy.round(4)})
+
+
+def map_words(vectors: np.ndarray) -> np.ndarray | None:
+    """Return the two principal coordinates of vectors (n, d), or None if they have no two axes."""
+    centred = vectors - vectors.mean(0)
+    if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
+        return None
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    return centred @ axes[:2].T

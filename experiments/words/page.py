@@ -20,6 +20,7 @@ def write_words_report(workdir: str | Path) -> Path:
     figures = [] if run.train.empty else [Figure("loss", loss_figure(run.train), "Loss", LOSS)]
     if drawn := map_figure(workdir):
         figures.append(Figure("map", drawn, "The 300 most frequent words", MAP))
+    is_flat = not drawn and (workdir / "vectors.npz").exists()
     tables = [table for table in (score_table(scores), neighbour_table(workdir)) if table]
     lead = f"{model.get('name')} by {objective.get('name')}, noise {objective.get('noise')}"
     return write_page(
@@ -30,13 +31,14 @@ def write_words_report(workdir: str | Path) -> Path:
         sections=[
             Section("", run.problems),
             Section("What it knows", tables=tables),
-            Section("Figures", figures=figures),
+            Section("Figures", [NO_MAP] if is_flat else [], figures=figures),
             made_section(run.environment, run.config),
         ],
     )
 
 
 LOSS = "Nats per pair, by the objective; losses of different objectives are not comparable."
+NO_MAP = "The map was left out: the vectors are equal, not finite or of one dimension."
 MAP = "The two axes of greatest variance of the input vectors."
 
 

@@ -69,6 +69,51 @@ def test_speaker_map_is_capped_and_needs_points(voices, monkeypatch, name):
     assert sum(len(points.get_offsets()) for points in axes.collections) == 60
 
 
+FLAT = {
+    "equal": np.ones((24, 16)),
+    "zeros": np.zeros((24, 16)),
+    "rounding": 5 + 1e-7 * np.arange(24 * 4).reshape(24, 4),
+    "tiny rounding": 3 + 1e-30 * np.arange(24 * 4).reshape(24, 4),
+    "all but one": np.eye(1, 24).T @ np.ones((1, 3)),
+    "nine values": np.repeat(np.arange(9.0), 4)[:, None] * np.ones(5),
+    "few": np.arange(12.0).reshape(4, 3),
+    "nan": np.where(np.eye(24), np.nan, 1.0),
+    "infinite": np.where(np.eye(24), np.inf, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_points_that_do_not_differ_have_no_map(name):
+    points = FLAT[name].astype(np.float32)
+    speaker = np.arange(len(points)) % 2
+    assert audio.draw_speakers(points, speaker, ["a", "b"]) is None
+
+
+def test_a_map_of_equal_points_is_a_sentence(voices):
+    names = np.array(["a", "b"])
+    write_arrays(
+        voices / "probes" / "picture.npz",
+        features=np.ones((24, 4), np.float32),
+        speaker=np.arange(24) % 2,
+        names=names,
+    )
+    section = audio.speakers_section(read_run(voices))
+    assert section.figures == ()
+    assert "left out" in section.sentences[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_some_equal_points_one_column_and_any_scale_still_have_a_map(scale):
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((12, 3))
+    for points in (np.repeat(values, 4, axis=0), values[:, :1], np.concatenate([values] * 2)):
+        flat = audio.flat_points((scale * points).astype(np.float32))
+        assert flat is not None
+        assert flat.shape == (len(points), 2)
+        assert np.isfinite(flat).all()
+
+
 @pytest.mark.parametrize("damage", ["cut", "text", "other names", "array", "no speaker", "nan"])
 def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
     path = voices / "probes" / "picture.npz"

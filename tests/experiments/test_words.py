@@ -394,3 +394,14 @@ def test_the_synthetic_text_is_a_language():
     corpus = synthetic(0, 5000, 50)
     assert corpus.sentence_starts[-1] == len(corpus.tokens) == corpus.vocabulary.counts.sum()
     assert (np.diff(corpus.vocabulary.counts[1:]) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [np.ones((9, 4)), np.arange(9.0)[:, None], np.full((9, 4), np.nan), np.ones((1, 4))],
+    ids=["equal", "one column", "nan", "one word"],
+)
+def test_words_without_two_axes_have_no_map(vectors):
+    assert evaluate.map_words(vectors) is None
+    some = np.random.default_rng(0).standard_normal((9, 4))
+    assert np.isfinite(evaluate.map_words(some)).all()
