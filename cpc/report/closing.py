@@ -4,7 +4,7 @@ from pathlib import Path
 
 from cpc.report.score_section import column_of
 from cpc.report.scores import METHODS, feature_title, is_curve, score_groups
-from cpc.report.sentences import gain_sentence, headline_score, lost_sentences
+from cpc.report.sentences import gain_sentence, harm_sentences, headline_score, lost_sentences
 from cpc.report.words import Words
 from cpc.results import last_scores, read_run, show_value, text_table, to_scores
 
@@ -32,4 +32,9 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
     titles = [feature_title(name, words) for name in words.baselines]
     head = ["score", "chance", *titles, "untrained", "CPC"]
     gain = gain_sentence(run, words)
-    return [*text_table([head, *lines]), *([gain] if gain else []), *lost_sentences(run, words)]
+    return [
+        *harm_sentences(run, words),
+        *text_table([head, *lines]),
+        *([gain] if gain else []),
+        *lost_sentences(run, words),
+    ]

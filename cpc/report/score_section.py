@@ -34,9 +34,9 @@ def scores_section(run: Run, words: Words) -> Section:
         "scores",
         figures.scores_figure(last, words),
         "Scores of frozen features",
-        f"Bars are scores on test {words.tested}, black lines 95 % intervals over {words.tested}. "
-        "The dotted line is the score of knowing nothing, such as always answering the most "
-        "frequent class. Training paid off where CPC beats the same network at random "
+        f"Bars are scores on test {words.tested}{interval_caption(last, words)}. The dotted line "
+        "is the score of knowing nothing, such as always answering the most frequent class. Training "
+        "paid off where CPC beats the same network at random "
         f"initialization; CPC is useful where it also beats {baseline_phrase(words)}.",
     )
     progress = figure_of(
@@ -53,7 +53,7 @@ def scores_section(run: Run, words: Words) -> Section:
             figure,
             f"{table_title(*group)}: {metric} against labels",
             "Scores of a probe on frozen features, or of the whole network, given only this many "
-            "labels; lines are 95 % intervals. Pretraining pays off where it matches the "
+            f"labels{interval_caption(last, words)}. Pretraining pays off where it matches the "
             "supervised network with fewer labels.",
         )
         for *group, metric, figure in figures.curve_figures(last, words)
@@ -68,6 +68,15 @@ def scores_section(run: Run, words: Words) -> Section:
         )
     ]
     return Section(title, figures=[*bars, *progress, *curves], tables=tables)
+
+
+def interval_caption(scores: Frame, words: Words) -> str:
+    """Return a clause on the intervals of a figure of scores, which has none with one test item."""
+    known = scores.low.notna() & scores.high.notna()
+    if not known.any():
+        return f"; so few {words.tested} give no interval"
+    some = "" if known.all() else " (if there are several)"
+    return f", black lines 95 % intervals over {words.tested}{some}"
 
 
 def file_name(*parts: str) -> str:

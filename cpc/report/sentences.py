@@ -21,14 +21,19 @@ from cpc.results import (
     rule_title,
     show_value,
     to_scores,
+    training_rule,
     unit_of,
 )
+
+#: Loss, as a fraction of the untrained network's score, that is reported without an interval.
+MIN_HARM = 0.01
 
 
 def summary(run: Run, words: Words) -> list[str]:
     """Return the sentences that open the page, the most important first."""
     gain = gain_sentence(run, words)
     return [
+        *harm_sentences(run, words),
         *collapse_sentences(run),
         *([gain] if gain else []),
         *score_sentences(run, words),
@@ -281,6 +286,35 @@ def gain_sentence(run: Run, words: Words) -> str:
     ]
     parts = ", ".join([*([f"{', '.join(points)} points"] if points else []), *others])
     return f"CPC over untrained: {parts}." if parts else ""
+
+
+def harm_sentences(run: Run, words: Words) -> list[str]:
+    """Return where training has made the features worse, and what to try; [] if nowhere."""
+    harmed = []
+    for ours, found in gains(run, words):
+        before = ours.value - found.value
+        is_worse = is_better(found.low, found.high, ours.higher_is_better) is False
+        if not has_interval(found):
+            loss = -found.value if ours.higher_is_better else found.value
+            is_worse = loss > MIN_HARM * abs(before)
+        if is_worse:
+            harmed.append(
+                f"{ours.task.replace('_', ' ')} of {ours.data} by {ours.unit}, {ours.method} on "
+                f"{ours.features}, from {with_unit(before, ours.metric)} to "
+                f"{with_unit(ours.value, ours.metric)}"
+            )
+    if not harmed:
+        return []
+    advice = "train on more data, or for fewer steps"
+    section = next((name for name in ("negatives", "cpc") if name in run.config), "")
+    if section:
+        key, rule = f"{section}.rule", training_rule(run) or "unknown"
+        advice = (
+            f"try other negatives (now {rule}): {key}=own_sequence favors what changes within a "
+            f"{words.sequence}, and for what tells {words.sequence}s apart take {key}=batch with "
+            "more of them, such as more subjects, per batch"
+        )
+    return [f"Training has made the features worse for {'; '.join(harmed)}: {advice}."]
 
 
 def lost_sentences(run: Run, words: Words) -> list[str]:

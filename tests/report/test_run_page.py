@@ -626,6 +626,29 @@ def test_the_page_opens_with_what_training_gained_and_names_lost_comparisons(tmp
     assert lines[-2:] == [first, lost]
 
 
+@pytest.mark.parametrize(("trained", "untrained", "metric", "is_worse"), [
+    ((0.37,), (0.76,), "accuracy", True), ((0.758,), (0.76,), "accuracy", False),
+    ((0.37, 0.36, 0.38), (0.76, 0.75, 0.77), "accuracy", True),
+    ((0.74, 0.60, 0.88), (0.76, 0.62, 0.90), "accuracy", False),
+    ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "accuracy", False),
+    ((0.97, 0.96, 0.98), (0.76, 0.75, 0.77), "error rate", True),
+    ((0.37,), (0.76,), "error rate", False),
+])  # fmt: skip
+def test_features_that_training_has_made_worse_come_first(
+    tmp_path, trained, untrained, metric, is_worse
+):
+    own = {"metric": metric, "higher_is_better": metric == "accuracy", "chance": None}
+    scores = [
+        PHONES._replace(features=name, value=value, low=ends[0], high=ends[1], **own)
+        for name, (value, *ends) in (("c", (*trained, None, None)),
+                                     ("random c", (*untrained, None, None)))
+    ]  # fmt: skip
+    probed(tmp_path, *scores)
+    (tmp_path / "config.json").write_text('{"negatives": {"rule": "batch"}}')
+    first, line = summary(read_run(tmp_path), AUDIO)[0], closing_lines(tmp_path, AUDIO)[0]
+    assert ("own_sequence" in first) is ("own_sequence" in line) is is_worse
+
+
 def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
     own = {"low": None, "high": None, "outcomes": Outcomes([38], [100], "one")}
     ours = PHONES._replace(value=0.38, **own)
@@ -635,6 +658,17 @@ def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
     assert "one test item" in sentence
     assert "distinguishable" not in sentence
     assert "without an interval" in against_phrase(ours, other, AUDIO)
+
+
+def test_captions_promise_only_intervals_that_there_are(tmp_path):
+    alone = PHONES._replace(low=None, high=None)
+    captions = []
+    for scores in ([PHONES], [alone], [PHONES, alone._replace(features="z")]):
+        (tmp_path / str(len(captions))).mkdir()
+        run = probed(tmp_path / str(len(captions)), *scores)
+        captions.append(scores_section(run, AUDIO).figures[0].caption)
+    assert ["95 %" in caption for caption in captions] == [True, False, True]
+    assert len(set(captions)) == 3
 
 
 @pytest.mark.parametrize("num_panels", [1, 2, 5])
