@@ -3,30 +3,32 @@
 import contextlib
 import pathlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
 
-from cpc.data.walk import printable, walk_files
+from cpc.data.walk import DOCUMENTS, find_data, list_endings, printable
 from cpc.types import UserError
 
 
 def list_files(
-    root: pathlib.Path, suffixes: Iterable[str], skipped: list[tuple[str, str]]
+    root: pathlib.Path,
+    suffixes: Collection[str],
+    skipped: list[tuple[str, str]],
+    others: Collection[str] = DOCUMENTS,
 ) -> dict[str, pathlib.Path]:
-    """Path below `root` without its ending, or with it where two would be one -> file."""
+    """Return the files below `root`, by path without ending, or with it if two would be equal.
+
+    Folders and files that are left out are added to `skipped`, as `find_data` lists them.
+    """
     if not root.is_dir():
         raise UserError(f"there is no folder {root}: give a folder with --input")
-    files, unreadable, passed_over = walk_files(root)
-    skipped += [*unreadable, *passed_over]
-    below = sorted(
-        path.relative_to(root)
-        for path in map(pathlib.Path, files)
-        if path.suffix.lower() in suffixes and not path.name.startswith(".")
-    )
+    found = find_data(root, suffixes, others)
+    skipped += [*found.unreadable, *found.left_out]
+    below = [path.relative_to(root) for path in found.files]
     if not below:
-        endings = ", ".join(sorted(suffix[1:] for suffix in suffixes))
+        endings = list_endings(suffixes)
         raise UserError(f"nothing to embed in {root}: looked for {endings} files at any depth")
     stems = [path.with_suffix("").as_posix() for path in below]
     count = Counter(stems)

@@ -1,7 +1,7 @@
-"""One audio file as mono int16 at 16 kHz: any part of it, by seeking, or all from its beginning."""
+"""One audio file as mono at 16 kHz: any part of it, by seeking, or all from its beginning."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import gcd
 from pathlib import Path
@@ -12,20 +12,30 @@ import soundfile
 import soxr
 from jaxtyping import Float, Int
 
+from cpc.data.levels import Levels, to_int16
 from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.data.unread_audio import find_unread
-from cpc.data.walk import check_file, check_name
+from cpc.data.walk import DOCUMENTS, LISTS, check_file, check_name
 from cpc.types import UserError
 
-#: What libsndfile reads of the formats that people keep speech in.
-AUDIO_SUFFIXES = frozenset({
+#: Endings of files that hold another format of the same name if libsndfile does not read them:
+#: layer II, and NIST files of which some are compressed by shorten.
+AMBIGUOUS_SUFFIXES = frozenset({
+    ".8svx", ".avr", ".iff", ".ircam", ".mp1", ".mp2", ".nist", ".paf", ".sf", ".snd", ".svx",
+    ".voc", ".wv1", ".wv2",
+})  # fmt: skip
+#: Endings of files that libsndfile reads.
+AUDIO_SUFFIXES = AMBIGUOUS_SUFFIXES | {
     ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".caf",
     ".w64", ".rf64", ".sph",
-})  # fmt: skip
-#: And what it does not read.
-FOREIGN_SUFFIXES = frozenset({
-    ".3gp", ".aac", ".ac3", ".amr", ".ape", ".m4a", ".m4b", ".mka", ".mp2", ".wma", ".wv",
-})  # fmt: skip
+}  # fmt: skip
+#: Endings of files next to recordings that hold no sound: labels, transcripts and pictures.
+COMPANION_SUFFIXES = DOCUMENTS | LISTS | {
+    ".ali", ".bmp", ".cha", ".ctm", ".cue", ".eaf", ".gif", ".item", ".jpeg", ".jpg", ".lab",
+    ".m3u", ".mlf", ".phn", ".phones", ".png", ".rttm", ".srt", ".stm", ".svg", ".textgrid",
+    ".trn", ".trs", ".uem", ".vtt", ".wrd",
+}  # fmt: skip
+ADVICE = "convert it, e.g. ffmpeg -i {name} {stem}.flac"
 #: Source read beyond each end of a window before resampling: the filter's tails are inside it.
 MARGIN_SECONDS = 0.1
 #: libsndfile 1.2 returns other samples than asked for after a seek into the last page of a Vorbis
@@ -41,8 +51,12 @@ MOST_HEADER_BYTES = 4096
 UNKNOWN_FRAMES = 2**63 - 1
 #: Lossy formats decode a little beyond full scale, 1; what goes further is on another scale.
 MOST_BEYOND = 8.0
+#: Seconds with sound by which channels are compared, and the power that is left if two cancel.
+CHANNEL_SECONDS, MIN_POWER = 30.0, 0.01
 #: Numbers, of all channels, that are decoded at a time, and lost where one of them does not decode.
 BLOCK_VALUES = 2**16
+#: Levels by which samples stay as they are, and are clipped at full scale.
+UNALTERED = Levels(1, 0.0, 1.0, -1.0, 1.0, is_int16=True)
 
 
 class AudioFile(NamedTuple):
@@ -59,6 +73,10 @@ class AudioFile(NamedTuple):
     """All of it decodes, or it is damaged; of other formats what decodes is kept."""
     is_lossy: bool = False
     """Decoded is something like what was encoded."""
+    is_float: bool = False
+    """Samples may exceed full scale, and are all scaled then."""
+    channel: int | None = None
+    """The channel that is read alone; None: the mean of all."""
     missing: str = ""
     """What the header promises and the file lacks, or what is there unread; none if empty."""
 
@@ -79,6 +97,8 @@ def open_audio(path: Path) -> AudioFile:
         info = soundfile.info(path)
     except soundfile.LibsndfileError as error:
         raise UserError(f"{path} is not audio: {error.error_string}") from error
+    if info.format == "RAW":  # guessed by the ending
+        raise UserError(f"{path} is not audio: it has no header")
     if not MIN_RATE_HZ <= info.samplerate <= MAX_RATE_HZ:
         raise UserError(
             f"{path} says {info.samplerate} Hz, not {MIN_RATE_HZ:,} to {MAX_RATE_HZ:,}: "
@@ -97,6 +117,7 @@ def open_audio(path: Path) -> AudioFile:
         is_plain=(info.channels, info.samplerate, info.subtype) == (1, SAMPLE_RATE_HZ, "PCM_16"),
         lead_frames=int(VORBIS_LEAD_SECONDS * info.samplerate) if info.subtype == "VORBIS" else 0,
         is_flac=info.format == "FLAC",
+        is_float=info.subtype in ("FLOAT", "DOUBLE"),
         is_lossy=not info.subtype.startswith(("PCM", "FLOAT", "DOUBLE", "ALAC")),
         missing=find_unread(path, info.format, num_frames, info.samplerate)
         or _find_missing(info.extra_info),
@@ -133,14 +154,48 @@ def _find_missing(log: str) -> str:
     return ""
 
 
-def stream_samples(file: AudioFile) -> Iterator[Int[np.ndarray, " s"]]:
-    """The samples that `read_samples` gives for the whole file, decoded once, in small parts.
+def choose_channel(file: AudioFile) -> AudioFile:
+    """Return the file with its loudest channel chosen if its channels cancel when averaged.
 
-    The resampler keeps its state from one part to the next, so that there are no seams. Of Ogg and
-    MP3, which seek by guesses and skip what is damaged, there may be fewer than the header says.
+    Balanced lines are recorded as two channels of opposite sign, whose mean is silent.
     """
+    count, total, squares = 0, np.zeros(()), np.zeros(())
+    with _open(file.path) as sound:
+        if sound.channels == 1:
+            return file
+        while count < CHANNEL_SECONDS * file.rate_hz:
+            frames = sound.read(BLOCK_VALUES // sound.channels + 1, "float64", always_2d=True)
+            if not len(frames):
+                break
+            if np.isfinite(frames).all() and np.abs(frames).max() <= MOST_BEYOND:
+                both = np.column_stack([frames, frames.mean(axis=1)])
+                count += len(frames) * bool(frames.any())
+                total, squares = total + both.sum(axis=0), squares + (both**2).sum(axis=0)
+    if not count:
+        return file
+    *powers, left = np.maximum(squares / count - (total / count) ** 2, 0).tolist()
+    if left >= 2 * MIN_POWER * np.mean(powers) / len(powers):
+        return file
+    return file._replace(channel=int(np.argmax(powers)))
+
+
+def stream_mono(file: AudioFile, note: Callable[[str], object]) -> Iterator[np.ndarray]:
+    """Yield the whole file at 16 kHz, decoded once, in small parts.
+
+    Parts are int16 if `file.is_plain`, else float32, which may exceed full scale, 1; `to_int16`
+    brings them into 16 bits. The resampler keeps its state between parts, so there are no seams.
+    Ogg and MP3, which seek by guesses and skip damage, may have fewer samples than the header says.
+
+    Args:
+        file: its channel is chosen here if none is.
+        note: called with each sentence on how the recording is altered.
+    """
+    if not file.is_plain and file.channel is None:
+        file = choose_channel(file)
+    if file.channel is not None:
+        note(f"kept, but its channels cancel: channel {file.channel + 1} is read alone")
     resampler = soxr.ResampleStream(file.rate_hz, SAMPLE_RATE_HZ, 1, dtype="float32")
-    num_frames, num_samples, is_last = 0, 0, False
+    num_frames, num_samples, loudest, is_last = 0, 0, 0.0, False
     with _open(file.path) as sound:
         block = max(1, BLOCK_VALUES // sound.channels)
         while not is_last:
@@ -158,24 +213,32 @@ def stream_samples(file: AudioFile) -> Iterator[Int[np.ndarray, " s"]]:
                 part = frames[:, 0]
             else:
                 part = _to_mono(file, frames, num_frames)
+                loudest = max(loudest, float(np.abs(part).max(initial=0)))
                 if file.rate_hz != SAMPLE_RATE_HZ:
                     part = resampler.resample_chunk(part, last=is_last)
                 whole = end * SAMPLE_RATE_HZ // file.rate_hz - num_samples
-                part = _to_int16(part, 0, whole if is_last else len(part))
+                part = _fit(part, whole) if is_last else part
             num_frames, num_samples = end, num_samples + len(part)
             yield part
     if file.is_flac and num_frames < file.num_frames:
         raise _truncated(file, 0, file.num_frames, num_frames)
+    if file.is_float and loudest > 1:
+        note(f"kept, divided by its peak, which is {loudest:.4g} times full scale")
 
 
-def read_samples(file: AudioFile, start: int, stop: int) -> Int[np.ndarray, " s"]:
-    """Samples `[start, stop)` at 16 kHz as int16.
+def read_samples(
+    file: AudioFile, start: int, stop: int, levels: Levels | None = None
+) -> Int[np.ndarray, " s"]:
+    """Return samples `[start, stop)` at 16 kHz as int16.
 
     A window of a file at another rate equals that part of the whole file resampled: it begins where
-    the two grids of samples meet, and the filter sees what lies beyond both ends.
+    the two grids of samples meet, and the filter sees the samples beyond both ends. With `levels`,
+    those of the whole file, it also equals that part of the whole file brought into 16 bits;
+    without, samples beyond full scale are clipped and an offset stays.
     """
     if file.is_plain:
-        return _decode(file, start, stop, "int16")[:, 0]
+        mono = _decode(file, start, stop, "int16")[:, 0]
+        return to_int16(mono, levels or UNALTERED)
     divisor = gcd(file.rate_hz, SAMPLE_RATE_HZ)
     up, down = SAMPLE_RATE_HZ // divisor, file.rate_hz // divisor
     margin = int(MARGIN_SECONDS * file.rate_hz)
@@ -183,18 +246,17 @@ def read_samples(file: AudioFile, start: int, stop: int) -> Int[np.ndarray, " s"
     end = min(-(-stop * down // up) + margin, file.num_frames)
     first = first_block * down
     mono = _to_mono(file, _decode(file, first, end, "float32"), first)
-    return _to_int16(_resample(mono, file.rate_hz), start - first_block * up, stop - start)
+    mono = _resample(mono, file.rate_hz)[start - first_block * up :]
+    return to_int16(_fit(mono, stop - start), levels or UNALTERED)
 
 
 def _resample(mono: Float[np.ndarray, " a"], rate_hz: int) -> Float[np.ndarray, " c"]:
     return mono if rate_hz == SAMPLE_RATE_HZ else soxr.resample(mono, rate_hz, SAMPLE_RATE_HZ)
 
 
-def _to_int16(samples: Float[np.ndarray, " a"], start: int, length: int) -> Int[np.ndarray, " s"]:
-    """Lossy formats decode beyond full scale, which int16 would wrap round."""
-    part = np.clip(np.round(samples[start : start + length] * 32768), -32768, 32767)
-    # The resampler rounds the number of samples its own way, by one at the very end.
-    return np.pad(part, (0, length - len(part))).astype(np.int16)
+def _fit(samples: Float[np.ndarray, " a"], length: int) -> Float[np.ndarray, " s"]:
+    """The resampler rounds the number of samples its own way, by one at the very end."""
+    return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
 
 def _to_mono(
@@ -210,7 +272,7 @@ def _to_mono(
             f"{file.path} has samples of up to {loudest:,.0f}, and full scale is 1: divide them by "
             "32768, if they are of 16 bits"
         )
-    return frames.mean(axis=1)
+    return frames.mean(axis=1) if file.channel is None else frames[:, file.channel]
 
 
 def _decode(

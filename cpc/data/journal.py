@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from cpc.data.skipped import Skipped
+
 DATA_NAME = "samples.int16"
 #: What of a half-written pack is whole, a line for each lot of utterances.
 JOURNAL_NAME = "journal.jsonl"
@@ -29,8 +31,10 @@ class Written(NamedTuple):
     kept: list[int]
     lengths: list[int]
     rms: list[float]
-    damaged: list[tuple[str, str]]
-    shortened: list[tuple[str, str]]
+    damaged: list[Skipped]
+    silent: list[Skipped]
+    altered: list[Skipped]
+    """Utterances that are kept incomplete or altered."""
 
 
 @contextmanager
@@ -89,7 +93,7 @@ def _journalled_fingerprint(journal: TextIO) -> str | None:
 
 def read_journal(journal: TextIO, samples: Path) -> Written:
     """What an earlier call has written and is still there; the journal keeps that, and no more."""
-    done = Written(0, 0, 0, [], [], [], [], [])
+    done = Written(0, 0, 0, [], [], [], [], [], [])
     journal.seek(0)
     journal.readline()  # the fingerprint
     end = journal.tell()
@@ -121,11 +125,12 @@ def add_lot(done: Written, new: Written) -> Written:
         lengths=done.lengths + new.lengths,
         rms=done.rms + new.rms,
         damaged=done.damaged + _pairs(new.damaged),
-        shortened=done.shortened + _pairs(new.shortened),
+        silent=done.silent + _pairs(new.silent),
+        altered=done.altered + _pairs(new.altered),
     )
 
 
-def _pairs(entries: list) -> list[tuple[str, str]]:
+def _pairs(entries: list) -> list[Skipped]:
     return [(name, reason) for name, reason in entries]  # json has lists for tuples
 
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
@@ -22,13 +22,14 @@ from cpc.data.journal import (
     read_journal,
     write_lot,
 )
+from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
 from cpc.data.log import Log
-from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts, sum_of_squares
+from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts
 from cpc.data.sources.folder import check_skipped
 from cpc.files import replacing, seal, write_text
 from cpc.types import UserError
 
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 INDEX_NAME = "index.json"
 #: uint32, the crc32 of each block of the samples.
 SUMS_NAME = "samples.crc32"
@@ -38,6 +39,17 @@ SAMPLES_AT_ONCE = 2**26
 PROGRESS_SECONDS = 5.0
 #: To a terminal: the line above is written anew.
 REWRITE = "\x1b[F\x1b[K"
+
+
+class SilenceError(UserError):
+    """An utterance without sound, which is left out and is not damaged."""
+
+
+class Decoded(NamedTuple):
+    """An utterance, int16 in parts, and sentences on how it was altered."""
+
+    parts: Iterable[np.ndarray]
+    notes: list[str]
 
 
 def write_pack(
@@ -51,14 +63,15 @@ def write_pack(
     """Write the samples, their checksums and the index, which is returned too."""
     data = part / DATA_NAME
     written = _write_samples(recordings, data, journal, log)
-    for name, reason in written.damaged:
+    for name, reason in (*written.damaged, *written.silent):
         log(f"skipped {name}: {reason}")
-    for name, what in (*recordings.shortened, *written.shortened):
+    for name, what in (*recordings.shortened, *written.altered):
         log(f"{name}: {what}")
     check_skipped(written.damaged, len(recordings), max_skipped_fraction, "the pack")
     if not written.num_bytes:
         raise UserError(
-            f"none of the {len(recordings)} recordings decodes: there is nothing to pack"
+            f"none of the {len(recordings)} recordings has sound that decodes: there is nothing to "
+            "pack"
         )
     sums, crc32 = sum_blocks(data)
     if crc32 != written.crc32:
@@ -70,18 +83,52 @@ def write_pack(
         "version": INDEX_VERSION,
         "fingerprint": fingerprint,
         "crc32_of_sums": zlib.crc32(sums.tobytes()),
-        "changed_ns": data.stat().st_mtime_ns,
         "names": [recordings.names[i] for i in written.kept],
         "speakers": [recordings.speakers[i] for i in written.kept],
         "offsets": (np.cumsum(lengths) - lengths).tolist(),
         "lengths": lengths.tolist(),
         "rms": written.rms,
-        "skipped": [*recordings.skipped, *written.damaged],
-        "shortened": [*recordings.shortened, *written.shortened],
+        "damaged": written.damaged,
+        "silent": written.silent,
+        "altered": written.altered,
+        "skipped": recordings.skipped,
+        "shortened": recordings.shortened,
     }
-    write_text(part / INDEX_NAME, json.dumps(seal(index)))
+    write_index(part, index)
     (part / JOURNAL_NAME).unlink()
     return index
+
+
+def write_index(folder: Path, index: dict) -> None:
+    """Write the index of a pack, with its checksum."""
+    write_text(folder / INDEX_NAME, json.dumps(seal(index)))
+
+
+def parse_index(index: dict) -> dict:
+    """Return the index of a pack as `write_pack` made it, given its JSON.
+
+    Raises:
+        ValueError, TypeError, KeyError, OverflowError: it has another form, whatever its checksum.
+    """
+    names, lengths = index["names"], np.asarray(index["lengths"], np.int64)
+    rms = np.asarray(index["rms"], np.float32)
+    told = {
+        key: [(name, reason) for name, reason in index[key]]
+        for key in ("damaged", "silent", "altered", "skipped", "shortened")
+    }
+    texts = [index["fingerprint"], *names, *index["speakers"]]
+    texts += [text for pairs in told.values() for pair in pairs for text in pair]
+    is_whole = (
+        index["version"] == INDEX_VERSION
+        and all(isinstance(text, str) for text in texts)
+        and len(set(names)) == len(names) == len(index["speakers"])
+        and lengths.shape == rms.shape == (len(names),)
+        and bool((lengths > 0).all() and (rms > 0).all() and np.isfinite(rms).all())
+        and index["offsets"] == (np.cumsum(lengths) - lengths).tolist()
+    )
+    if not is_whole:
+        raise ValueError("the index of a pack has another form")
+    return index | told
 
 
 def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log) -> Written:
@@ -90,9 +137,9 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
     Plain writes, because a full disk is then an error and not a crash, as it is for a mapped file.
     """
 
-    def decode(index: int) -> list[np.ndarray] | UserError:
+    def decode(index: int) -> Decoded | UserError:
         try:
-            return list(read_parts(recordings, index))
+            return _decode(recordings, index)
         except UserError as error:
             return error
 
@@ -107,18 +154,15 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
         file.seek(done.num_bytes)
         while done.stop < len(recordings):
             some = _next_lot(recordings.lengths, done.stop)
-            new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [])
-            if recordings.lengths[some.start] > SAMPLES_AT_ONCE:
-                decoded = (read_parts(recordings, some.start),)
-            else:
-                decoded = pool.map(decode, some)
-            for index, parts in zip(some, decoded, strict=True):
+            new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [], [])
+            for index, decoded in zip(some, pool.map(decode, some), strict=True):
                 try:
-                    new = _write_one(file, parts, index, recordings, new)
+                    new = _write_one(file, decoded, index, recordings, new)
                 except UserError as error:
                     file.truncate(new.num_bytes)
                     file.seek(new.num_bytes)
-                    new.damaged.append((recordings.names[index], str(error)))
+                    entries = new.silent if isinstance(error, SilenceError) else new.damaged
+                    entries.append((recordings.names[index], str(error)))
             file.flush()
             write_lot(journal, new)
             done = add_lot(done, new)
@@ -136,18 +180,33 @@ def _next_lot(lengths: np.ndarray, start: int) -> range:
     return range(start, start + max(1, int(np.searchsorted(total, SAMPLES_AT_ONCE, "right"))))
 
 
+def _decode(recordings: Recordings, index: int) -> Decoded:
+    """Bring an utterance into 16 bits; one that is too long for memory is read twice, in parts."""
+    notes: list[str] = []
+    parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
+    if recordings.lengths[index] <= SAMPLES_AT_ONCE:
+        parts = list(parts)
+        levels = measure_levels(parts)
+        parts = [to_int16(part, levels) for part in parts]
+    else:
+        levels = measure_levels(parts)
+        again = read_parts(recordings, index, lambda _: None)
+        parts = (to_int16(part, levels) for part in again)
+    return Decoded(parts, [*notes, *levels.describe()])
+
+
 def _write_one(
     file: BinaryIO,
-    parts: Iterable[np.ndarray] | UserError,
+    decoded: Decoded | UserError,
     index: int,
     recordings: Recordings,
     new: Written,
 ) -> Written:
     """Write an utterance; where that raises, `new` is as it was."""
-    if isinstance(parts, UserError):
-        raise parts
+    if isinstance(decoded, UserError):
+        raise decoded
     crc32, squares, length = new.crc32, 0, 0
-    for part in parts:
+    for part in decoded.parts:
         samples = part.astype("<i2")
         file.write(samples.data)
         crc32 = zlib.crc32(samples.data, crc32)
@@ -155,12 +214,15 @@ def _write_one(
     name, promised = recordings.names[index], int(recordings.lengths[index])
     if not length:
         raise UserError(f"{name} has no samples")
+    if not squares:
+        raise SilenceError(f"{name} is silent: all its samples are equal in 16 bits")
     if length < promised:
         what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
-        new.shortened.append((name, what))
+        new.altered.append((name, what))
+    new.altered.extend((name, note) for note in decoded.notes)
     new.kept.append(index)
     new.lengths.append(length)
-    new.rms.append((squares / length) ** 0.5 / 32768)
+    new.rms.append((squares / length) ** 0.5 / FULL_SCALE)
     return new._replace(num_bytes=new.num_bytes + 2 * length, crc32=crc32)
 
 

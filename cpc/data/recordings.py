@@ -4,12 +4,18 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
+from cpc.data.skipped import Skipped
 from cpc.data.walk import read_named, same_name
 from cpc.types import UserError
+
+#: Called with a sentence.
+Note: TypeAlias = Callable[[str], object]
 
 SAMPLE_RATE_HZ = 16_000
 #: Every utterance is brought to this root mean square, so that loudness, which differs by several
@@ -40,12 +46,13 @@ class Recordings:
     rms: Float[np.ndarray, " n"] | None = None
     """Root mean square of samples / 32768 of each utterance, by which it is brought to
     `TARGET_RMS`; None until packed."""
-    stream: Callable[[int], Iterator[np.ndarray]] | None = None
-    """(index) -> the whole utterance in parts, int16, each small; None: by `read`."""
-    skipped: tuple[tuple[str, str], ...] = ()
+    stream: Callable[[int, Note], Iterator[np.ndarray]] | None = None
+    """(index, note) -> the whole utterance in small parts, int16, or float32 that may exceed full
+    scale, 1; note is called with a sentence on each alteration. None: by `read`."""
+    skipped: tuple[Skipped, ...] = ()
     """(path or utterance id, reason) of everything that was left out."""
-    shortened: tuple[tuple[str, str], ...] = ()
-    """(path or utterance id, what is missing) of what was kept though it is not whole."""
+    shortened: tuple[Skipped, ...] = ()
+    """(path or utterance id, reason) of utterances that are kept incomplete or altered."""
     fingerprint: str = ""
     """Digest of the source's names, sizes and times of change; a pack follows it."""
 
@@ -63,8 +70,8 @@ def select(recordings: Recordings, indices: Sequence[int] | np.ndarray) -> Recor
     def gather(rows: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
         return read_windows(recordings, indices[rows], starts, length)
 
-    def stream(index: int) -> Iterator[np.ndarray]:
-        return read_parts(recordings, int(indices[index]))
+    def stream(index: int, note: Note) -> Iterator[np.ndarray]:
+        return read_parts(recordings, int(indices[index]), note)
 
     return replace(
         recordings,
@@ -176,10 +183,10 @@ def read_windows(
     return np.stack([recordings.read(i, start, start + length) for i, start in pairs])
 
 
-def read_parts(recordings: Recordings, index: int) -> Iterator[np.ndarray]:
-    """The samples of one utterance from beginning to end, int16, in parts that memory holds."""
+def read_parts(recordings: Recordings, index: int, note: Note) -> Iterator[np.ndarray]:
+    """Return one utterance from beginning to end in small parts, as `Recordings.stream` does."""
     if recordings.stream is not None:
-        return recordings.stream(index)
+        return recordings.stream(index, note)
     return iter((recordings.read(index, 0, int(recordings.lengths[index])),))
 
 
@@ -192,15 +199,23 @@ def gains(rms: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     return np.minimum(TARGET_RMS / np.maximum(rms, 1e-9), MAX_GAIN).astype(np.float32)
 
 
-def sum_of_squares(samples: Int[np.ndarray, " s"]) -> int:
-    """Sum of the squares of int16 samples: exact, so that parts add up to the whole."""
-    wide = samples.astype(np.int64)
-    return int(wide @ wide)
-
-
 def root_mean_square(samples: Int[np.ndarray, " s"]) -> float:
-    """Root mean square of int16 samples on the scale where full scale is 1; 0 for no samples."""
-    return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / 32768
+    """Return the root mean square of int16 samples, where full scale is 1; 0 for no samples."""
+    return (sum_of_squares(samples) / max(len(samples), 1)) ** 0.5 / FULL_SCALE
+
+
+def bring_to_loudness(sound: Float[np.ndarray, " s"], rms: float) -> Float[np.ndarray, " s"]:
+    """Return a waveform, float32 with full scale at 1, as networks receive a recording.
+
+    Its constant offset is subtracted if it is large (`Levels.offset`), and it is brought to a root
+    mean square. The result is that of a packed recording, except for the rounding to 16 bits.
+
+    >>> bring_to_loudness(np.array([0.75, 0.25], np.float32), 0.0625).round(4).tolist()
+    [0.0625, -0.0625]
+    """
+    levels = measure_levels([sound.astype(np.float32)])
+    gain = gains(np.asarray([levels.rms]))[0] * np.float32(rms / TARGET_RMS)
+    return (sound - np.float32(levels.offset)).astype(np.float32) * gain
 
 
 def at_loudness(recordings: Recordings, rms: float | None) -> Recordings:
@@ -215,7 +230,11 @@ def at_loudness(recordings: Recordings, rms: float | None) -> Recordings:
 
 
 def read_all(recordings: Recordings, index: int) -> Float[np.ndarray, " s"]:
-    """One whole utterance as float32 at `TARGET_RMS`: what a window of it holds."""
+    """Return one whole utterance as float32 at `TARGET_RMS`, as windows hold it."""
     samples = recordings.read(index, 0, int(recordings.lengths[index]))
-    rms = root_mean_square(samples) if recordings.rms is None else recordings.rms[index]
+    if recordings.rms is None:
+        samples = to_int16(samples, measure_levels([samples]))
+        rms = root_mean_square(samples)
+    else:
+        rms = recordings.rms[index]
     return samples.astype(np.float32) / 32768 * gains(np.asarray([rms], np.float32))[0]

@@ -11,6 +11,11 @@ KBITS = (
 )
 #: Of version 1; version 2 has a half, and 2.5 a quarter of it.
 RATES_HZ = (44_100, 48_000, 32_000)
+#: The first three bytes of a frame of layer III, of a version, rate and number of kbit/s there are.
+FRAME = re.compile(
+    rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][%s]"
+    % b"".join(re.escape(bytes([byte])) for byte in range(0x10, 0xF0) if byte & 12 != 12)
+)
 #: Encoders fill up beginning and end, which libsndfile takes away.
 LEAST_SECONDS = 0.5
 #: A header of NIST's SPHERE.
@@ -48,19 +53,20 @@ def mp3_seconds(content: mmap.mmap | bytes) -> float:
     """Return the duration of all frames of layer III that follow another one."""
     seconds, position, follows = 0.0, 0, False
     while 0 <= position < len(content):
-        head = int.from_bytes(content[position : position + 4], "big")
-        sync, version, layer = head >> 21, head >> 19 & 3, head >> 17 & 3
-        number, rate = head >> 12 & 15, head >> 10 & 3
-        if sync != 0x7FF or version == 1 or layer != 1 or number in (0, 15) or rate == 3:
-            if head >> 8 == int.from_bytes(b"ID3"):  # a tag, which may hold an image
-                a, b, c, d = content[position : position + 10].ljust(10, b"\0")[6:]
-                position += 10 + (a << 21 | b << 14 | c << 7 | d)
-            else:
-                position = content.find(b"\xff", position + 1)
+        if FRAME.match(content, position):
+            head = int.from_bytes(content[position : position + 4], "big")
+            version, number, rate = head >> 19 & 3, head >> 12 & 15, head >> 10 & 3
+            samples, rate_hz = 576 << (version == 3), RATES_HZ[rate] >> (2, 0, 1, 0)[version]
+            seconds += follows * samples / rate_hz
+            size = samples // 8 * 1000 * KBITS[version == 3][number] // rate_hz
+            position += size + (head >> 9 & 1)
+            follows = True
+        elif content[position : position + 3] == b"ID3":  # a tag, which may hold an image
+            a, b, c, d = content[position : position + 10].ljust(10, b"\0")[6:]
+            position += 10 + (a << 21 | b << 14 | c << 7 | d)
             follows = False
-            continue
-        samples, rate_hz = 576 << (version == 3), RATES_HZ[rate] >> (2, 0, 1, 0)[version]
-        seconds += follows * samples / rate_hz
-        position += samples // 8 * 1000 * KBITS[version == 3][number] // rate_hz + (head >> 9 & 1)
-        follows = True
+        else:
+            found = FRAME.search(content, position)
+            position = found.start() if found else -1
+            follows = False
     return seconds

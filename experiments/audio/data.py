@@ -10,6 +10,7 @@ import numpy as np
 from cpc import data
 from cpc.data.phones import MOST_EXTRA
 from cpc.data.recordings import ids_of
+from cpc.data.skipped import count_names
 from cpc.data.sources.voices import prepare_voices
 from cpc.models import Model
 from cpc.types import Item, UserError
@@ -272,6 +273,6 @@ def _describe(train, test, window_samples, log):
         f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
         f"({counts.seconds / 3600:.2f} h; {counts.num_short:,} of them, "
         f"{counts.seconds_short / 3600:.2f} h, are shorter than a window and filled up), "
-        f"{len(test):,} test utterances; {len(train.skipped):,} files skipped, "
-        f"{len(train.shortened):,} cut short"
+        f"{len(test):,} test utterances; {count_names(train.skipped, 'skipped')}, "
+        f"{count_names(train.shortened, 'kept incomplete or altered')}"
     )

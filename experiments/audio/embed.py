@@ -3,7 +3,7 @@
 import functools
 import pathlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +11,16 @@ import numpy as np
 
 from cpc import models
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, prefetch
-from cpc.data.audio_file import AUDIO_SUFFIXES, AudioFile, open_audio, read_samples, stream_samples
+from cpc.data.audio_file import (
+    AUDIO_SUFFIXES,
+    COMPANION_SUFFIXES,
+    AudioFile,
+    choose_channel,
+    open_audio,
+    read_samples,
+    stream_mono,
+)
+from cpc.data.levels import Levels, measure_levels, to_int16
 from cpc.data.recordings import gains
 from cpc.evaluate.embeddings import continue_mirrored
 from experiments.embedding import embed_batch, fill, list_files, skip
@@ -38,7 +47,9 @@ def embed_files(
 ) -> Embedding:
     """Return the features of every recording below a folder, on their way."""
     module: Any = pretrained.module
-    recordings = open_recordings(list_files(root, AUDIO_SUFFIXES, skipped), skipped)
+    recordings = open_recordings(
+        list_files(root, AUDIO_SUFFIXES, skipped, COMPANION_SUFFIXES), skipped
+    )
     return Embedding(
         features=embed_recordings(pretrained, recordings, is_context, skipped),
         total=sum(hours(recording) for recording in recordings),
@@ -87,7 +98,7 @@ def embed_recordings(
         kept, failed = [], []
         for recording in members:
             with skip(recording.name, failed):
-                whole, end = read_scaled(recording.file, rms), (length + after) * stride
+                whole, end = read_scaled(recording, rms), (length + after) * stride
                 # What is no whole frame may lie beyond, where no frame that is kept sees it.
                 kept.append((recording, len(whole), continue_mirrored(whole[:end], end)))
         return kept, failed
@@ -98,7 +109,6 @@ def embed_recordings(
             continue
         arrays = np.asarray(embed(pretrained.variables, fill([x for *_, x in kept])), np.float32)
         for (recording, size, _), array in zip(kept, arrays, strict=False):
-            say_missing(recording, size)
             yield recording.name, array[: max(1, size // stride)], hours(recording)
     for recording in long:
         with skip(recording.name, skipped):
@@ -108,15 +118,16 @@ def embed_recordings(
 def embed_long(pretrained: models.Pretrained, recording: Recording, is_context: bool) -> np.ndarray:
     """Z or c of a recording that is read a chunk at a time."""
     module: Any = pretrained.module
-    file = recording.file
-    gain, size = measure_gain(file, pretrained.input["rms"])
-    say_missing(recording, size)
+    file = choose_channel(recording.file)
+    levels = measure_levels(stream_mono(file, note_of(recording)))
+    gain, size = gain_to(pretrained.input["rms"], levels), levels.num_samples
+    report_levels(recording, levels)
     if size < file.num_samples:  # then nothing is read beyond
         file = file._replace(num_frames=size * file.rate_hz // SAMPLE_RATE_HZ)
 
     def read(start: int, stop: int) -> np.ndarray:
-        samples = read_samples(file, start, min(stop, size)).astype(np.float32) / 32768 * gain
-        return continue_mirrored(samples, stop - start)
+        samples = read_samples(file, start, min(stop, size), levels).astype(np.float32) / 32768
+        return continue_mirrored(samples * gain, stop - start)
 
     stride = module.encoder.stride
     frames, chunk = max(1, size // stride), CHUNK_SAMPLES // stride
@@ -153,31 +164,35 @@ def num_frames(recording: Recording, stride: int) -> int:
     return max(1, recording.file.num_samples // stride)
 
 
-def read_scaled(file: AudioFile, rms: float | None) -> np.ndarray:
+def read_scaled(recording: Recording, rms: float | None) -> np.ndarray:
     """A whole recording, as far as it decodes, at the loudness that the model was trained at."""
-    samples = np.concatenate(list(stream_samples(file))).astype(np.float32) / 32768
-    return samples * gain_to(rms, float(np.mean(samples.astype(np.float64) ** 2)))
+    parts = list(stream_mono(recording.file, note_of(recording)))
+    levels = measure_levels(parts)
+    report_levels(recording, levels)
+    samples = np.concatenate([to_int16(part, levels) for part in parts])
+    return samples.astype(np.float32) / 32768 * gain_to(rms, levels)
 
 
-def measure_gain(file: AudioFile, rms: float | None) -> tuple[np.float32, int]:
-    """The factor that `read_scaled` has, and how many samples decode, by reading all in parts."""
-    total, size = 0.0, 0
-    for samples in stream_samples(file):
-        total += float(np.sum((samples.astype(np.float64) / 32768) ** 2))
-        size += len(samples)
-    return gain_to(rms, total / max(size, 1)), size
+def note_of(recording: Recording) -> Callable[[str], None]:
+    """Return a function that prints a sentence on a recording."""
+    return lambda sentence: print(f"{recording.name}: {sentence}")
 
 
-def say_missing(recording: Recording, size: int) -> None:
-    """Say that fewer samples decode than the header promises, as of a damaged MP3."""
-    promised = recording.file.num_samples
-    if size < promised:
-        there = f"{size:,} of {promised:,}"
-        print(f"{recording.name}: kept, but {there} samples decode: it is damaged or cut short")
+def report_levels(recording: Recording, levels: Levels) -> None:
+    """Print how a recording is altered, and whether fewer samples decode than its header says."""
+    note, promised = note_of(recording), recording.file.num_samples
+    if not levels.rms:
+        note("kept, but it is silent: all its samples are equal")
+    for sentence in levels.describe():
+        note(sentence)
+    if levels.num_samples < promised:
+        there = f"{levels.num_samples:,} of {promised:,}"
+        note(f"kept, but {there} samples decode: it is damaged or cut short")
 
 
-def gain_to(rms: float | None, power: float) -> np.float32:
-    """Factor that brings a recording of this mean square to this root mean square."""
+def gain_to(rms: float | None, levels: Levels) -> np.float32:
+    """Factor that brings a recording with these levels, in 16 bits, to this root mean square."""
     if rms is None:
         return np.float32(1)
-    return gains(np.asarray([power**0.5], np.float32))[0] * np.float32(rms / TARGET_RMS)
+    own = levels.rms / max(levels.peak, 1.0)
+    return gains(np.asarray([own], np.float32))[0] * np.float32(rms / TARGET_RMS)

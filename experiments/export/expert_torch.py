@@ -14,7 +14,7 @@ import pathlib
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
-from cpc.data.recordings import TARGET_RMS, gains
+from cpc.data.recordings import bring_to_loudness
 from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import embed_with, load_cpc_audio, load_pretrained
 
@@ -65,7 +65,4 @@ class UpstreamExpert(torch.nn.Module):
     def at_loudness(self, sound):
         """Return a waveform at the root mean square that the model was trained at."""
         rms = self.pretrained.input["rms"]
-        if rms is None or not len(sound):
-            return sound
-        own = np.sqrt(np.mean(np.square(sound, dtype=np.float64), keepdims=True))
-        return sound * gains(own) * np.float32(rms / TARGET_RMS)
+        return sound if rms is None or not len(sound) else bring_to_loudness(sound, rms)

@@ -9,6 +9,7 @@ import soundfile
 import soxr
 
 from cpc import data
+from cpc.data.levels import measure_levels, to_int16
 from cpc.types import UserError
 
 RATE_HZ = 16_000
@@ -29,6 +30,13 @@ def write(path, wave, rate_hz=RATE_HZ, **options):
     path.parent.mkdir(parents=True, exist_ok=True)
     soundfile.write(path, wave, rate_hz, **options)
     return path
+
+
+def streamed(recordings):
+    """The first recording in 16 bits, as the pack holds it, and the number of its parts."""
+    parts = list(recordings.stream(0, pytest.fail))
+    levels = measure_levels(parts)
+    return np.concatenate([to_int16(part, levels) for part in parts]), len(parts)
 
 
 @pytest.fixture
@@ -127,8 +135,7 @@ def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
             whole, other = (recordings.read(i, 0, RATE_HZ).astype(int) for i in range(2))
             np.testing.assert_allclose(whole, other, atol=600 if subtype == "ULAW" else 2)
             np.testing.assert_array_equal(recordings.read(0, 300, 9000), whole[300:9000])
-            parts = list(recordings.stream(0))
-            np.testing.assert_allclose(np.concatenate(parts), whole, atol=1)
+            np.testing.assert_allclose(streamed(recordings)[0], whole, atol=1)
             said = (*recordings.skipped, *recordings.shortened)
             assert [(name, "short" in why or "malformed" in why) for name, why in said] == [
                 (str(part), True)
@@ -136,18 +143,31 @@ def test_formats_beside_wav(tmp_path, ending, file_format, subtypes):
 
 
 def test_sound_that_is_not_read_is_listed(tmp_path):
-    write(tmp_path / "ann" / "a.wav", noise(0.1))
-    for name in ("ann/a.m4a", "ann/b.M4A", "bob/c.wma", "bob/.d.aac", "bob/notes.txt"):
+    write(tmp_path / "a.wav", noise(0.1))
+    listed = ("a.m4a", "b.M4A", "bob/c.wma", "a.mkv", "d.raw", "e.wv1", "f.snd", "g")
+    known = ("bob/.d.aac", "bob/notes.txt", "a.TextGrid", "cover.jpg", "bob/LICENSE", "a.lab")
+    for name in (*listed, *known):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"?")
-    recordings = data.read_folder(tmp_path)
-    assert [name.split("/")[-1] for name, _ in recordings.skipped] == ["b.M4A", "c.wma"]
-    assert recordings.skipped[0][1] == (
-        f"{tmp_path}/ann/b.M4A is in a format that is not read: convert it, such as by "
-        "ffmpeg -i b.M4A b.flac"
-    )
+        (tmp_path / name).write_bytes(b"?" * 99)
+    recordings = data.read_folder(tmp_path, max_skipped_fraction=0.0)
+    assert {name.removeprefix(f"{tmp_path}/") for name, _ in recordings.skipped} == {*listed}
+    reasons = dict(recordings.skipped)
+    assert "ffmpeg -i b.M4A b.flac" in reasons[f"{tmp_path}/b.M4A"]
+    assert "a.wav" in reasons[f"{tmp_path}/a.m4a"]
     with pytest.raises(UserError, match=r"no recordings in .* ffmpeg -i c\.wma c\.flac"):
         data.read_folder(tmp_path / "bob")
+
+
+@pytest.mark.parametrize(("ending", "file_format"), [
+    ("snd", "AU"), ("wv1", "NIST"), ("nist", "NIST"), ("voc", "VOC"), ("mp2", "MP3"),
+])  # fmt: skip
+def test_endings_of_several_formats_are_read_if_they_can_be(tmp_path, ending, file_format):
+    wave = noise(0.5)
+    write(tmp_path / "ann" / "a.wav", wave)
+    write(tmp_path / "ann" / f"b.{ending}", noise(0.5, seed=1), format=file_format)
+    recordings = data.read_folder(tmp_path)
+    assert recordings.names == ("a", "b")
+    assert abs(recordings.lengths[1] - 8000) <= 1
 
 
 def test_a_damaged_file_changes_no_name(tmp_path):
@@ -199,12 +219,10 @@ def test_names_are_compared_with_their_accents_composed(tmp_path):
 
 
 def test_samples_on_another_scale_are_no_square_wave(tmp_path):
-    path = write(tmp_path / "ann" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")
+    write(tmp_path / "ann" / "x.wav", 3e4 * noise(0.1), subtype="FLOAT")
     recordings = data.read_folder(tmp_path)
     with pytest.raises(UserError, match=r"x\.wav has samples of up to [\d,]+, and full scale is 1"):
         recordings.read(0, 0, 100)
-    soundfile.write(path, 1.5 * noise(0.1) / np.abs(noise(0.1)).max(), RATE_HZ, subtype="FLOAT")
-    assert np.abs(data.read_folder(tmp_path).read(0, 0, 1600).astype(int)).max() >= 32767  # clipped
 
 
 def test_flat_folder_is_one_speaker(tmp_path):
@@ -277,12 +295,6 @@ def test_vorbis_seeks_to_the_sample(tmp_path, loudness):
         np.testing.assert_allclose(
             recordings.read(0, start, start + 500), whole[start : start + 500], atol=8
         )
-
-
-def test_the_loud_is_clipped_not_wrapped(tmp_path):
-    wave = np.full(16_000, 1.5)
-    write(tmp_path / "ann" / "x.wav", wave, subtype="FLOAT")
-    assert (data.read_folder(tmp_path).read(0, 0, 16_000) == 32767).all()
 
 
 def test_bad_files_among_good_ones_are_skipped_and_listed(two_speakers):
@@ -589,8 +601,9 @@ def test_links_in_circles_end(two_speakers):
     recordings = data.read_folder(two_speakers)
     assert len(recordings) == 24
     assert recordings.speakers == ("ann",) * 12 + ("bob",) * 12
-    assert len(recordings.skipped) == 8
-    assert recordings.skipped[0][1].endswith("ann/0 links to a folder that is read already")
+    reasons = [reason for _, reason in recordings.skipped]
+    assert sum("links to a folder that is read already" in reason for reason in reasons) == 8
+    assert len(reasons) == 9  # and the link to itself, which is no folder
 
 
 def test_hidden_folders_are_passed_over(two_speakers):
@@ -652,9 +665,112 @@ def test_a_stream_has_the_samples_of_the_whole_file(tmp_path, monkeypatch, rate_
     assert recordings.stream is not None
     for values in (2**20, 2 * 4999, 4 * rate_hz, rate_hz):
         monkeypatch.setattr("cpc.data.audio_file.BLOCK_VALUES", values)
-        parts = list(recordings.stream(0))
-        assert len(parts) == -(-2 * rate_hz // (values // 2))
-        np.testing.assert_array_equal(np.concatenate(parts), whole)
+        samples, num_parts = streamed(recordings)
+        assert num_parts == -(-2 * rate_hz // (values // 2))
+        np.testing.assert_array_equal(samples, whole)
+
+
+def voice(peak, rate_hz=RATE_HZ, seed=0):
+    """Noise of a voice's distribution: a few large samples among many small ones."""
+    wave = noise(2, rate_hz, seed=seed)[:, 0] ** 3
+    return peak * wave / np.abs(wave).max()
+
+
+def pack_one(tmp_path, wave, rate_hz=RATE_HZ, **options):
+    """A recording next to a sound one, packed: its samples, rms and the sentences on it."""
+    write(tmp_path / "in" / "ann" / "x.wav", wave, rate_hz, **options)
+    write(tmp_path / "in" / "ann" / "good.wav", noise(1, seed=9))
+    recordings = data.pack_folder(tmp_path / "in", tmp_path / "pack", lambda _: None)
+    said = [reason for name, reason in (*recordings.skipped, *recordings.shortened) if "x" in name]
+    if "x" not in recordings.names:
+        return None, 0.0, said
+    index = recordings.names.index("x")
+    samples = recordings.read(index, 0, int(recordings.lengths[index])) / 32768
+    unpacked = data.read_folder(tmp_path / "in")
+    np.testing.assert_allclose(unpacked.read(index, 99, 999) / 32768, samples[99:999], atol=3e-4)
+    return samples, float(recordings.rms[index]), said
+
+
+@pytest.mark.parametrize("peak", [0.9, 1.2, 3.0, 7.9])
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+def test_a_recording_beyond_full_scale_is_scaled_and_listed(tmp_path, peak, subtype):
+    wave = voice(peak)
+    samples, _, said = pack_one(tmp_path, wave, subtype=subtype)
+    assert np.corrcoef(samples, wave)[0, 1] > 0.99999
+    assert np.abs(samples).max() <= 1
+    assert [f"{peak:.4g} times" in one for one in said] == [True] * (peak > 1)
+
+
+def test_a_resampler_beyond_full_scale_does_not_clip(tmp_path):
+    """A square wave at full scale overshoots; only its scale changes, which is not listed."""
+    wave = 0.999 * np.sign(np.sin(2 * np.pi * 440 * np.arange(44_100) / 44_100))
+    samples, _, said = pack_one(tmp_path, wave, 44_100)
+    expected = soxr.resample(wave, 44_100, RATE_HZ)
+    assert np.abs(expected).max() > 1.05
+    assert np.corrcoef(samples, expected)[0, 1] > 0.99999
+    assert not said
+
+
+@pytest.mark.parametrize("offset", [-0.5, 0.01, 0.5])
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+def test_a_constant_offset_is_subtracted_and_listed(tmp_path, offset, subtype):
+    wave = noise(2)[:, 0] * 0.0135 / 0.1
+    samples, rms, said = pack_one(tmp_path, wave + offset, subtype=subtype)
+    np.testing.assert_allclose(rms, 0.0135, rtol=1e-3)
+    np.testing.assert_allclose(samples, wave - wave.mean(), atol=6e-5)
+    assert ["constant offset" in one for one in said] == [True]
+
+
+def test_a_small_offset_stays(tmp_path):
+    """5 % of the sound: 0.1 % of its loudness."""
+    wave = noise(2)[:, 0]
+    samples, _, said = pack_one(tmp_path, wave + 0.005)
+    np.testing.assert_allclose(samples, wave + 0.005, atol=6e-5)
+    assert not said
+
+
+@pytest.mark.parametrize("peak", [5.0, 0.5])
+def test_an_offset_beyond_full_scale(tmp_path, peak):
+    wave = voice(peak) + 2
+    samples, _, said = pack_one(tmp_path, wave, subtype="FLOAT")
+    assert np.corrcoef(samples, wave)[0, 1] > 0.99999
+    assert abs(samples.mean()) < 1e-3
+    assert any("constant offset" in one for one in said)
+
+
+@pytest.mark.parametrize(("wave", "subtype"), [
+    (np.zeros(16_000), "PCM_16"), (np.zeros((16_000, 2)), "PCM_16"),
+    (np.full(16_000, 0.3), "FLOAT"), (np.full(16_000, 0.3), "PCM_16"), (1e-6 * noise(1), "FLOAT"),
+])  # fmt: skip
+def test_silence_is_left_out_and_listed(tmp_path, wave, subtype):
+    samples, _, said = pack_one(tmp_path, wave, subtype=subtype)
+    assert samples is None
+    assert "silent" in said[0]
+
+
+def test_a_recording_that_16_bits_lose_is_listed(tmp_path):
+    samples, _, said = pack_one(tmp_path, voice(3e-4), subtype="FLOAT")
+    assert samples is not None
+    assert ["16 bits" in one for one in said] == [True]
+    assert not pack_one(tmp_path / "other", voice(3e-4))[2]  # it had no more
+
+
+@pytest.mark.parametrize("gain", [-1.0, -0.97])
+@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+def test_channels_that_cancel_are_not_averaged(tmp_path, gain, rate_hz):
+    wave = noise(2, rate_hz)[:, 0]
+    samples, _, said = pack_one(tmp_path, np.stack([wave, gain * wave], 1), rate_hz)
+    expected = soxr.resample(wave, rate_hz, RATE_HZ)
+    np.testing.assert_allclose(samples, expected, atol=2e-3)
+    assert ["channel 1 is read alone" in one for one in said] == [True]
+
+
+@pytest.mark.parametrize("channels", [2, 32])
+def test_channels_that_do_not_cancel_are_averaged(tmp_path, channels):
+    wave = noise(1, channels=channels)
+    samples, _, said = pack_one(tmp_path, wave)
+    np.testing.assert_allclose(samples, wave.mean(axis=1), atol=6e-5)
+    assert not said
 
 
 def test_a_long_recording_is_packed_in_parts(tmp_path, monkeypatch):

@@ -377,7 +377,7 @@ def test_a_folder_of_nothing_leaves_no_file(tmp_path):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.wav"]
     (tmp_path / "bad.wav").unlink()
-    with pytest.raises(UserError, match=r"nothing to embed in .*: looked for .* flac, mp3"):
+    with pytest.raises(UserError, match=r"nothing to embed in .*: looked for .* flac, .*, mp3"):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
     with pytest.raises(UserError, match="there is no folder"):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path / "none")

@@ -1,5 +1,6 @@
 """A folder of recordings: the LibriSpeech tree, or any tree with a directory level for speakers."""
 
+import functools
 import hashlib
 import os
 from collections import Counter, defaultdict
@@ -10,18 +11,21 @@ from pathlib import Path
 import numpy as np
 
 from cpc.data.audio_file import (
+    ADVICE,
+    AMBIGUOUS_SUFFIXES,
     AUDIO_SUFFIXES,
-    FOREIGN_SUFFIXES,
+    COMPANION_SUFFIXES,
     AudioFile,
+    choose_channel,
     open_audio,
     read_samples,
-    stream_samples,
+    stream_mono,
 )
-from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
-from cpc.data.walk import printable, same_name, walk_files
+from cpc.data.levels import Levels, measure_levels
+from cpc.data.recordings import SAMPLE_RATE_HZ, Note, Recordings
+from cpc.data.skipped import Skipped
+from cpc.data.walk import Found, find_data, list_endings, printable, same_name
 from cpc.types import UserError
-
-Skipped = tuple[str, str]
 
 #: So many samples of two files of one name are compared.
 SAMPLES_COMPARED = 60 * SAMPLE_RATE_HZ
@@ -35,7 +39,7 @@ MOST_DELAY, LEAST_ALIKE = SAMPLE_RATE_HZ // 10, 0.8
 def read_folder(
     root: str | Path, speaker_level: int = 1, max_skipped_fraction: float = 0.1
 ) -> Recordings:
-    """The recordings below `root`: wav, flac, ogg, opus, mp3, aiff, au, caf, w64 or sph, any rate.
+    """Return the recordings below `root`, of any rate, as `AUDIO_SUFFIXES` lists their formats.
 
     A LibriSpeech tree (`speaker/chapter/*.flac` with `speaker-chapter.trans.txt`, one subset or
     several) is recognized; its speakers get their names from `SPEAKERS.TXT` where that exists.
@@ -43,22 +47,28 @@ def read_folder(
     speaker; files that all lie in `root` itself are one speaker's. An utterance's id is the file's
     name without its ending or, where names repeat, the path below `root`.
 
-    Only headers are read here. What is no audio, or of formats that are not read, folders that may
-    not be read, and copies are left out and listed in `skipped`: byte by byte, by links, or of the
-    same name and sound with another ending, of which the one that lost nothing is kept. What is cut
-    short and kept is listed in `shortened`. A file that is damaged behind a good header is found by
-    the pack.
+    Only headers are read here. Every other file below `root` is listed in `skipped`, except those
+    that hold no sound (`COMPANION_SUFFIXES`, hidden files, licences): damaged files, other formats,
+    folders that may not be read, and copies, which are equal byte by byte, by links, or in name and
+    sound with another ending, of which the one that lost nothing is kept. Files that are cut short
+    and kept are listed in `shortened`. A file that is damaged behind a good header is found by the
+    pack.
 
     Raises:
         UserError: no such folder, no audio in it, a file above the speaker level, or more than
-            `max_skipped_fraction` of the files unreadable.
+            `max_skipped_fraction` of the recordings unreadable.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 (names of folders count, "." has none)
-    paths, unreadable, passed_over = _audio_paths(root)
+    paths, unreadable, left_out = _find_audio(root)
     opened = _open_all(paths)
     sound = [what for what in opened.values() if isinstance(what, AudioFile)]
-    damaged = [*unreadable, *(what for what in opened.values() if not isinstance(what, AudioFile))]
-    check_skipped(damaged, len(unreadable) + len(paths), max_skipped_fraction, str(root))
+    damaged = list(unreadable)
+    for path, what in opened.items():
+        if not isinstance(what, AudioFile):
+            is_foreign = path.suffix.lower() in AMBIGUOUS_SUFFIXES
+            (left_out if is_foreign else damaged).append(what)
+    num_readable = len(sound) + len(damaged)
+    check_skipped(damaged, num_readable, max_skipped_fraction, str(root))
     files, repeated = _without_repeats(sound)
     kept = [file.path for file in files]
     # Damaged files keep their names from others: repaired, they change nobody's.
@@ -67,11 +77,17 @@ def read_folder(
     of_path = dict(zip(named, _unique_names(named, root), strict=True))
     names, speakers = tuple(of_path[path] for path in kept), _speakers(kept, root, speaker_level)
 
-    def read(index: int, start: int, stop: int) -> np.ndarray:
-        return read_samples(files[index], start, stop)
+    @functools.cache
+    def measure(index: int) -> tuple[AudioFile, Levels]:
+        file = choose_channel(files[index])
+        return file, measure_levels(stream_mono(file, lambda _: None))
 
-    def stream(index: int) -> Iterator[np.ndarray]:
-        return stream_samples(files[index])
+    def read(index: int, start: int, stop: int) -> np.ndarray:
+        file, levels = measure(index)
+        return read_samples(file, start, stop, levels)
+
+    def stream(index: int, note: Note) -> Iterator[np.ndarray]:
+        return stream_mono(files[index], note)
 
     return Recordings(
         names=names,
@@ -79,7 +95,7 @@ def read_folder(
         lengths=np.asarray([file.num_samples for file in files], np.int64),
         read=read,
         stream=stream,
-        skipped=(*damaged, *repeated, *passed_over),
+        skipped=(*damaged, *repeated, *left_out),
         shortened=tuple((str(file.path), file.missing) for file in files if file.missing),
         fingerprint=_fingerprint(kept),
     )
@@ -95,41 +111,17 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
         )
 
 
-def _audio_paths(root: Path) -> tuple[list[Path], list[Skipped], list[Skipped]]:
-    """Files that are recordings by name, folders that may not be read, and those passed over."""
+def _find_audio(root: Path) -> Found:
     if not root.is_dir():
         raise UserError(f"there is no folder {printable(root)}: give a folder of recordings")
-    files, unreadable, passed_over = walk_files(root)
-    paths = [Path(file) for file in files]
-    found = [
-        path
-        for path in paths
-        if path.suffix.lower() in AUDIO_SUFFIXES and not path.name.startswith(".")
-    ]
-    passed_over += _foreign(paths, found)
-    if not found:
-        endings = ", ".join(sorted(suffix[1:] for suffix in AUDIO_SUFFIXES))
+    found = find_data(root, AUDIO_SUFFIXES, COMPANION_SUFFIXES, ADVICE)
+    if not found.files:
+        reasons = [reason for _, reason in (*found.unreadable, *found.left_out)]
         raise UserError(
-            f"no recordings in {printable(root)}: looked for {endings} files at any depth"
-            + "".join(f"; {reason}" for _, reason in (*unreadable, *passed_over)[:3])
+            f"no recordings in {printable(root)}: looked for {list_endings(AUDIO_SUFFIXES)} files "
+            + "; ".join(["at any depth", *reasons[:3]])
         )
-    return sorted(found), unreadable, passed_over
-
-
-def _foreign(paths: Sequence[Path], found: Sequence[Path]) -> list[Skipped]:
-    """Files of sound in formats that are not read, but those that lie there in another one, too."""
-    known = {_without_endings(path) for path in found}
-    return [
-        (
-            printable(path),
-            f"{printable(path)} is in a format that is not read: convert it, such as by "
-            f"ffmpeg -i {printable(path.name)} {printable(path.stem)}.flac",
-        )
-        for path in sorted(paths)
-        if path.suffix.lower() in FOREIGN_SUFFIXES
-        and not path.name.startswith(".")
-        and path.with_suffix("") not in known
-    ]
+    return found
 
 
 def _open_all(paths: Sequence[Path]) -> dict[Path, AudioFile | Skipped]:
@@ -192,7 +184,8 @@ def _sound_alike(one: AudioFile, other: AudioFile) -> bool:
         return False
     stop = min(one.num_samples, other.num_samples, SAMPLES_COMPARED)
     try:
-        a, b = (read_samples(file, 0, stop).astype(float) for file in (one, other))
+        files = map(choose_channel, (one, other))
+        a, b = (read_samples(file, 0, stop).astype(float) for file in files)
     except UserError:  # one is damaged: the pack will say so
         return False
     is_same = bool(np.abs(a - b).max(initial=0) <= ROUNDING)
