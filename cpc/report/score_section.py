@@ -35,8 +35,8 @@ def scores_section(run: Run, words: Words) -> Section:
         figures.scores_figure(last, words),
         "Scores of frozen features",
         f"Bars are scores on test {words.tested}{interval_caption(last, words)}. The dotted line "
-        "is the score of knowing nothing, such as always answering the most frequent class. Training "
-        "paid off where CPC beats the same network at random "
+        "is the score of knowing nothing, such as always answering the most frequent class. "
+        "Training paid off where CPC beats the same network at random "
         f"initialization; CPC is useful where it also beats {baseline_phrase(words)}.",
     )
     progress = figure_of(
