@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from cpc import data
+from cpc.data.skipped import count_names
 from cpc.data.sources.grammar import make_grammar
 from cpc.data.sources.snippets import read_snippets
 from cpc.data.sources.texts import prepare_texts
@@ -27,6 +28,8 @@ class TextData(NamedTuple):
     test: data.Corpus
     tasks: Mapping[str, tuple[tuple[str, ...], np.ndarray]]
     """Name of a probe -> sentences, and a label 0 or 1 of each."""
+    unused: tuple[tuple[str, str], ...] = ()
+    """(name, reason) of words and sentences of the text that no batch can have."""
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> TextData:
@@ -40,13 +43,43 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
         seed=config.seed,
         block_sentences=options.block_sentences,
     )
+    unused = find_unused(corpus, options.max_words)
+    cut = "".join(f"{reason}; " for _, reason in unused)
     log(
-        f"data: {len(corpus.tokens):,} words in {len(corpus.sentence_starts) - 1:,} sentences of "
-        f"{len(corpus.document_starts) - 1:,} documents, {len(corpus.vocabulary.words) - 1:,} in "
-        f"the vocabulary; {len(train.sentence_starts) - 1:,} sentences to train, "
-        f"{len(test.sentence_starts) - 1:,} to test; {len(corpus.skipped):,} files skipped"
+        f"data: {data.describe_corpus(corpus)}; {len(train.sentence_starts) - 1:,} sentences to "
+        f"train, {len(test.sentence_starts) - 1:,} to test; {cut}"
+        + count_names(corpus.skipped, "files skipped")
     )
-    return TextData(train, test, read_tasks(config, log))
+    return TextData(train, test, read_tasks(config, log), unused)
+
+
+def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], ...]:
+    """Return (name, reason) of what of a text is in no batch, with its share.
+
+    >>> starts, words = np.array([0, 4, 6]), data.Vocabulary(("<unk>", "a"), np.array([0, 6]))
+    >>> corpus = data.Corpus(np.ones(6, int), starts, np.array([0, 1, 2]), words, [])
+    >>> for _, reason in find_unused(corpus, 2):
+    ...     print(reason)
+    2 of 6 words (33.3 %) are beyond word 2 of their sentence and not used (data.max_words)
+    2 of 2 sentences (100.0 %) are alone in their document and not used
+    """
+    lengths = np.diff(corpus.sentence_starts)
+    beyond = int(np.maximum(lengths - max_words, 0).sum())
+    alone = int((np.diff(corpus.document_starts) == 1).sum())
+    unused = []
+    if beyond:
+        unused.append((
+            "data.max_words",
+            f"{beyond:,} of {len(corpus.tokens):,} words ({100 * beyond / len(corpus.tokens):.1f} "
+            f"%) are beyond word {max_words} of their sentence and not used (data.max_words)",
+        ))  # fmt: skip
+    if alone:
+        unused.append((
+            "documents",
+            f"{alone:,} of {len(lengths):,} sentences ({100 * alone / len(lengths):.1f} %) are "
+            "alone in their document and not used",
+        ))  # fmt: skip
+    return tuple(unused)
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:

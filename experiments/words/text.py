@@ -7,8 +7,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.data.cache import cache_dir
+from cpc.data.skipped import count_names
 from cpc.data.sources.texts import prepare_texts
-from cpc.data.text import Corpus, Vocabulary, read_text_folder, split_sentences
+from cpc.data.text import (
+    Corpus,
+    Vocabulary,
+    describe_corpus,
+    read_text_folder,
+    split_sentences,
+)
 from cpc.types import UserError
 
 
@@ -55,6 +62,7 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
         corpus = pack(Path(data.path), data, log, data.form)
     else:
         corpus = pack(prepare_texts(data.source, log=log) / "text", data, log)
+    log(f"data: {describe_corpus(corpus)}; {count_names(corpus.skipped, 'files skipped')}")
     if data.test_fraction == 0:
         return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]))
     train, _, test = split_sentences(corpus, valid=0.0, test=data.test_fraction, seed=seed)

@@ -1,7 +1,9 @@
 """Text to tokens, sentences and documents; packs; splits; subsampling."""
 
 import errno
+import itertools
 import os
+import textwrap
 import time
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from cpc.data import (
     tokenize,
     write_vocabulary,
 )
-from cpc.data.text import tokenizer
+from cpc.data.text import copies, tokenizer
 from cpc.types import UserError
 
 
@@ -397,3 +399,84 @@ def test_line_ends_of_old_macs(tmp_path):
     folder = write(tmp_path / "texts", a="one two\rthree\r\rfour five\r")
     found = read_text_folder(folder, tmp_path / "packs", quiet)
     assert sentences(found) == [["one two three", "four five"]]
+
+
+def novel(seed, sentences=60):
+    """Sentences of 7 words of its own, and the same text wrapped in other places."""
+    draw = np.random.default_rng(seed).integers(0, 300, (sentences, 7))
+    return " ".join(" ".join(f"w{n}" for n in row) + "." for row in draw)
+
+
+def both_sides(corpus):
+    train, _, test = split_sentences(corpus, valid=0, test=0.3, block_sentences=10)
+    lines = [
+        {part.tokens[a:b].tobytes() for a, b in itertools.pairwise(part.sentence_starts)}
+        for part in (train, test)
+    ]
+    return len(lines[0] & lines[1]), len(lines[1])
+
+
+LICENCE = "This text is free. You may copy it as often as you like, and give it away. "
+COPIES = {
+    "equal": lambda text: text,
+    "case": str.upper,
+    "wrapping": lambda text: textwrap.fill(text, 40),
+    "licence": lambda text: LICENCE + "\n\n" + text,
+    "a part": lambda text: text[: len(text) * 2 // 3],
+    "an anthology": lambda text: novel(7) + novel(8) + text,
+    "line ends": lambda text: textwrap.fill(text, 40).replace("\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("change", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize("form", ["prose", "lines"])
+def test_copies_of_a_text_are_left_out_and_listed(tmp_path, change, form):
+    texts = {"a": novel(0), "b": novel(1), "c": novel(2), "d": change(novel(1))}
+    folder = write(tmp_path / "texts", **texts)
+    for _ in range(2):  # packed, and opened again
+        corpus = read_text_folder(folder, tmp_path / "packs", quiet, form=form)
+        ((name, reason),) = corpus.skipped
+        assert {Path(name).stem} < {"b", "d"}
+        assert "b.txt" in reason
+        assert "d.txt" in reason
+        assert len(corpus.document_starts) == 4
+    same, num_test = both_sides(corpus) if form == "prose" else (0, 1)
+    assert num_test > 0
+    assert same == 0
+
+
+def test_texts_without_copies_are_as_if_no_copy_had_been_there(tmp_path):
+    texts = {"a": novel(0), "b": novel(1), "c": novel(2)}
+    alone = read_text_folder(write(tmp_path / "alone", **texts), tmp_path / "packs", quiet)
+    more = {**texts, "a2": novel(0), "c2": novel(2) + " And more."}
+    left = read_text_folder(write(tmp_path / "more", **more), tmp_path / "packs", quiet)
+    assert alone.skipped == []
+    assert len(left.skipped) == 2
+    assert sentences(left)[:2] == sentences(alone)[:2]
+    assert left.vocabulary.counts[:5].tolist() == alone.vocabulary.counts[:5].tolist()
+
+
+def test_common_sentences_do_not_make_copies(tmp_path):
+    often = "\n\nChapter one.\n\nHe said nothing.\n\n"
+    texts = {name: novel(i, 20) + often * 3 for i, name in enumerate("abcd")}
+    assert not read_text_folder(write(tmp_path / "t", **texts), tmp_path / "p", quiet).skipped
+
+
+def test_windows_of_large_texts_are_sampled(monkeypatch):
+    text = np.random.default_rng(0).integers(0, 1000, 20_000)
+    every, some = copies.hash_windows(text), copies.hash_windows(text, 8)
+    assert set(some) < set(every)
+    assert len(some) == pytest.approx(len(every) / 8, rel=0.1)
+    monkeypatch.setattr(copies, "MAX_WINDOWS", 1000)
+    found = copies.find_copied_documents(np.concatenate([text[:9000], text]), [0, 9000, 29_000])
+    assert set(found) == {0}
+
+
+def test_every_file_is_read_or_listed(tmp_path):
+    folder = write(tmp_path / "texts", a="one two three", b="two three four")
+    for name in ("c.epub", "d.md", "e.txt.gz", "f", "README.md", ".hidden", "sums.md5"):
+        (folder / name).touch()
+    found = read_text_folder(folder, tmp_path / "packs", quiet)
+    assert {Path(name).name for name, _ in found.skipped} == {"c.epub", "d.md", "e.txt.gz", "f"}
+    (folder / "c.epub").unlink()
+    assert len(read_text_folder(folder, tmp_path / "packs", quiet).skipped) == 3

@@ -240,6 +240,28 @@ def test_files_need_a_path_and_two_words(tmp_path):
         load_data(tiny(**settings), str)
 
 
+def test_what_is_cut_or_left_out_is_counted(tmp_path, monkeypatch):
+    monkeypatch.setenv("CPC_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    for name in "abcd":
+        lines = [" ".join(f"w{n}" for n in draw.integers(0, 20, 40)) for _ in range(30)]
+        (folder / f"{name}.txt").write_text("\n".join(lines))
+    (folder / "e.txt").write_text((folder / "a.txt").read_text())
+    (folder / "f.txt").write_text("w1 w2 w3")
+    (folder / "g.epub").touch()
+    settings = {"data.source": "files", "data.path": str(folder), "data.form": "lines"}
+    said = []
+    made = load_data(tiny(**settings, **{"data.test_fraction": 0.3}), said.append)
+    (line,) = [one for one in said if one.startswith("data: ")]
+    assert "3,600 of 4,803 words (75.0 %)" in line
+    assert "1 of 121 sentences" in line
+    assert "2 files skipped (e.txt, g.epub)" in line
+    names = [name.rpartition("/")[2] for name, _ in text.TEXT.skipped(made)]
+    assert names == ["e.txt", "g.epub", "data.max_words", "documents"]
+
+
 def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkeypatch):
     monkeypatch.setenv("CPC_DATA", str(tmp_path))
     for name, said in (("words", "A cat. A dog."), ("books", "A dog ran. A cat sat. A dog.")):

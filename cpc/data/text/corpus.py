@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, UInt64
 
 from cpc.data.text.tokenizer import tokenize
 from cpc.types import UserError
@@ -88,6 +88,21 @@ def count_words(corpus: Corpus, chunk: int = 1 << 24) -> Int[np.ndarray, " v"]:
     return counts
 
 
+def describe_corpus(corpus: Corpus) -> str:
+    """Return the sizes of a text, for a console's line about data.
+
+    >>> words = Vocabulary(("<unk>", "a"), np.array([1, 5]))
+    >>> describe_corpus(Corpus(np.ones(6, int), np.array([0, 4, 6]), np.array([0, 2]), words, []))
+    '6 words (16.7 % <unk>) in 2 sentences of 1 documents, 1 in the vocabulary'
+    """
+    words, counts = corpus.vocabulary
+    return (
+        f"{len(corpus.tokens):,} words ({100 * counts[0] / counts.sum():.1f} % <unk>) in "
+        f"{len(corpus.sentence_starts) - 1:,} sentences of {len(corpus.document_starts) - 1:,} "
+        f"documents, {len(words) - 1:,} in the vocabulary"
+    )
+
+
 def documents_of(corpus: Corpus) -> Int[np.ndarray, " sentences"]:
     """Return the document of each sentence."""
     return np.repeat(np.arange(len(corpus.document_starts) - 1), np.diff(corpus.document_starts))
@@ -154,11 +169,16 @@ def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray
     """
     state = np.full(len(columns[0]), seed, np.uint64)
     for column in columns:
-        state = (state ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        state ^= state >> np.uint64(31)
+        state = mix_bits(state ^ column.astype(np.uint64))
     return (state >> np.uint64(11)) * 2.0**-53
+
+
+def mix_bits(values: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:
+    """Return values in which each bit depends on all bits of the given ones (splitmix64)."""
+    state = values + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))
 
 
 def keep_probabilities(

@@ -8,23 +8,28 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from cpc.data.journal import crc32_of
 from cpc.data.log import Log
+from cpc.data.skipped import Skipped
 from cpc.data.sources.debian import one_process
+from cpc.data.text.copies import find_copied_documents
 from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
-from cpc.data.walk import printable, walk_files
+from cpc.data.walk import DOCUMENTS as NO_DATA
+from cpc.data.walk import Found, find_data, printable
 from cpc.files import read_sealed, sync_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
-VERSION = 3
+VERSION = 4
 TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
+#: Endings of prose in formats that are not read, which are listed.
+PROSE = {".doc", ".docx", ".htm", ".html", ".md", ".odt", ".pdf", ".rst", ".rtf", ".tex"}
 #: Tokens that are in memory at a time when ids are brought to their final order.
 CHUNK_TOKENS = 1 << 22
 
@@ -42,9 +47,11 @@ def read_text_folder(
 ) -> Corpus:
     """Return the text of a file, or of the .txt files of a folder, from a pack made in `out`.
 
-    A file is a document. `out` gets a folder for these files (paths, sizes and times of change) and
-    options, which is used again while both stay and its checksums are right. Text is read a chunk
-    at a time and tokens are memory-mapped: neither needs to fit into memory. The vocabulary does.
+    A file is a document. One that contains mostly the text of a larger one is left out and listed,
+    so that no text is on both sides of a split. `out` gets a folder for these files (paths, sizes
+    and times of change) and options, which is used again while both stay and its checksums are
+    right. Text is read a chunk at a time and tokens are memory-mapped: neither needs to fit into
+    memory. The vocabulary does.
 
     Args:
         path: a file of any name, or a folder of .txt files at any depth.
@@ -61,7 +68,8 @@ def read_text_folder(
             be read, disk full.
     """
     path, out = Path(path).expanduser(), Path(out)
-    files = list_texts(path)
+    found = find_texts(path)
+    files = found.files
     options = {"form": form, "lowercase": lowercase, "min_count": min_count}
     options |= {"max_vocabulary": max_vocabulary, "max_skipped_fraction": max_skipped_fraction}
     key = fingerprint(path, files, options)
@@ -74,7 +82,7 @@ def read_text_folder(
                 shutil.rmtree(part, ignore_errors=True)  # an interrupted call
                 part.mkdir()
                 try:
-                    write_pack(part, path, files, key, options, log)
+                    write_pack(part, path, found, key, options, log)
                     shutil.rmtree(folder, ignore_errors=True)
                     part.rename(folder)
                     sync_folder(out)
@@ -82,24 +90,24 @@ def read_text_folder(
                     shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot write the pack {folder}: {error}") from error
-    return open_pack(folder)
+    corpus = open_pack(folder)
+    return corpus._replace(skipped=[*found.unreadable, *corpus.skipped, *found.left_out])
 
 
-def list_texts(path: Path) -> list[Path]:
-    """Return the files of text at a path, sorted.
+def find_texts(path: Path) -> Found:
+    """Return the files of text at a path, sorted, and the reasons for files that are left out.
 
     Raises:
         UserError: there are none.
     """
     if path.is_file():
-        return [path]
+        return Found([path], [], [])
     if not path.is_dir():
         raise UserError(f"there is no file or folder {printable(path)}: give one of text")
-    paths = [Path(name) for name in walk_files(path).files]
-    files = [p for p in paths if p.suffix.lower() == ".txt" and not p.name.startswith(".")]
-    if not files:
+    found = find_data(path, {".txt"}, NO_DATA - PROSE, "convert it to .txt in utf-8")
+    if not found.files:
         raise UserError(f"no text in {printable(path)}: looked for .txt files at any depth")
-    return files
+    return found
 
 
 def fingerprint(path: Path, files: Sequence[Path], options: dict[str, Any]) -> str:
@@ -114,30 +122,20 @@ def fingerprint(path: Path, files: Sequence[Path], options: dict[str, Any]) -> s
 
 
 def write_pack(
-    folder: Path, path: Path, files: Sequence[Path], key: str, options: dict[str, Any], log: Log
+    folder: Path, path: Path, found: Found, key: str, options: dict[str, Any], log: Log
 ) -> None:
     """Write tokens, bounds, vocabulary and a sealed index of them into a folder."""
-    log(f"packing the text of {len(files):,} files of {printable(path)} in {folder.parent}")
+    log(f"packing the text of {len(found.files):,} files of {printable(path)} in {folder.parent}")
     ids: defaultdict[str, int] = defaultdict(itertools.count().__next__)
-    is_end = bytearray()  # of each id, whether it is the end of a sentence and no word
-    raw, skipped, documents = folder / "raw.int32", [], [0]
-    with raw.open("w+b") as tokens, (folder / SENTENCES).open("w+b") as sentences:
-        for file in files:
-            here = tokens.tell(), sentences.tell()
-            try:
-                write_document(file, tokens, sentences, ids, is_end, options)
-                if tokens.tell() == here[0]:
-                    raise UserError(f"{printable(file)} holds no words")
-                documents.append(sentences.tell() // 8)
-            except (UserError, OSError) as error:
-                for stream, place in zip((tokens, sentences), here, strict=True):
-                    stream.seek(place)
-                    stream.truncate()
-                skipped.append((printable(file), str(error)))
-                log(f"skipped: {error}")
-        np.array([tokens.tell() // 4]).tofile(sentences)
-    check_skipped(path, len(files), skipped, options["max_skipped_fraction"])
-    np.array(documents).tofile(folder / DOCUMENTS)
+    raw = folder / "raw.int32"
+    documents, skipped = write_documents(raw, folder / SENTENCES, found.files, ids, options, log)
+    damaged = [*found.unreadable, *skipped]
+    total = len(found.files) + len(found.unreadable)
+    check_skipped(path, total, damaged, options["max_skipped_fraction"])
+    documents, copies = leave_out_copies(raw, folder / SENTENCES, documents)
+    for _, reason in copies:
+        log(f"skipped: {reason}")
+    np.cumsum([0, *(one.num_sentences for one in documents)]).tofile(folder / DOCUMENTS)
     vocabulary, rank = rank_words(raw, ids, options, path)
     with (folder / TOKENS).open("wb") as file:
         for chunk in chunks_of(raw):
@@ -145,11 +143,86 @@ def write_pack(
     raw.unlink()
     write_vocabulary(folder / VOCABULARY, vocabulary)
     sums = {name: crc32_of(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
-    write_sealed(folder / INDEX, {"key": key, "skipped": skipped, "sums": sums})
+    write_sealed(folder / INDEX, {"key": key, "skipped": [*skipped, *copies], "sums": sums})
     log(
-        f"packed {int(vocabulary.counts.sum()):,} words in {len(documents) - 1:,} documents, "
+        f"packed {int(vocabulary.counts.sum()):,} words in {len(documents):,} documents, "
         f"{len(vocabulary.words) - 1:,} words in the vocabulary"
     )
+
+
+class Document(NamedTuple):
+    """A file that was written, and how much it holds."""
+
+    file: Path
+    num_words: int
+    num_sentences: int
+
+
+def write_documents(
+    raw: Path,
+    bounds: Path,
+    files: Sequence[Path],
+    ids: defaultdict[str, int],
+    options: dict[str, Any],
+    log: Log,
+) -> tuple[list[Document], list[Skipped]]:
+    """Write the tokens of files, by provisional ids, and the bounds of sentences.
+
+    Returns:
+        Documents, and (name, reason) of files that could not be used.
+    """
+    is_end = bytearray()  # of each id, whether it is the end of a sentence and no word
+    documents, skipped = [], []
+    with raw.open("w+b") as tokens, bounds.open("w+b") as sentences:
+        for file in files:
+            here = tokens.tell(), sentences.tell()
+            try:
+                write_document(file, tokens, sentences, ids, is_end, options)
+                if tokens.tell() == here[0]:
+                    raise UserError(f"{printable(file)} holds no words")
+                sizes = (tokens.tell() - here[0]) // 4, (sentences.tell() - here[1]) // 8
+                documents.append(Document(file, *sizes))
+            except (UserError, OSError) as error:
+                for stream, place in zip((tokens, sentences), here, strict=True):
+                    stream.seek(place)
+                    stream.truncate()
+                skipped.append((printable(file), str(error)))
+                log(f"skipped: {error}")
+        np.array([tokens.tell() // 4]).tofile(sentences)
+    return documents, skipped
+
+
+def leave_out_copies(
+    raw: Path, bounds: Path, documents: list[Document]
+) -> tuple[list[Document], list[Skipped]]:
+    """Take the documents that are copies of others out of the files of tokens and of bounds.
+
+    Returns:
+        Documents that are left, and (name, reason) of the copies.
+    """
+    if len(documents) < 2:
+        return documents, []
+    tokens, starts = (np.memmap(file, kind, "r") for file, kind in ((raw, "i4"), (bounds, "i8")))
+    words = np.cumsum([0, *(one.num_words for one in documents)]).tolist()
+    copies = find_copied_documents(tokens, words)
+    kept = [number for number in range(len(documents)) if number not in copies]
+    if copies:
+        first = np.cumsum([0, *(one.num_sentences for one in documents)])
+        new_raw, new_bounds = raw.with_suffix(".part"), bounds.with_suffix(".part")
+        with new_raw.open("wb") as own_tokens, new_bounds.open("wb") as own_bounds:
+            for j in kept:
+                moved = own_tokens.tell() // 4 - words[j]
+                (starts[first[j] : first[j + 1]] + moved).tofile(own_bounds)
+                tokens[words[j] : words[j + 1]].tofile(own_tokens)
+            np.array([own_tokens.tell() // 4]).tofile(own_bounds)
+        new_raw.replace(raw)
+        new_bounds.replace(bounds)
+    skipped = []
+    for number, (other, share) in sorted(copies.items()):
+        name, whole = (printable(documents[one].file) for one in (number, other))
+        how = "is a copy of" if share == 1 else f"shares {share:.0%} of its text with"
+        skipped.append((name, f"{name} {how} {whole}: left out"))
+    return [documents[number] for number in kept], skipped
 
 
 def write_document(
