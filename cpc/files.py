@@ -214,9 +214,10 @@ def read_lines(path: Path) -> list[tuple[str, bool]]:
     lines = read_text(path, errors="replace").split("\n")
     lines = lines[:-1] if not lines[-1] else lines
     try:
-        sums = read_text(sums_beside(path), errors="replace").split()
+        words = read_text(sums_beside(path), errors="replace").split("\n")
     except OSError:
         return [(line, True) for line in lines]
+    sums = [word for word in words if word and not word.startswith("{")]  # the run's identity
     known, unsealed = set(sums), len(lines) - 1 if len(sums) < len(lines) else None
     return [(line, i == unsealed or sum_of_line(line) in known) for i, line in enumerate(lines)]
 

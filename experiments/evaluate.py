@@ -75,7 +75,7 @@ def run(
     config = judged_on(config_of(pretrained), AUDIO.keys, [*flags_given, *settings])
     config.probe.tasks = tuple(tasks)
     check_config(config, AUDIO.keys)
-    mesh = cluster.start(device)
+    mesh = cluster.start(device, config, workdir)
     data = load(config, pretrained)
     config.probe.tasks = tuple(tasks) or possible(data)
     AUDIO.check(config)

@@ -1,5 +1,6 @@
 """What the command of every modality does: check, audit, train, probe, export, report."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,20 +9,23 @@ import jax
 from absl import flags
 
 from cpc import models, report
-from cpc.files import plain, read_object, write_sealed
+from cpc.files import plain, write_sealed
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
-from experiments import training
+from experiments import status, training
 from experiments.audit import audit_run
 from experiments.choices import check_loss
 from experiments.command import cli, cluster
-from experiments.command.config import Config, check_config, check_every
+from experiments.command.config import Config, check_config, check_every, with_settings
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.memory import check_memory, check_sizes
 from experiments.model_card import describe, share
 from experiments.objective import build_objective
 from experiments.problem import Modality, Probe, Problem
 from experiments.status import PROBED, was_probed
+
+#: Keys of `probe` that say what is fitted, and not how.
+ASKED = ("tasks", "features")
 
 
 def main(modality: Modality, others: Mapping[str, Callable[..., None]] | None = None) -> None:
@@ -63,7 +67,7 @@ def run(
         )
     check_config(config, modality.keys)
     training.check_logger(config)
-    mesh = cluster.start(device)
+    mesh = cluster.start(device, config, workdir)
     check_batch_size(config.data.batch_size, mesh)
     check_run(modality, config, workdir, mesh.size)
     sizes = modality.loss_sizes(config)
@@ -74,9 +78,12 @@ def run(
         check_same_data(folder, data, modality.identify)
         write_skipped(folder, modality.skipped(data))
         problem = modality.make_problem(config, data, mesh)
-        probe = modality.make_probe(config, folder, data, problem.model)
         run_on_first(modality.record, config, folder, data)
-        run_problem(modality, config, folder, problem, probe, mesh, only_audit)
+
+        def make_probe(config: Config) -> Probe:
+            return modality.make_probe(config, folder, data, problem.model)
+
+        run_problem(modality, config, folder, problem, make_probe, mesh, only_audit)
 
 
 def check_run(
@@ -103,11 +110,12 @@ def run_problem(
     config: Config,
     workdir: pathlib.Path,
     problem: Problem,
-    probe: Probe,
+    make_probe: Callable[[Config], Probe],
     mesh: jax.sharding.Mesh,
     only_audit: bool,
 ) -> None:
     """From an open run directory to its report; stopped by a signal, say how to resume."""
+    probe = make_probe(config)
     audit_run(config, workdir, problem, only_audit)
     if only_audit:
         return
@@ -115,7 +123,7 @@ def run_problem(
     if reason:
         print(f"stopped by {reason}; to resume: {cli.command_line()}")
         return
-    run_on_first(finish, modality, config, workdir, problem, probe, variables)
+    run_on_first(finish, modality, config, workdir, problem, make_probe, variables)
 
 
 def finish(
@@ -123,12 +131,12 @@ def finish(
     config: Config,
     workdir: pathlib.Path,
     problem: Problem,
-    probe: Probe,
+    make_probe: Callable[[Config], Probe],
     variables: Any,
 ) -> None:
     """Probes, the model as `cpc.models.load` reads it, and the report."""
     try:
-        probe_once(config, workdir, probe, variables)
+        probe_once(config, workdir, make_probe, variables)
         last = describe(modality, workdir, config, problem.model, variables, config.num_steps)
         share(modality, workdir, workdir / models.EXPORTED, last)
     finally:  # a probe that fails does not hide the training
@@ -141,13 +149,40 @@ def write_page(modality: Modality, workdir: pathlib.Path) -> pathlib.Path:
     return report.write_report(workdir, modality.words, modality.sections)
 
 
-def probe_once(config: Config, workdir: pathlib.Path, probe: Probe, variables: Any) -> None:
-    """Fit the probes of the last step, unless a start before this one has, by the same config."""
-    wanted = {"step": config.num_steps, "probe": plain(config.probe)}
-    if config.probe.tasks and not was_probed(workdir, wanted):
-        scores = probe(variables, config.num_steps)
-        data = sorted({score.data for score in scores or ()})
-        write_sealed(workdir / PROBED, {**wanted, "data": data})
+def probe_once(
+    config: Config,
+    workdir: pathlib.Path,
+    make_probe: Callable[[Config], Probe],
+    variables: Any,
+) -> None:
+    """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
+    stamp, left = status.read(workdir / PROBED), unfitted(config, workdir)
+    if left.probe.tasks:
+        scores = make_probe(left)(variables, config.num_steps)
+        before = stamp.get("data", []) if stamp.get("step") == config.num_steps else []
+        data = sorted({score.data for score in scores or ()} | {*before})
+        probed = {"step": config.num_steps, "probe": plain(config.probe), "data": data}
+        write_sealed(workdir / PROBED, probed)
+
+
+def unfitted(config: Config, workdir: pathlib.Path) -> Config:
+    """Return a config with the probe tasks and features of the last step that are not fitted."""
+    stamp, probe = status.read(workdir / PROBED), config.probe
+    if not was_probed(workdir, config.num_steps) or options(stamp.get("probe")) != options(probe):
+        return config
+    replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
+    fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
+    left = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
+    kept = {
+        f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in left})
+        for i, name in enumerate(ASKED)
+    }
+    return with_settings(config, kept)
+
+
+def options(probe: Any) -> dict[str, Any] | None:
+    """Return the options by which probes are fitted: a task is asked of each feature by itself."""
+    return None if probe is None else {**plain(probe), **dict.fromkeys(ASKED, ())}
 
 
 def check_places(modality: Modality, own: Config, config: Config) -> bool:
@@ -183,12 +218,14 @@ def probe_aside(
     Scores of other tasks, or of data of another name, stand beside those of the run.
     """
     path = workdir / PROBED
-    stamp = read_object(path, []) or {}
-    # A task is asked of each of the features for itself.
-    probes = [{**plain(one.probe), "tasks": (), "features": ()} for one in (own, config)]
-    is_changed = probes[0] != probes[1] or plain(own.data) != plain(config.data)
-    if step == own.num_steps and is_changed and {*own.probe.tasks} & {*config.probe.tasks}:
-        path.unlink(missing_ok=True)  # before: a stop on the way leaves some of them
+    stamp = status.read(path)
+    is_changed = options(own.probe) != options(config.probe) or plain(own.data) != plain(
+        config.data
+    )
+    if stamp and step == own.num_steps and is_changed:  # before: a stop leaves some of them
+        pairs = itertools.product(*(config.probe[name] for name in ASKED))
+        replaced = sorted({*map(tuple, stamp.get("replaced", ())), *pairs})
+        write_sealed(path, {**stamp, "replaced": replaced})
     scores = probe(variables, step)
     if stamp.get("data") and not {*stamp["data"]} & {score.data for score in scores}:
         write_sealed(path, stamp)

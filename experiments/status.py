@@ -19,8 +19,8 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import psutil
 from absl import flags
@@ -44,7 +44,8 @@ from experiments.command import cli, lock
 PATIENCE_SECONDS, PATIENCE_INTERVALS = 300, 10
 #: By how much the clocks of a machine and of its files may differ.
 CLOCK_SECONDS = 60
-#: By which config, and at which step, a run's own command has fitted its probes.
+#: The options and step by which a run's own command has fitted its probes, the data of their
+#: scores, and the (task, feature) pairs that `experiments.probe` has replaced since.
 PROBED = "probes/done.json"
 #: Where runs keep much that is of no concern here.
 NOT_RUNS = ("checkpoints", "tensorboard", "figures", "probes", "slurm")
@@ -184,15 +185,15 @@ def is_complete(run: Run) -> bool:
         return False
     num_steps, probe = run.num_steps, run.config.get("probe")
     tasks = probe.get("tasks") if isinstance(probe, dict) else None
-    probed = not tasks or was_probed(run.workdir, {"step": num_steps})
+    probed = not tasks or was_probed(run.workdir, num_steps)
     return len(run.train) > 0 and run.step == num_steps and probed
 
 
-def was_probed(folder: pathlib.Path, wanted: Mapping[str, Any]) -> bool:
-    """Return whether a run has recorded that its probes are fitted so, and still has the scores."""
+def was_probed(folder: pathlib.Path, num_steps: int | None) -> bool:
+    """Return whether a run has recorded that its last step was probed, and has the scores."""
     stamp = read(folder / PROBED)
     is_lost = stamp.get("data") and not (folder / "scores.json").exists()
-    return not is_lost and all(stamp.get(name) == value for name, value in wanted.items())
+    return not is_lost and stamp.get("step") == num_steps
 
 
 def was_stopped(folder: pathlib.Path) -> bool:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from cpc.data import prefetch
-from cpc.files import plain
+from cpc.files import plain, read_object
 from cpc.losses import OffsetSums
 from cpc.models import Model
 from cpc.results.scores import read_records
@@ -39,7 +39,9 @@ from cpc.train import (
 from cpc.train.loop import check_multiples
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
+from experiments.command.cluster import describe_version
 from experiments.command.config import Config
+from experiments.command.run_dir import identify_run
 from experiments.problem import Probe, Problem, model_variables
 from experiments.records import describe_record, make_evaluation, make_summary, strict_sums
 
@@ -86,7 +88,7 @@ def train(
             writers=writers,
             stop=stop,
             steps_per_launch=per_launch,
-            metadata={"config": plain(config)},
+            metadata=identify_run(workdir, config),
         )
     return reason, model_variables(state.params, state.ema, state.extra)
 
@@ -101,14 +103,20 @@ def open_training(
         state = restored[0] if restored else state
         start = int(state.step)
         if start:
-            console.say(f"resuming from step {start:,}")
+            before, now = (restored or [{}])[-1].get("version"), describe_version()
+            of = f", saved by another version ({before}; this is {now})" if before != now else ""
+            console.say(f"resuming from step {start:,}{of if before else ''}")
         writers: list[Writer] = []
         if is_first():
             tensorboard = TensorBoardWriter(folder / "tensorboard", start)
-            writers = [JsonlWriter(folder / "metrics.jsonl", start), tensorboard, console]
+            identity = identify_run(folder, config)
+            records = JsonlWriter(folder / "metrics.jsonl", start, identity)
+            writers = [records, tensorboard, console]
             if config.get("logger"):
                 service = importlib.import_module(config.logger)
-                writers.append(ServiceWriter(service, folder.name, plain(config), say=console.say))
+                own = (read_object(folder / "environment.json", []) or {}).get("id", "")
+                given = (service, folder.name, plain(config))
+                writers.append(ServiceWriter(*given, say=console.say, run_id=own))
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)

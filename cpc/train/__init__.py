@@ -37,6 +37,7 @@ from cpc.train.metrics import (
     TensorBoardWriter,
     Writer,
     describe_values,
+    read_identity,
 )
 from cpc.train.optimizer import make_optimizer, scale_by_layer, schedule_free_average
 from cpc.train.rows import init_row_state, make_row_step
@@ -80,6 +81,7 @@ __all__ = [
     "open_checkpoints",
     "put_batch",
     "raise_if_stopped",
+    "read_identity",
     "read_metadata",
     "replicate",
     "replicated",

@@ -287,14 +287,14 @@ def restore_params(
     raise UserError(_all_damaged(path, steps))
 
 
-def read_metadata(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what was saved beside the newest state whose metadata is sound; empty if none is."""
+def read_metadata(directory: str | os.PathLike[str]) -> dict[int, dict[str, Any]]:
+    """Return what was saved with each state whose metadata is sound, by step, newest first."""
     _silence_orbax()
-    path = pathlib.Path(directory).absolute()
+    path, found = pathlib.Path(directory).absolute(), {}
     for step in reversed(_steps(path)):
         with contextlib.suppress(Exception):  # of a damaged checkpoint, which restoring reports
-            return _read_meta(path / str(step))["metadata"]
-    return {}
+            found[step] = _read_meta(path / str(step))["metadata"]
+    return found
 
 
 def best_step(directory: str | os.PathLike[str]) -> int:

@@ -1,16 +1,16 @@
 """Several processes as one run: found, joined, waited for, and missed when one is gone."""
 
 import contextlib
+import json
 import math
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -42,7 +42,8 @@ class _Watchdog:
 
     def __init__(self, cluster: Cluster, *seconds: float):
         host, _, port = cluster.address.rpartition(":")
-        words = (host.strip("[]"), port, cluster.own, cluster.number, *seconds)
+        self._messages, log = tempfile.mkstemp(prefix=f"cpc-process-{cluster.own}-", suffix=".log")
+        words = (host.strip("[]"), port, cluster.own, cluster.number, log, *seconds)
         self._program = subprocess.Popen(
             [sys.executable, "-S", watch.__file__, *map(str, words)],
             stdin=subprocess.PIPE,
@@ -58,11 +59,11 @@ class _Watchdog:
         word, _, address = answer.partition(" ")
         if word != "go":
             self._program.communicate()
+            os.unlink(log)  # noqa: PTH108
             raise UserError(answer or "the watchdog beside this process could not start")
         #: Where process 0 listens, if not on all interfaces.
         shown = f"[{address}]" if ":" in address else address
         self.address = f"{shown}:{port}" if address else None
-        self.log: pathlib.Path | None = None  # of what C++ says
         self._doing, self._longest, self._arrived = "busy 0", 0.0, math.inf
         self._all_here, self._leaves = threading.Event(), threading.Event()
         self._heart = threading.Thread(target=self._send_heartbeats, daemon=True)
@@ -100,9 +101,16 @@ class _Watchdog:
     def report_busy(self, step: int) -> None:
         self._doing, self._arrived = f"busy {step}", math.inf
 
-    def wait(self) -> None:
+    def redirect_native_messages(self) -> None:
+        """Keep the terminal for Python; pages of C++ trace go to a file."""
+        sys.stderr.flush()
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+        os.dup2(self._messages, 2)
+        os.close(self._messages)
+
+    def wait(self, identity: Mapping[str, Any]) -> None:
         self._all_here.clear()
-        self._send("waits")
+        self._send(f"waits {json.dumps(identity)}")
         self._all_here.wait()
 
     def leave(self) -> None:
@@ -111,9 +119,6 @@ class _Watchdog:
         self._send("bye")
         self._to.close()
         self._program.wait()
-        with contextlib.suppress(OSError):
-            if self.log is not None and not self.log.stat().st_size:
-                self.log.unlink()
 
 
 _watchdogs: list[_Watchdog] = []
@@ -186,13 +191,18 @@ def _detect(address, number, index):
         ) from error
 
 
-def join_processes(join_seconds: float = 120.0, hang_seconds: float = 300.0) -> None:
+def join_processes(
+    join_seconds: float = 120.0,
+    hang_seconds: float = 300.0,
+    identify: Callable[[], Mapping[str, Any]] = dict,
+) -> None:
     """Join the other processes, if there are any; call it before anything else asks JAX.
 
     From then on a process that ends, or whose machine is not heard of for 30 s, ends
     the others with a sentence and status 3. So does one that hangs in training for `hang_seconds`,
     or ten times the longest that any stayed at a step, if that is more; or that is stopped for so
-    long, whatever it does. What C++ has to say goes to a file, which that sentence follows.
+    long, whatever it does; or for which `identify` returns another identity, as another config.
+    C++ messages go to a file, which that sentence names if it contains anything.
 
     Raises:
         UserError: not all processes come within `join_seconds`.
@@ -202,7 +212,8 @@ def join_processes(join_seconds: float = 120.0, hang_seconds: float = 300.0) -> 
         return
     watchdog = _Watchdog(cluster, join_seconds, SILENCE_SECONDS, hang_seconds)
     _watchdogs.append(watchdog)
-    watchdog.log = _redirect_native_messages(cluster.own)
+    watchdog.redirect_native_messages()
+    watchdog.wait(identify())
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         cluster.address,
@@ -225,16 +236,6 @@ def join_processes(join_seconds: float = 120.0, hang_seconds: float = 300.0) -> 
         )
 
 
-def _redirect_native_messages(index: int) -> pathlib.Path:
-    """Python keeps the terminal; pages of C++ trace go to a file."""
-    file, path = tempfile.mkstemp(prefix=f"cpc-process-{index}-", suffix=".log")
-    sys.stderr.flush()
-    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    os.dup2(file, 2)
-    os.close(file)
-    return pathlib.Path(path)
-
-
 def report_step(step: int, num_waits: int) -> None:
     """Tell the watchdog that the loop is at this step, and not for long; never waits.
 
@@ -251,10 +252,14 @@ def report_busy(step: int) -> None:
         watchdog.report_busy(step)
 
 
-def wait_for_all(name: str) -> None:
-    """Wait until every process has come here; as long as it takes."""
+def wait_for_all(name: str, identity: Mapping[str, Any] | None = None) -> None:
+    """Wait until every process has come here; as long as it takes.
+
+    If they come with different identities, such as digests of their data, all of them end with a
+    sentence that names the difference.
+    """
     if _watchdogs:
-        _watchdogs[0].wait()
+        _watchdogs[0].wait(identity or {})
     elif jax.process_count() > 1:
         multihost_utils.sync_global_devices(name)
 

@@ -5,11 +5,13 @@ writer has `write(record)` and `close()`. Lists are per offset: entry i belongs 
 """
 
 import contextlib
+import inspect
 import io
 import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import sys
 import time
@@ -21,7 +23,17 @@ from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
-from cpc.files import parse_json, plain, read_lines, sum_of_line, sums_beside, write_text
+from cpc.files import (
+    parse_json,
+    plain,
+    read_lines,
+    read_text,
+    seal,
+    sum_of_line,
+    sums_beside,
+    unseal,
+    write_text,
+)
 from cpc.types import UserError
 
 Record = Mapping[str, Any]
@@ -46,14 +58,20 @@ class JsonlWriter:
 
     A run that resumes at `start_step` drops what was written after it, and a line that a kill cut
     short, so that the file equals that of a run that never stopped. NaN and infinity become null.
+    The first line of the checksums is the identity of the run, if one is given.
     """
 
-    def __init__(self, path: str | os.PathLike[str], start_step: int = 0):
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        start_step: int = 0,
+        identity: Mapping[str, Any] | None = None,
+    ):
         self._path = pathlib.Path(path).absolute()
         with _disk_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._path.exists():
-                _drop_records_after(self._path, start_step)
+            if self._path.exists() or identity:
+                _drop_records_after(self._path, start_step, identity)
             self._file = self._path.open("a", encoding="utf-8")
             self._sums = sums_beside(self._path).open("a", encoding="utf-8")
 
@@ -139,10 +157,17 @@ class ServiceWriter:
         config: Mapping[str, Any],
         project: str = "cpc",
         say: Callable[[str], None] = print,
+        run_id: str = "",
     ):
-        """Begin a run of the service; one of the same name goes on, where the service can."""
+        """Begin a run of the service, or resume the one of this `run_id`, by default the name.
+
+        A service without ids, as trackio, resumes the run of the same name.
+        """
         self._service, self._say, self._works = service, say, True
-        self._try("init", project=project, name=name, config=plain(config), resume="allow")
+        options = {"project": project, "name": name, "config": plain(config), "resume": "allow"}
+        if _takes(service.init, "id"):
+            options["id"] = run_id or re.sub(r"\W+", "-", name)
+        self._try("init", **options)
 
     def write(self, record: Record) -> None:
         """Send the numbers of one record."""
@@ -164,6 +189,15 @@ class ServiceWriter:
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             said = f"{self._service.__name__} gets no more records: {function} failed ({reason})"
             self._say(f"{said}; the run goes on, and its files have all of them")
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function has an option of this name, or takes any."""
+    try:
+        options = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(one.name == name or one.kind is one.VAR_KEYWORD for one in options)
 
 
 class ProgressWriter:
@@ -291,9 +325,21 @@ def describe_values(*names: str) -> Callable[[Record], str]:
     return describe
 
 
-def _drop_records_after(path: pathlib.Path, step: int) -> None:
+def read_identity(path: pathlib.Path) -> dict[str, Any]:
+    """Return the identity of the run that wrote a file of records; empty if it is not known."""
+    try:
+        first = read_text(sums_beside(path), errors="replace").partition("\n")[0]
+        return unseal(parse_json(first)) if first.startswith("{") else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _drop_records_after(
+    path: pathlib.Path, step: int, identity: Mapping[str, Any] | None = None
+) -> None:
     """Keep the records up to a step, and damaged lines among them, which readers name."""
-    lines = [(line, _step_of(line) if is_sound else None) for line, is_sound in read_lines(path)]
+    read = read_lines(path) if path.exists() else []
+    lines = [(line, _step_of(line) if is_sound else None) for line, is_sound in read]
     kept = [i for i, (_, found) in enumerate(lines) if found is not None and found <= step]
     lines = [
         (line, found)
@@ -301,8 +347,9 @@ def _drop_records_after(path: pathlib.Path, step: int) -> None:
         if found is None or found <= step
     ]
     sums = [sum_of_line(line) for line, found in lines if found is not None]
+    header = [json.dumps(seal(identity))] if identity else []
     write_text(path, "".join(f"{line}\n" for line, _ in lines))
-    write_text(sums_beside(path), "".join(f"{one}\n" for one in sums))
+    write_text(sums_beside(path), "".join(f"{one}\n" for one in (*header, *sums)))
 
 
 def _step_of(line: str) -> int | None:

@@ -4,24 +4,24 @@ JAX ends a process whose peers are gone by a C++ abort, after pages of trace or 
 and so it does where nobody answers at the start. So a small program beside each process, which
 needs nothing but the standard library, calls the roll before JAX starts, and watches the
 connections from then on. The lines that go both ways between the watchdog of process 0 and the
-others: "here ID", "go", "." (alive), "waits", "all", "lost SENTENCE", "bye"; and the heartbeats of
-the program itself, "at STEP LONGEST" or "busy STEP LONGEST", by which the watchdog of process 0
-finds one that hangs (see `find_hung`).
+others: "here ID NUMBER", "go ID", "." (alive), "waits IDENTITY", "all", "lost SENTENCE", "bye"; and
+the heartbeats of the program itself, "at STEP LONGEST" or "busy STEP LONGEST", by which the
+watchdog of process 0 finds one that hangs (see `find_hung`).
 
-Who comes proves that it belongs to the launch: "here ID PROOF" and "go ID PROOF" end in a digest of
-the words before, with a key. The key is the environment variable CPC_LAUNCH_SECRET, if all
-processes have the same; it keeps out whoever does not know it, but hides nothing from those who can
-read the network. Without it the key is the port and the number of processes, which anyone can
-guess: that keeps out what comes by accident, such as port scans, browsers and other launches, and
-no more.
+IDENTITY is a JSON object: the config and versions after the roll call, the data after loading. If
+the processes wait with different identities, all end with a sentence that names the difference.
 
-    python watch.py HOST PORT ID NUMBER JOIN_SECONDS SILENCE_SECONDS HANG_SECONDS
+The roll call keeps out accidents, such as port scans, browsers and launches of another size.
+Networks of a cluster are trusted.
+
+    python watch.py HOST PORT ID NUMBER LOG JOIN_SECONDS SILENCE_SECONDS HANG_SECONDS
+
+LOG is the file that receives the C++ messages of the program.
 """
 
 import contextlib
 import errno
-import hashlib
-import hmac
+import json
 import os
 import selectors
 import signal
@@ -37,6 +37,8 @@ HEARTBEAT_SECONDS = 1.0
 FACTOR = 10
 #: So many times as long as at a step may a program be busy, while others wait for it.
 BUSY_FACTOR = 12
+#: At most this many differences are named, each value by at most this many characters.
+MAX_DIFFERENCES, MAX_VALUE = 3, 60
 AGAIN = "then start all of them again, and they resume from the last checkpoint"
 
 
@@ -113,12 +115,40 @@ def describe_end(indices: list[int], number: int, how: str) -> str:
     return f"{names} of {number} {how}; all end: look at the output of {names}, {AGAIN}"
 
 
+def describe_difference(identities: Mapping[int, Mapping[str, Any]]) -> str:
+    """Return a sentence that names the first process unlike process 0 and how it differs, or "".
+
+    >>> describe_difference({0: {"seed": 0}, 1: {"seed": 1}})[:66]
+    'process 1 of 2 differs from process 0 (seed: 0 there, 1 here); all'
+    """
+    first = identities[0]
+    for index, own in sorted(identities.items()):
+        names = [name for name in sorted({*first, *own}) if first.get(name) != own.get(name)]
+        if names:
+            shown = [
+                f"{name}: {_show(first, name)} there, {_show(own, name)} here"
+                for name in names[:MAX_DIFFERENCES]
+            ]
+            more = len(names) - len(shown)
+            return (
+                f"process {index} of {len(identities)} differs from process 0 ({'; '.join(shown)}"
+                f"{f'; and {more} more' if more else ''}); all end: start all of them with the "
+                "same command, data and version"
+            )
+    return ""
+
+
+def _show(identity: Mapping[str, Any], name: str) -> str:
+    return json.dumps(identity[name])[:MAX_VALUE] if name in identity else "absent"
+
+
 class Peer:
     """A connection to another watchdog, or the pipe from the own process."""
 
     def __init__(self, number: int, handle: int):
         self.number, self.handle = number, handle
-        self.heard, self.rest, self.waits = time.monotonic(), b"", False
+        self.heard, self.rest = time.monotonic(), b""
+        self.identity = ""  # with which it waits, as JSON
         self.heartbeat = Heartbeat(0, True, 0.0, self.heard, self.heard)
 
     def read(self) -> list[str]:
@@ -146,13 +176,6 @@ def send_to_own(line: str) -> None:
         os.write(1, f"{line}\n".encode())
 
 
-def prove(words: str, port: int, number: int) -> str:
-    """Return words with a digest of them that only processes of this launch know to make."""
-    key = os.environ.get("CPC_LAUNCH_SECRET") or f"{port} {number}"
-    digest = hmac.new(os.fsencode(key), words.encode(), hashlib.sha256)
-    return f"{words} {digest.hexdigest()}"
-
-
 class Absent(Exception):
     """Who is missing, in words that go before "within so many seconds"."""
 
@@ -173,12 +196,12 @@ def connect_all(
         return {0: connect_to_first(host, port, me, number, end)}, ""
     with listen(host, port) as server:
         address = server.getsockname()[0]
-        present = call_roll(server, f"{host}:{port}", port, number, end)
+        present = call_roll(server, f"{host}:{port}", number, end)
     peers = {}
     for index, connection in present.items():
         connection.setblocking(True)
         peers[index] = Peer(index, connection.detach())
-        send(peers[index], prove(f"go {index}", port, number))
+        send(peers[index], f"go {index}")
     return peers, "" if address in ("::", "0.0.0.0") else address
 
 
@@ -220,9 +243,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def call_roll(
-    server: socket.socket, where: str, port: int, number: int, end: float
+    server: socket.socket, where: str, number: int, end: float
 ) -> dict[int, socket.socket]:
-    """Return the connections of processes 1, 2, ..., by what they say and prove.
+    """Return the connections of processes 1, 2, ..., by what they say.
 
     Whoever says nothing, or anything else, holds nobody up and takes nobody's place.
     """
@@ -267,7 +290,7 @@ def call_roll(
             if data and b"\n" not in line and len(line) < 256:
                 said[connection] = line, said[connection][1]
                 continue
-            index = find_index(line, port, number)
+            index = find_index(line, number)
             if index is None or index in present:
                 num_refused += 1
                 drop(connection)
@@ -285,22 +308,24 @@ def call_roll(
     return present
 
 
-def find_index(line: bytes, port: int, number: int) -> int | None:
-    """Return the process that a line says and proves to be of; None if there is no such."""
-    for index in range(1, number):
-        if hmac.compare_digest(line, f"{prove(f'here {index}', port, number)}\n".encode()):
-            return index
-    return None
+def find_index(line: bytes, number: int) -> int | None:
+    r"""Return the process of `number` that says "here ID NUMBER"; None for any other line.
+
+    >>> find_index(b"here 1 2\n", 2), find_index(b"here 1 3\n", 2)
+    (1, None)
+    """
+    lines = {f"here {index} {number}\n".encode(): index for index in range(1, number)}
+    return lines.get(line)
 
 
 def connect_to_first(host: str, port: int, me: int, number: int, end: float) -> Peer:
-    """Try until process 0 answers and proves to be it, or until `end` (Absent)."""
+    """Try until process 0 answers, or until `end` (Absent)."""
     is_heard = False
     while True:
         try:
             with socket.create_connection((host, port), timeout=2) as connection:
-                connection.sendall(f"{prove(f'here {me}', port, number)}\n".encode())
-                answer, wanted = b"", f"{prove(f'go {me}', port, number)}\n".encode()
+                connection.sendall(f"here {me} {number}\n".encode())
+                answer, wanted = b"", f"go {me}\n".encode()
                 while wanted.startswith(answer) and answer != wanted:
                     connection.settimeout(max(0.01, end - time.monotonic()))
                     answer += (data := connection.recv(len(wanted) - len(answer)))
@@ -314,16 +339,19 @@ def connect_to_first(host: str, port: int, me: int, number: int, end: float) -> 
             pass
         if time.monotonic() > end:
             raise Absent(
-                f"what answers at {host}:{port} does not take this process {me} (it is another "
-                f"launch, has another CPC_LAUNCH_SECRET, or has a process {me})"
+                f"what answers at {host}:{port} does not take this process {me} (it is something "
+                f"else, is a launch of another size, or has a process {me})"
                 if is_heard
                 else f"no process 0 answers at {host}:{port}"
             )
         time.sleep(0.2)
 
 
-def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: float) -> str:
-    """Wait until the own process leaves (""), or until one is lost or hangs (a sentence)."""
+def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: float) -> str | None:
+    """Wait until the own process leaves (None) or dies (""), or another ends all (a sentence).
+
+    A process ends all if it dies, hangs, or waits with another identity than process 0.
+    """
     own, parent = Peer(me, sys.stdin.fileno()), os.getppid()
     ready = selectors.DefaultSelector()
     for peer in (own, *peers.values()):
@@ -343,7 +371,7 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
                 if line == "bye" and peer is own:
                     for other in peers.values():
                         send(other, "bye")
-                    return ""
+                    return None
                 if line == "bye":
                     ready.unregister(peer.handle)
                     del peers[peer.number]
@@ -355,13 +383,17 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
                     peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
                     for other in peers.values() if me else ():
                         send(other, line)
-                elif line == "waits":
-                    peer.waits = True
+                elif line.startswith("waits "):
+                    peer.identity = line.removeprefix("waits ")
                     if me:
-                        send(peers[0], "waits")
-        if not me and own.waits and all(peer.waits for peer in peers.values()):
-            for peer in (own, *peers.values()):
-                peer.waits = False
+                        send(peers[0], line)
+        everyone = own, *peers.values()
+        known = {peer.number: json.loads(peer.identity) for peer in everyone if peer.identity}
+        if not me and len(known) == len(everyone):
+            if sentence := describe_difference(known):
+                return sentence
+            for peer in everyone:
+                peer.identity = ""
             for peer in peers.values():
                 send(peer, "all")
             send_to_own("all")
@@ -387,8 +419,17 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
             return ""
 
 
+def take_messages(log: str, me: int) -> str:
+    """Return where the C++ messages of process `me` are, or "" after removing an empty log."""
+    with contextlib.suppress(OSError):
+        if os.path.getsize(log):  # noqa: PTH202 (pathlib takes as long to import as all the rest)
+            return f"C++ messages of process {me} are in {log}"
+        os.unlink(log)  # noqa: PTH108
+    return ""
+
+
 def main(
-    host: str, port: int, me: int, number: int, join: float, silence: float, hang: float
+    host: str, port: int, me: int, number: int, log: str, join: float, silence: float, hang: float
 ) -> None:
     """Connect, watch, and end the own process with a sentence if one is lost or hangs."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the own process handles them
@@ -410,18 +451,20 @@ def main(
         return
     send_to_own(f"go {address}")
     sentence = watch(peers, me, number, silence, hang)
-    if not sentence:
-        return
-    for peer in peers.values():
+    for peer in peers.values() if sentence else ():
         send(peer, f"lost {sentence}")
-    if os.getppid() != parent:  # the own process failed at the same time, and has said how
+    messages = take_messages(log, me)
+    if sentence is None:
         return
-    os.write(2, f"error: {sentence}\n".encode())
-    send_to_own("lost")
-    time.sleep(1)  # time to end by itself
-    if os.getppid() == parent:
-        os.kill(parent, signal.SIGKILL)
+    if sentence and os.getppid() == parent:
+        os.write(2, f"error: {'; '.join(filter(None, [sentence, messages]))}\n".encode())
+        send_to_own("lost")
+        time.sleep(1)  # time to end by itself
+        if os.getppid() == parent:
+            os.kill(parent, signal.SIGKILL)
+    elif messages:  # the own process failed, and has said how, unless it was C++ that ended it
+        os.write(2, f"{messages}\n".encode())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:5]), *map(float, sys.argv[5:8]))
+    main(sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5], *map(float, sys.argv[6:9]))

@@ -59,7 +59,7 @@ def record_augmentation(
 ) -> None:
     """Write a window of the training before and after each effect, once, if there is any."""
     folder = workdir / FOLDER
-    if config.augment.side == "none" or folder.exists():
+    if config.augment.side == "none" or any(folder.glob("*")):
         return
     heard = apply_each(config, draw(0), jax.random.key(config.seed))
     loudest = max(float(np.abs(x).max()) for x in heard.values())

@@ -1,16 +1,21 @@
 """The devices and processes that a command runs on."""
 
 import ctypes
+import functools
 import os
+import pathlib
 import platform
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import jax
 
+import cpc
 from cpc.data import cache_dir
+from cpc.files import flatten, plain
 from cpc.train import (
     choose_devices,
     enable_compilation_cache,
@@ -22,17 +27,28 @@ from cpc.train import (
 )
 from cpc.types import UserError
 
+#: Keys of a config that may differ between the processes of a run.
+PER_PROCESS = ("data.num_threads", "logger")
 
-def start(device: str) -> jax.sharding.Mesh:
+
+def start(device: str, config: Any = None, workdir: str | None = None) -> jax.sharding.Mesh:
     """Join the other processes, if any, and choose the devices; returns the mesh.
 
     Compilations are cached, and freed memory is kept. Process 0 alone speaks. By environment
     variables the others are waited for up to CPC_JOIN_SECONDS, and one that hangs for
-    CPC_HANG_SECONDS ends all (see `join_processes`); CPC_LAUNCH_SECRET, the same word for all of
-    them, keeps others out (see `watch`).
+    CPC_HANG_SECONDS ends all (see `join_processes`), as does one of another config, run directory
+    or version.
     """
+
+    def identify():
+        settings = {} if config is None else flatten(plain(config))
+        own = {name: settings[name] for name in settings if name not in PER_PROCESS}
+        return {"workdir": workdir, **describe_version(), **own}
+
     join_processes(
-        read_seconds("CPC_JOIN_SECONDS", 120), hang_seconds=read_seconds("CPC_HANG_SECONDS", 300)
+        read_seconds("CPC_JOIN_SECONDS", 120),
+        hang_seconds=read_seconds("CPC_HANG_SECONDS", 300),
+        identify=identify,
     )
     if not is_first():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (open to the end)
@@ -47,6 +63,26 @@ def start(device: str) -> jax.sharding.Mesh:
     if jax.process_count() == 1:
         jax.config.update("jax_default_device", devices[0])
     return make_mesh(devices=devices)
+
+
+def describe_version() -> dict[str, Any]:
+    """Return the versions that decide what a process computes."""
+    return {"cpc": cpc.__version__, "git_revision": git_revision(), "jax": jax.__version__}
+
+
+@functools.cache
+def git_revision() -> str | None:
+    """Return the commit of this checkout; None without git, or below a repository of others."""
+    folder = pathlib.Path(__file__).parents[2]
+    if not (folder / ".git").exists():
+        return None
+    try:
+        git = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder, check=False
+        )
+    except OSError:
+        return None
+    return git.stdout.strip() or None
 
 
 def start_alone(device: str, what: str) -> jax.sharding.Mesh:

@@ -5,7 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
-import subprocess
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-import cpc
 from configs.keys import Keys
 from cpc.files import (
     flatten,
@@ -26,10 +25,12 @@ from cpc.files import (
     write_sealed,
     write_text,
 )
-from cpc.train import Stopped, is_first, read_metadata
+from cpc.results.scores import read_records
+from cpc.train import Stopped, is_first, read_identity, read_metadata, wait_for_all
 from cpc.types import UserError
 from experiments.command import lock
 from experiments.command.cli import command_line
+from experiments.command.cluster import describe_version
 from experiments.command.config import Config, upgrade
 
 #: What a start, or a sweep of it, writes into a run directory before the data are read.
@@ -37,6 +38,10 @@ BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json", lock
 
 #: Which data train a run, and which test it.
 MEMBERS = "data.json"
+#: What a start writes between reading the data and the first step, of its config alone.
+BEFORE_STEPS = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation", "probes")
+#: What else a start writes then, which the next start replaces.
+REPLACED = (MEMBERS, "skipped.txt", "checkpoints", "metrics.jsonl", "metrics.crc32", "tensorboard")
 
 
 @contextlib.contextmanager
@@ -59,14 +64,15 @@ def open_run(
             path.mkdir(parents=True, exist_ok=True)
             if is_first():
                 stack.enter_context(lock.hold(path))
-            # After a mistake in the data section nothing is there that could be mixed.
-            if {item.name for item in path.iterdir()} - set(BEFORE_DATA):
-                recorded = read_config(path)
-                if recorded is not None:
-                    check_same_config(upgrade(recorded, keys), config, path)
-                    if is_first():
-                        remove_parts(path)  # now that they are known to be of this run
+            is_begun = has_begun(path)
+            resumes = is_begun and check_same_run(path, config, keys)
             if is_first():
+                if resumes:
+                    remove_parts(path)
+                elif not is_begun:
+                    remove_leftovers(path)
+                before = read_object(path / "environment.json", []) if resumes else None
+                environment["id"] = (before or {}).get("id") or secrets.token_hex(8)
                 write_sealed(path / "config.json", config)
                 write_sealed(path / "environment.json", environment)
                 (path / "failed.json").unlink(missing_ok=True)  # of an earlier start
@@ -83,6 +89,62 @@ def open_run(
             if is_first():
                 record_failure(path, error)
             raise
+
+
+def has_begun(path: pathlib.Path) -> bool:
+    """Return whether a directory contains steps of a run, or anything that no start writes.
+
+    Until then another config may start there.
+    """
+    names = {item.name for item in path.iterdir()}
+    probed = {item.name for item in path.glob("probes/*")} - {"augmented.npz"}
+    return bool(
+        names - {*BEFORE_DATA, *BEFORE_STEPS, *REPLACED}
+        or probed
+        or any(item.name.isdecimal() for item in path.glob("checkpoints/*"))
+        or any(record["step"] > 0 for record in read_records(path, []))
+    )
+
+
+def remove_leftovers(path: pathlib.Path) -> None:
+    """Remove what a start without steps has written, which may be of another config or data."""
+    if (path / "config.json").exists():  # else the files are of something else
+        for name in BEFORE_STEPS:
+            for file in (path / name, *path.glob(f"{name}/*")):
+                if file.is_file():
+                    file.unlink()
+
+
+def check_same_run(path: pathlib.Path, config: Config, keys: Keys) -> bool:
+    """Check that all of a run directory is of this config: also files copied from another run.
+
+    Returns:
+        Whether there is a run.
+
+    Raises:
+        UserError: something is of another config; names it, and the keys in which they differ.
+    """
+    if (recorded := read_config(path)) is None:
+        return False
+    check_same_config(upgrade(recorded, keys), config, path)
+    for where, identity in identities(path):
+        if "config" in identity:
+            found = upgrade(identity["config"], keys)
+            check_same_config(found, config, where, f"move it out of {path}")
+    return True
+
+
+def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:
+    """Return what tells a run from others, for its checkpoints and records."""
+    data = read_object(path / MEMBERS, [])
+    return {"config": plain(config), "data": data, "version": describe_version()}
+
+
+def identities(path: pathlib.Path) -> Iterator[tuple[pathlib.Path, dict[str, Any]]]:
+    """Yield each checkpoint and the records of a run directory with the identity of their run."""
+    for step, metadata in read_metadata(path / "checkpoints").items():
+        yield path / "checkpoints" / str(step), metadata
+    yield path / "metrics.jsonl", read_identity(path / "metrics.jsonl")
 
 
 def check_apart(path: pathlib.Path, config: Config) -> None:
@@ -123,7 +185,8 @@ def read_config(path: pathlib.Path) -> Any:
     try:
         return read_json(file)
     except UserError as error:
-        config = read_metadata(checkpoints).get("config")
+        found = read_metadata(checkpoints).values()
+        config = next((metadata["config"] for metadata in found if "config" in metadata), None)
         if config is not None:
             print(f"{file} is missing or damaged: it is taken from the newest checkpoint")
             return config
@@ -137,7 +200,12 @@ def read_config(path: pathlib.Path) -> Any:
         return None
 
 
-def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> None:
+def check_same_config(
+    recorded: Config,
+    wanted: Config,
+    path: pathlib.Path,
+    advice: str = "choose another --workdir, or give that config",
+) -> None:
     """Check that two configs agree, but for what changes neither batches nor updates.
 
     Raises:
@@ -148,12 +216,33 @@ def check_same_config(recorded: Config, wanted: Config, path: pathlib.Path) -> N
         for key, difference in differences(plain(recorded), plain(wanted))
         if not key.startswith(("probe.", "data.num_threads", "steps_per_launch", "logger"))
     }
+    if set(differing) == {"num_steps"} and (schedule := flatten(wanted).get("optim.schedule")):
+        return check_num_steps(wanted.num_steps, schedule, path)
     # Of another kind nearly every key is another, too.
     kinds = {key: differing[key] for key in ("kind", "protocol") if key in differing}
     if differing:
         raise UserError(
             f"{path} holds a run of another config ({'; '.join((kinds or differing).values())}): "
-            "choose another --workdir, or give that config"
+            f"{advice}"
+        )
+
+
+def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
+    """Check that a run that was to end at another step can end at `num_steps`.
+
+    Raises:
+        UserError: its learning rate depends on that number, or it has done more steps already.
+    """
+    steps = [int(item.name) for item in path.glob("checkpoints/*") if item.name.isdecimal()]
+    if schedule != "constant":
+        raise UserError(
+            f"{path} has a learning rate that falls to 0 at another num_steps (optim.schedule is "
+            f"{schedule}): train {num_steps:,} steps in a new --workdir"
+        )
+    if max(steps, default=0) > num_steps:
+        raise UserError(
+            f"{path} has done {max(steps):,} steps already (num_steps is {num_steps:,}): give "
+            "more, or choose another --workdir"
         )
 
 
@@ -176,21 +265,21 @@ def check_same_data(
         | {name: sha256(one).hexdigest() for name, one in zip(names, which, strict=False)}
         for part, (number, *which) in parts.items()
     }
-    recorded = read_object(path / MEMBERS, [])
-    is_same = recorded is None or all(  # earlier versions recorded no content
-        own[part] | recorded.get(part, {}) == own[part] for part in own
-    )
-    checkpoints = path / "checkpoints"
-    has_begun = checkpoints.is_dir() and any(checkpoints.iterdir())
-    if recorded is not None and not is_same and has_begun:
-        before, now = (
-            ", ".join(f"{one['number']:,} to {part}" for part, one in parts.items())
-            for parts in (recorded, own)
-        )
-        raise UserError(
-            f"the data are not those that {path} began with ({before}; now {now}), and test data "
-            "may have been trained on: bring the old ones back, or choose another --workdir"
-        )
+    wait_for_all("data", flatten({"data": own}))
+    recorded = [(path, read_object(path / MEMBERS, [])), *identities(path)]
+    recorded[1:] = [(where, identity.get("data")) for where, identity in recorded[1:]]
+    for where, found in recorded if has_begun(path) else ():
+        # Earlier versions recorded no content.
+        if found and any(own[part] | found.get(part, {}) != own[part] for part in own):
+            before, now = (
+                ", ".join(f"{parts[part]['number']:,} to {part}" for part in own)
+                for parts in (found, own)
+            )
+            raise UserError(
+                f"the data are not those that {where} began with ({before}; now {now}), and test "
+                "data may have been trained on: bring the old ones back, or choose another "
+                "--workdir"
+            )
     if is_first():
         write_sealed(path / MEMBERS, own)
 
@@ -211,16 +300,15 @@ def differences(recorded: Any, wanted: Any) -> list[tuple[str, str]]:
 
 def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
     """Versions, devices, revision and command: what a figure was measured on."""
-    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    packages = ("jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
     return {
-        "cpc": cpc.__version__,
+        **describe_version(),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in packages},
         "devices": [device.device_kind for device in mesh.devices.flat],
         "processes": jax.process_count(),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "git_revision": git_revision(),
         "host": platform.node(),
         "pid": os.getpid(),
         "command": command_line(),
@@ -242,21 +330,3 @@ def write_latest(path: pathlib.Path, step: int, **arrays: Any) -> None:
         kept = step
     if kept <= step:
         write_arrays(path, step=np.asarray(step), **arrays)
-
-
-def git_revision() -> str | None:
-    """The commit of this checkout; None without git, or installed below a repository of others."""
-    folder = pathlib.Path(__file__).parents[2]
-    if not (folder / ".git").exists():
-        return None
-    try:
-        git = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            check=False,
-        )
-    except OSError:
-        return None
-    return git.stdout.strip() or None

@@ -34,7 +34,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     if config is None:
         raise UserError("no --config is given: name one, such as configs/mi_staircase.py")
     check(config)
-    mesh = cluster.start(device)
+    mesh = cluster.start(device, config, workdir)
     with run_dir.open_run(workdir, config, KEYS[config.protocol], mesh) as folder:
         if PROTOCOLS[config.protocol].run(config, folder, mesh):
             from experiments.mutual_information.page import (

@@ -12,7 +12,7 @@ import numpy as np
 
 from configs.rl import KEYS
 from cpc.estimators import Tracker
-from cpc.files import plain, write_arrays
+from cpc.files import write_arrays
 from cpc.results import print_scores, write_scores
 from cpc.train import (
     ProgressWriter,
@@ -25,7 +25,7 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
-from experiments.command.run_dir import open_run
+from experiments.command.run_dir import identify_run, open_run
 from experiments.records import describe_offsets
 from experiments.rl import evaluate, step
 from experiments.training import check_logger, open_training, seconds_recorded
@@ -89,7 +89,7 @@ def train(
             writers=writers,
             stop=stop,
             steps_per_launch=per_launch,
-            metadata={"config": plain(config)},
+            metadata=identify_run(folder, config),
         )
     return state, reason
 

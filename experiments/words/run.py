@@ -15,7 +15,6 @@ from configs.words import KEYS
 from cpc.data import prefetch
 from cpc.data.text import keep_probabilities
 from cpc.data.words import WordStream, word_stream
-from cpc.files import plain
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
 from cpc.train import (
@@ -32,7 +31,7 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
-from experiments.command.run_dir import open_run, write_skipped
+from experiments.command.run_dir import identify_run, open_run, write_skipped
 from experiments.training import check_logger, open_training, seconds_recorded
 from experiments.words import step as steps
 from experiments.words.noise import Noise, make_noise
@@ -149,7 +148,7 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
             stop=stop,
             steps_in_flight=2,
             steps_per_launch=per_launch,
-            metadata={"config": plain(config)},
+            metadata=identify_run(folder, config),
         )
     return state, reason
 

@@ -63,10 +63,15 @@ def start(
     )
 
 
-def start_two(workdir, **how):
+def start_two(workdir, others=None, **how):
+    """Two processes of a command; `others` are keys that the second one has instead."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    return [start(workdir, index, 2, port, **how) for index in (0, 1)]
+    second = {**how.get("keys", KEYS), **(others or {})}
+    return [
+        start(workdir, 0, 2, port, **how),
+        start(workdir, 1, 2, port, **{**how, "keys": second}),
+    ]
 
 
 def finish(*processes):
@@ -118,6 +123,20 @@ def test_two_processes_are_one_run(tmp_path):
     for name in ("two", "alone"):
         for path, got in _leaves(params_of(tmp_path / name)):
             np.testing.assert_allclose(got, _at(want, path), rtol=1e-4, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.slow
+def test_two_processes_of_different_configs_both_end(tmp_path):
+    """It trained on, and the loss looked better; with another width C++ aborted."""
+    others = {"seed": 1, "model.width": 8, "data.num_threads": 1}
+    for status, _, errors in finish(*start_two(tmp_path / "run", others)):
+        assert status == 3
+        assert "process 1 of 2 differs" in errors
+        assert "seed: 0 there, 1 here" in errors
+        assert "model.width: 16 there, 8 here" in errors
+        assert "num_threads" not in errors
+        assert errors.count("\n") == 1
+    assert not (tmp_path / "run").exists()
 
 
 #: Runs until something stops it, by two steps at a time.

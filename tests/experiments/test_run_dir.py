@@ -1,6 +1,10 @@
 """A run directory is of one config, whatever happens to the file that says which."""
 
+import copy
 import os
+import pathlib
+import shutil
+import types
 
 import jax
 import jax.numpy as jnp
@@ -15,25 +19,31 @@ from configs.audio import KEYS
 from cpc.data import Images
 from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.walk import walk_files
-from cpc.files import plain, read_json, write_sealed
-from cpc.train import Stopped, init_state, make_mesh, open_checkpoints
+from cpc.files import read_json, write_sealed
+from cpc.train import JsonlWriter, Stopped, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments import status
+from experiments.command import run_dir
+from experiments.command.config import with_settings
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.image.data import ImageData
 from experiments.image.modality import IMAGE
 from experiments.sweep.jobs import lock_folder
 
 
-def begin(folder, has_config=True):
+def begin(folder, has_config=True, step=3, **settings):
     """A run that has begun, as training leaves it, without the training."""
-    config = audio_synthetic.get_config()
+    config = with_settings(audio_synthetic.get_config(), settings)
     with (
         open_run(str(folder), config, KEYS, make_mesh(1)),
         open_checkpoints(folder / "checkpoints") as checkpoints,
     ):
+        identity = run_dir.identify_run(folder, config)
         state = init_state({"w": jnp.ones(2)}, {}, optax.sgd(0.1), jax.random.key(0), {})
-        checkpoints.save(3, state, {"config": plain(config)} if has_config else {})
+        checkpoints.save(step, state, identity if has_config else {})
+        records = JsonlWriter(folder / "metrics.jsonl", 0, identity)
+        records.write({"step": step, "split": "train"})
+        records.close()
     return config
 
 
@@ -57,6 +67,96 @@ def test_a_config_that_is_lost_is_taken_from_the_newest_checkpoint(tmp_path, har
         open_again(tmp_path, other)
     open_again(tmp_path, config)
     assert read_json(file) == content
+
+
+@pytest.mark.parametrize("what", ["checkpoints/8", "metrics.jsonl"])
+def test_files_of_another_run_are_not_resumed(tmp_path, what):
+    """As by a copy of the wrong folder: they were taken for the run's own, without a word."""
+    config = begin(tmp_path / "mine")
+    begin(tmp_path / "other", step=8, seed=1)
+    shutil.copytree(
+        tmp_path / "other", tmp_path / "mine", dirs_exist_ok=True,
+        ignore=lambda folder, names: {
+            name for name in names
+            if not f"{pathlib.Path(folder, name).relative_to(tmp_path / 'other')}".startswith(
+                (what.replace("jsonl", ""), *what.split("/")[:-1])
+            ) or name == "3"
+        },
+    )  # fmt: skip
+    assert (tmp_path / "mine" / "checkpoints" / "8").exists() == (what == "checkpoints/8")
+    with pytest.raises(UserError, match=rf"{what} .*seed is 1 there and 0 here.*move it out"):
+        open_again(tmp_path / "mine", config)
+
+
+def test_another_version_of_cpc_resumes(tmp_path, monkeypatch):
+    """Also if it renamed a key: configs are compared as those of today."""
+    config = begin(tmp_path, **{"negatives.shards": 2})
+    recorded = run_dir.identify_run(tmp_path, config)
+    old = copy.deepcopy(recorded)
+    old["config"]["negatives"]["groups"] = old["config"]["negatives"].pop("shards")
+    old["version"]["cpc"] = "0.0.1"
+    JsonlWriter(tmp_path / "metrics.jsonl", 3, old).close()
+    monkeypatch.setattr(run_dir, "describe_version", lambda: {"cpc": "9.9"})
+    open_again(tmp_path, config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "num_steps", "said"),
+    [
+        ({"optim.schedule": "constant"}, 3, None),
+        ({"optim.schedule": "constant"}, 10**5, None),
+        ({"optim.schedule": "constant"}, 2, "has done 3 steps already"),
+        ({"optim.schedule": "cosine"}, 10**5, r"optim\.schedule is cosine.*new --workdir"),
+        ({"optim.schedule": "linear"}, 10**5, r"optim\.schedule is linear"),
+        ({"optim.schedule": "constant", "seed": 1}, 10**5, "seed is 0 there and 1 here"),
+    ],
+)
+def test_more_steps_for_a_run(tmp_path, settings, num_steps, said):
+    begin(tmp_path, **{"optim.schedule": settings["optim.schedule"]})
+    longer = with_settings(audio_synthetic.get_config(), {**settings, "num_steps": num_steps})
+    if said is None:
+        open_again(tmp_path, longer)
+        assert read_json(tmp_path / "config.json")["num_steps"] == num_steps
+        return
+    with pytest.raises(UserError, match=said):
+        open_again(tmp_path, longer)
+
+
+def test_another_config_starts_where_no_step_was_done(tmp_path):
+    """A start that failed after it had read the data, or audited alone, took its folder."""
+    config = audio_synthetic.get_config()
+    other = with_settings(config, {"seed": 1, "model.width": 8})
+    open_again(tmp_path, config)
+    first = read_json(tmp_path / "environment.json")["id"]
+    left = ("audit.json", "truth.json", "vocabulary.tsv", "augmentation/0_clean.wav",
+            "probes/augmented.npz")  # fmt: skip
+    for name in (*left, "data.json", "skipped.txt", "checkpoints/8.orbax-checkpoint-tmp/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, config)).close()
+    (tmp_path / "notes.md").write_text("mine")
+    with pytest.raises(UserError, match="another config"):  # something that no start writes
+        open_again(tmp_path, other)
+    (tmp_path / "notes.md").unlink()
+    open_again(tmp_path, other)
+    assert not [name for name in left if (tmp_path / name).exists()]
+    assert read_json(tmp_path / "config.json")["seed"] == 1
+    assert read_json(tmp_path / "environment.json")["id"] != first, "it is another run"
+    records = JsonlWriter(tmp_path / "metrics.jsonl", 0, run_dir.identify_run(tmp_path, other))
+    records.write({"step": 1, "split": "train"})
+    records.close()
+    with pytest.raises(UserError, match="seed is 1 there and 0 here"):
+        open_again(tmp_path, config)
+    second = read_json(tmp_path / "environment.json")["id"]
+    open_again(tmp_path, other)
+    assert read_json(tmp_path / "environment.json")["id"] == second
+
+
+def test_files_of_something_else_are_left_alone(tmp_path):
+    """A folder without a run may contain files of the same names."""
+    (tmp_path / "truth.json").write_text("mine")
+    open_again(tmp_path, audio_synthetic.get_config())
+    assert (tmp_path / "truth.json").read_text() == "mine"
 
 
 def test_checkpoints_of_an_unknown_config_are_not_resumed(tmp_path):
@@ -148,23 +248,48 @@ def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
     assert [path.name for path in (tmp_path / "texts").iterdir()] == ["one.txt"]
 
 
-def test_images_of_the_same_classes_are_not_the_same_images(tmp_path):
-    """As many of each in both splits, which change places; earlier versions recorded no pixels."""
+def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, monkeypatch):
+    """Processes and starts tell them apart.
+
+    As many of each in both splits, which change places; earlier versions recorded no pixels."""
     rng = np.random.default_rng(0)
     labels = np.arange(40, dtype=np.int32) % 4
     train, test = (
         Images(rng.integers(0, 256, (40, 6, 6, 1)).astype(np.uint8), labels, tuple("abcd"))
         for _ in range(2)
     )
+    said = []
+    monkeypatch.setattr(run_dir, "wait_for_all", lambda name, identity: said.append(identity))
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     for _ in range(2):
         check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)
     with pytest.raises(UserError, match="test data may have been trained on"):
         check_same_data(tmp_path, ImageData(test, test, train), IMAGE.identify)
+    assert said[0] == said[1]
+    assert {name for name in said[0] if said[0][name] != said[2][name]} == {
+        f"data.{part}.{name}" for part in ("train", "test") for name in ("content",)
+    }
     recorded = read_json(tmp_path / "data.json")
     old = {part: {k: recorded[part][k] for k in ("number", "sha256")} for part in ("train", "test")}
     write_sealed(tmp_path / "data.json", old)
     check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)
+
+
+def test_a_checkpoint_of_other_data_is_not_resumed(tmp_path):
+    """Of the same config: a folder of recordings at the same path, on another machine."""
+    data = types.SimpleNamespace(train=["a", "b"], test=["c"])
+    less = types.SimpleNamespace(train=["a"], test=["c"])
+
+    def identify(part):
+        return len(part), repr(part).encode()
+
+    check_same_data(tmp_path, data, identify)
+    begin(tmp_path)
+    check_same_data(tmp_path, data, identify)
+    (tmp_path / "data.json").unlink()
+    with pytest.raises(UserError, match=r"checkpoints/3 began with \(2 to train, .*now 1 to train"):
+        check_same_data(tmp_path, less, identify)
+    check_same_data(tmp_path, data, identify)
 
 
 @pytest.mark.parametrize(

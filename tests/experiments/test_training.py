@@ -24,7 +24,7 @@ from cpc.train import (
     replicate,
 )
 from cpc.types import UserError
-from experiments import choices, training
+from experiments import choices, status, training
 from experiments.audio.model import check_model
 from experiments.command.config import with_settings
 from experiments.records import make_evaluation, make_summary
@@ -510,33 +510,56 @@ def test_a_launch_of_the_experiment_is_its_steps(made):
 
 
 def test_the_runs_own_probes_are_fitted_anew_where_their_scores_are_lost_or_replaced(tmp_path):
-    config, fitted = make_config(probe__tasks=("phones",)), []
+    """Only these: the others stay, and so does the state of the run."""
+    config = make_config(probe__tasks=("phones", "speakers"), probe__features=("c", "z"))
+    fitted = []
 
-    def probe(variables, step, data="synthetic"):
-        fitted.append(data)
-        scores = [Score("phones", data, "frame", "c", "linear", "accuracy", 0.5, step=step)]
-        write_scores(tmp_path, scores)
-        return scores
+    def make_probe(own, data="synthetic"):
+        def probe(variables, step):
+            pairs = [(t, f) for t in own.probe.tasks for f in own.probe.features]
+            fitted.extend(pairs)
+            words = ("linear", "accuracy", 0.5)
+            scores = [Score(t, data, "frame", f, *words, step=step) for t, f in pairs]
+            write_scores(tmp_path, scores)
+            return scores
 
-    def is_fitted_anew():
-        count = len(fitted)
-        probe_once(config, tmp_path, probe, None)
-        return len(fitted) > count
+        return probe
 
-    assert [is_fitted_anew(), is_fitted_anew()] == [True, False]
+    def fitted_anew(config=config):
+        fitted.clear()
+        probe_once(config, tmp_path, make_probe, None)
+        assert status.was_probed(tmp_path, config.num_steps)
+        return fitted.copy()
+
+    everything = [("phones", "c"), ("phones", "z"), ("speakers", "c"), ("speakers", "z")]
+    assert [fitted_anew(), fitted_anew()] == [everything, []]
     (tmp_path / "scores.json").unlink()
-    assert is_fitted_anew()
-    less = with_settings(config, {"probe.hours": 0.1})
-    for other, step, name, is_replaced in (
-        (less, 4, "synthetic", True),
-        (less, 2, "synthetic", False),
-        (with_settings(config, {"probe.features": ("z",)}), 4, "synthetic", False),
-        (with_settings(config, {"probe.tasks": ("ctc",), "probe.hours": 0.1}), 4, "x", False),
-        (with_settings(config, {"data.source": "folder"}), 4, "mine", False),
-        (with_settings(config, {"data.source": "folder"}), 4, "mine", False),
+    assert fitted_anew() == everything
+    less = {"probe.hours": 0.1, "probe.tasks": ("phones",), "probe.features": ("z",)}
+    for settings, step, name, replaced in (
+        (less, 4, "synthetic", [("phones", "z")]),
+        (less, 2, "synthetic", []),
+        ({**less, "probe.features": ("mfcc",)}, 4, "synthetic", []),
+        ({"probe.features": ("z",)}, 4, "synthetic", []),
+        ({"probe.tasks": ("ctc",), "probe.hours": 0.1}, 4, "x", []),
+        ({"data.source": "folder"}, 4, "mine", []),
+        ({"data.source": "folder"}, 4, "mine", []),
     ):
-        probe_aside(other, config, tmp_path, functools.partial(probe, data=name), None, step)
-        assert is_fitted_anew() == is_replaced
+        other = with_settings(config, settings)
+        probe_aside(other, config, tmp_path, make_probe(other, name), None, step)
+        assert status.was_probed(tmp_path, 4), "the run is still done"
+        assert fitted_anew() == replaced
+    # Two of them, of different features, before the run's own command comes.
+    for features in ("c", "z"):
+        other = with_settings(config, {**less, "probe.features": (features,)})
+        probe_aside(other, config, tmp_path, make_probe(other), None, 4)
+    assert fitted_anew() == [("phones", "c"), ("phones", "z")]
+    # By the run's own command: fewer features, then another one, then other options.
+    assert fitted_anew(with_settings(config, {"probe.features": ("c",)})) == []
+    assert fitted_anew(with_settings(config, {"probe.features": ("c", "mfcc")})) == [
+        ("phones", "mfcc"), ("speakers", "mfcc")
+    ]  # fmt: skip
+    assert fitted_anew(with_settings(config, {"probe.hours": 0.2})) == everything
 
 
 def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
@@ -563,8 +586,11 @@ def test_a_run_goes_on_with_another_service(tmp_path):
         run(SERIES, with_settings(config, {"logger": "wandb"}), str(tmp_path / "run"))
     assert [name for name, _, _ in module.calls] == ["init", "log"]
     assert module.calls[0][2]["name"] == "run"
+    own = module.calls[0][2]["id"]
     assert module.calls[0][2]["config"]["model"]["width"] == 4
     assert (tmp_path / "run" / "report.html").exists()
     with services.installed(services.fake_service()) as module:
         run(SERIES, with_settings(config, {"logger": "trackio"}), str(tmp_path / "run"))
     assert [name for name, _, _ in module.calls] == ["init", "finish"]
+    assert module.calls[0][2]["id"] == own, "the same run of the service goes on"
+    assert len(own) == 16

@@ -1,5 +1,7 @@
 """What says that a process is one of several, and who is waited for in vain."""
 
+import contextlib
+import json
 import signal
 import socket
 import struct
@@ -132,7 +134,7 @@ def call_roll(number, *sayings, seconds=5.0):
     found = []
     with watch.listen("127.0.0.1", port) as server:
         end = watch.time.monotonic() + seconds
-        words = (server, f"127.0.0.1:{port}", port, number, end)
+        words = (server, f"127.0.0.1:{port}", number, end)
         thread = threading.Thread(target=lambda: found.append(outcome(watch.call_roll, *words)))
         thread.start()
         connections = []
@@ -163,10 +165,7 @@ def says(data):
 
 
 def comes(index, number=2):
-    def come(connection, port):
-        connection.sendall(f"{watch.prove(f'here {index}', port, number)}\n".encode())
-
-    return come
+    return says(f"here {index} {number}\n".encode())
 
 
 def resets(connection, port):
@@ -181,10 +180,10 @@ STRANGERS = {
     "garbage": says(bytes(range(256)) * 40),
     "endless": says(b"here" * 1000),
     "http": says(b"GET / HTTP/1.1\r\nHost: node7\r\n\r\n"),
-    "no proof": says(b"here 1\n"),
+    "no size": says(b"here 1\n"),
     "no number": says(b"here abc\n"),
-    "no such": says(b"here 5\n"),
-    "wrong proof": says(b"here 1 " + b"0" * 64 + b"\n"),
+    "no such": says(b"here 5 2\n"),
+    "process 0": says(b"here 0 2\n"),
     "no words": says(b"\n"),
     "another number": comes(1, number=3),
 }
@@ -228,15 +227,6 @@ def test_nobody_takes_the_place_of_one_who_has_come():
 
     present = call_roll(3, come, comes(1, 3), comes(2, 3))
     assert present[1] == first[0]
-
-
-def test_a_secret_keeps_out_who_has_another(monkeypatch):
-    monkeypatch.setenv("CPC_LAUNCH_SECRET", "another")
-    line = watch.prove("here 1", 7, 2).encode() + b"\n"
-    assert watch.find_index(line, 7, 2) == 1
-    monkeypatch.setenv("CPC_LAUNCH_SECRET", "ours")
-    assert watch.find_index(line, 7, 2) is None
-    assert watch.find_index(b"here 1 \xff\n", 7, 2) is None
 
 
 def test_only_the_address_that_others_are_told_is_listened_on(monkeypatch, capfd):
@@ -362,8 +352,8 @@ def test_the_loop_says_where_it_is(tmp_path, monkeypatch):
 #: A program beside a watchdog, that is nothing but its heartbeat.
 PROGRAM = """
 import subprocess, sys, time
-file, port, index, word = sys.argv[1:]
-words = [sys.executable, "-S", file, "127.0.0.1", port, index, "2", "30", "4", "2"]
+file, port, index, word, log = sys.argv[1:]
+words = [sys.executable, "-S", file, "127.0.0.1", port, index, "2", log, "30", "4", "2"]
 pipe = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True).stdin
 while True:
     pipe.write(f"{word} 0.1\\n".encode())
@@ -373,12 +363,27 @@ while True:
 
 
 @pytest.mark.slow
-def test_watchdogs_end_a_program_that_hangs():
-    """Process 1 has no batch for step 102: both watchdogs say so, and end programs that do not."""
-    port = str(free_port())
+def test_watchdogs_end_a_program_that_hangs(tmp_path):
+    """Process 1 has no batch for step 102: both watchdogs say so, and end programs that do not.
+
+    C++ messages of process 0 are named, and the empty file of process 1 is removed.
+    """
+    port, logs = str(free_port()), [tmp_path / "0.log", tmp_path / "1.log"]
+    logs[0].write_text("pages of trace")
+    logs[1].touch()
     programs = [
         subprocess.Popen(
-            [sys.executable, "-S", "-c", PROGRAM, watch.__file__, port, index, word],
+            [
+                sys.executable,
+                "-S",
+                "-c",
+                PROGRAM,
+                watch.__file__,
+                port,
+                index,
+                word,
+                logs[int(index)],
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -395,6 +400,40 @@ def test_watchdogs_end_a_program_that_hangs():
         "error: process 1 of 2 stayed at step 100 for 2 s (the longest wait before: 0.1 s), and"
     )
     assert all(error.startswith(sentence) and error.count("\n") == 1 for error in errors), errors
+    assert [str(logs[0]) in error for error in errors] == [True, False]
+    assert [path.exists() for path in logs] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("identities", "said"),
+    [
+        ([{"seed": 0, "data": "a"}, {"seed": 0, "data": "a"}], None),
+        ([{"seed": 0}, {"seed": 1}], ["process 1 of 2", "seed: 0", "1 here"]),
+        ([{}, {}, {"model.width": 8}], ["process 2 of 3", "model.width: absent there, 8"]),
+        ([{"a": 1, "b": 1, "c": "x", "d": 1}, {"c": "y" * 9999}], ["a: 1", "absent", "1 more"]),
+    ],
+)
+def test_processes_of_different_identities_are_ended_by_name(identities, said, monkeypatch):
+    """Also of long values, as the sentence is one line; the same ones go on."""
+    told = []
+    monkeypatch.setattr(watch, "send_to_own", told.append)
+    with contextlib.ExitStack() as stack:
+        pairs = [[*map(stack.enter_context, socket.socketpair())] for _ in identities]
+        monkeypatch.setattr(watch.sys, "stdin", pairs[0][0])
+        peers = {i: watch.Peer(i, pair[0].fileno()) for i, pair in enumerate(pairs) if i}
+        for (_, other), identity in zip(pairs, identities, strict=True):
+            other.sendall(f"waits {json.dumps(identity)}\n".encode())
+        if said is None:
+            threading.Timer(0.3, pairs[0][1].sendall, (b"bye\n",)).start()
+        sentence = watch.watch(peers, 0, len(identities), 30.0, 30.0)
+        if said is None:
+            assert (sentence, told) == (None, ["all"])
+            assert b"all\n" in pairs[1][1].recv(100)
+            return
+    assert told == []
+    assert all(word in sentence for word in said), sentence
+    assert "\n" not in sentence
+    assert len(sentence) < 400
 
 
 #: A process whose watchdog may be killed.
@@ -405,7 +444,7 @@ address, index, is_killed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "kille
 watchdog = distributed._Watchdog(distributed.Cluster(address, 2, index, None), 60, 20, 60)
 if is_killed:
     watchdog._program.kill()
-watchdog.wait()
+watchdog.wait({})
 """
 
 

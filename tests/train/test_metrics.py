@@ -2,6 +2,7 @@ import io
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cpc import train
+from cpc.files import read_lines
 from cpc.results.scores import read_records
+from cpc.train import metrics
 from cpc.types import UserError
 from tests.services import fake_service
 
@@ -66,6 +69,23 @@ def test_jsonl_on_resume_drops_what_came_later_and_a_torn_line(tmp_path):
     writer.close()
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [5, 10, 15]
     assert {item.name for item in tmp_path.iterdir()} == {"metrics.jsonl", "metrics.crc32"}
+
+
+def test_records_carry_the_identity_of_their_run(tmp_path):
+    """From the last start that gave one; no line of records is one more, nor damaged."""
+    path = tmp_path / "metrics.jsonl"
+    assert metrics.read_identity(path) == {}
+    for start, identity in ((0, {"seed": 0}), (2, {"seed": 1}), (3, None)):
+        writer = train.JsonlWriter(path, start, identity)
+        writer.write({"step": start + 1, "loss": 1.0})
+        writer.close()
+        assert metrics.read_identity(path) == (identity or {})
+    assert read_lines(path) == [(f'{{"step": {n}, "loss": 1.0}}', True) for n in (1, 3, 4)]
+    train.JsonlWriter(path, 9, {"seed": 2}).close()
+    damaged = path.with_suffix(".crc32").read_text().replace('"seed": 2', '"seed": 3')
+    path.with_suffix(".crc32").write_text(damaged)
+    assert metrics.read_identity(path) == {}
+    assert all(is_sound for _, is_sound in read_lines(path))
 
 
 def test_jsonl_on_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
@@ -124,10 +144,22 @@ def test_a_service_gets_what_tensorboard_gets():
     writer.close()
     init = {"project": "cpc", "name": "voices", "config": {"model": {"widths": [4, 5]}}}
     assert service.calls == [
-        ("init", (), {**init, "resume": "allow"}),
+        ("init", (), {**init, "resume": "allow", "id": "voices"}),
         ("log", ({"train/loss": 0.5, "train/bound/1": 1.5, "train/bound/2": 2.5},), {"step": 3}),
         ("finish", (), {}),
     ]
+
+
+def test_a_service_without_ids_gets_none():
+    """As trackio, which resumes the run of the same name."""
+    calls = []
+
+    def init(project, name=None, config=None, resume="never"):
+        calls.append((project, name, resume))
+
+    service = types.SimpleNamespace(__name__="trackio", init=init, finish=lambda: None)
+    train.ServiceWriter(service, "voices", {}, say=pytest.fail, run_id="a1").close()
+    assert calls == [("cpc", "voices", "allow")]
 
 
 @pytest.mark.parametrize("fails", ["init", "log", "finish"])
