@@ -9,6 +9,7 @@ from cpc.data.cache import cache_dir
 from cpc.data.images import (
     Images,
     LazyPixels,
+    leave_out_shared,
     make_image_batches,
     select_images,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "encode_sentences",
     "index_of",
     "keep_probabilities",
+    "leave_out_shared",
     "locate_images_tfds",
     "make_batches",
     "make_image_batches",

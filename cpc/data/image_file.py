@@ -6,16 +6,39 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
+from PIL import ExifTags, Image
 
-from cpc.data.walk import check_file, printable
+from cpc.data.walk import DOCUMENTS, LISTS, check_file, printable
 from cpc.types import UserError
 
-IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
-#: Pillow goes by content, and would give an EPS that is called .png to another program.
-FORMATS = ("JPEG", "PNG", "WEBP")
+#: Formats that Pillow may decode. It goes by content, and would give an EPS that is called .png to
+#: another program.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM", "TIFF")
+IMAGE_SUFFIXES = frozenset({
+    ".jpeg", ".jpg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".gif", ".ppm", ".pgm",
+    ".pbm", ".pnm", ".tif", ".tiff",
+})  # fmt: skip
+#: Endings of files next to images that hold no image: lists and annotations.
+COMPANION_SUFFIXES = DOCUMENTS | LISTS
+#: Changes with the pixels that `decode_image` returns.
+DECODER_VERSION = 2
 #: A file of some kilobytes can claim to be gigabytes of pixels.
 MAX_PIXELS = 89_000_000
+#: Scans of a JPEG, each of which takes as long as the image. Encoders write about ten.
+MAX_SCANS = 100
+#: Data of a JPEG that no image needs, but one that lacks data reads on into.
+FILLER = bytes(range(1, 251)) * 2
+ORIENTATION = ExifTags.Base.Orientation
+#: How an image is turned upright, by the orientation that a camera wrote.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
@@ -40,8 +63,9 @@ def decode_image(
 ) -> UInt8[np.ndarray, "y x ch"]:
     """Decode an image to `channels` channels, 1 (grey) or 3 (RGB).
 
-    Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparency is
-    dropped, of an animation the first frame counts. Orientation tags of cameras are not followed.
+    Palettes, CMYK and YCbCr are converted, 16-bit grey keeps its upper 8 bits, transparent pixels
+    are blended with white, and orientation tags are followed. Animations and files of several
+    pages give their first image.
 
     Args:
         content: the file's bytes.
@@ -54,19 +78,18 @@ def decode_image(
         UserError: no image, cut short, damaged, or more than `MAX_PIXELS`.
     """
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise UserError(
-                    f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: "
-                    "make it smaller"
-                )
-            if size is not None:  # a JPEG can decode to 1/2, 1/4 or 1/8, as long as that is enough
-                image.draft(None, (size, size))
-            image.load()
-            bitmap = _convert(image, channels)
-            if size is not None and bitmap.size != (size, size):
-                square = _central_square(*bitmap.size)
-                bitmap = bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
+        data_end = _find_jpeg_end(content, name)
+        image = _load(content, name, size)
+        if data_end and _lacks_data(image):
+            filled = content[:data_end] + FILLER + content[data_end:]
+            if not np.array_equal(np.asarray(image), np.asarray(_load(filled, name, size))):
+                raise UserError(f"{name} does not decode: it is cut short")
+        bitmap = _convert(image, channels, name)
+        turn = TURNS.get(_orientation(image))
+        bitmap = bitmap if turn is None else bitmap.transpose(turn)
+        if size is not None and bitmap.size != (size, size):
+            square = _central_square(*bitmap.size)
+            bitmap = bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
     except UserError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds, down to IndexError, for damaged files
@@ -75,11 +98,72 @@ def decode_image(
     return np.asarray(bitmap, np.uint8).reshape(bitmap.height, bitmap.width, channels)
 
 
-def _convert(image: Image.Image, channels: int) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits; Pillow clips them to 255 instead of scaling
-        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
-    if image.mode in ("P", "PA") and "transparency" in image.info:
+def _load(content: bytes, name: str, size: int | None) -> Image.Image:
+    image = Image.open(io.BytesIO(content), formats=FORMATS)
+    if image.width * image.height > MAX_PIXELS:
+        raise UserError(
+            f"{name} is {image.width}x{image.height} pixels, more than {MAX_PIXELS}: "
+            "make it smaller"
+        )
+    if size is not None:  # a JPEG can decode to 1/2, 1/4 or 1/8, as long as that is enough
+        image.draft(None, (size, size))
+    image.load()
+    return image
+
+
+def _find_jpeg_end(content: bytes, name: str) -> int:
+    """Return where the data of a JPEG end; 0 for other formats.
+
+    Raises:
+        UserError: it has no end, or so many scans that decoding takes minutes.
+    """
+    start, position = 0, 2
+    while content[:2] == b"\xff\xd8" and content[position : position + 1] == b"\xff":
+        if content[position + 1 : position + 2] == b"\xda":
+            start = position
+            break
+        position += 2 + max(2, int.from_bytes(content[position + 2 : position + 4], "big"))
+    if not start:
+        return 0
+    end = content.find(b"\xff\xd9", start)
+    if end < 0:
+        raise UserError(f"{name} does not decode: it is cut short")
+    if (num_scans := content.count(b"\xff\xda", start, end)) > MAX_SCANS:
+        raise UserError(
+            f"{name} has {num_scans:,} scans, more than {MAX_SCANS}: save it as another file"
+        )
+    return end
+
+
+def _lacks_data(image: Image.Image) -> bool:
+    """Whether a JPEG may lack data: then its last block is grey, or a progressive scan ends early.
+
+    libjpeg fills such an image up and Pillow does not report it.
+    """
+    last = np.ravel(image.getpixel((image.width - 1, image.height - 1)))
+    return "progressive" in image.info or bool((abs(last.astype(int) - 128) <= 2).all())
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return image.getexif().get(ORIENTATION, 1)
+    except Exception:  # as many kinds as for damaged pixels, which these tags are not
+        return 1
+
+
+def _convert(image: Image.Image, channels: int, name: str) -> Image.Image:
+    """Return an image as L or RGB, with transparent pixels blended with white."""
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image)
+        if image.mode == "F" or values.min() < 0 or values.max() >= 2**16:
+            raise UserError(f"{name} has pixels of {image.mode} that are no colors: save 8 bits")
+        grey = (values >> 8).astype(np.uint8)  # Pillow clips them to 255 instead of scaling
+        if "transparency" in image.info:
+            grey[values == image.info["transparency"]] = 255
+        return Image.fromarray(grey).convert("L" if channels == 1 else "RGB")
+    if image.has_transparency_data:
         image = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     return image.convert("L" if channels == 1 else "RGB")
 
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.data.cache import cache_dir, keep
-from cpc.data.images import Images, LazyPixels
+from cpc.data.image_file import DECODER_VERSION
+from cpc.data.images import Images, LazyPixels, digest_pixels
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.files import read_sealed
@@ -54,7 +55,7 @@ def load_images(
     """Decode all images; those that do not decode are in `skipped`.
 
     A set of more than `memory_bytes` is decoded all the same, once, to find the damaged ones before
-    a run does; its labels and damages are kept in `cache` (`cache_dir()` if None).
+    a run does; its labels, digests and damages are kept in `cache` (`cache_dir()` if None).
 
     Raises:
         UserError: none decodes, more than `max_skipped_fraction` do not, or sizes differ.
@@ -62,11 +63,11 @@ def load_images(
     shape = _first_shape(files)
     if files.num_images * prod(shape) <= memory_bytes:
         pixels = np.empty((files.num_images, *shape), np.uint8)
-        labels, reasons = _decode_all(files, shape, log, pixels)
+        labels, digests, reasons = _decode_all(files, shape, log, pixels)
     else:
         pixels = None
         path = (cache_dir() if cache is None else cache) / "images" / f"{files.fingerprint}.json"
-        labels, reasons = _checked_once(files, shape, log, path)
+        labels, digests, reasons = _checked_once(files, shape, log, path)
     skipped = tuple((files.describe(i), reason) for i, reason in sorted(reasons.items()))
     if len(skipped) > max_skipped_fraction * files.num_images:
         first = "; ".join(reason for _, reason in skipped[:3])
@@ -79,12 +80,19 @@ def load_images(
         chosen = LazyPixels((len(kept), *shape), lambda i: files.read(int(kept[i]))[0])
     else:
         chosen = pixels if len(kept) == len(pixels) else pixels[kept]
-    return Images(chosen, labels[kept], files.class_names, skipped)
+    return Images(
+        chosen,
+        labels[kept],
+        files.class_names,
+        skipped,
+        digests[kept],
+        lambda i: files.describe(int(kept[i])),
+    )
 
 
 def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
     """Digest of names, sizes and times of change of `paths`, and of `settings`."""
-    digest = hashlib.sha256(repr(settings).encode())
+    digest = hashlib.sha256(repr((DECODER_VERSION, *settings)).encode())
     for path in paths:
         digest.update(os.fsencode(path))
         with suppress(OSError):  # a link to nowhere, which does not decode either
@@ -114,9 +122,10 @@ def _first_shape(files: ImageFiles) -> tuple[int, int, int]:
 
 def _decode_all(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, pixels: np.ndarray | None
-) -> tuple[np.ndarray, dict[int, str]]:
-    """Labels (n,), and why an image does not decode by its index; fills `pixels` (n, y, x, ch)."""
+) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+    """Labels and digests (n,), and why images do not decode; fills `pixels` (n, y, x, ch)."""
     labels = np.full(files.num_images, UNLABELLED, np.int32)
+    digests = np.zeros(files.num_images, np.uint64)
     reasons: dict[int, str] = {}
 
     def decode(block: range) -> None:
@@ -131,6 +140,7 @@ def _decode_all(
                     f"the images in {files.where} have several sizes, first {shape}, then "
                     f"{image.shape} (rows, columns, channels): give the size to bring them to"
                 )
+            digests[index] = digest_pixels(image)
             if pixels is not None:
                 pixels[index] = image
 
@@ -140,19 +150,26 @@ def _decode_all(
         for done, _ in enumerate(pool.map(decode, blocks), 1):
             if done % 1000 == 0:
                 log(f"decoded {done * BLOCK} of {files.num_images} images")
-    return labels, reasons
+    return labels, digests, reasons
 
 
 def _checked_once(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, path: Path
-) -> tuple[np.ndarray, dict[int, str]]:
+) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
     if path.exists():
         try:
             kept = read_sealed(path)
-            return np.asarray(kept["labels"], np.int32), {int(i): r for i, r in kept["skipped"]}
-        except UserError as error:
+            labels = np.asarray(kept["labels"], np.int32)
+            digests = np.asarray([int(one, 16) for one in kept["digests"]], np.uint64)
+            reasons = {int(i): str(reason) for i, reason in kept["skipped"]}
+            if labels.shape == digests.shape == (files.num_images,):
+                return labels, digests, reasons
+            raise UserError(f"{path} has another form")
+        except (UserError, ValueError, TypeError, KeyError, OverflowError) as error:
             log(f"{error}: the images are decoded again")
     log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
-    labels, reasons = _decode_all(files, shape, log, None)
-    keep(path, {"labels": labels, "skipped": sorted(reasons.items())}, log)
-    return labels, reasons
+    labels, digests, reasons = _decode_all(files, shape, log, None)
+    # In hexadecimal: numbers of 64 bits without a sign are more than JSON is read with.
+    found = {"labels": labels, "digests": [f"{one:x}" for one in digests.tolist()]}
+    keep(path, found | {"skipped": sorted(reasons.items())}, log)
+    return labels, digests, reasons

@@ -1,13 +1,15 @@
 """A set of labelled images, in memory or decoded when asked for, and batches of it."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int32, UInt8
+from jaxtyping import Int, Int32, UInt8, UInt64
 
+from cpc.data.skipped import Skipped
 from cpc.types import Batch, UserError
 
 
@@ -45,24 +47,69 @@ class Images:
     labels: Int32[np.ndarray, " n"]
     """Index into `class_names`; `UNLABELLED` where there is none."""
     class_names: tuple[str, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped: tuple[Skipped, ...] = ()
     """(path or record, reason) of everything that was left out."""
+    digests: UInt64[np.ndarray, " n"] | None = None
+    """Digest of each image's pixels; None: made when it is asked for."""
+    describe: Callable[[int], str] = "image {}".format
+    """index -> path or record, for people."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
+def digest_pixels(pixels: UInt8[np.ndarray, "y x ch"]) -> int:
+    """Return a digest of an image's pixels, of 64 bits, and of no file's name or format."""
+    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=8)
+    return int.from_bytes(digest.digest(), "little")
+
+
+def find_digests(images: Images) -> UInt64[np.ndarray, " n"]:
+    """Return a digest of the pixels of each image, from `digests` if there are any."""
+    if images.digests is not None:
+        return images.digests
+    pixels = images.pixels
+    return np.array([digest_pixels(pixels[i]) for i in range(len(images))], np.uint64)
+
+
+def leave_out_shared(images: Images, others: Images, where: str) -> Images:
+    """Return images without those that `others` have, too, by their pixels.
+
+    Those are listed in `skipped`: (path or record, that it is a copy of one of `where`).
+    """
+    known: dict[int, int] = {}
+    for index, digest in enumerate(find_digests(others).tolist()):
+        known.setdefault(digest, index)
+    own = find_digests(images)
+    shared = [index for index, digest in enumerate(own.tolist()) if digest in known]
+    copies = [
+        (name, f"{name} has the pixels of {others.describe(known[int(own[index])])}, of {where}")
+        for index in shared
+        for name in [images.describe(index)]
+    ]
+    if not copies:
+        return images
+    kept = select_images(images, np.delete(np.arange(len(images)), shared))
+    return replace(kept, skipped=(*images.skipped, *copies))
+
+
 def select_images(images: Images, indices: Sequence[int] | Int[np.ndarray, " m"]) -> Images:
     """The images `indices`, in that order; an array is copied, lazy images stay lazy."""
     indices = np.asarray(indices, np.int64).reshape(-1)
-    pixels = images.pixels
+    pixels, describe, digests = images.pixels, images.describe, images.digests
     if isinstance(pixels, LazyPixels):
         read = pixels.read
         _, y, x, ch = pixels.shape
         chosen = LazyPixels((len(indices), y, x, ch), lambda i: read(int(indices[i])))
     else:
         chosen = pixels[indices]
-    return replace(images, pixels=chosen, labels=images.labels[indices])
+    return replace(
+        images,
+        pixels=chosen,
+        labels=images.labels[indices],
+        digests=None if digests is None else digests[indices],
+        describe=lambda i: describe(int(indices[i])),
+    )
 
 
 def make_image_batches(

@@ -2,10 +2,11 @@
 
 import pathlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from cpc import data
+from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
 from experiments.command.config import Config
@@ -41,14 +42,45 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     reader = make_reader(config, log)
     check_splits(config, reader.locate)
     sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
-    loaded = ImageData(*(sets[split] for split in splits))
+    loaded = separate_test(config, ImageData(*(sets[split] for split in splits)))
+    num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
+    copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
     y, x, channels = loaded.train.pixels.shape[1:]
     log(
         f"data: {len(loaded.train):,} images of {y} by {x} pixels, {channels} channel"
         f"{'s' * (channels > 1)} to train on, {len(loaded.probe):,} to probe, "
-        f"{len(loaded.test):,} to test; {len(skipped(loaded)):,} skipped"
+        f"{len(loaded.test):,} to test; {count_names(skipped(loaded), 'skipped')}{copies}"
     )
     return loaded
+
+
+def separate_test(config: Config, loaded: ImageData) -> ImageData:
+    """Leave images out of training and probes whose pixels the test images have, too.
+
+    Raises:
+        UserError: none is left.
+    """
+    options, separated = config.data, loaded
+    where = f"data.test_split ({options.test_split})"
+    for part, key, is_asked in tested_parts(config):
+        if is_asked:
+            images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
+            if not len(images):
+                raise UserError(
+                    f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
+                    f"copies of images of {where}: name a split with other images"
+                )
+            separated = separated._replace(**{part: images})
+    return separated
+
+
+def tested_parts(config: Config) -> tuple[tuple[str, str, bool], ...]:
+    """Return (field of ImageData, its key in `data`, whether it must share no test image)."""
+    has_probes = bool(config.probe.tasks)
+    return (
+        ("probe", "probe_split", has_probes),
+        ("train", "split", has_probes or config.evaluate.num_images > 0),
+    )
 
 
 def name_of(config: Config) -> str:
@@ -70,14 +102,12 @@ def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     Raises:
         UserError: splits that are to be apart share an image.
     """
-    options, has_probes = config.data, bool(config.probe.tasks)
-    is_tested = has_probes or config.evaluate.num_images > 0
+    options = config.data
     test = locate(options.test_split)
-    for name, is_asked, who in (
-        ("probe_split", has_probes, "probes are fitted"),
-        ("split", is_tested, "the network is trained"),
-    ):
+    whose = {"probe": "probes are fitted", "train": "the network is trained"}
+    for part, name, is_asked in tested_parts(config):
         if is_asked and share_rows(locate(options[name]), test):
+            who = whose[part]
             raise UserError(
                 f"data.test_split ({options.test_split}) shares images with data.{name} "
                 f"({options[name]}), on which {who}: name a split, or part of one, without them"
@@ -160,6 +190,6 @@ def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, rang
     return match[1], rows
 
 
-def skipped(images: ImageData) -> list[tuple[str, str]]:
-    """Return what was left out of all splits, and why."""
-    return list(dict(entry for part in images for entry in part.skipped).items())
+def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
+    """Return the images left out of all splits, and why."""
+    return list(dict(entry for part in parts for entry in part.skipped).items())

@@ -9,7 +9,7 @@ import numpy as np
 from configs.image import KEYS
 from cpc import models
 from cpc.data import prefetch
-from cpc.data.image_file import IMAGE_SUFFIXES, read_image
+from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
 from cpc.data.walk import check_name
 from cpc.models import patch_grid
 from cpc.types import UserError
@@ -28,7 +28,7 @@ def embed_files(
     skipped: list[tuple[str, str]],
 ) -> Embedding:
     """Return the features of every image below a folder, on their way."""
-    files = list_files(root, IMAGE_SUFFIXES, skipped)
+    files = list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES)
     return Embedding(
         features=embed_images(pretrained, files, is_context, skipped),
         total=float(len(files)),

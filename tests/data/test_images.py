@@ -31,6 +31,19 @@ def test_selecting_keeps_images_and_labels_together(lazy):
 
 
 @pytest.mark.parametrize("lazy", [False, True])
+def test_images_that_others_have_are_left_out_and_listed(lazy):
+    ours, others = images(lazy=lazy), data.select_images(images(lazy=lazy), [7, 1, 7])
+    kept = data.leave_out_shared(ours, others, "the test set")
+    np.testing.assert_array_equal(kept.pixels[:], images().pixels[[0, 2, 3, 4, 5, 6, 8, 9]])
+    assert [name for name, _ in kept.skipped] == ["image 1", "image 7"]
+    assert "image 7" in kept.skipped[1][1]
+    again = data.leave_out_shared(kept, others, "the test set")
+    np.testing.assert_array_equal(again.labels, kept.labels)
+    assert not len(data.leave_out_shared(ours, images(), "the test set"))
+    assert data.leave_out_shared(ours, images(9), "the test set") is ours
+
+
+@pytest.mark.parametrize("lazy", [False, True])
 def test_an_epoch_is_a_shuffle(lazy):
     draw = data.make_image_batches(images(lazy=lazy), batch_size=3, seed=1)
     orders = []

@@ -119,8 +119,8 @@ ODD_IMAGES: dict[str, Make] = {
         )
         and None
     ),
-    "GIF": lambda rng, p: image_file(rng, p.with_suffix(".png"), "GIF"),
-    "TIFF": lambda rng, p: image_file(rng, p.with_suffix(".png"), "TIFF"),
+    "ICO": lambda rng, p: image_file(rng, p.with_suffix(".png"), "ICO", 16),
+    "TGA": lambda rng, p: image_file(rng, p.with_suffix(".png"), "TGA"),
     "fifo": lambda rng, p: os.mkfifo(p.with_suffix(".png")),
     "device": lambda rng, p: p.with_suffix(".png").symlink_to("/dev/zero"),
     "noise": lambda rng, p: p.with_suffix(".jpg").write_bytes(rng.bytes(500)) and None,

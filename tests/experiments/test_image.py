@@ -1,8 +1,10 @@
 """The image experiment end to end, as its users run it, on crops of two real photographs."""
 
+import functools
 import json
 import pathlib
 import re
+import shutil
 import types
 from typing import Any, cast
 
@@ -14,6 +16,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from configs import image_fashion_mnist
+from cpc import data
 from cpc.data import Images
 from cpc.evaluate import fit_lbfgs_probe, predict
 from cpc.files import read_arrays
@@ -338,6 +341,47 @@ def test_no_image_is_tested_that_was_trained_on(splits, options, sentence, monke
     else:
         with pytest.raises(UserError, match=sentence):
             image_data.load_data(config, str)
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """test/ has the first pictures of train/, as another format and under another name."""
+    for split, numbers, ending in (("train", range(6), "png"), ("test", range(4, 8), "bmp")):
+        for label in ("cat", "dog"):
+            place = tmp_path / split / label
+            place.mkdir(parents=True)
+            for number in numbers:
+                rng = np.random.default_rng((number, label == "cat"))
+                image = Image.fromarray(rng.integers(0, 256, (28, 28), np.uint8))
+                image.save(place / f"{split}{number}.{ending}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("memory_bytes", [10**9, 0])
+def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
+    monkeypatch.setattr(
+        data,
+        "read_image_folder",
+        functools.partial(data.read_image_folder, memory_bytes=memory_bytes, cache=shared / "c"),
+    )
+    config, said = make_config(data__source="folder", data__path=str(shared)), []
+    for _ in range(2):  # the second time from the cache
+        loaded = image_data.load_data(config, said.append)
+        assert [len(part) for part in loaded] == [8, 8, 8]
+        names = {name.rsplit("/", 1)[1] for name, _ in image_data.skipped(loaded)}
+        assert names == {"train4.png", "train5.png"}
+        assert "4 skipped (train4.png" in said[-1]
+        assert "4 of them copies" in said[-1]
+    config.probe.tasks, config.evaluate.num_images = (), 0
+    assert len(image_data.load_data(config, str).train) == 12, "nothing is tested"
+
+
+def test_a_split_of_copies_alone_is_refused(shared):
+    shutil.rmtree(shared / "train")
+    shutil.copytree(shared / "test", shared / "train")
+    config = make_config(data__source="folder", data__path=str(shared))
+    with pytest.raises(UserError, match=r"all 8 images of data\.probe_split .* are copies"):
+        image_data.load_data(config, str)
 
 
 def test_a_folder_that_probes_are_fitted_on_is_not_tested(images):

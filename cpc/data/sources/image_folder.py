@@ -2,12 +2,12 @@
 
 import contextlib
 import os
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from cpc.data.image_file import IMAGE_SUFFIXES, read_image
+from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
 from cpc.data.image_loading import (
     MEMORY_BYTES,
     ImageFiles,
@@ -18,8 +18,18 @@ from cpc.data.image_loading import (
 from cpc.data.images import Images
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
-from cpc.data.walk import is_folder, is_of_runs, printable, same_name, walk_files
+from cpc.data.skipped import Skipped
+from cpc.data.walk import (
+    find_data,
+    is_folder,
+    is_of_runs,
+    list_endings,
+    printable,
+    same_name,
+)
 from cpc.types import UserError
+
+ADVICE = "save it as {stem}.png"
 
 
 def read_image_folder(
@@ -33,11 +43,12 @@ def read_image_folder(
     memory_bytes: int = MEMORY_BYTES,
     cache: Path | None = None,
 ) -> Images:
-    """The images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, webp), at any depth below the class.
+    """Return the images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, ...), at any depth below the class.
 
     Classes are numbered by name over all splits of `root`, so that a class means the same in each;
-    images that lie in the split's own folder have no label. Damaged images, folders that may not be
-    read and class folders without any images are left out and listed in `skipped`.
+    images that lie in the split's own folder have no label. Damaged images, files of other formats,
+    folders that may not be read and class folders without any images are left out and listed in
+    `skipped`.
 
     Args:
         root: holds a folder for each split.
@@ -58,19 +69,22 @@ def read_image_folder(
     folder = _split_folder(root, split)
     class_names = _class_names(root)
     numbers = {name: number for number, name in enumerate(class_names)}
-    paths = _images_among(entry.path for entry in _scan(folder) if not is_folder(entry))
-    labels, left_out = [UNLABELLED] * len(paths), []
-    for name in _folders(folder):
-        below, unreadable, passed_over = walk_files(folder / name)
-        found, left_out = _images_among(below), [*left_out, *unreadable, *passed_over]
-        if not found and not unreadable:
-            path = printable(folder / name)
+    found = find_data(folder, IMAGE_SUFFIXES, COMPANION_SUFFIXES, ADVICE)
+    paths = [str(path) for path in found.files]
+    classes = [path.relative_to(folder).parts[0] for path in found.files]
+    labels = [
+        UNLABELLED if path.parent == folder else numbers[_class_name(name)]
+        for path, name in zip(found.files, classes, strict=True)
+    ]
+    left_out = [*found.unreadable, *found.left_out, *_list_strays(root)]
+    explained = {path for path, _ in left_out}
+    for name in sorted(set(_folders(folder)) - set(classes)):
+        if (path := printable(folder / name)) not in explained:
             left_out.append((path, f"{path} has no images"))
-        paths += found
-        labels += [numbers[_class_name(name)]] * len(found)
     if not paths:
-        endings = ", ".join(sorted(suffix[1:] for suffix in IMAGE_SUFFIXES))
-        raise UserError(f"no images in {printable(folder)}: looked for {endings} files")
+        raise UserError(
+            f"no images in {printable(folder)}: looked for {list_endings(IMAGE_SUFFIXES)} files"
+        )
 
     def read(index: int) -> tuple[np.ndarray, int]:
         return read_image(paths[index], size=size, channels=channels), labels[index]
@@ -90,7 +104,7 @@ def read_image_folder(
         memory_bytes=memory_bytes,
         cache=cache,
     )
-    return Images(images.pixels, images.labels, class_names, (*images.skipped, *left_out))
+    return replace(images, skipped=(*images.skipped, *left_out))
 
 
 def _split_folder(root: Path, split: str) -> Path:
@@ -136,10 +150,11 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         ) from error
 
 
-def _images_among(paths: Iterable[str]) -> list[str]:
-    names = ((path, path.rpartition("/")[2]) for path in paths)
-    return sorted(
-        path
-        for path, name in names
+def _list_strays(root: Path) -> list[Skipped]:
+    """Images next to the splits, which no split reads."""
+    names = sorted(entry.name for entry in _scan(root) if not is_folder(entry))
+    return [
+        (printable(root / name), f"{printable(root / name)} lies in no split: move it into one")
+        for name in names
         if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
-    )
+    ]
