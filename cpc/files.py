@@ -61,6 +61,17 @@ def replacing(path: str | Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def advise(error: BaseException) -> str:
+    """Return what to do after a failed write, as a clause.
+
+    >>> advise(OSError(errno.EMFILE, "Too many open files"))
+    'raise the limit on open files (ulimit -n)'
+    """
+    if "Too many open files" in str(error):  # libraries wrap the error, and keep its text
+        return "raise the limit on open files (ulimit -n)"
+    return "free some space or check the permissions"
+
+
 def remove_parts(folder: Path) -> None:
     """Remove what killed processes were writing by `replacing`, in a folder and one level below."""
     for part in (*folder.glob("*.part"), *folder.glob("*/*.part")):

@@ -7,13 +7,13 @@ A new repository is private; --public makes it everybody's. All of a run goes th
 logs: also environment.json, which names the host and the command. The same push again makes the
 repository equal to the run. `hf auth login` once, or HF_TOKEN, says who you are.
 
-What comes back is data, and read as such: nothing of it is executed, files that a run's data does
-not consist of are left out, for a computer may execute them when they are opened, and the page is
-made anew.
+What comes back is data, and read as such: nothing of it is executed, only files of the names that a
+run directory has are fetched, as other programs may execute others, and the page is made again.
 """
 
 import contextlib
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,9 +30,16 @@ from experiments.run import write_page
 
 #: What stays here: who works in the directory, and what was printed.
 NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
-#: Endings of what a run consists of, apart from numbers (of events).
-PULLED = {"", ".crc32", ".csv", ".item", ".json", ".jsonl", ".md", ".npy", ".npz", ".ocdbt", ".png"}
-PULLED |= {".safetensors", ".tsv", ".txt", ".wav"}
+#: What a run directory contains, as a pattern of paths.
+PULLED = re.compile(
+    r"(config|environment|scores|audit|data|truth|checkpoint|neighbours|map|table|nce|negatives"
+    r"|from_ngram_to_infonce)\.json|metrics\.(jsonl|crc32)|(scores|episode|vectors|units)\.npz"
+    r"|skipped\.txt|vectors\.txt|vocabulary\.tsv|exported/(config\.json|model\.safetensors|README\.md)"
+    r"|tensorboard/events\.out\.tfevents[^/]*\.\d+|augmentation/[^/]+\.wav|figures/[^/]+\.png"
+    r"|probes/[^/]+\.(json|npz|npy|item)|checkpoints/(owed-evaluation|\d+/_CHECKPOINT_METADATA)"
+    r"|checkpoints/\d+/(state|meta|metrics)/([\w.]+/)*(_\w+|metadata|metrics|process_\d+|[0-9a-f]{32}"
+    r"|manifest\.ocdbt)|checkpoints/\d+/(\w+/)?commit_success\.txt"
+)
 
 #: What a repository has beside the run: the hub's own, and the model card that heads its page.
 NOT_OF_THE_RUN = [".gitattributes", CARD]
@@ -87,6 +94,9 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
         sizes.pop(path, None)
     check_paths(name, sizes)
     wanted = {path for path in sizes if is_data(path)}
+    for path in sorted(wanted):
+        if not isinstance(sizes[path], int) or sizes[path] < 0:
+            raise UserError(f"{name} lists {path!r} without a size: do not use it")
     workdir.parent.mkdir(parents=True, exist_ok=True)
     room, size = shutil.disk_usage(workdir.parent).free, sum(sizes[path] for path in wanted)
     if size > room:
@@ -106,14 +116,13 @@ def pull(api: Any, name: str, workdir: pathlib.Path) -> list[str]:
 
 
 def is_data(path: str) -> bool:
-    """Whether a path is named as what a run consists of is; a hidden file never is.
+    """Return whether a path is one of a run directory; what is hidden never is.
 
-    >>> [is_data(path) for path in ("events.out.0", "meta/metadata", "a.JSON", "a.Html", ".py")]
-    [True, True, False, False, False]
+    >>> [is_data(path) for path in ("scores.json", "package.json", "probes/.git/config.json")]
+    [True, False, False]
     """
-    named = pathlib.PurePosixPath(path)
-    is_known = named.suffix in PULLED or named.suffix[1:].isdigit()
-    return is_known and not named.name.startswith(".")
+    is_hidden = any(part.startswith(".") for part in path.split("/"))
+    return not is_hidden and PULLED.fullmatch(path) is not None
 
 
 def check_paths(name: str, paths: Iterable[str]) -> None:

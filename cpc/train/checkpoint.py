@@ -18,7 +18,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from cpc.files import read_json, read_text, write_sealed
+from cpc.files import advise, read_json, read_text, write_sealed
 from cpc.train.distributed import await_verdict
 from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest, seal, unseal
 from cpc.types import PyTree, UserError
@@ -186,9 +186,8 @@ class Checkpoints:
             kept = sorted(self._manager.all_steps(read=True))
             raise UserError(
                 f"The checkpoint of step {self._last_saved} could not be written to "
-                f"{self.directory} ({_first_line(error)}); free some space or check the "
-                "permissions and run the same command again: it resumes from step "
-                f"{kept[-1] if kept else 0}."
+                f"{self.directory} ({_first_line(error)}); {advise(error)} and run the same "
+                f"command again: it resumes from step {kept[-1] if kept else 0}."
             ) from error
 
     def _read(self, step: int, target: PyTree) -> tuple[PyTree, dict[str, Any]] | None:

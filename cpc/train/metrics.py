@@ -24,6 +24,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto import event_pb2
 
 from cpc.files import (
+    advise,
     parse_json,
     plain,
     read_lines,
@@ -369,6 +370,6 @@ def _disk_errors(path: pathlib.Path, *files: Any) -> Iterator[None]:
             # What could not be written is dropped: Python would try again at its end, and complain.
             getattr(file, "buffer", file).raw.close()
         raise UserError(
-            f"Writing to {path} failed ({error.strerror or error}); free some space or check the "
-            "permissions and run the same command again: it resumes from the last checkpoint."
+            f"Writing to {path} failed ({error.strerror or error}); {advise(error)} and run the "
+            "same command again: it resumes from the last checkpoint."
         ) from error

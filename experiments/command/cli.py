@@ -14,7 +14,7 @@ import textwrap
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from logging import getLogger
 from typing import Any, NoReturn
 
@@ -87,9 +87,36 @@ def run(
     # Pillow's warning of large images: those that are too large are said in a sentence of ours.
     warnings.filterwarnings("ignore", "Image size .* exceeds limit")
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a log file shows each line as it comes
+        old = sys.stdout
+        sys.stdout = Output(old.buffer, old.encoding, old.errors, line_buffering=True)
     sys.unraisablehook = functools.partial(interrupt_again, shown=sys.unraisablehook)
     app.run(lambda argv: _guard(main, argv[1:], takes_folders), flags_parser=_parse)
+
+
+class Output(io.TextIOWrapper):
+    """Standard output, line by line, without which a command goes on if a disk is full."""
+
+    def write(self, text: str) -> int:
+        """Write a text, if there is room for it."""
+        with self._dropping():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the buffer, if there is room for it."""
+        with self._dropping():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # also for what is buffered
+            print(f"standard output failed ({error.strerror}): nothing more is printed to it",
+                  file=sys.stderr)  # fmt: skip
 
 
 def interrupt_again(late: Any, shown: Callable[[Any], object]) -> None:
@@ -144,13 +171,15 @@ def _has_no_reader():
 
 
 def check_homes(words: Sequence[str] = ()) -> None:
-    """Check that every path that begins with a user's name, as ~ann/x does, leads somewhere.
+    """Check that flags are valid UTF-8, and that each ~ann/x in them leads somewhere.
 
     Raises:
-        UserError: there is no such user; names the flag or the key.
+        UserError: one is not, or there is no such user; names the flag or the key.
     """
     values = {word: word for word in words} | flatten(flags.FLAGS.flag_values_dict())
     for name, value in values.items():
+        if isinstance(value, str) and value != value.encode("utf-8", "replace").decode():
+            raise UserError(f"{name} {value!r} is not valid UTF-8: rename it")
         if isinstance(value, str) and value.startswith("~"):
             try:
                 pathlib.Path(value).expanduser()
@@ -189,7 +218,8 @@ def check_xla_flags() -> None:
 def fail(sentence: str, status: int = 2) -> NoReturn:
     """Say what is wrong and end."""
     sys.stdout.flush()
-    print(f"error: {names.as_started(' '.join(sentence.split()))}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody reads it
+        print(f"error: {names.as_started(' '.join(sentence.split()))}", file=sys.stderr)
     leave_failing(status)
     sys.exit(status)
 

@@ -35,6 +35,8 @@ def hold(folder: pathlib.Path) -> Iterator[None]:
     Raises:
         UserError: another process holds it; OSError: the directory cannot be written to.
     """
+    if (folder / LOCK).exists() and not (folder / LOCK).is_file():
+        raise UserError(f"{folder / LOCK} is not a regular file: remove it")
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
         has_locks = True
         try:

@@ -14,7 +14,9 @@ import jax
 import numpy as np
 
 from configs.keys import Keys
+from cpc.data.walk import check_name
 from cpc.files import (
+    advise,
     flatten,
     plain,
     read_arrays,
@@ -57,6 +59,7 @@ def open_run(
     if not workdir:
         raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
     path = pathlib.Path(workdir).expanduser()
+    check_name(path.absolute())  # which checkpoints need
     check_apart(path, config)
     environment = describe_environment(mesh)
     with contextlib.ExitStack() as stack:
@@ -78,8 +81,8 @@ def open_run(
                 (path / "failed.json").unlink(missing_ok=True)  # of an earlier start
         except OSError as error:
             raise UserError(
-                f"cannot write to the run directory {path} ({error.strerror}): choose another "
-                "--workdir, or free space there"
+                f"cannot write to the run directory {path} ({error.strerror or error}): "
+                f"{advise(error)}, or choose another --workdir"
             ) from error
         try:
             yield path

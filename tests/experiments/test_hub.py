@@ -6,10 +6,14 @@ import types
 from unittest import mock
 
 import huggingface_hub
+import jax
+import jax.numpy as jnp
+import optax
 import pytest
 from huggingface_hub.utils import filter_repo_objects
 
 from cpc.results import read_run
+from cpc.train import TensorBoardWriter, init_state, open_checkpoints
 from cpc.types import UserError
 from experiments import hub
 from tests import commands
@@ -125,12 +129,44 @@ def test_links_and_foreign_folders_are_not_pushed(remote, run, tmp_path):
 def test_what_could_be_executed_is_left_out(remote, run, tmp_path):
     hub.push(remote.api, run, "team/voices")
     there = remote.root / "team" / "voices"
-    names = [".py", "a.xht", "b.PY", "c.svgz", "exported/expert[1].py", "model.pkl", "report.html"]
+    names = [
+        ".git/config", ".git/hooks/post-checkout", ".py", ".ssh/authorized_keys",
+        ".vscode/tasks.json", "GNUmakefile", "Makefile", "a.xht", "b.PY", "c.svgz",
+        "checkpoints/8/.git/config", "checkpoints/8/state/Makefile", "checkpoints/8/state/x.json",
+        "exported/expert[1].py", "figures/.idea/x.png", "model.pkl", "package.json",
+        "pyproject.toml", "probes/sub/x.json", "report.html", "tensorboard/x.so",
+    ]  # fmt: skip
     for name in names:
+        (there / name).parent.mkdir(parents=True, exist_ok=True)
         (there / name).write_text("x")
     left_out = hub.pull(remote.api, "team/voices", tmp_path / "back")
-    assert left_out == names
+    assert left_out == sorted(names)
     assert not set(left_out) & set(files_of(tmp_path / "back"))
+
+
+@pytest.mark.parametrize("size", [None, -1, "7"])
+def test_a_listing_without_sizes_is_refused(remote, run, tmp_path, size):
+    hub.push(remote.api, run, "team/voices")
+    entries = [types.SimpleNamespace(path="config.json", size=size)]
+    remote.api.list_repo_tree.side_effect = lambda name, recursive, revision: entries
+    with pytest.raises(UserError, match=r"'config\.json' without a size"):
+        hub.pull(remote.api, "team/voices", tmp_path / "back")
+
+
+@pytest.mark.parametrize("kind", ["ocdbt", "saved by two processes"])
+def test_every_file_of_a_real_run_is_pulled(kind, tmp_path):
+    state = init_state({"w": jnp.ones(2)}, {}, optax.sgd(0.1), jax.random.key(0), {})
+    with open_checkpoints(tmp_path / "checkpoints") as checkpoints:
+        checkpoints.save(3, state, {})
+        checkpoints.save(4, state, {}, 0.5)
+    writer = TensorBoardWriter(tmp_path / "tensorboard")
+    writer.write({"step": 1, "loss": 1.0})
+    writer.close()
+    paths = files_of(tmp_path)
+    assert len(paths) > 10
+    if kind != "ocdbt":
+        paths = [path.replace("process_0", "process_11") for path in paths]
+    assert [path for path in paths if not hub.is_data(path)] == []
 
 
 @pytest.mark.parametrize(

@@ -249,12 +249,12 @@ def test_a_metric_is_sealed_with_its_step(tmp_path):
     assert train.best_step(tmp_path) == 4  # not one whose word cannot be trusted
 
 
-def test_what_was_saved_beside_the_newest_sound_state(tmp_path):
+def test_metadata_of_damaged_checkpoints_is_left_out(tmp_path):
     assert train.read_metadata(tmp_path) == {}
     save_all(tmp_path, [1.0, 2.0])
-    assert train.read_metadata(tmp_path) == {"value": 2.0}
+    assert train.read_metadata(tmp_path) == {2: {"value": 2.0}, 1: {"value": 1.0}}
     (tmp_path / "2" / "meta" / "metadata").write_bytes(b"")
-    assert train.read_metadata(tmp_path) == {"value": 1.0}
+    assert train.read_metadata(tmp_path) == {1: {"value": 1.0}}
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 2.0]])

@@ -1,0 +1,121 @@
+"""Odd starts: closed streams, full disks, ignored signals, no home, names that are not UTF-8."""
+
+import errno
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from configs import audio_synthetic
+from configs.audio import KEYS
+from cpc import files
+from cpc.data import cache_dir
+from cpc.train import JsonlWriter, make_mesh
+from cpc.types import UserError
+from experiments.command import cli, lock
+from experiments.command.run_dir import open_run
+
+ROOT = pathlib.Path(__file__).parents[2]
+#: What `python -m experiments.x` does before anything else, and then a child.
+START = """
+import os, signal, sys
+sys.argv[0] = "-m"
+import experiments
+print("one")
+print("two", file=sys.stderr)
+assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+assert os.waitpid(os.fork() or os._exit(0), 0)[1] == 0
+assert [sys.stdout.fileno(), sys.stderr.fileno()] == [1, 2] or open(os.devnull).fileno() > 2
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("closed", [(), (1,), (2,), (0, 1, 2)])
+def test_a_command_starts_without_streams_and_children(closed):
+    def prepare():
+        import signal
+
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        for number in closed:
+            os.close(number)
+
+    done = subprocess.run([sys.executable, "-c", START], cwd=ROOT, preexec_fn=prepare, check=False)
+    assert done.returncode == 7
+
+
+def test_a_command_goes_on_if_its_output_is_on_a_full_disk(capfd):
+    """/dev/full, as a log file on a full disk; a reader that has gone ends a command as before."""
+    number = os.open("/dev/full", os.O_WRONLY)
+    output = cli.Output(os.fdopen(number, "wb"), line_buffering=True)
+    for i in range(3):
+        print(f"line {i}", file=output, flush=True)
+    output.close()
+    assert capfd.readouterr().err.count("No space left on device") == 1
+    reading, writing = os.pipe()
+    os.close(reading)
+    output = cli.Output(os.fdopen(writing, "wb", buffering=0), write_through=True)
+    with pytest.raises(BrokenPipeError):
+        print("line", file=output)
+    output.close()
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    def expanduser(path):
+        if str(path).startswith("~"):
+            raise RuntimeError("Could not determine home directory.")
+        return path
+
+    monkeypatch.setattr(pathlib.Path, "expanduser", expanduser)
+    for name in ("CPC_DATA", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match="set CPC_DATA"):
+        cache_dir()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert cache_dir() == pathlib.Path("/cache/cpc")
+    monkeypatch.setenv("CPC_DATA", "/data")
+    assert cache_dir() == pathlib.Path("/data")
+
+
+@pytest.mark.parametrize("is_relative", [False, True])
+def test_a_run_directory_that_is_not_utf8_is_refused(tmp_path, monkeypatch, is_relative):
+    """It was trained to its first checkpoint, which cannot be written there."""
+    folder = pathlib.Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    workdir = "run" if is_relative else str(folder / "run")
+    with (
+        pytest.raises(UserError, match="not valid UTF-8"),
+        open_run(workdir, audio_synthetic.get_config(), KEYS, make_mesh(1)),
+    ):
+        pass
+    assert list(folder.iterdir()) == []
+
+
+def test_a_flag_that_is_not_utf8_is_refused():
+    with pytest.raises(UserError, match="not valid UTF-8"):
+        cli.check_homes(["runs/\udcff"])
+    cli.check_homes(["runs/grün"])
+
+
+def test_a_lock_that_is_a_fifo_is_named(tmp_path):
+    os.mkfifo(tmp_path / lock.LOCK)
+    with pytest.raises(UserError, match=r"run\.lock is not a regular file"), lock.hold(tmp_path):
+        pass
+
+
+def test_too_many_open_files_is_not_a_full_disk(tmp_path):
+    """The advice is about what was exhausted."""
+    assert "ulimit -n" in files.advise(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    assert "space" in files.advise(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+        with pytest.raises(UserError, match=r"metrics\.jsonl failed .*ulimit -n"):
+            JsonlWriter(tmp_path / "metrics.jsonl")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
