@@ -1,6 +1,7 @@
 """Checkpoints in the format of facebookresearch/CPC_audio (Riviere et al. 2020)."""
 
 import re
+import reprlib
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,10 @@ from cpc.types import PyTree, UserError
 SAMPLE_RATE_HZ = 16_000
 #: How the names of encoder and context begin.
 PARTS = "gEncoder.", "gAR."
+#: Words that DataParallel, torch.compile and trainers put into the names of entries.
+WRAPPERS = frozenset({"module", "model", "_orig_mod"})
+#: Entries of an encoder and a context of 16 layers: more are not a model of this format.
+MAX_ENTRIES = 128
 #: Samples of its training windows.
 WINDOW_SAMPLES = 20_480
 #: Gates of a unit -> the context of that many.
@@ -46,7 +51,8 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     a state dict in a safetensors or npz file as well.
 
     Entries are gEncoder.conv0.weight, gEncoder.batchNorm0.weight, gAR.baseNet.weight_ih_l0 and so
-    on. The encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow
+    on; the words `module`, `model` and `_orig_mod` that wrappers add to names are removed. The
+    encoder's norm (channel, batch or none), the context (GRU or LSTM) and all widths follow
     from their shapes. Its predictor is kept elsewhere in its checkpoints and is not read: z and c
     are there, predictions are not. Recordings are taken as they are, at 16 kHz.
 
@@ -59,10 +65,11 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
     config = {}
     if path.suffix in torch_file.SUFFIXES:
         entries, config = torch_file.read_checkpoint(path)
-        # Whatever else was trained beside them is kept there too.
-        entries = {name: array for name, array in entries.items() if name.startswith(PARTS)}
     else:
         entries = read_weights(path)
+    entries = _unwrap(entries, path)
+    if path.suffix in torch_file.SUFFIXES:  # which also keep what else was trained
+        entries = {name: array for name, array in entries.items() if name.startswith(PARTS)}
     if config.get("cpc_mode") not in (None, "none"):
         raise UserError(
             f"{path} was trained with cpc_mode {config['cpc_mode']!r}: its contexts do not come "
@@ -73,15 +80,14 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
         for name, array in entries.items()
         if not name.endswith("num_batches_tracked")  # a count that only torch's training reads
     }
-    if not any(name.startswith(PARTS) for name in weights):
+    own = {name: array for name, array in weights.items() if name.startswith(PARTS)}
+    if len(own) > MAX_ENTRIES:
         raise UserError(
-            f"{path} has no entry gEncoder... or gAR...: give a state dict of CPC_audio with a "
-            "convolutional encoder and a GRU or LSTM"
+            f"{path} has {len(own):,} entries gEncoder... and gAR..., more than {MAX_ENTRIES}: "
+            "give a state dict of CPC_audio"
         )
-    width, norm = _fit(weights, _encoder_choices(weights), _encoder_entries)
-    gates, layers, context_width, _ = _fit(
-        weights, _context_choices(weights, width), _context_entries
-    )
+    width, norm = _fit(own, _encoder_choices(own), _encoder_entries)
+    gates, layers, context_width, _ = _fit(own, _context_choices(own, width), _context_entries)
     if norm == "instance":
         raise UserError(
             f"the encoder in {path} has an instance norm, whose frames see the whole recording: "
@@ -110,6 +116,29 @@ def load_cpc_audio(path: str | Path) -> Pretrained:
         "rms": None,
     }
     return Pretrained(module, variables, given, {"format_read": "facebookresearch/CPC_audio"})
+
+
+def _unwrap(entries: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
+    """Return the entries by their names without WRAPPERS, wherever these occur.
+
+    Raises:
+      UserError: no entry is of this format, or two have one name.
+    """
+    unwrapped = {
+        ".".join(word for word in name.split(".") if word not in WRAPPERS): array
+        for name, array in entries.items()
+    }
+    if len(unwrapped) < len(entries):
+        raise UserError(
+            f"{path} has one entry with and without a prefix such as module.: save one model alone"
+        )
+    if not any(name.startswith(PARTS) for name in unwrapped):
+        first = ", ".join(map(reprlib.repr, list(entries)[:3])) or "none"
+        raise UserError(
+            f"{path} has no entry gEncoder... or gAR... (its {len(entries):,} entries are {first}"
+            f"{', ...' if len(entries) > 3 else ''}): give a state dict of CPC_audio"
+        )
+    return unwrapped
 
 
 def _fit(
@@ -157,7 +186,7 @@ def _context_choices(
         for name, array in weights.items()
         if name.startswith("gAR.baseNet.") and array.ndim
     }
-    layers = {int(end[1]) for name in found if (end := re.search(r"_l(\d+)$", name))}
+    layers = {end[1] for name in found if (end := re.search(r"_l(\d+)$", name))}
     squares = [shape[1] for name, shape in found.items() if "weight_hh" in name and shape[1:]]
     near = statistics.mode(squares or [width])
     choices = [

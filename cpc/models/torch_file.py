@@ -6,6 +6,7 @@ each storage (data/0, ...); before, pickles and numbers one after the other.
 
 import io
 import math
+import reprlib
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,14 +19,16 @@ from cpc.types import UserError
 
 #: Of a pickle. It holds names and sizes, of which a large network has 100 kB.
 MOST_PICKLE_BYTES = 4 << 20
-#: Tensors may share their numbers, but all in all have no more than so many times those of a file.
-MOST_SHARED = 4
+#: Tensors may share numbers, but together have at most this many times the numbers of the file ...
+MAX_SHARED = 4
+#: ... or this many numbers, if these are more: one number can be expanded to a large tensor.
+MAX_EXPANDED = 2**24
 #: How files of before torch 1.6 begin: a number of theirs as a pickle of its own.
 MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."
 #: Of the tar archives of before torch 0.2 the name of the first member.
 TAR = b"sys_info", b"pickle", b"storages", b"tensors"
 #: Entries of checkpoints that hold a model's arrays.
-STATE_DICTS = "weights", "gEncoder", "state_dict"
+STATE_DICTS = "weights", "gEncoder", "state_dict", "model_state_dict", "model"
 #: Endings of such files.
 SUFFIXES = ".pt", ".pth"
 #: Numbers of a storage as the file has them.
@@ -53,16 +56,17 @@ def read_torch(path: Path) -> Any:
                 raise UserError(
                     "it is of torch before 0.2: load it with torch.load and save it with torch.save"
                 )
-            raise ValueError("it begins like no file of torch.save")
+            raise ValueError("its first bytes are not those of torch.save")
     except UserError as error:
         raise UserError(f"cannot read {path}: {error}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     # A damaged pickle or archive fails in many ways.
     except (ValueError, LookupError, TypeError, EOFError, OverflowError, NotImplementedError,
-            RuntimeError, zipfile.BadZipFile) as error:  # fmt: skip
+            RuntimeError, MemoryError, zipfile.BadZipFile) as error:  # fmt: skip
+        reason = str(error) or type(error).__name__
         raise UserError(
-            f"{path} is damaged or no file of torch.save ({error}): fetch or save it again"
+            f"{path} is damaged or not a file of torch.save ({reason}): fetch or save it again"
         ) from error
 
 
@@ -111,10 +115,12 @@ def _read_sequence(file: bytes) -> Any:
     pickles = io.BytesIO(file[:MOST_PICKLE_BYTES])
     _, version, _, content, keys = (read_pickle(pickles) for _ in range(5))
     if version != 1001:
-        raise ValueError(f"the version {version!r:.50} is unknown")
+        raise ValueError(f"the version {reprlib.repr(version)} is unknown")
     storages = {tensor.storage.key: tensor.storage for tensor in _tensors(content)}
     found, place = {}, pickles.tell()
     for key in keys:
+        if type(key) is not str:  # the hash of nested tuples can take forever
+            raise ValueError(f"{reprlib.repr(key)} is not the key of a storage")
         num_bytes = storages[key].size * storages[key].dtype.itemsize
         if int.from_bytes(file[place : place + 8], "little") != storages[key].size:
             raise ValueError(f"the storage {key[:50]!r} is not as large as the pickle says")
@@ -125,26 +131,24 @@ def _read_sequence(file: bytes) -> Any:
 
 def _numbers(content: bytes, storage: Storage, order: str) -> np.ndarray:
     if len(content) != storage.size * storage.dtype.itemsize:
-        raise ValueError(f"the storage {storage.key!r:.50} has {len(content):,} bytes")
+        raise ValueError(f"the storage {reprlib.repr(storage.key)} has {len(content):,} bytes")
     # As plain integers first: numpy cannot swap the bytes of a bfloat16.
     kind = f"u{storage.dtype.itemsize}"
     return np.frombuffer(content, order + kind).astype(f"={kind}").view(storage.dtype)
 
 
 def _tensors(content: Any) -> list[Tensor]:
-    """The tensors at any depth, each as often as it occurs; refuse what has no end."""
+    """Return the tensors at any depth, once per occurrence; refuse content without an end."""
     found, left, count = [], [content], 0
     while left:
-        count += 1
-        if count > MOST_PICKLE_BYTES:
-            raise ValueError("its content refers to itself")
         one = left.pop()
         if isinstance(one, Tensor):
             found.append(one)
-        elif isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, list | tuple):
-            left += one
+        elif isinstance(one, Mapping | list | tuple):
+            count += len(one)
+            if count > MOST_PICKLE_BYTES:
+                raise ValueError("its content refers to itself")
+            left += one.values() if isinstance(one, Mapping) else one
     return found
 
 
@@ -154,7 +158,7 @@ def _fill(content: Any, read: Read) -> Any:
     storages = {tensor.storage.key: tensor.storage for tensor in tensors}
     if any(tensor.storage != storages[tensor.storage.key] for tensor in tensors):
         raise ValueError("a storage has two types or sizes")
-    most = MOST_SHARED * sum(storage.size for storage in storages.values())
+    most = max(MAX_EXPANDED, MAX_SHARED * sum(storage.size for storage in storages.values()))
     if sum(math.prod(tensor.shape) for tensor in tensors) > most:
         raise ValueError(f"its tensors have more than {most:,} numbers, which it does not hold")
     arrays = {key: read(storage) for key, storage in storages.items()}

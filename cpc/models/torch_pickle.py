@@ -9,6 +9,7 @@ the name of a function or class is a string. Names other than those in `GLOBALS`
 import io
 import math
 import pickletools
+import reprlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -179,19 +180,20 @@ def _storage(kind: Any, name: Any, key: Any, device: Any, size: Any, view: Any =
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> Tensor:
-    """A tensor, which lies within its storage and has no more numbers than it."""
+    """Describe a view of a storage; a step of 0 repeats numbers, as `torch.Tensor.expand` does."""
     storage = _expect(storage, Storage)
     shape, strides, (offset,) = _sizes(shape), _sizes(strides), _sizes((offset,))
     last = offset + sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
-    count = math.prod(shape)
-    if len(shape) > 32 or count > storage.size or (count and last >= storage.size):
-        raise ValueError(f"a tensor of shape {shape} lies outside of its {storage.size} numbers")
+    if len(shape) > 32 or (math.prod(shape) and last >= storage.size):
+        raise ValueError(
+            f"a tensor of shape {reprlib.repr(shape)} lies outside of its {storage.size} numbers"
+        )
     return Tensor(storage, offset, shape, strides)
 
 
 def _sizes(values: Any) -> tuple[int, ...]:
     if not all(type(value) is int and 0 <= value < 2**62 for value in _expect(values, tuple)):
-        raise ValueError(f"{values!r:.200} are no sizes")
+        raise ValueError(f"{reprlib.repr(values)} are no sizes")
     return values
 
 

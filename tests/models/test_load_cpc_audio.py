@@ -3,10 +3,11 @@
 import pathlib
 import sys
 
+import jax
 import numpy as np
 import pytest
 
-from cpc.models import embed_with, load, load_cpc_audio, load_pretrained, save
+from cpc.models import load_cpc_audio, load_pretrained, make_model, save
 from cpc.models.weights import write_weights
 from cpc.types import UserError
 
@@ -62,7 +63,9 @@ def saved(tmp_path):
 def test_equals_the_original(saved, case, norm, context, layers, ending):
     _, inputs, expected = CASES[case]
     pretrained = load_cpc_audio(saved(state_dict(norm, context, layers), ending))
-    z, c = embed_with(pretrained)(inputs["x"][:, 0])
+    z, c = make_model(pretrained.module).embed(
+        pretrained.variables, jax.numpy.asarray(inputs["x"][:, 0])
+    )
     np.testing.assert_allclose(z, expected["z"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(c, expected["c"], rtol=1e-5, atol=1e-5)
 
@@ -70,11 +73,9 @@ def test_equals_the_original(saved, case, norm, context, layers, ending):
 def test_it_can_be_saved_in_our_own_format_without_a_predictor(saved, tmp_path):
     pretrained = load_cpc_audio(saved(state_dict()))
     folder = save(tmp_path / "shared", pretrained)
-    _, inputs, _ = CASES["channelnorm_gru"]
-    x = inputs["x"][:, 0]
-    for a, b in zip(load(folder)(x), embed_with(pretrained)(x), strict=True):
-        np.testing.assert_array_equal(a, b)
-    assert load_pretrained(folder).input["rms"] is None
+    again = load_pretrained(folder)
+    jax.tree.map(np.testing.assert_array_equal, again.variables, pretrained.variables)
+    assert again.input["rms"] is None
 
 
 def test_every_wrong_entry_is_listed(saved):
@@ -148,3 +149,36 @@ def test_other_networks_are_named(saved):
         load_cpc_audio(saved({**entries, **scales}))
     with pytest.raises(UserError, match=r"no entry gEncoder... or gAR..."):
         load_cpc_audio(saved({"linear.weight": np.zeros((2, 2), "f")}))
+
+
+@pytest.mark.parametrize(
+    "prefix", ["module.", "model.", "_orig_mod.", "module._orig_mod.", "model.module."]
+)
+def test_prefixes_of_wrappers_are_removed(saved, prefix):
+    plain = load_cpc_audio(saved(state_dict("none"))).variables
+    wrapped = {prefix + name: array for name, array in state_dict("none").items()}
+    wrapped = {
+        name.replace("conv2.", "_orig_mod.conv2.").replace("gAR.", "gAR.module."): array
+        for name, array in wrapped.items()
+    }
+    found = load_cpc_audio(saved(wrapped)).variables
+    jax.tree.map(np.testing.assert_array_equal, found, plain)
+
+
+def test_entries_of_another_format_are_named(saved):
+    entries = {f"net.{name}": array for name, array in state_dict("none").items()}
+    with pytest.raises(UserError, match=r"net\.gEncoder\.conv0\.weight"):
+        load_cpc_audio(saved(entries))
+    both = {**state_dict("none"), "module.gEncoder.conv0.bias": np.zeros(32, "f")}
+    with pytest.raises(UserError, match="with and without a prefix"):
+        load_cpc_audio(saved(both))
+
+
+def test_a_state_dict_of_many_layers_is_refused_at_once(saved):
+    """Sizes are tried for each entry and layer, which takes the fourth power of their number."""
+    many = {f"gAR.baseNet.weight_ih_l{i}": np.zeros((i + 1, 1), "f") for i in range(200)}
+    with pytest.raises(UserError, match="200 entries"):
+        load_cpc_audio(saved(many))
+    number = {"gAR.baseNet.weight_ih_l" + "9" * 5000: np.zeros((3, 1), "f")}
+    with pytest.raises(UserError, match="do not fit the model"):
+        load_cpc_audio(saved(number))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.models import embed_with, load_cpc_audio
+from cpc.models import load_cpc_audio, make_model, torch_file
 from cpc.models.torch_file import read_checkpoint, read_torch
 from cpc.models.torch_pickle import read_pickle
 from cpc.models.weights import read_weights
@@ -48,13 +48,18 @@ CONTENT = {
 }
 
 
+def embed(pretrained):
+    x = jnp.asarray(EXPECTED["x"])
+    return make_model(pretrained.module).embed(pretrained.variables, x)
+
+
 @pytest.mark.parametrize("file", ["hub", "training"])
 def test_what_torch_wrote_computes_what_torch_computed(file):
     """Whether by torch of today or as it was before 1.6."""
     path = GOLDENS / f"checkpoint_{file}.pt"
     pretrained = load_cpc_audio(path)
     assert (pretrained.module.context.num_layers, pretrained.input["rms"]) == (2, None)
-    z, c = embed_with(pretrained)(EXPECTED["x"])
+    z, c = embed(pretrained)
     np.testing.assert_allclose(z, EXPECTED["z"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(c, EXPECTED["c"], rtol=1e-5, atol=1e-5)
     assert read_weights(path).keys() == read_checkpoint(path)[0].keys()
@@ -145,7 +150,7 @@ WHOLE = ("0", "Float", 4)
     [
         (tensor(*WHOLE, 1, (4,), (1,)), "outside of its 4 numbers"),
         (tensor(*WHOLE, 0, (2, 2), (3, 1)), "outside of its 4 numbers"),
-        (tensor(*WHOLE, 0, (2**31 - 1,), (0,)), "outside of its 4 numbers"),
+        (tensor(*WHOLE, 0, (2**31 - 1,), (0,)), "more than .* numbers"),
         (tensor(*WHOLE, -1, (1,), (1,)), "are no sizes"),
         (tensor(*WHOLE, 0, (2,), (-1,)), "are no sizes"),
         (tensor(*WHOLE, 0, (2, 2), (1,)), "shorter"),
@@ -171,15 +176,43 @@ def test_what_cannot_be_is_damaged(tmp_path, wrong, match):
 
 
 @pytest.mark.slow
-def test_doubling_containers_and_tensors_end(tmp_path):
+def test_doubling_containers_and_tensors_end(tmp_path, monkeypatch):
     """A thousand bytes that mean 2 to the 100 entries, and tensors that share one storage."""
     doubling = b"]" + b"".join(b"q" + bytes([i]) + b"](h" + bytes([i]) + b"h" + bytes([i]) + b"e"
                                for i in range(100))  # fmt: skip
     with pytest.raises(UserError, match="refers to itself"):
         read_torch(write_torch(tmp_path / "a.pt", {"a": tuple_of(doubling)}))
+    monkeypatch.setattr(torch_file, "MAX_EXPANDED", 15)
     same = {str(i): tensor("0", "Float", 4, 0, (4,), (1,)) for i in range(5)}
     with pytest.raises(UserError, match="more than 16 numbers"):
         read_torch(write_torch(tmp_path / "a.pt", {"a": np.arange(4, dtype="f4"), **same}))
+
+
+def test_an_expanded_tensor_has_its_number_everywhere(tmp_path):
+    """As `torch.ones(1).expand(4)` and a row that is repeated."""
+    content = {
+        "a": np.array([2.0, 3.0], "f4"),
+        "one": tensor("0", "Float", 2, 1, (4,), (0,)),
+        "rows": tensor("0", "Float", 2, 0, (3, 2), (0, 1)),
+    }
+    found = read_torch(write_torch(tmp_path / "a.pt", content))
+    np.testing.assert_array_equal(found["one"], [3.0] * 4)
+    np.testing.assert_array_equal(found["rows"], [[2.0, 3.0]] * 3)
+
+
+def test_small_files_that_mean_much_are_refused_at_once(tmp_path):
+    cycle = b"]q\x00(" + b"h\x00" * 1000 + b"e"
+    with pytest.raises(UserError, match="refers to itself"):
+        read_torch(write_torch(tmp_path / "a.pt", {"a": cycle}))
+    nest = b")q\x00" + b"".join(
+        b"h" + bytes([i]) + b"h" + bytes([i]) + b"\x86q" + bytes([i + 1]) for i in range(60)
+    )
+    place = tuple_of(text("storage"), name("torch.FloatStorage"), text("0"), text("cpu"), number(1))
+    sizes = tuple_of(place + b"Q", number(0), b"h\x3c", b"h\x3c", b"\x89", b"N")
+    wrong = tuple_of(nest, name("torch._utils._rebuild_tensor_v2") + sizes + b"R")
+    with pytest.raises(UserError, match="are no sizes") as error:
+        read_torch(write_torch(tmp_path / "a.pt", {"a": wrong}))
+    assert len(str(error.value)) < 2000
 
 
 def test_archives_are_checked_before_they_are_read(tmp_path):
@@ -234,8 +267,8 @@ def test_files_of_other_kinds_are_named(tmp_path):
     path = tmp_path / "a.pt"
     for content, match in (
         (b"sys_info" + bytes(504), "of torch before 0.2: load it with torch.load"),
-        (pickle.dumps({"a": 1}), "begins like no file of torch.save"),
-        (b"", "begins like no file"),
+        (pickle.dumps({"a": 1}), "first bytes"),
+        (b"", "first bytes"),
     ):
         path.write_bytes(content)
         with pytest.raises(UserError, match=match):
@@ -256,8 +289,8 @@ def test_of_a_checkpoint_the_network_alone_is_read_and_its_direction_is_checked(
     hub = read_torch(GOLDENS / "checkpoint_hub.pt")
     path = tmp_path / "a.pt"
     hub["weights"]["speakerEmb.weight"] = np.zeros((2, 2), "f4")
-    expected = embed_with(load_cpc_audio(GOLDENS / "checkpoint_hub.pt"))(EXPECTED["x"])[1]
-    found = embed_with(load_cpc_audio(write_torch(path, hub)))(EXPECTED["x"])[1]
+    expected = embed(load_cpc_audio(GOLDENS / "checkpoint_hub.pt"))[1]
+    found = embed(load_cpc_audio(write_torch(path, hub)))[1]
     np.testing.assert_array_equal(found, expected)
     hub["config"]["cpc_mode"] = "reverse"
     with pytest.raises(UserError, match="trained with cpc_mode 'reverse': its contexts do not"):
