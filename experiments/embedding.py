@@ -4,9 +4,6 @@ import contextlib
 import pathlib
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Any
-
-import numpy as np
 
 from cpc.data.walk import DOCUMENTS, find_data, list_endings, printable
 from cpc.types import UserError
@@ -20,16 +17,21 @@ def list_files(
 ) -> dict[str, pathlib.Path]:
     """Return the files below `root`, by path without ending, or with it if two would be equal.
 
-    Folders and files that are left out are added to `skipped`, as `find_data` lists them.
+    `root` may be one file. Folders and files that are left out are added to `skipped`, as
+    `find_data` lists them.
     """
+    read = f"pass {list_endings(suffixes)} files"
+    if root.is_file():
+        if root.suffix.lower() not in suffixes:
+            raise UserError(f"{root} is not a file that the model takes: {read}")
+        return {root.stem: root}
     if not root.is_dir():
-        raise UserError(f"there is no folder {root}: give a folder with --input")
+        raise UserError(f"{root} does not exist: pass a file or folder with --input")
     found = find_data(root, suffixes, others)
     skipped += [*found.unreadable, *found.left_out]
     below = [path.relative_to(root) for path in found.files]
     if not below:
-        endings = list_endings(suffixes)
-        raise UserError(f"nothing to embed in {root}: looked for {endings} files at any depth")
+        raise UserError(f"{root} has no file to embed at any depth: {read}")
     stems = [path.with_suffix("").as_posix() for path in below]
     count = Counter(stems)
     names = [
@@ -48,19 +50,3 @@ def skip(name: str, skipped: list[tuple[str, str]]) -> Iterator[None]:
         yield
     except (UserError, OSError) as error:
         skipped.append((printable(name), printable(str(error))))
-
-
-def embed_batch(module: Any, is_context: bool, variables: Any, x: Any) -> Any:
-    """Return z or c of a batch."""
-    if is_context:
-        return module.apply(variables, x, method="embed")[1]
-    return module.apply(variables, x, method="encode")
-
-
-def fill(rows: list[np.ndarray]) -> np.ndarray:
-    """A batch of a power of two of rows, so that there are few shapes; the last one repeated.
-
-    >>> fill([np.array([1]), np.array([2]), np.array([3])])[:, 0].tolist()
-    [1, 2, 3, 3]
-    """
-    return np.stack([*rows, *[rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))])

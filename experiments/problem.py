@@ -61,14 +61,14 @@ class LossSizes(NamedTuple):
 class Embedding(NamedTuple):
     """Files on their way to features."""
 
-    features: Iterator[tuple[str, np.ndarray, float]]
-    """Name, features, and how much was read for them, of each file that can be read."""
+    features: Iterator[tuple[str, dict[str, np.ndarray], float]]
+    """Name, features by layer, and the amount read for them, of each file that can be read."""
     total: float
     """How much there is to read in all."""
     unit: str
     """The unit of both, such as "h audio"."""
-    frame_seconds: float | None
-    """Time between the frames of the features; None where rows are no times."""
+    frame_seconds: dict[str, float] | None
+    """Time between the frames of each layer; None if rows are not times."""
 
 
 class Modality(NamedTuple):
@@ -107,8 +107,8 @@ class Modality(NamedTuple):
     """describe_input(config) -> what an exported model says of its input: shape, and more."""
     show_use: Callable[[Config, str], str]
     """show_use(config, folder) -> Python that makes features with an exported model."""
-    embed_files: Callable[[Pretrained, Path, bool, list[tuple[str, str]]], Embedding]
-    """embed_files(pretrained, folder, is_context, skipped) -> features of the files below."""
+    embed_files: Callable[[Pretrained, Path, Sequence[str], list[tuple[str, str]]], Embedding]
+    """embed_files(pretrained, path, layers, skipped) -> features of a file or of a folder's."""
     describe_run: Callable[[Path], dict[str, Any]] = lambda workdir: {}
     """describe_run(workdir) -> what an exported model says of its input that the run found out."""
 

@@ -108,6 +108,18 @@ def cut_patches(
     return images[:, rows[:, None, :, None], columns[None, :, None, :]]
 
 
+def cut_for_evaluation(
+    images: UInt8[Array, "b _ _ ch"], *, crop: int, grey: bool, patch: int, stride: int
+) -> Float[Array, "b i j patch patch _"]:
+    """Return the patches of the central crop of images, without augmentation; crop 0: all pixels.
+
+    Raises:
+        UserError: images smaller than the crop, or than a patch.
+    """
+    images = scale_pixels(centre_crop(images, crop) if crop else images)
+    return cut_patches(to_grey(images) if grey else images, patch, stride)
+
+
 def jitter_patches(
     rng: Key[Array, ""], patches: Float[Array, "b i j p p ch"], inner: int
 ) -> Float[Array, "b i j p p ch"]:

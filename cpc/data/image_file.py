@@ -87,15 +87,30 @@ def decode_image(
         bitmap = _convert(image, channels, name)
         turn = TURNS.get(_orientation(image))
         bitmap = bitmap if turn is None else bitmap.transpose(turn)
-        if size is not None and bitmap.size != (size, size):
-            square = _central_square(*bitmap.size)
-            bitmap = bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
+        bitmap = _fit(bitmap, size)
     except UserError:
         raise
     except Exception as error:  # Pillow raises a dozen kinds, down to IndexError, for damaged files
         why = re.sub(r" <_io\.BytesIO[^>]*>", "", str(error))  # Pillow names what it reads from
         raise UserError(f"{name} does not decode: {why}") from error
     return np.asarray(bitmap, np.uint8).reshape(bitmap.height, bitmap.width, channels)
+
+
+def fit_pixels(
+    pixels: UInt8[np.ndarray, "y x c"], *, size: int, channels: int
+) -> UInt8[np.ndarray, "size size ch"]:
+    """Return pixels as `decode_image` returns those of a file; c is 1, 3, or 4 with alpha."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    bitmap = _fit(_convert(image, channels, "x"), size)
+    return np.asarray(bitmap, np.uint8).reshape(size, size, channels)
+
+
+def _fit(bitmap: Image.Image, size: int | None) -> Image.Image:
+    """Return the central square at size x size pixels; the image itself for None."""
+    if size is None or bitmap.size == (size, size):
+        return bitmap
+    square = _central_square(*bitmap.size)
+    return bitmap.resize((size, size), Image.Resampling.BILINEAR, square)
 
 
 def _load(content: bytes, name: str, size: int | None) -> Image.Image:

@@ -4,19 +4,13 @@ from cpc.models.contexts import GRU, LSTM, CausalConv, CausalTransformer
 from cpc.models.cpc import CPC, Model, make_model
 from cpc.models.cpc_audio import load_cpc_audio
 from cpc.models.critics import Baseline, GaussianConditional, JointCritic, SeparableCritic
+from cpc.models.embedder import Embedder, embed_with, load
 from cpc.models.encoders import ConvEncoder
+from cpc.models.features import Layers, group_signals, pad_rows
 from cpc.models.image_cpc import DIRECTIONS, ImageCPC, frame_positions, from_frame, to_frame
 from cpc.models.image_encoders import SmallConvEncoder
 from cpc.models.layers import end_at, layer_depths, part_of
-from cpc.models.load import (
-    EXPORTED,
-    WEIGHTS,
-    Pretrained,
-    embed_with,
-    load,
-    load_pretrained,
-    save,
-)
+from cpc.models.load import EXPORTED, WEIGHTS, Pretrained, load_pretrained, save
 from cpc.models.log_mel import LogMelEncoder
 from cpc.models.patch_grid import check_offsets, first_clean_offset, patch_grid
 from cpc.models.predictors import (
@@ -49,10 +43,12 @@ __all__ = [
     "CausalConv",
     "CausalTransformer",
     "ConvEncoder",
+    "Embedder",
     "GaussianConditional",
     "HiddenPredictor",
     "ImageCPC",
     "JointCritic",
+    "Layers",
     "LinearPredictor",
     "LogMelEncoder",
     "MaskedRowConv",
@@ -76,12 +72,14 @@ __all__ = [
     "first_clean_offset",
     "frame_positions",
     "from_frame",
+    "group_signals",
     "layer_depths",
     "load",
     "load_cpc_audio",
     "load_pretrained",
     "make_model",
     "module_ends",
+    "pad_rows",
     "part_of",
     "patch_grid",
     "resnet_stages",

@@ -13,10 +13,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from cpc.files import read_json, write_sealed
-from cpc.models.cpc import make_model
 from cpc.models.description import build, describe
 from cpc.models.weights import check_entries, read_weights, write_weights
-from cpc.types import ArrayLike, PyTree, UserError
+from cpc.types import PyTree, UserError
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 #: Folder of a run that its export is written to.
@@ -65,31 +64,12 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
     return folder
 
 
-def load(folder: str | Path) -> Callable[[ArrayLike], tuple[jax.Array, jax.Array]]:
-    """Return embed(x) -> (z, c), compiled, from a folder that `save` wrote, or from a run.
-
-    A run is exported when it has reached its last step, and by `python -m experiments.export`.
-    x is (b, s) of audio and (b, i, j, y, x, ch) of the patches of images; the numbers are those
-    of the run's own model, to the last bit.
-
-    Raises:
-      UserError: no exported model there, a run that has a newer checkpoint than its export, damaged
-        files, or weights that do not fit the model.
-    """
-    return embed_with(load_pretrained(folder))
-
-
-def embed_with(pretrained: Pretrained) -> Callable[[ArrayLike], tuple[jax.Array, jax.Array]]:
-    """Return embed(x) -> (z, c), compiled, of a model in memory."""
-    embed = make_model(pretrained.module).embed
-    return functools.partial(jax.jit(embed), pretrained.variables)
-
-
 def load_pretrained(folder: str | Path) -> Pretrained:
     """Return the module and variables in a folder that `save` wrote, or in a run's `exported`.
 
     Raises:
-      UserError: as `load`.
+      UserError: no exported model there, a run that has a newer checkpoint than its export, damaged
+        files, or weights that do not fit the model.
     """
     run, folder = None, Path(folder).expanduser()
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():

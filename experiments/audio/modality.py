@@ -151,7 +151,7 @@ def show_use(config: Config, folder: str) -> str:
     return f"""from cpc import models
 
 embed = models.load("{folder}")
-# x (b, s) float32 at {SAMPLE_RATE_HZ} Hz, each recording at a root mean square of {TARGET_RMS}
+# x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {SAMPLE_RATE_HZ}
 z, c = embed(x)  # both (b, t, width)"""
 
 

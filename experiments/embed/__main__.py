@@ -1,15 +1,18 @@
-r"""Features of a folder of recordings, images or series, by the model of a run.
+r"""Features of recordings, images, series or texts, by the model of a run.
 
-    python -m experiments.embed --workdir runs/voices --input /my/recordings --output features.npz
+    cpc embed --workdir runs/voices --input /my/recordings --output features.npz
 
---output says the form: .npz (name -> array, and times_seconds; a file of that name is
-times_seconds.features), .arrow (a row a file), or a folder
-(a .npy a file, in the input's tree, frames by width, as ABX tools expect; times.json has the
-frames' distance and the middle of the first). Recordings are of any length, rate and number of
-channels. --workdir can also be a folder that was exported. --features is c or z, or any layer
-before: z1, z2, ... of the encoder (z1 of audio has a frame each 5 samples), c1, ... of the context;
-of a ResNet a stage counts as a layer. --features codes are the numbers of the codes that quantised
-latents are, a column of them for each file.
+--input is a file or a folder; recordings have any length, rate and number of channels. --output is
+.npz (name -> array, and times_seconds; a file of that name is times_seconds.features), .arrow (one
+row per file), or a folder (one .npy per file, in the input's tree, frames by width, as ABX tools
+expect; times.json has the distance of frames and the middle of the first). --workdir may also be an
+exported folder.
+
+--features names layers: c, or z, or z1, z2, ... of the encoder (z1 of audio has a frame every 5
+samples) and c1, ... of the context; a stage of a ResNet counts as a layer. z is the last of the z
+layers, and c the last of the c layers. A list, z1,z2,c, or all writes several layers in one pass,
+under the names z1/NAME, z2/NAME, .... codes are the numbers of the codes that quantized latents
+have, one column per file.
 """
 
 import pathlib
@@ -37,40 +40,64 @@ def run(
     step: str | None = None,
     device: str = "auto",
 ) -> None:
-    """Check what was asked for, embed every file, and say how fast it went."""
+    """Check the request, embed every file, and report the speed."""
     if not (workdir and source and output):
-        raise UserError("give --workdir of a run, --input of a folder, and --output: see --help")
+        raise UserError(
+            "--workdir, --input and --output are required, e.g. --workdir runs/voices "
+            "--input recordings --output features.npz"
+        )
     root = pathlib.Path(source).expanduser()
     cluster.start(device)
     pretrained = read_model(pathlib.Path(workdir).expanduser(), step)
-    find_codes = code_finder(pretrained) if features == "codes" else None
-    layer = "z" if find_codes else features
-    module, variables = models.end_at(pretrained.module, pretrained.variables, layer)
-    pretrained = pretrained._replace(module=module, variables=variables)
-    embed_files = check_input(pretrained, workdir).embed_files
+    names = parse_layers(features, pretrained.module)
+    find_codes = code_finder(pretrained) if "codes" in names else None
+    layers = tuple(dict.fromkeys("z" if name == "codes" else name for name in names))
     skipped: list[tuple[str, str]] = []
-    embedding = embed_files(pretrained, root, layer.startswith("c"), skipped)
+    embedding = check_input(pretrained, workdir).embed_files(pretrained, root, layers, skipped)
+    seconds = embedding.frame_seconds
+    if seconds:
+        seconds = {name: seconds["z" if name == "codes" else name] for name in names}
     if find_codes:
-        found = ((name, find_codes(z), amount) for name, z, amount in embedding.features)
+        found = (
+            (name, {**made, "codes": find_codes(made["z"])}, amount)
+            for name, made, amount in embedding.features
+        )
         embedding = embedding._replace(features=found)
-    with open_output(output, embedding.frame_seconds) as write:
+    with open_output(output, names, seconds) as write:
         write_all(embedding, write, skipped, root, print)
     print(f"features: {output}")
 
 
-def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
-    """Return the function from quantised latents (t, d) to the numbers of their codes (t, 1).
+def parse_layers(features: str, module: Any) -> tuple[str, ...]:
+    """Return the names of layers in a list; all layers once, numbered, for "all".
 
     Raises:
-        UserError: the model's latents are not quantised.
+        UserError: a name is not that of a layer, and is not codes.
+    """
+    known = models.layer_depths(module)
+    if features == "all":
+        return tuple(name for name in known if name not in ("z", "c"))
+    names = tuple(dict.fromkeys(filter(None, (part.strip() for part in features.split(",")))))
+    unknown = [name for name in names if name not in known and name != "codes"]
+    if unknown or not names:
+        raise UserError(
+            f"the model has no layer {(unknown or [features])[0]!r}: "
+            f"choose some of {', '.join(known)}, or all"
+        )
+    return names
+
+
+def code_finder(pretrained: models.Pretrained) -> Callable[[Any], np.ndarray]:
+    """Return the function from quantized latents (t, d) to the numbers of their codes (t, 1).
+
+    Raises:
+        UserError: the model's latents are not quantized.
     """
     encoder = getattr(pretrained.module, "encoder", None)
     if not isinstance(encoder, models.QuantizedEncoder):
-        raise UserError(
-            "this model's latents are not quantised: choose other --features than codes"
-        )
+        raise UserError("--features codes needs quantized latents, which the model lacks: choose c")
     own = models.part_of(pretrained.variables, "encoder")
-    return lambda z: np.asarray(encoder.find_codes(own, jnp.asarray(z)))[:, None]
+    return lambda z: np.asarray(encoder.find_codes(own, jnp.asarray(z)), np.float32)[:, None]
 
 
 def write_all(
@@ -80,12 +107,12 @@ def write_all(
     root: pathlib.Path,
     say: Callable[[str], Any],
 ) -> None:
-    """Write the features of every file, and say what was skipped, and why."""
+    """Write the features of every file, and report progress and skipped files."""
     total, unit = embedding.total, embedding.unit
     begin = last = time.perf_counter()
     done, count = 0.0, 0
-    for name, array, amount in embedding.features:
-        write(name, np.asarray(array, np.float32))
+    for name, features, amount in embedding.features:
+        write(name, features)
         done, count, now = done + amount, count + 1, time.perf_counter()
         if now > last + 10:
             last, rate = now, done / (now - begin)
@@ -105,10 +132,12 @@ def write_all(
 
 
 if __name__ == "__main__":
-    INPUT = flags.DEFINE_string("input", None, "Folder of files, at any depth.")
+    INPUT = flags.DEFINE_string("input", None, "File, or folder of files at any depth.")
     OUTPUT = flags.DEFINE_string("output", None, "features.npz, features.arrow, or a folder/.")
     LAYER = flags.DEFINE_string(
-        "features", "c", "c, the contexts; z, the latents; a layer, such as z2; or codes."
+        "features",
+        "c",
+        "c, contexts; z, latents; a layer, z2; a list, z1,z2,c; all, every layer; or codes.",
     )
     STEP = cli.define_step()
     cli.run(

@@ -1,9 +1,9 @@
-"""Where features go: an .npz, an .arrow, or a .npy for each file and a times.json."""
+"""Files of features: an .npz, an .arrow, or a folder with one .npy per file and a times.json."""
 
 import contextlib
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,59 +13,80 @@ from cpc.types import UserError
 
 TIMES = "times_seconds"
 
-#: write(name, features)
-Write: TypeAlias = Callable[[str, np.ndarray], None]
+#: write(name, features by layer)
+Write: TypeAlias = Callable[[str, Mapping[str, np.ndarray]], None]
+#: Seconds between the frames of each layer; None if rows are not times.
+Seconds: TypeAlias = Mapping[str, float] | None
 
 
 @contextlib.contextmanager
-def open_output(output: str, frame_seconds: float | None) -> Iterator[Write]:
-    """write(name, features) into what the ending of `output` says; a file is whole or not there."""
+def open_output(output: str, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
+    """Yield write(name, features by layer) for the form that the ending of `output` names.
+
+    Names of several layers are prefixed: z1/NAME, z2/NAME. A file is complete or does not exist.
+    """
     path = pathlib.Path(output).expanduser()
     forms = {".npz": write_npz, ".arrow": write_arrow}
     if path.suffix in forms:
-        with replacing(path) as part, forms[path.suffix](part, frame_seconds) as write_one:
+        with replacing(path) as part, forms[path.suffix](part, layers, seconds) as write_one:
             yield write_one
         return
     if path.suffix and not output.endswith("/") and not path.is_dir():
-        raise UserError(f"--output is {output}: it ends in .npz or .arrow, or is a folder/")
+        raise UserError(f"--output has no known form (got {output}): pass .npz, .arrow or folder/")
     path.mkdir(parents=True, exist_ok=True)
+    prefixes = prefix_layers(layers)
 
-    def write(name: str, features: np.ndarray) -> None:
-        with replacing(path / f"{name}.npy") as part, part.open("wb") as file:
-            np.save(file, features)
+    def write(name: str, features: Mapping[str, np.ndarray]) -> None:
+        for layer, prefix in prefixes.items():
+            with replacing(path / f"{prefix}{name}.npy") as part, part.open("wb") as file:
+                np.save(file, features[layer])
 
     yield write
-    if frame_seconds:  # ABX tools read the .npy files alone
-        times = {"frame_seconds": frame_seconds, "first_seconds": frame_seconds / 2}
-        write_json(path / "times.json", times)
+    for layer, frame in (seconds or {}).items():  # ABX tools read the .npy files alone
+        times = {"frame_seconds": frame, "first_seconds": frame / 2}
+        write_json(path / f"{prefixes[layer]}times.json", times)
+
+
+def prefix_layers(layers: Sequence[str]) -> dict[str, str]:
+    """Return the prefix of each layer's names: none if there is one layer alone.
+
+    >>> prefix_layers(["c"]), prefix_layers(["z1", "c"])
+    ({'c': ''}, {'z1': 'z1/', 'c': 'c/'})
+    """
+    return {layer: f"{layer}/" if len(layers) > 1 else "" for layer in layers}
 
 
 @contextlib.contextmanager
-def write_npz(path: pathlib.Path, frame_seconds: float | None) -> Iterator[Write]:
-    """An array a file, and the middles of the frames of the longest under `times_seconds`.
+def write_npz(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
+    """Write one array per file and layer, and the middles of frames under `times_seconds`.
 
-    A file of that name has its features under `times_seconds.features`.
+    The features of a file of that name are `times_seconds.features`.
     """
-    longest = 0
+    longest = dict.fromkeys(layers, 0)
+    prefixes = prefix_layers(layers)
     with zipfile.ZipFile(path, "w") as archive:
 
-        def write(name: str, features: np.ndarray) -> None:
-            nonlocal longest
-            longest = max(longest, len(features))
-            add(f"{name}.features" if name == TIMES and frame_seconds else name, features)
+        def write(name: str, features: Mapping[str, np.ndarray]) -> None:
+            name = f"{name}.features" if name == TIMES and seconds else name
+            for layer in layers:
+                longest[layer] = max(longest[layer], len(features[layer]))
+                add(f"{prefixes[layer]}{name}", features[layer])
 
         def add(name: str, array: np.ndarray) -> None:
             with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
                 np.lib.format.write_array(entry, np.ascontiguousarray(array))
 
         yield write
-        if frame_seconds:
-            add(TIMES, frame_times(longest, frame_seconds))
+        for layer, frame in (seconds or {}).items():
+            add(f"{prefixes[layer]}{TIMES}", frame_times(longest[layer], frame))
 
 
 @contextlib.contextmanager
-def write_arrow(path: pathlib.Path, frame_seconds: float | None) -> Iterator[Write]:
-    """Rows of name, features (a list of vectors; of images the grid's, row by row) and times."""
+def write_arrow(path: pathlib.Path, layers: Sequence[str], seconds: Seconds) -> Iterator[Write]:
+    """Write rows of name, features (a list of vectors; the grid of an image by rows) and times.
+
+    The columns of several layers are named z1, z1_times_seconds, z2, and so on.
+    """
     try:
         import pyarrow as pa
     except ImportError as error:
@@ -76,16 +97,20 @@ def write_arrow(path: pathlib.Path, frame_seconds: float | None) -> Iterator[Wri
     with contextlib.ExitStack() as stack:
         writer: Any = None
 
-        def write(name: str, features: np.ndarray) -> None:
+        def write(name: str, features: Mapping[str, np.ndarray]) -> None:
             nonlocal writer
-            width = features.shape[-1]
-            vectors = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), width)
-            columns = {
-                "name": pa.array([name]),
-                "features": pa.ListArray.from_arrays([0, len(vectors)], vectors),
-            }
-            if frame_seconds:
-                columns[TIMES] = pa.array([frame_times(len(features), frame_seconds)])
+            columns = {"name": pa.array([name])}
+            for layer in layers:
+                array = features[layer]
+                column, times = (
+                    (layer, f"{layer}_{TIMES}") if len(layers) > 1 else ("features", TIMES)
+                )
+                vectors = pa.FixedSizeListArray.from_arrays(
+                    pa.array(array.reshape(-1)), array.shape[-1]
+                )
+                columns[column] = pa.ListArray.from_arrays([0, len(vectors)], vectors)
+                if seconds:
+                    columns[times] = pa.array([frame_times(len(array), seconds[layer])])
             batch = pa.record_batch(columns)
             if writer is None:
                 writer = stack.enter_context(pa.ipc.new_file(str(path), batch.schema))
@@ -95,7 +120,7 @@ def write_arrow(path: pathlib.Path, frame_seconds: float | None) -> Iterator[Wri
 
 
 def frame_times(num: int, frame_seconds: float) -> np.ndarray:
-    """The middles of frames.
+    """Return the middles of frames.
 
     >>> frame_times(3, 0.01).tolist()
     [0.005, 0.015, 0.025]

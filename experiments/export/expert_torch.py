@@ -15,7 +15,6 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 
 from cpc.data.recordings import bring_to_loudness
-from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import embed_with, load_cpc_audio, load_pretrained
 
 
@@ -41,23 +40,13 @@ class UpstreamExpert(torch.nn.Module):
         beyond the end of a waveform are zeros.
         """
         sounds = [self.at_loudness(wav.detach().cpu().numpy()) for wav in wavs]
-        num_frames = [max(1, len(sound) // self.stride) for sound in sounds]
-        # Few lengths and numbers of rows, for each is compiled once.
-        length = 16
-        while length * self.stride < max(map(len, sounds)):
-            length += length // 4
-        rows = 2 ** (len(sounds) - 1).bit_length()
-        _, ahead = self.pretrained.module.encoder.frames_around
-        # A last frame sees its waveform's mirror image, also of the longest.
-        x = np.zeros((rows, (length + ahead) * self.stride), np.float32)
-        for row, sound in zip(x, sounds, strict=False):
-            row[:] = continue_mirrored(sound, len(row))
+        found = self.embed(sounds, normalize=False)
         features = {}
-        for name, frames in zip("zc", self.embed(x), strict=True):
-            kept = np.array(frames[: len(sounds), : max(num_frames)], np.float32)
-            for own, number in zip(kept, num_frames, strict=True):
-                own[number:] = 0
-            features[name] = torch.from_numpy(kept).to(wavs[0].device)
+        for name, rows in zip("zc", found, strict=True):
+            padded = np.zeros((len(rows), max(map(len, rows)), rows[0].shape[1]), np.float32)
+            for row, own in zip(padded, rows, strict=True):
+                row[: len(own)] = own
+            features[name] = torch.from_numpy(padded).to(wavs[0].device)
         alike = features["z"].shape == features["c"].shape
         features["hidden_states"] = [features[name] for name in ("zc" if alike else "c")]
         return features

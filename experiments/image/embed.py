@@ -1,7 +1,7 @@
 """Features of image files."""
 
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -14,7 +14,7 @@ from cpc.data.walk import check_name
 from cpc.models import patch_grid
 from cpc.types import UserError
 from experiments.command.config import Config, check_config, upgrade
-from experiments.embedding import embed_batch, fill, list_files, skip
+from experiments.embedding import list_files, skip
 from experiments.image.prepare import prepare, side_of
 from experiments.problem import Embedding
 
@@ -24,13 +24,13 @@ BATCH_IMAGES = 64
 def embed_files(
     pretrained: models.Pretrained,
     root: pathlib.Path,
-    is_context: bool,
+    names: Sequence[str],
     skipped: list[tuple[str, str]],
 ) -> Embedding:
-    """Return the features of every image below a folder, on their way."""
+    """Return the features of an image, or of every image below a folder, on their way."""
     files = list_files(root, IMAGE_SUFFIXES, skipped, COMPANION_SUFFIXES)
     return Embedding(
-        features=embed_images(pretrained, files, is_context, skipped),
+        features=embed_images(pretrained, files, names, skipped),
         total=float(len(files)),
         unit="images",
         frame_seconds=None,
@@ -61,11 +61,17 @@ def read_config(pretrained: models.Pretrained) -> Config:
 def embed_images(
     pretrained: models.Pretrained,
     files: dict[str, pathlib.Path],
-    is_context: bool,
+    names: Sequence[str],
     skipped: list[tuple[str, str]],
-) -> Iterator[tuple[str, np.ndarray, float]]:
-    """Z or c over each image's grid of patches (i, j, width), prepared as in evaluation."""
+) -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
+    """Yield layers over each image's grid of patches (i, j, width), prepared as in evaluation."""
     config = read_config(pretrained)
+    layers = models.Layers(
+        pretrained.module,
+        pretrained.variables,
+        names,
+        lambda x: prepare(config, {"x": x}, jax.random.key(0), False)["x"],
+    )
     named = list(files.items())
 
     def read_batch(number: int):
@@ -78,15 +84,9 @@ def embed_images(
                 kept.append((name, pixels))
         return kept, failed
 
-    @jax.jit
-    def embed(variables, pixels):
-        x = prepare(config, {"x": pixels}, jax.random.key(0), False)["x"]
-        return embed_batch(pretrained.module, is_context, variables, x)
-
     for kept, failed in prefetch(read_batch, 0, -(-len(named) // BATCH_IMAGES)):
         skipped += failed
         if not kept:
             continue
-        grids = np.asarray(embed(pretrained.variables, fill([x for _, x in kept])), np.float32)
-        for (name, _), grid in zip(kept, grids, strict=False):
-            yield name, grid, 1.0
+        for (name, _), grids in zip(kept, layers.embed_rows([x for _, x in kept]), strict=True):
+            yield name, grids, 1.0

@@ -205,16 +205,11 @@ def describe_input(config: Config) -> dict[str, Any]:
 
 def show_use(config: Config, folder: str) -> str:
     """Return Python that makes features with an exported model."""
-    x = f"augment.scale_pixels(augment.centre_crop(images, {side_of(config)}))"
-    x = f"augment.to_grey({x})" if config.augment.grey else x
-    size, channels = config.data.size, config.data.channels
     return f"""from cpc import models
-from cpc.data import augment
 
 embed = models.load("{folder}")
-# images: a jax array of uint8, (b, {size}, {size}, {channels})
-x = augment.cut_patches({x}, {config.model.patch}, {config.model.stride})
-z, c = embed(x)  # both over the grid of patches: (b, i, j, width)"""
+# images: (b, y, x, channels), uint8 or floats in 0..1, or a list of images of any size
+z, c = embed(images)  # both over the grid of patches: (b, i, j, width)"""
 
 
 IMAGE = Modality(

@@ -16,28 +16,22 @@ def side_of(config: Config) -> int:
 
 def prepare(config: Config, batch: Batch, rng: Any, train: bool) -> Batch:
     """Return a batch of raw images (b, y, x, ch) as patches (b, i, j, y, x, ch)."""
-    options, patch = config.augment, (config.model.patch, config.model.stride)
-    images = batch["x"]
+    options, images, side = config.augment, batch["x"], side_of(config)
+    cut = {"grey": options.grey, "patch": config.model.patch, "stride": config.model.stride}
+    if not train:
+        return {**batch, "x": augment.cut_for_evaluation(images, crop=side, **cut)}
     of_image, of_patch, of_jitter = jax.random.split(rng, 3)
-    if train:
-        images = augment.crop_and_flip(of_image, images, side_of(config))
-    else:
-        images = augment.centre_crop(images, side_of(config))
-    images = augment.scale_pixels(images)
-    if options.grey:
-        images = augment.to_grey(images)
-    patches = augment.cut_patches(images, *patch)
-    if train:
-        patches = augment.augment_patches(
-            of_patch,
-            patches,
-            color_drop=options.color_drop,
-            rotation_degrees=options.rotation_degrees,
-            shear=options.shear,
-            elastic_pixels=options.elastic_pixels,
-            brightness=options.brightness,
-            contrast=options.contrast,
-        )
-        if options.jitter:
-            patches = augment.jitter_patches(of_jitter, patches, options.jitter)
+    images = augment.crop_and_flip(of_image, images, side)
+    patches = augment.augment_patches(
+        of_patch,
+        augment.cut_for_evaluation(images, crop=0, **cut),
+        color_drop=options.color_drop,
+        rotation_degrees=options.rotation_degrees,
+        shear=options.shear,
+        elastic_pixels=options.elastic_pixels,
+        brightness=options.brightness,
+        contrast=options.contrast,
+    )
+    if options.jitter:
+        patches = augment.jitter_patches(of_jitter, patches, options.jitter)
     return {**batch, "x": patches}

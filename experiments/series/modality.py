@@ -234,11 +234,10 @@ def describe_input(config: Config) -> dict[str, Any]:
 
 def show_use(config: Config, folder: str) -> str:
     """Return Python that makes features with an exported model."""
-    how = ", each channel with mean 0 and standard deviation 1" if config.data.standardize else ""
     return f"""from cpc import models
 
 embed = models.load("{folder}")
-# x (b, s, {config.data.channels}) float32{how}
+# x: (b, t, {config.data.channels}), (t, {config.data.channels}) or a list of these, as in files
 z, c = embed(x)  # both (b, t, width)"""
 
 

@@ -1,11 +1,11 @@
 """Features of folders: the numbers that the model gives on each file by itself, in every form."""
 
 import builtins
+import functools
 import json
 import os
 import pathlib
 import re
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -18,8 +18,8 @@ from configs import image_fashion_mnist
 from cpc import models
 from cpc.data import read_all, read_folder
 from cpc.evaluate.embeddings import continue_mirrored
+from cpc.models import features
 from cpc.types import UserError
-from experiments.audio import embed as recordings_embed
 from experiments.embed import __main__ as embed
 from experiments.embed.output import open_output
 from experiments.embedding import list_files
@@ -65,15 +65,16 @@ def recordings(tmp_path_factory):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(recordings_embed, "CHUNK_SAMPLES", 50 * 160)
-    monkeypatch.setattr(recordings_embed, "BATCH_SAMPLES", 200 * 160)
+    monkeypatch.setattr(features, "CHUNK_SAMPLES", 50 * 160)
+    monkeypatch.setattr(features, "BATCH_SAMPLES", 200 * 160)
 
 
-def embed_to(output, pretrained, root, is_context=True):
+def embed_to(output, pretrained, root, *layers):
+    layers = layers or ("c",)
     said, skipped = [], []
     embed_files = MODALITIES[pretrained.input["kind"]].embed_files
-    embedding = embed_files(pretrained, root, is_context, skipped)
-    with open_output(str(output), embedding.frame_seconds) as write:
+    embedding = embed_files(pretrained, root, layers, skipped)
+    with open_output(str(output), layers, embedding.frame_seconds) as write:
         embed.write_all(embedding, write, skipped, root, said.append)
     return said, skipped
 
@@ -92,11 +93,13 @@ def test_each_file_gets_what_the_model_gives_for_it_alone(
     recordings, tmp_path, small_chunks, padding, context, encoder, is_context
 ):
     pretrained = audio_model(padding, context=context, encoder=encoder)
-    embed_to(tmp_path / "features.npz", pretrained, recordings, is_context)
+    embed_to(tmp_path / "features.npz", pretrained, recordings, "zc"[is_context])
     made = np.load(tmp_path / "features.npz")
     assert sorted(made.files) == sorted([*LENGTHS, "times_seconds"])
     whole = read_folder(recordings)
-    function = models.embed_with(pretrained)
+    function = functools.partial(
+        jax.jit(models.make_model(pretrained.module).embed), pretrained.variables
+    )
     for index, path in enumerate(sorted(LENGTHS)):
         sound = read_all(whole, whole.names.index(pathlib.Path(path).name))
         wanted = function(continue_mirrored(sound, len(sound) + 480)[None])[int(is_context)][0]
@@ -130,13 +133,11 @@ def test_names_that_would_be_two_files_keep_their_endings(tmp_path):
 def test_batches_of_any_frame_distance(stride):
     """Each recording fits its batch and fills most of it; those of one frame, too."""
     samples = [1, 2000, 30_000, 400_000, 480_000, 2_000_000]
-    files = [SimpleNamespace(num_samples=s) for s in samples]
-    recordings = [recordings_embed.Recording(str(f.num_samples), f) for f in files]
-    groups, long = recordings_embed.group_by_length(recordings, stride)
-    assert sorted(int(r.name) for r in [*long, *(r for _, own in groups for r in own)]) == samples
+    groups, long = models.group_signals(samples, stride)
+    assert sorted([*long, *(index for _, own in groups for index in own)]) == [*range(6)]
     for length, own in groups:
-        for recording in own:
-            frames = max(1, int(recording.name) // stride)
+        for index in own:
+            frames = -(-samples[index] // stride)
             assert frames <= length <= max(frames + 1, 1.25 * frames, 2560 // stride)
 
 
@@ -223,14 +224,16 @@ def test_codes_of_each_file_are_those_of_its_latents(
 def test_a_model_without_codes_has_none_to_write(tmp_path, monkeypatch):
     monkeypatch.setattr(embed.cluster, "start", lambda device: None)
     models.save(tmp_path, audio_model())
-    with pytest.raises(UserError, match="latents are not quantised"):
+    with pytest.raises(UserError, match="needs quantized latents"):
         embed.run(str(tmp_path), "in", "out.npz", "codes")
 
 
 def test_the_layers_of_a_model_are_named_where_one_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setattr(embed.cluster, "start", lambda device: None)
     models.save(tmp_path, audio_model(context=models.GRU(6, 2)))
-    with pytest.raises(UserError, match=r"no layer 'z6': choose one of z1, .*, z5, z, c1, c2, c$"):
+    with pytest.raises(
+        UserError, match=r"no layer 'z6': choose some of z1, .*, z5, z, c1, c2, c, or all"
+    ):
         embed.run(str(tmp_path), "in", "out.npz", "z6")
 
 
@@ -277,8 +280,8 @@ def test_loudness_is_that_of_the_training_or_as_it_is(recordings, tmp_path, smal
     differ = {}
     for rms in (0.05, None):
         pretrained = audio_model(rms=rms)
-        embed_to(tmp_path / "one.npz", pretrained, recordings, False)
-        embed_to(tmp_path / "two.npz", pretrained, louder, False)
+        embed_to(tmp_path / "one.npz", pretrained, recordings, "z")
+        embed_to(tmp_path / "two.npz", pretrained, louder, "z")
         one, two = np.load(tmp_path / "one.npz"), np.load(tmp_path / "two.npz")
         differ[rms] = [np.abs(one[k] - two[n]).max() for k, n in (("ann/a", "a"), ("e", "e"))]
     assert max(differ[0.05]) < 1e-3
@@ -377,9 +380,9 @@ def test_a_folder_of_nothing_leaves_no_file(tmp_path):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.wav"]
     (tmp_path / "bad.wav").unlink()
-    with pytest.raises(UserError, match=r"nothing to embed in .*: looked for .* flac, .*, mp3"):
+    with pytest.raises(UserError, match=r"no file to embed at any depth: .* flac, .*, mp3"):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path)
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="does not exist: pass a file or folder"):
         embed_to(tmp_path / "out.npz", audio_model(), tmp_path / "none")
 
 
@@ -423,7 +426,7 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ((None, "in", "out.npz"), "give --workdir"),
+        ((None, "in", "out.npz"), "--workdir, --input and --output are required"),
         (("run", "in", "out.npz"), r"cannot read .*config\.json"),
     ],
 )
@@ -435,8 +438,8 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):
 
 
 def test_outputs_that_there_are_not(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"ends in .npz or .arrow, or is a folder/"):  # noqa: SIM117
-        with open_output(str(tmp_path / "features.csv"), 0.01):
+    with pytest.raises(UserError, match=r"no known form .*features\.csv"):  # noqa: SIM117
+        with open_output(str(tmp_path / "features.csv"), ["c"], {"c": 0.01}):
             pass
 
     def refuse(name, *rest):
@@ -447,7 +450,7 @@ def test_outputs_that_there_are_not(tmp_path, monkeypatch):
     real = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(UserError, match=r"pip install pyarrow, or choose .npz"):  # noqa: SIM117
-        with open_output(str(tmp_path / "features.arrow"), 0.01):
+        with open_output(str(tmp_path / "features.arrow"), ["c"], {"c": 0.01}):
             pass
 
 
@@ -479,7 +482,7 @@ def test_from_a_run_to_features_by_commands(recordings, tmp_path):
     for name in first.files:
         np.testing.assert_array_equal(first[name], again[name])
     done = run("embed", "--workdir", workdir, *common, "--output", "a.csv", status=2)
-    assert done.stderr.startswith("error: --output is a.csv")
+    assert done.stderr.startswith("error: --output has no known form (got a.csv)")
     assert len(done.stderr.splitlines()) == 1
 
 

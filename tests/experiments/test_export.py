@@ -78,9 +78,9 @@ def test_the_exported_model_is_that_of_the_run_to_the_last_bit(audio_run, tmp_pa
     x = np.random.default_rng(1).normal(size=(2, 1600)).astype("f")
     model = audio.build_model(audio_config())
     wanted = jax.jit(model.embed)(variables, x)
-    for a, b in zip(models.load(tmp_path / "shared")(x), wanted, strict=True):
-        np.testing.assert_array_equal(a, b)
     again = models.load_pretrained(tmp_path / "shared")
+    found = jax.jit(models.make_model(again.module).embed)(again.variables, x)
+    jax.tree.map(np.testing.assert_array_equal, found, wanted)
     assert "W" in again.variables["params"]["predictor"]
     assert again.input["rms"] == 0.05
     assert sorted(path.name for path in (tmp_path / "shared").iterdir()) == [
@@ -235,7 +235,7 @@ def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
     x = np.random.default_rng(1).normal(size=(2, 4, 4, 8, 8, 1)).astype("f")
     wanted = jax.jit(problem.model.embed)(restored.variables, x)
     for a, b in zip(models.load(small_run)(x), wanted, strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_an_export_of_another_time_is_read(small_run):

@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from configs import series_ar1, series_files
 from cpc import models, negatives
+from cpc.models import features
 from cpc.results import Outcomes, Score, read_scores
 from cpc.types import SoundPosition, UserError
 from experiments import labels
@@ -23,7 +24,6 @@ from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
 from experiments.run import check_run
 from experiments.series import data, files, formats
-from experiments.series import embed as series_embed
 from experiments.series import modality as series
 from experiments.series import probes as series_probes
 from tests.commands import run
@@ -743,10 +743,10 @@ def test_groups_that_no_probe_can_leave_out_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(series_embed, "CHUNK_STEPS", 64)
+    monkeypatch.setattr(features, "CHUNK_SAMPLES", 64)
     config = of_files(tmp_path, **{"data.channels": 2, "model.width": 8, "data.rate_hz": 100.0})
     model = series.build_model(config)
-    variables = model.init(series_embed.jax.random.key(0), {"x": np.zeros((1, 32, 2), "f")})
+    variables = model.init(jax.random.key(0), {"x": np.zeros((1, 32, 2), "f")})
     pretrained = models.Pretrained(model.module, variables, series.describe_input(config))
     rng = np.random.default_rng(0)
     for number, length in enumerate((40, 60, 200)):  # the last is read in chunks
@@ -754,9 +754,9 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
     write(tmp_path, "other.npy", np.zeros((9, 3)))
     for which in (False, True):
         skipped = []
-        embedding = series.embed_files(pretrained, tmp_path, which, skipped)
-        assert embedding.frame_seconds == 0.16
-        found = {name: features for name, features, _ in embedding.features}
+        embedding = series.embed_files(pretrained, tmp_path, ["zc"[which]], skipped)
+        assert embedding.frame_seconds == {"zc"[which]: 0.16}
+        found = {name: made["zc"[which]] for name, made, _ in embedding.features}
         assert [name for name, _ in skipped] == ["other.npy"]
         sequences = files.read_sequences(tmp_path, 2)
         for number, name in enumerate(sequences.names):

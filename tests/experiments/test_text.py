@@ -477,8 +477,10 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
     for which in (False, True):
         skipped = []
         found = {
-            name: features
-            for name, features, _ in text.embed_files(pretrained, tmp_path, which, skipped).features
+            name: made["zc"[which]]
+            for name, made, _ in text.embed_files(
+                pretrained, tmp_path, ["zc"[which]], skipped
+            ).features
         }
         assert {name for name, _ in skipped} == {"bad", "none"}
         assert [len(found[name]) for name in "01"] == [2, 11]
@@ -487,7 +489,7 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
         np.testing.assert_allclose(found["0"], wanted, rtol=1e-4, atol=1e-6)
     bare = pretrained._replace(input=text.describe_input(config))
     with pytest.raises(UserError, match="does not say its words"):
-        text.embed_files(bare, tmp_path, True, [])
+        text.embed_files(bare, tmp_path, ["c"], [])
 
 
 def test_files_are_read_in_the_form_of_the_training(tmp_path):

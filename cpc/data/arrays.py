@@ -1,0 +1,253 @@
+"""Arrays of users, checked and brought to what a model takes, as files of that content are."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import soxr
+from jaxtyping import Float, Num, UInt8
+
+from cpc.data.audio_file import MAX_RATE_HZ, MIN_RATE_HZ, MOST_BEYOND
+from cpc.data.image_file import fit_pixels
+from cpc.data.levels import Levels, measure_levels, to_int16
+from cpc.data.recordings import TARGET_RMS, gains
+from cpc.types import UserError
+
+#: What was given: one array, a batch of them, or a list of arrays of any lengths.
+Form: TypeAlias = Literal["one", "batch", "list"]
+#: Channels of images; 4 is RGB with alpha.
+IMAGE_CHANNELS = 1, 3, 4
+
+
+def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
+    """Return the arrays with some axes in one array, in a batch, or in a list.
+
+    >>> [item.shape for item in list_items(np.zeros((2, 5)), "s")[0]]
+    [(5,), (5,)]
+    >>> list_items([0.5, 0.25], "s")[1], list_items([np.zeros(3), np.zeros(4)], "s")[1]
+    ('one', 'list')
+
+    Raises:
+        UserError: nothing, other things than numbers, or another number of axes.
+    """
+    ndim = len(axes.split())
+    items = [_as_numbers(item) for item in x] if isinstance(x, list | tuple) else []
+    if any(item.ndim for item in items):
+        form, wrong = "list", [item for item in items if item.ndim != ndim]
+    else:
+        whole = _as_numbers(x)
+        form = "one" if whole.ndim == ndim else "batch"
+        wrong = [whole] if whole.ndim not in (ndim, ndim + 1) else []
+        items = [whole] if form == "one" else list(whole) if not wrong else []
+    if wrong:
+        raise UserError(
+            f"x has shape {wrong[0].shape}, but its axes must be {axes}: "
+            "pass one such array, a batch (b, ...), or a list"
+        )
+    if not items or not all(item.size for item in items):
+        raise UserError("x has no values: pass at least one array, and none that is empty")
+    return items, form
+
+
+def _as_numbers(x: Any) -> np.ndarray:
+    try:
+        array = np.asarray(x)
+    except Exception as error:  # of ragged lists, traced arrays, tensors on a GPU
+        first = str(error).partition("\n")[0]
+        raise UserError(f"x cannot be made a numpy array ({first}): pass numbers") from error
+    if array.dtype.name == "bfloat16":
+        return array.astype(np.float32)
+    if array.dtype.kind not in "fiu":
+        raise UserError(f"x has dtype {array.dtype}: pass real numbers, floats or integers")
+    return array
+
+
+def take_sounds(
+    x: Any,
+    *,
+    sample_rate_hz: Any,
+    model_rate_hz: int,
+    rms: Any,
+    stride: int,
+    normalize: bool = True,
+) -> tuple[list[np.ndarray], Form]:
+    """Return waveforms at the rate and loudness of a model, as files of these samples give them.
+
+    Args:
+        x: (s,), (b, s), or a list of (s,): floats in -1..1, or integers, scaled by their type.
+        sample_rate_hz: of x; None for that of the model.
+        model_rate_hz: the rate at which the model was trained.
+        rms: the loudness at which it was trained; None to keep that of x.
+        stride: samples per frame of the model; a batch of rows that are shorter is refused.
+        normalize: False if x has the model's rate and loudness; it is then returned as float32.
+
+    Raises:
+        UserError: x is not sound, or is several channels.
+    """
+    items, form = list_items(x, "s")
+    rows, samples = len(items), min(map(len, items))
+    if form == "batch" and samples < min(stride, rows):
+        raise UserError(
+            f"x of shape ({rows}, {samples}) looks like (samples, channels): "
+            "average the channels with x.mean(axis=1), or pass x.T as a batch"
+        )
+    rate = model_rate_hz if sample_rate_hz is None else sample_rate_hz
+    is_number = isinstance(rate, int | float | np.number) and not isinstance(rate, bool)
+    if not is_number or not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        raise UserError(
+            f"sample_rate_hz is {rate!r}: pass a number from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
+        )
+    if normalize:
+        return [_normalize(item, float(rate), model_rate_hz, rms) for item in items], form
+    if rate != model_rate_hz:
+        raise UserError(f"normalize=False keeps the rate (got {rate}): pass x at {model_rate_hz}")
+    return _as_they_are(items), form
+
+
+def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
+    """Return samples as float32 whose full scale is 1.
+
+    Integers are scaled by their type, uint8 with an offset of 128. int32 within 24 bits is scaled
+    as 24 bits.
+
+    >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
+    (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
+    """
+    if x.dtype.kind == "f":
+        if not np.isfinite(x).all():
+            raise UserError("x contains NaN or infinity: remove these samples")
+        loudest = float(np.abs(x).max())
+        if loudest > MOST_BEYOND:
+            raise UserError(
+                f"x has floats of up to {loudest:,.0f}, but full scale is 1: "
+                "divide x by its full scale, such as 32768"
+            )
+        return x.astype(np.float32)
+    if x.dtype == np.uint8:
+        return (x.astype(np.float32) - 128) / 128
+    if x.dtype.name not in ("int8", "int16", "int32"):
+        raise UserError(f"x has dtype {x.dtype}, whose full scale is unknown: pass int16 or floats")
+    bits = 8 * x.itemsize
+    if bits == 32 and x.min() >= -(2**23) and x.max() < 2**23:
+        bits = 24
+    return (x / 2 ** (bits - 1)).astype(np.float32)
+
+
+def _normalize(
+    x: np.ndarray, rate_hz: float, model_rate_hz: int, rms: Any
+) -> Float[np.ndarray, " s"]:
+    """Return a waveform at a model's rate and loudness, as files are read."""
+    length = int(len(x) * model_rate_hz // rate_hz)
+    if not length:
+        raise UserError(f"x has {len(x)} samples at {rate_hz:g} Hz, less than one of the model's")
+    if x.dtype != np.int16 or rate_hz != model_rate_hz:
+        x = _to_full_scale(x)
+    if rate_hz != model_rate_hz:
+        x = soxr.resample(x, rate_hz, model_rate_hz)[:length]
+        x = np.pad(x, (0, length - len(x)))
+    return scale_parts([x], measure_levels([x]), rms)
+
+
+def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[np.ndarray, " s"]:
+    """Return a recording as float32 at loudness `rms`, by way of 16 bits, as packs hold it.
+
+    Args:
+        parts: int16, or float32 with full scale at 1.
+        levels: of all of them.
+        rms: None to keep the loudness.
+    """
+    samples = np.concatenate([to_int16(part, levels) for part in parts])
+    return samples.astype(np.float32) / 32768 * gain_to(rms, levels)
+
+
+def gain_to(rms: Any, levels: Levels) -> np.float32:
+    """Return the factor that brings a recording with these levels, in 16 bits, to `rms`."""
+    if rms is None:
+        return np.float32(1)
+    own = levels.rms / max(levels.peak, 1.0)
+    return gains(np.asarray([own], np.float32))[0] * np.float32(rms / TARGET_RMS)
+
+
+def _as_they_are(items: list[np.ndarray]) -> list[np.ndarray]:
+    if not all(item.dtype.kind == "f" and np.isfinite(item).all() for item in items):
+        raise UserError("normalize=False takes finite floats alone: scale x, or omit normalize")
+    return [item.astype(np.float32) for item in items]
+
+
+def take_series(
+    x: Any, *, channels: int, standardize: bool, normalize: bool = True
+) -> tuple[list[np.ndarray], Form]:
+    """Return series as a model takes them: each with mean 0 and deviation 1, if it was trained so.
+
+    Args:
+        x: (t, channels), (b, t, channels), or a list of (t, channels); of one channel also (t,).
+        channels: those of the model.
+        standardize: whether the channels of each training file were brought to mean 0 and
+            deviation 1.
+        normalize: False if x has the scale of the model.
+
+    Raises:
+        UserError: x is not a series, or has other channels.
+    """
+    if channels == 1:  # a series of one axis is its channel
+        x = [_add_axis(item, 1) for item in x] if isinstance(x, list) else _add_axis(x, 1)
+    items, form = list_items(x, "time channels")
+    for item in items:
+        if item.shape[1] != channels:
+            fix = "swap the last two axes of x" if len(item) == channels else "pass these channels"
+            raise UserError(
+                f"x has shape {item.shape}, but the model takes (time, {channels} channels): {fix}"
+            )
+        if not np.isfinite(item).all():
+            raise UserError("x contains NaN or infinity: remove or fill these steps")
+    if not normalize:
+        return _as_they_are(items), form
+    return [_standardize(item) if standardize else np.float32(item) for item in items], form
+
+
+def _standardize(values: np.ndarray) -> Float[np.ndarray, "t channels"]:
+    """Return channels with mean 0 and deviation 1, as files are read; of a constant one, 0."""
+    origin = values[0].astype(np.float64)  # without it a constant has not exactly its own mean
+    mean = origin + (values.astype(np.float64) - origin).mean(axis=0)
+    deviation = np.sqrt(((values - mean) ** 2).mean(axis=0))
+    return ((values - mean) / np.where(deviation > 1e-12 * np.abs(mean), deviation, 1)).astype("f4")
+
+
+def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], Form]:
+    """Return images as a model of images of `size` reads them from files.
+
+    Args:
+        x: (h, w), (h, w, c), (b, h, w, c), or a list of images of any sizes; c is 1, 3, or 4 with
+            alpha. uint8, or floats in 0..1.
+        size: side of the square that the central square of each image is resized to.
+        channels: 1 or 3, to which images are converted.
+
+    Raises:
+        UserError: x is not of images, or its values are out of range.
+    """
+    x = [_add_axis(item, 2) for item in x] if isinstance(x, list) else _add_axis(x, 2)
+    items, form = list_items(x, "y x channels")
+    for item in items:
+        if item.shape[-1] not in IMAGE_CHANNELS:
+            is_first = item.shape[0] in IMAGE_CHANNELS
+            fix = "move the channels to the end" if is_first else "give a grey batch a last axis"
+            raise UserError(f"x has images of shape {item.shape}, not (y, x, 1, 3 or 4): {fix}")
+    return [fit_pixels(_to_bytes(item), size=size, channels=channels) for item in items], form
+
+
+def _add_axis(x: Any, ndim: int) -> Any:
+    """Return an array of `ndim` axes with a last axis of 1; anything else as it is."""
+    return x[..., None] if getattr(x, "ndim", None) == ndim else x
+
+
+def _to_bytes(pixels: np.ndarray) -> UInt8[np.ndarray, "y x ch"]:
+    """Return pixels as uint8: floats times 255, of uint16 the upper 8 bits, as files are read."""
+    if pixels.dtype == np.uint16:
+        return (pixels >> 8).astype(np.uint8)
+    most = 1 if pixels.dtype.kind == "f" else 255
+    if not (pixels.min() >= 0 and pixels.max() <= most):  # also of NaN
+        raise UserError(
+            f"x has {pixels.dtype} from {pixels.min():.4g} to {pixels.max():.4g}, but images are "
+            "uint8, or floats in 0..1: scale x"
+        )
+    return np.round(pixels * np.float32(255 / most)).astype(np.uint8)

@@ -1,0 +1,195 @@
+"""Layers of a model for signals of any length: in batches of a few shapes, or streamed."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from cpc.models.cpc import CPC
+from cpc.models.layers import end_at
+from cpc.models.stream import stream_contexts, stream_latents
+from cpc.types import PyTree
+
+#: Longer signals are embedded in chunks of this many samples: 30 s of sound, and 200 MB in a layer
+#: of width 512.
+CHUNK_SAMPLES = 480_000
+#: Shorter signals share a batch, of at most this many samples, with signals of similar length.
+BATCH_SAMPLES = 1_920_000
+#: Shortest batch of signals, in samples.
+MIN_SAMPLES = 2560
+#: Features of one signal or image by the name of the layer.
+Features = dict[str, np.ndarray]
+
+
+class Layers:
+    """Layers of a model, computed together.
+
+    Args:
+      module: a CPC, ImageCPC, or model of sentences.
+      variables: those of `module`.
+      names: of layers, as `layer_depths` has them.
+      prepare: applied to each batch first, within the compiled function.
+
+    Raises:
+      UserError: the model has no such layer.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        variables: PyTree,
+        names: Sequence[str],
+        prepare: Callable[[Any], Any] | None = None,
+    ):
+        self.names = tuple(names)
+        self._module, self._variables = module, variables
+        self._encoders = {
+            name: getattr(end_at(module, variables, name)[0], "encoder", None) for name in names
+        }
+        self._apply = jax.jit(functools.partial(_apply, module, self.names, prepare))
+
+    def embed_batch(self, x: Any) -> Features:
+        """Return the layers of a batch, float32 on the host."""
+        made = self._apply(self._variables, x)
+        return {name: np.asarray(array, np.float32) for name, array in made.items()}
+
+    def embed_rows(self, rows: Sequence[np.ndarray]) -> list[Features]:
+        """Return the layers of each of some arrays of one shape, padded to few batch sizes."""
+        made = self.embed_batch(pad_rows(rows))
+        return [{name: made[name][row] for name in self.names} for row in range(len(rows))]
+
+    @property
+    def strides(self) -> dict[str, int]:
+        """Samples per frame of each layer."""
+        return {name: encoder.stride for name, encoder in self._encoders.items()}
+
+    @property
+    def stride(self) -> int:
+        """Samples per frame of the coarsest layer."""
+        return max(self.strides.values())
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether a signal can be embedded in chunks: no layer depends on all of what follows."""
+        is_causal = isinstance(self._module, CPC) and not self._module.is_bidirectional
+        return is_causal or all(name.startswith("z") for name in self.names)
+
+    def embed_group(
+        self, signals: Sequence[Float[np.ndarray, "..."]], num_frames: int
+    ) -> list[Features]:
+        """Return the layers of each signal, max(1, s // stride) frames, from one padded batch.
+
+        Args:
+          signals: of at most `num_frames` frames of `stride` samples.
+          num_frames: to which they are padded by their mirror image, as far as frames see.
+        """
+        ahead = max(e.frames_around[1] * e.stride for e in self._encoders.values())
+        length = num_frames * self.stride + ahead
+        rows = self.embed_rows([mirror(signal, length) for signal in signals])
+        return [
+            {name: row[name][: max(1, len(x) // self.strides[name])] for name in self.names}
+            for x, row in zip(signals, rows, strict=True)
+        ]
+
+    def embed_long(
+        self, read: Callable[[int, int], Float[np.ndarray, "..."]], num_samples: int
+    ) -> Features:
+        """Return the layers of a signal that is read a chunk at a time, once per layer.
+
+        Args:
+          read: samples [start, stop), at most up to `num_samples`.
+          num_samples: of the signal.
+
+        Raises:
+          UserError: a layer depends on all of what follows.
+        """
+
+        def read_mirrored(start: int, stop: int) -> np.ndarray:
+            return mirror(read(start, min(stop, num_samples)), stop - start)
+
+        found = {}
+        for name in self.names:
+            module, variables = end_at(self._module, self._variables, name)
+            stride = module.encoder.stride
+            frames, chunk = max(1, num_samples // stride), max(1, CHUNK_SAMPLES // stride)
+            parts = stream_latents(module, variables, read_mirrored, frames, chunk)
+            if name.startswith("c"):
+                parts = stream_contexts(module, variables, parts)
+            found[name] = np.concatenate([np.asarray(part[0], "f4") for part in parts])[:frames]
+        return found
+
+    def embed_signals(self, signals: Sequence[Float[np.ndarray, "..."]]) -> list[Features]:
+        """Return the layers of each signal, in their order."""
+        groups, long = group_signals(list(map(len, signals)), self.stride, self.can_stream)
+        found: list[Features] = [{}] * len(signals)
+        for num_frames, members in groups:
+            made = self.embed_group([signals[index] for index in members], num_frames)
+            for index, one in zip(members, made, strict=True):
+                found[index] = one
+        for index in long:
+            signal = signals[index]
+            found[index] = self.embed_long(lambda start, stop, x=signal: x[start:stop], len(signal))
+        return found
+
+
+def _apply(module: Any, names: Sequence[str], prepare: Any, variables: PyTree, x: Any) -> Any:
+    x = x if prepare is None else prepare(x)
+    made = {}
+    for name in names:  # what layers have in common XLA computes once
+        end, own = end_at(module, variables, name)
+        if name.startswith("c"):
+            made[name] = end.apply(own, x, method="embed")[1]
+        else:
+            made[name] = end.apply(own, x, method="encode")
+    return made
+
+
+def group_signals(
+    lengths: Sequence[int], stride: int, can_stream: bool = True
+) -> tuple[list[tuple[int, list[int]]], list[int]]:
+    """Return (padded frames, indices) of each batch, and the indices of signals to be streamed.
+
+    Padded lengths grow by a quarter, so that few shapes are compiled.
+
+    >>> group_signals([16_000, 1_000_000, 15_900], 160)
+    ([(100, [0, 2])], [1])
+    """
+    most = max(1, CHUNK_SAMPLES // stride)
+    by_length, long = defaultdict(list), []
+    for index, num_samples in enumerate(lengths):
+        frames = max(1, -(-num_samples // stride))
+        if frames > most and can_stream:
+            long.append(index)
+            continue
+        padded = max(1, MIN_SAMPLES // stride)
+        while padded < frames:
+            padded = max(padded + 1, padded * 5 // 4)
+        by_length[min(padded, most) if frames <= most else padded].append(index)
+    groups = []
+    for padded, members in sorted(by_length.items()):
+        rows = 2 ** int(np.log2(max(1, BATCH_SAMPLES // stride // padded)))
+        groups += [(padded, members[i : i + rows]) for i in range(0, len(members), rows)]
+    return groups, long
+
+
+def mirror(signal: np.ndarray, length: int) -> np.ndarray:
+    """Return a signal (s, ...) up to `length`, continued by its mirror image, in float32.
+
+    >>> mirror(np.array([1.0, 2.0]), 5).tolist(), mirror(np.array([1.0, 2.0]), 1).tolist()
+    ([1.0, 2.0, 2.0, 1.0, 1.0], [1.0])
+    """
+    ends = [(0, max(0, length - len(signal))), *((0, 0) for _ in signal.shape[1:])]
+    return np.pad(np.asarray(signal[:length], np.float32), ends, mode="symmetric")
+
+
+def pad_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Stack arrays to a power of two of rows, by repeating the last, so that few shapes occur.
+
+    >>> pad_rows([np.array([1]), np.array([2]), np.array([3])])[:, 0].tolist()
+    [1, 2, 3, 3]
+    """
+    return np.stack([*rows, *[rows[-1]] * (2 ** (len(rows) - 1).bit_length() - len(rows))])
