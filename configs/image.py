@@ -32,6 +32,21 @@ KEYS = {
         "test_split": Key(
             "test", "split to measure the bound and the probes on, without an image of the others"
         ),
+        "group_level": Key(
+            0,
+            "folder: which directory level below path names the group, such as a subject, that "
+            "only trains or only tests (1 is the split, 2 the class); 0: no groups",
+            low=0,
+            high=100,
+            sources=("folder",),
+        ),
+        "test_fraction": Key(
+            0.15,
+            "folder: fraction of groups to test on, if test_split is the split of the others too",
+            above=0,
+            below=1,
+            sources=("folder",),
+        ),
         "size": Key(28, "side of the images in pixels, after resizing", low=1, high=4096),
         "channels": Key(1, "channels of the images: 1 (gray) or 3", words=(1, 3)),
         **with_defaults(INPUT, batch_size=128),

@@ -10,6 +10,7 @@ from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.image.groups import split_groups
 
 #: Where the images of a split lie: splits or files, and their rows there.
 Places: TypeAlias = list[tuple[str, range]]
@@ -40,9 +41,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     options = config.data
     splits = (options.split, options.probe_split, options.test_split)
     reader = make_reader(config, log)
-    check_splits(config, reader.locate)
+    if not options.group_level:  # which divides a split that is named twice
+        check_splits(config, reader.locate)
     sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
-    loaded = separate_test(config, ImageData(*(sets[split] for split in splits)))
+    read = ImageData(*(sets[split] for split in splits))
+    loaded = separate_test(config, split_groups(config, read))
     num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
     y, x, channels = loaded.train.pixels.shape[1:]

@@ -567,3 +567,38 @@ def test_what_a_figure_shows_is_of_the_latest_step(tmp_path):
     for step, value, kept in ((20, 1, 1), (40, 2, 2), (30, 3, 2), (40, 4, 4)):
         write_latest(path, step, units=np.array([value]))
         assert read_arrays(path)["units"] == [kept]
+
+
+@pytest.mark.parametrize("test_split", ["train", "test"])
+def test_a_group_of_images_trains_or_tests(tmp_path, test_split):
+    """Below a class, and in both classes; the subjects of a test split do not train."""
+    for index, subject in enumerate("abcdef"):
+        for kind in ("cat", "dog"):
+            for split in ("train", "test") if subject in "ab" else ("train",):
+                folder = tmp_path / split / kind / subject
+                folder.mkdir(parents=True)
+                shade = 20 * index + 5 * (kind == "cat") + 2 * (split == "test")
+                pixels = np.full((8, 8, 3), shade, np.uint8)
+                Image.fromarray(pixels).save(folder / "x.png")
+    config = image_fashion_mnist.get_config()
+    config.data.source, config.data.path, config.data.size = "folder", str(tmp_path), 8
+    config.data.channels, config.data.test_split = 3, test_split
+    config.data.group_level, config.data.test_fraction = 3, 0.3
+    tested = set()
+    for seed in range(6):
+        config.seed = seed
+        found = image_data.load_data(config, str)
+        train, probe, test = (set((part.pixels[:, 0, 0, 0] // 20).tolist()) for part in found)
+        assert train == probe == set(range(6)) - test
+        assert len(test) == 2
+        assert len(found.train) == 8
+        tested |= test
+    assert tested == {0, 1} or (test_split == "train" and len(tested) > 2)
+    config.data.group_level = 4
+    with pytest.raises(UserError, match="above directory level 4"):
+        image_data.load_data(config, str)
+    (tmp_path / "one" / "cat" / "a").mkdir(parents=True)
+    Image.fromarray(pixels).save(tmp_path / "one" / "cat" / "a" / "x.png")
+    config.data.update(group_level=3, split="one", probe_split="one", test_split="one")
+    with pytest.raises(UserError, match="more groups"):
+        image_data.load_data(config, str)

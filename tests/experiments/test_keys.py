@@ -21,7 +21,7 @@ from PIL import Image
 
 from configs import audio, image, series, text
 from cpc import rl
-from cpc.data import make_synthetic, phone_chain
+from cpc.data import Images, make_synthetic, phone_chain
 from cpc.files import flatten
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
@@ -39,6 +39,7 @@ from experiments.command.config import with_settings
 from experiments.image import data as image_data
 from experiments.image import probes as image_probes
 from experiments.image import supervised as image_supervised
+from experiments.image.groups import split_groups
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
 from experiments.records import probes_due
@@ -1039,6 +1040,13 @@ def rate_below(tx):
     return round(float(found["encoder"]["conv0"][0] / found["head"][0]), 5)
 
 
+def groups_tested(config):
+    """How many of ten groups test."""
+    images = Images(np.zeros((10, 2, 2, 1), np.uint8), np.zeros(10, np.int32), ("a",),
+                    describe="/in/one/{}/x.png".format)  # fmt: skip
+    return len(split_groups(config, image_data.ImageData(images, images, images)).test)
+
+
 ALL_TASKS = {"probe.tasks": ("few_labels",), "probe.features": ("z",)}
 LINEAR = {"probe.tasks": ("linear",), "probe.features": ("z",)}
 SUPERVISED = {"probe.tasks": ("supervised",)}
@@ -1052,6 +1060,10 @@ TABLES["image"] = {
     "data.split": Case("other", of_images(lambda data: len(data.train)), 6),
     "data.probe_split": Case("other", of_images(lambda data: len(data.probe)), 6),
     "data.test_split": Case("other", of_images(lambda data: len(data.test)), 6),
+    "data.group_level": Case(3, of_images(lambda data: 0), "refused"),
+    "data.test_fraction": Case(0.5, groups_tested, 5, {
+        "data.source": "folder", "data.path": "/in", "data.split": "one", "data.test_split": "one",
+        "data.group_level": 2}),
     "data.size": Case(10, of_images(lambda data: data.train.pixels.shape[1:]), (10, 10, 3)),
     "data.channels": Case(1, of_images(lambda data: data.train.pixels.shape[1:]), (20, 20, 1)),
     "data.batch_size": Case(2, of_images(lambda data: 0)),
