@@ -307,12 +307,15 @@ def harm_sentences(run: Run, words: Words) -> list[str]:
         return []
     advice = "train on more data, or for fewer steps"
     section = next((name for name in ("negatives", "cpc") if name in run.config), "")
-    if section:
-        key, rule = f"{section}.rule", training_rule(run) or "unknown"
+    if section and training_rule(run).startswith("own_sequence"):
+        advice += (
+            f"; for what tells {words.sequence}s apart set {section}.rule=batch, with more "
+            f"{words.sequence}s, such as more subjects, per batch"
+        )
+    elif section:
         advice = (
-            f"try other negatives (now {rule}): {key}=own_sequence favors what changes within a "
-            f"{words.sequence}, and for what tells {words.sequence}s apart take {key}=batch with "
-            "more of them, such as more subjects, per batch"
+            f"set {section}.rule=own_sequence for what changes within a {words.sequence}; for what "
+            f"tells {words.sequence}s apart take more of them, such as more subjects, per batch"
         )
     return [f"Training has made the features worse for {'; '.join(harmed)}: {advice}."]
 
