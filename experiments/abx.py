@@ -15,6 +15,7 @@ import numpy as np
 from absl import flags
 
 from cpc.data import read_items
+from cpc.data.walk import check_file
 from cpc.evaluate import abx_score, cut_tokens, make_cells
 from cpc.files import read_json
 from cpc.results import Score
@@ -82,6 +83,7 @@ def read_features(folder: pathlib.Path, names: set[str]) -> dict[str, np.ndarray
     found = {}
     for name, path in paths.items():
         try:
+            check_file(path)
             found[name] = np.load(path, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise UserError(f"cannot read the features {path}: {error}") from error

@@ -130,7 +130,7 @@ def split_by_lists(
         raise UserError(
             f"{len(absent)} of {len(listed)} listed utterances are not among the "
             f"{len(recordings)} recordings, the first {', '.join(absent[:3])}: "
-            "check that the lists belong to this folder"
+            + explain_ids(absent, recordings.names)
         )
     both = sorted(set(train_ids) & set(test_ids))
     if both:
@@ -143,6 +143,26 @@ def split_by_lists(
         for ids in (train_ids, test_ids)
     )
     return train, test
+
+
+def explain_ids(absent: Sequence[str], names: Sequence[str]) -> str:
+    """Return why ids may be none of the names of recordings.
+
+    >>> explain_ids(["ann/utt0.wav"], ["ann/utt0", "bob/utt0"])
+    'ids have no ending, and are named like ann/utt0'
+    >>> explain_ids(["ann/utt0.wav 48000"], ["ann/utt0", "bob/utt0"])
+    'a line holds an id alone, and ids are named like ann/utt0'
+    """
+    like, known = f"named like {names[0]}" if names else "those of recordings", set(names)
+    for name in absent:
+        first = name.split()[0] if name.split() else name
+        if first != name and not known.isdisjoint([first, *ids_of(first)]):
+            return f"a line holds an id alone, and ids are {like}"
+        matches = [one for one in ids_of(name) if one in known]
+        if matches:
+            is_ending = os.path.splitext(name)[0] == matches[0]  # noqa: PTH122 (an id may be no path)
+            return f"ids {'have no ending' if is_ending else 'are no paths'}, and are {like}"
+    return f"ids are {like}; check that the lists belong to this folder"
 
 
 def ids_of(path: str) -> list[str]:

@@ -175,6 +175,7 @@ def read_named(path: str | Path, what: str) -> str:
     Raises:
         UserError: it cannot be read; says what it should have been.
     """
+    check_file(path)
     try:
         return same_name(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:

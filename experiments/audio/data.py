@@ -9,7 +9,7 @@ import numpy as np
 
 from cpc import data
 from cpc.data.phones import MOST_EXTRA
-from cpc.data.recordings import ids_of
+from cpc.data.recordings import explain_ids, ids_of
 from cpc.data.skipped import count_names
 from cpc.data.sources.voices import prepare_voices
 from cpc.models import Model
@@ -118,7 +118,7 @@ def describe_labels(
         log(
             f"{name}: {len(lost):,} of {len(labels):,} labelled utterances are none of these "
             f"recordings ({some}); {len(labels) - len(lost):,} of {len(recordings):,} recordings "
-            f"have labels, and are named like {recordings[0]}"
+            f"have labels; {explain_ids(lost, recordings)}"
         )
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import configs
+from cpc.data.walk import check_file
 from cpc.types import UserError
 
 CONFIGS = pathlib.Path(configs.__file__).resolve().parent
@@ -62,6 +63,7 @@ def find_config(given: str) -> str:
     path = pathlib.Path(name).expanduser()
     is_name = name == path.stem and not path.is_file()
     if not is_name and path.exists():
+        check_file(path)
         return given
     known = {
         file.stem: file

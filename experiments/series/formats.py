@@ -1,6 +1,8 @@
 """Readers of one file of a series: .npy, .npz, .csv, .tsv and .parquet."""
 
+import itertools
 import pathlib
+import re
 import warnings
 import zipfile
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ from cpc.types import UserError
 
 SUFFIXES = (".npy", ".npz", ".csv", ".tsv", ".parquet")
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
+#: Beginnings of lines that are comments, and lines in which they are looked for.
+COMMENT_MARKS, NUM_FIRST_LINES = ("#", "%", ";", "//"), 100
 #: Compression that numpy writes, which is undone in small parts.
 ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 #: Names that pandas gives to types of labels other than text.
@@ -125,6 +129,8 @@ def read_table(path: pathlib.Path, step_label: str) -> tuple[np.ndarray, np.ndar
             labels = read_csv(path, **how)[step_label].to_numpy()
     for name, column in frame.items():
         if not pd.api.types.is_numeric_dtype(column):
+            if is_text:
+                check_comments(path, SEPARATORS[path.suffix.lower()])
             raise UserError(f"its column {name} is of {column.dtype}, not of numbers")
         if len(column) and column.isna().all():
             raise UserError(
@@ -178,11 +184,33 @@ def read_csv(path: pathlib.Path, **options: Any) -> Any:
         try:
             separator = SEPARATORS[path.suffix.lower()]
             return pd.read_csv(path, sep=separator, index_col=False, **options)
-        except pd.errors.ParserWarning:
+        except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
+            check_comments(path, separator)
+            if isinstance(error, pd.errors.ParserError):
+                raise
             raise UserError(
                 "its rows have more fields than its first line has names: are there decimal "
                 "commas, or a name too few?"
             ) from None
+
+
+def check_comments(path: pathlib.Path, separator: str) -> None:
+    """Check that no comments precede the names of the columns, given a table that is not readable.
+
+    Raises:
+        UserError: the first lines begin with a mark of comments, or have fewer fields than others.
+    """
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        lines = list(itertools.islice(file, NUM_FIRST_LINES))
+    number = len(list(itertools.takewhile(lambda line: line.startswith(COMMENT_MARKS), lines)))
+    widest = max(range(len(lines)), key=lambda i: lines[i].count(separator), default=0)
+    names = lines[widest].split(separator) if lines else []
+    if all(re.match(r"\s*[^\d\s.+-]", name) for name in names):
+        number = max(number, widest)
+    if number:
+        raise UserError(
+            f"its first {number} line(s) are comments, not the names of the columns: remove them"
+        )
 
 
 def check_header(path: pathlib.Path) -> None:

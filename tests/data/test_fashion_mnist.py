@@ -111,7 +111,7 @@ def damage(data, kind):
         ("floats", "no idx file of uint8"),
         ("empty", "no idx file of uint8"),
         ("short", r"says shape \(30,\) but has 29 bytes"),
-        ("negative", r"says shape \(-2, -3\) but has 6 bytes"),
+        ("negative", r"says shape \(-2, -3\)"),
         ("long", r"says shape \(30,\) but has 31 bytes"),
     ],
 )

@@ -1,4 +1,5 @@
 import dataclasses
+import os
 
 import numpy as np
 import pytest
@@ -66,6 +67,24 @@ def test_lists_split(ten, tmp_path):
 def test_absent_utterances_are_counted_and_named(ten):
     with pytest.raises(UserError, match=r"3 of 4 listed .* x1, x2, x3"):
         data.split_by_lists(ten, ["u1", "x1"], ["x2", "x3"])
+
+
+@pytest.mark.parametrize(("listed", "words"), [
+    ("u1.wav", "no ending"), ("ann/u1.flac", "no paths"), ("u1.wav\t48000", "alone"),
+    ("x/u1", "no paths"), ("x1", "ids are"),
+])  # fmt: skip
+def test_ids_of_another_form_are_explained(ten, listed, words):
+    with pytest.raises(UserError, match=rf"{words}.* u0") as error:
+        data.split_by_lists(ten, ["u0", listed], ["u3"])
+    assert "1 of 3" in str(error.value)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_named_files_that_are_no_files_are_never_opened(tmp_path, make):
+    make(tmp_path / "named")
+    for read in (data.read_list, data.read_alignments, data.read_items):
+        with pytest.raises(UserError, match="is no file"):
+            read(tmp_path / "named")
 
 
 def test_damaged_utterances_may_be_listed():

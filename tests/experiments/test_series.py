@@ -571,6 +571,9 @@ def test_a_csv_without_names_is_refused(tmp_path, first, is_header):
 
 @pytest.mark.parametrize(("text", "words"), [
     ("a\n0,5\n1,25\n2,5\n", "more fields than .* names: are there decimal commas"),
+    ("# of a device\n# in mV\na,b\n1,2\n", "first 2 .* are comments"),
+    ("a device\nin mV\n\nch1,ch2\n1,2\n", "first 3 .* are comments"),
+    ("% mV, 10 Hz\na,b\n1,2\n", "first 1 .* comments"), ("# mV\na\n1\n", "comments"),
     ("a\n20,00\n20,01\n", "decimal commas"), ("a;b\n1,5;2,5\n", "decimal commas"),
     ("a,b\n1,2,3\n4,5,6\n", "a name too few"),
     ("a,b,\n1,2,\n3,4,\n", "column Unnamed: 2 has no number: .* a comma at the end"),

@@ -23,6 +23,8 @@ PACKAGE = Package(
     30_900_652,
     "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0",
 )
+#: An array may take so many bytes.
+MAX_BYTES = 1 << 28
 #: Our splits, by the first part of the files' names.
 SPLITS = {"train": "train", "test": "t10k"}
 #: Xiao, Rasul, Vollgraf (2017), Table 1, spelt as tfds spells them.
@@ -84,18 +86,21 @@ def read_idx(path: Path) -> UInt8[np.ndarray, "..."]:
     """
     try:
         with gzip.open(path) as file:
-            data = file.read()  # to the end, where gzip checks size and CRC
+            magic = file.read(4)
+            sizes = file.read(4 * magic[3]) if magic[:3] == b"\0\0\x08" else b""
+            if len(magic) < 4 or not sizes or len(sizes) < 4 * magic[3]:
+                raise UserError(f"{path} is no idx file of uint8: it begins with {magic.hex()}")
+            shape = struct.unpack(f">{magic[3]}i", sizes)
+            if min(shape) < 0 or prod(shape) > MAX_BYTES:
+                raise UserError(
+                    f"{path} says shape {shape}, above the limit of {MAX_BYTES:,} bytes"
+                )
+            data = file.read(prod(shape) + 1)  # to the end, where gzip checks size and CRC
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} is no whole gzip file: {error}") from error
-    if data[:3] != b"\0\0\x08" or len(data) < 4 + 4 * data[3]:
-        raise UserError(f"{path} is no idx file of uint8: it begins with {data[:4].hex()}")
-    shape = struct.unpack_from(f">{data[3]}i", data, 4)
-    header_bytes = 4 + 4 * len(shape)
-    if min(shape, default=0) < 0 or len(data) != header_bytes + prod(shape):
-        raise UserError(
-            f"{path} says shape {shape} but has {len(data) - header_bytes} bytes of data"
-        )
-    return np.frombuffer(data, np.uint8, offset=header_bytes).reshape(shape)
+    if len(data) != prod(shape):
+        raise UserError(f"{path} says shape {shape} but has {len(data):,} bytes of data or more")
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def _prepare(cache: Path, folder: Path, log: Log) -> None:

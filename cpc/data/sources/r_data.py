@@ -6,17 +6,19 @@ section 1.8 (Serialization Formats). Nothing is run: whatever is no plain data i
 """
 
 import bz2
-import gzip
 import lzma
 import struct
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cpc.files import check_regular
 from cpc.types import UserError
 
-#: Most bytes that a value may unpack to.
-MOST_BYTES = 1 << 28
+#: All values of a file may take so many bytes, compressed and unpacked.
+MAX_BYTES = 1 << 28
+#: Tells zlib to expect gzip's header.
+GZIP = 31
 #: Types of items, as R numbers them (R Internals, section 1.1).
 SYMBOL, PAIRLIST, CHARACTER, LOGICAL, INTEGER, REAL, STRINGS, LIST = 1, 2, 9, 10, 13, 14, 16, 19
 REFERENCE, NOTHING, GLOBALS = 255, 254, (241, 242, 247, 248, 251, 253)
@@ -34,16 +36,18 @@ def read_lazy_data(index: Path) -> dict[str, list[Any]]:
     """Return name -> values of the vectors in a lazy-load database, given its .rdx file.
 
     Raises:
-        UserError: a file is missing, damaged or holds what is no plain data.
+        UserError: a file is missing, damaged, larger than `MAX_BYTES` or holds other than plain
+            data.
     """
     try:
-        content = index.with_suffix(".rdb").read_bytes()
-        top = named(unserialize(gzip.decompress(index.read_bytes())))
+        content = read_bytes(index.with_suffix(".rdb"))
+        top = named(unserialize(inflate(zlib.decompressobj(GZIP), read_bytes(index), MAX_BYTES)))
         places = {name: place.values for name, place in named(top["variables"]).items()}
-        return {
-            name: unserialize(decompress(content[start : start + length])).values
-            for name, (start, length) in places.items()
-        }
+        chunks = {name: content[start : start + size] for name, (start, size) in places.items()}
+        sizes = [size_of(chunk) for chunk in chunks.values()]
+        if sum(sizes) > MAX_BYTES:
+            raise ValueError(f"{sum(sizes):,} bytes of values, above the limit of {MAX_BYTES:,}")
+        return {name: unserialize(decompress(chunk)).values for name, chunk in chunks.items()}
     except (OSError, EOFError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"cannot read the R data {index}: {error}") from error
     except (zlib.error, lzma.LZMAError, struct.error, RecursionError) as error:
@@ -55,21 +59,48 @@ def named(vector: Vector) -> dict[str, Any]:
     return dict(zip(vector.attributes["names"].values, vector.values, strict=True))
 
 
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        ValueError: it is larger than `MAX_BYTES`.
+    """
+    check_regular(path)
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise ValueError(f"{size:,} bytes, above the limit of {MAX_BYTES:,}")
+    return path.read_bytes()
+
+
+def size_of(chunk: bytes) -> int:
+    """Return the unpacked size that a chunk of a .rdb begins with."""
+    return int(struct.unpack(">I", chunk[:4])[0])
+
+
 def decompress(chunk: bytes) -> bytes:
-    """Return what a chunk of a .rdb holds: size, a letter for the method unless zlib, content."""
-    (size,) = struct.unpack(">I", chunk[:4])
-    if size > MOST_BYTES:
-        raise ValueError(f"a value of {size:,} bytes")
+    """Return the value in a chunk of a .rdb: size, a letter for the method unless zlib, content."""
+    size = size_of(chunk)
     if chunk[4:5] == b"2":
-        content = bz2.decompress(chunk[5:])
+        content = inflate(bz2.BZ2Decompressor(), chunk[5:], size)
     elif chunk[4:5] == b"Z":
         filters = [{"id": lzma.FILTER_LZMA2, "preset": 6}]
-        content = lzma.decompress(chunk[5:], format=lzma.FORMAT_RAW, filters=filters)
+        content = inflate(lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=filters), chunk[5:], size)
     else:
-        content = zlib.decompressobj().decompress(chunk[4:], size + 1)
+        content = inflate(zlib.decompressobj(), chunk[4:], size)
     if len(content) != size:
         raise ValueError(f"a value of {size:,} bytes unpacks to {len(content):,}")
     return content
+
+
+def inflate(decompressor: Any, content: bytes, max_bytes: int) -> bytes:
+    """Return unpacked content, of which no more than one byte beyond a limit is ever unpacked.
+
+    Raises:
+        ValueError: there is more.
+    """
+    unpacked = decompressor.decompress(content, max_bytes + 1)
+    if len(unpacked) > max_bytes:
+        raise ValueError(f"it unpacks to more than {max_bytes:,} bytes")
+    return unpacked
 
 
 def unserialize(content: bytes) -> Vector:

@@ -6,11 +6,11 @@ addresses on the State of the Union, 2.75 M words. The package of these holds Mo
 and whole: the chapters are read, once. `words+books` is both, with one vocabulary.
 """
 
-import gzip
 import json
 import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from cpc.data.cache import cache_dir
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import Package, fetch_archives, one_process, unpack
-from cpc.data.sources.r_data import read_lazy_data
+from cpc.data.sources.r_data import GZIP, MAX_BYTES, inflate, read_bytes, read_lazy_data
 from cpc.files import read_json, write_sealed, write_text
 from cpc.types import UserError
 
@@ -185,7 +185,7 @@ def write_words(unpacked: Path, extra: tuple[Path, ...], folder: Path) -> None:
     glosses = dict.fromkeys(gloss for _, gloss in pairs)  # that of synonyms once
     write_text(folder / "wordnet.txt", "\n\n".join(glosses) + "\n")
     write_text(folder.parent / "glosses.tsv", "".join(f"{a}\t{b}\n" for a, b in pairs))
-    dictionary = gzip.decompress((unpacked / DICTIONARY).read_bytes())
+    dictionary = inflate(zlib.decompressobj(GZIP), read_bytes(unpacked / DICTIONARY), MAX_BYTES)
     write_text(folder / "gcide.txt", clean_dictionary(dictionary.decode("utf-8", "replace")))
 
 
