@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gzip
 import json
 import shutil
 import types
@@ -241,7 +242,7 @@ def test_files_need_a_path_and_two_words(tmp_path):
 
 
 def test_what_is_cut_or_left_out_is_counted(tmp_path, monkeypatch):
-    monkeypatch.setenv("CPC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
     folder = tmp_path / "texts"
     folder.mkdir()
     draw = np.random.default_rng(0)
@@ -445,17 +446,58 @@ def test_word_vectors_widen_the_vocabulary(tmp_path):
     assert np.isfinite(wider.embed(new, jnp.asarray(x))[0]).all()
     vectors_of = probes.make_features(config, made, model, variables, "vectors")
     assert vectors_of(x[0]).shape == (1, 4)
-    path.write_text("one 1 2\ntwo 1 x\n")
-    with pytest.raises(UserError, match="line 2 of the word vectors"):
-        probes.check_data(config, made)
-    path.write_text("one 1 2\ntwo 1 2 3\n")
-    with pytest.raises(UserError, match="line 2 of the word vectors"):
-        vectors.read_vectors(path, made.train.vocabulary)
-    path.write_text(f"{words[1]} 1 2\n. . . 3 4\n{words[2]} 5 6\n")
-    assert vectors.read_vectors(path, made.train.vocabulary).new_words == (". . .",)
-    path.write_text("one 1 2\n")
-    with pytest.raises(UserError, match="too few"):
-        vectors.read_vectors(path, made.train.vocabulary)
+
+
+KNOWN = data.Vocabulary(("<unk>", "one", "two", "three"), np.array([0, 3, 2, 1]))
+
+
+@pytest.mark.parametrize("content", [
+    b"one 1 2\ntwo 3 4\nnew york 5 6\n",
+    b"3 2\none 1 2\ntwo 3 4\nnew york 5 6\n",
+    b"\xef\xbb\xbfone 1 2\ntwo 3 4\nnew york 5 6\n",
+    b"\xef\xbb\xbf3 2\r\none 1 2\r\ntwo 3 4\r\nnew york 5 6\r\n",
+    b"3\t2\none\t1\t2\ntwo\t3\t4\nnew york\t5\t6",
+    b"new york\t5 6\none\t1 2\n\ntwo  3e0 4.0 \n",
+    b"new york 5 6\none 1 2\ntwo 3 4\n",
+    b"3 2\nnew york 5 6\none 1 2\ntwo 3 4\n",
+])  # fmt: skip
+def test_word_vectors_in_every_form_of_text(tmp_path, content):
+    (tmp_path / "v.txt").write_bytes(content)
+    found = vectors.read_vectors(tmp_path / "v.txt", KNOWN)
+    assert found.own.tolist() == [[0, 0], [1, 2], [3, 4], [0, 0]]
+    assert found.known.tolist() == [1, 2]
+    assert found.new_words == ("new york",)
+    assert found.others.tolist() == [[5, 6]]
+
+
+def test_words_of_vectors_may_be_numbers_and_hold_any_blank(tmp_path):
+    (tmp_path / "v.txt").write_text("4 2\none 1 2\ntwo 3 4\n1990 5 6\nroute 66 7 8\na\u00a0b 9 9\n")
+    found = vectors.read_vectors(tmp_path / "v.txt", KNOWN)
+    assert found.new_words == ("1990", "route 66", "a\u00a0b")
+    assert found.others.tolist() == [[5, 6], [7, 8], [9, 9]]
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"one 1 2\ntwo 1 x\n", "line 2 of the word vectors"),
+    (b"one 1 2\ntwo 1 2 3\n", "line 2 of the word vectors"),
+    (b"one 1 2\ntwo 1\nthree 1 2\n", "line 2 of the word vectors"),
+    (b"3 3\none 1 2\ntwo 1 2\n", "line 2 of .* 3 numbers"),
+    (b"2 2\none .1 .2\ntwo .1 .2 .5\n", "line 3 of .* more than 2 numbers"),
+    (b"2 2\none 1 2\ntw\xff 1 2\n", "line 3 of .* UTF-8"),
+    (b"one 1 2\n\xfc 1 2\ntwo 2 3\n", "line 2 of .* UTF-8"),
+    (b"one 1 nan\ntwo 1 2\n", "line 1 of the word vectors"),
+    (b"one 0,1 0,2\ntwo 0,1 0,2\n", "line 1 of the word vectors"),
+    (b"one 1 2\n", "too few"),
+    (b"", "too few"),
+    (b"2 3\none " + np.arange(3, dtype="<f4").tobytes() + b"\ntwo " + bytes(12), "binary"),
+    (gzip.compress(b"one 1 2\ntwo 3 4\n"), "binary"),
+    ("one 1 2\ntwo 3 4\n".encode("utf-16"), "line 1 of"),
+])  # fmt: skip
+def test_word_vectors_of_another_form_are_one_sentence(tmp_path, content, said):
+    (tmp_path / "v.txt").write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        vectors.read_vectors(tmp_path / "v.txt", KNOWN)
+    assert str(caught.value).isprintable()
 
 
 # Commands.
