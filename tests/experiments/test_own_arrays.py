@@ -330,6 +330,56 @@ def test_what_is_claimed(found, fields, said):
     assert said in findings.claim([reading(found=found, **given)], 1000)[0]
 
 
+def test_an_estimate_at_its_ceiling_is_claimed_beside_the_bound():
+    null = Interval(0.0, -0.1, 0.1)
+    ksg = reading(estimator="ksg", critic="none", label="no bound, no critic", null=null)
+    for value, is_near in ((3.99, True), (3.0, True), (1.0, False)):
+        one = ksg._replace(found=Interval(value, value - 0.1, value + 0.1))
+        for found in (Interval(1.0, 0.9, 1.1), Interval(0.3, 0.05, 0.5)):
+            best = reading(found=found, null=null, gain=Interval(0.1, -0.1, 0.3), bend=null)
+            said = findings.claim([best._replace(null=Interval(0.1, 0.0, 0.2)), one], 1000)
+            assert any(f"KSG reads {value:.2f} of at most 4.00" in line for line in said) == is_near
+            assert not (is_near and any("not saturated" in line for line in said))
+            assert not (is_near and any("more data" in line for line in said))
+
+
+NOISE = np.random.default_rng(9).normal(size=(500, 3))
+CLASSES = np.random.default_rng(9).integers(0, 4, (500, 1)).astype(float)
+ENTROPY = scipy.stats.entropy(np.unique(CLASSES, return_counts=True)[1])
+
+
+@pytest.mark.parametrize(("x", "y", "words"), [
+    (NOISE, NOISE, ["one-to-one", "without limit"]),
+    (NOISE, np.float32(NOISE), ["one-to-one", "without limit"]),
+    (NOISE, np.concatenate([good(500, 2), np.exp(-NOISE[:, 2:])], axis=1),
+     ["column 2 of y", "column 2 of x", "without limit"]),
+    (NOISE, NOISE @ np.random.default_rng(1).normal(size=(3, 2)), ["linear", "without limit"]),
+    (NOISE, np.float32(1e6 * (NOISE[:, :1] + 0.3 * NOISE[:, 1:2])), ["linear", "without limit"]),
+    (NOISE[:, :2], np.stack([NOISE[:, 0] + NOISE[:, 2], NOISE[:, 1] + NOISE[:, 2]], 1) @
+     [[1.0, 0.3], [-1.0, 0.5]], ["linear", "without limit"]),
+    (CLASSES, 7 - 2 * CLASSES, ["one-to-one", f"{ENTROPY:.2f} nats"]),
+    (CLASSES, np.array([2.0, 9.0, 1.0, 5.0])[CLASSES.astype(int)],
+     ["one-to-one", f"{ENTROPY:.2f} nats"]),
+    (np.eye(4)[CLASSES[:, 0].astype(int)][:, :3] @ np.diag([1.0, 2.0, 3.0]), CLASSES,
+     ["linear", f"{ENTROPY:.2f} nats"]),
+])  # fmt: skip
+def test_a_part_of_y_that_is_a_map_of_x_is_said_first(x, y, words):
+    identity = arrays.find_identity(x, np.float64(y))
+    assert all(word in identity.lower() for word in words), identity
+    null = Interval(0.0, -0.1, 0.1)
+    said = findings.claim([reading(null=null, gain=null, bend=null)], 500, identity)
+    assert said[0] == identity
+    assert not any("not saturated" in line or "more data" in line for line in said)
+
+
+@pytest.mark.parametrize("y", [
+    NOISE**2, NOISE + 1e-3 * good(500, 3), (NOISE > 0).astype(float), good(500, 3), CLASSES,
+])  # fmt: skip
+def test_other_dependence_is_no_identity(y):
+    assert arrays.find_identity(NOISE, y) == ""
+    assert arrays.find_identity(CLASSES, np.maximum(CLASSES, 1)) == ""
+
+
 def test_more_than_any_sample_can_prove_is_said():
     null = Interval(0.0, -0.1, 0.1)
     wild = reading(label="no bound", found=Interval(30.0, 29.0, 31.0), estimator="smile")

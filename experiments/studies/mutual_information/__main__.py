@@ -72,13 +72,15 @@ def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib
 
     environment = read_json(folder / "environment.json")
     write_scores(folder, page.to_scores(readings, ", ".join(names), config, shape[0]))
-    path = page.write_study(folder, names, shape, readings, pairs.remarks, environment, config)
+    said = claim(readings, shape[0], pairs.identity)
+    sentences = [*said, *pairs.remarks]
+    path = page.write_study(folder, names, shape, readings, sentences, environment, config)
     table = page.reading_table(readings, shape[0])
     lines = [[str(name) for name in table.frame.columns], *cells(table)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         print("  ".join(map(str.ljust, line, widths)).rstrip())
-    print(*claim(readings, shape[0]), f"report: {path}", sep="\n")
+    print(*said, f"report: {path}", sep="\n")
 
 
 def check(config: Config) -> None:

@@ -1,5 +1,6 @@
 """Arrays of users: read, checked, in quarters that rotate, scaled by the rows that train."""
 
+import itertools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -8,11 +9,18 @@ import numpy as np
 from jaxtyping import Float
 
 from cpc.types import UserError
-from experiments.series.files import UNREADABLE, describe_problem, read_file
+from experiments.series.files import describe_problem
+from experiments.series.formats import read_file
 
 #: With fewer the batches of a quarter are too small to say anything.
 LEAST_ROWS = 200
 ROTATIONS = 4
+#: Canonical correlations nearer to 1 are those of a map and its rounding errors.
+SAME = 1e-10
+#: A variable with more different values among the rows is continuous.
+MAX_DISTINCT = 0.5
+#: Rows in which two columns are compared first, as most differ there.
+FEW_ROWS = 1000
 #: Rows that resemble the ones before by more than this in a column, as a correlation, are no
 #: independent draws. Of 200 independent rows it is 4 standard errors.
 MOST_ALIKE = 0.3
@@ -24,6 +32,8 @@ class Pairs(NamedTuple):
     x: Float[np.ndarray, "n dx"]
     y: Float[np.ndarray, "n dy"]
     remarks: tuple[str, ...]
+    identity: str = ""
+    """A sentence on a part of y that is a map of x, so that estimates from samples are too low."""
 
 
 def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
@@ -34,8 +44,8 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
     """
     path = pathlib.Path(path).expanduser()
     try:
-        values = np.asarray(read_file(path)[0], np.float64)
-    except UNREADABLE as error:
+        values = np.asarray(read_file(path)[0][:], np.float64)
+    except Exception as error:  # whatever a reader makes of a damaged file
         raise UserError(f"cannot read {path}: {describe_problem(error)}") from None
     if bad := int((~np.isfinite(values)).any(axis=1).sum()):
         nans = int(np.isnan(values).sum())
@@ -70,11 +80,73 @@ def read_pairs(
         )
     if len(x) < LEAST_ROWS:
         raise UserError(f"there are {len(x)} rows: {LEAST_ROWS} are needed, better thousands")
-    remarks = remark(x, y)
+    remarks, identity = remark(x, y), find_identity(x, y)
     order = np.random.default_rng(seed).permutation(len(x))[:max_rows]
     if len(order) < len(x):
         remarks += (f"A random {len(order):,} of {len(x):,} rows are used (max_rows).",)
-    return Pairs(x[order], y[order], remarks)
+    return Pairs(x[order], y[order], remarks, identity)
+
+
+def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
+    """Return a sentence on a column of y, or a direction, that is a map of x and back; "" if none.
+
+    Of continuous numbers their information has no limit, and of discrete ones it is the entropy.
+
+    >>> x = np.random.default_rng(0).normal(size=(500, 2))
+    >>> find_identity(x, np.exp(-x[:, 1:]))
+    'Column 0 of y is a one-to-one map of column 1 of x: they share information without limit.'
+    >>> find_identity(x, x @ [[1.0], [2.0]])
+    'A linear combination of the columns of y is one of x: they share information without limit.'
+    >>> find_identity(x, x**2)
+    ''
+    """
+    for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
+        if is_one_to_one(x[:FEW_ROWS, i], y[:FEW_ROWS, j]) and is_one_to_one(x[:, i], y[:, j]):
+            what = f"Column {j} of y is a one-to-one map of column {i} of x"
+            return f"{what}: they share {describe_entropy(x[:, i])}."
+    shared = common_direction(x, y)
+    if shared is None:
+        return ""
+    what = "A linear combination of the columns of y is one of x"
+    return f"{what}: they share {describe_entropy(shared)}."
+
+
+def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> bool:
+    """Return whether b is a rising or falling map of a, or any if the numbers are discrete."""
+    order = np.argsort(a, kind="stable")
+    rises, moves = np.diff(a[order]) > 0, np.diff(b[order])
+    if np.array_equal(rises, moves != 0) and ((moves >= 0).all() or (moves <= 0).all()):
+        return True
+    if rises.sum() >= MAX_DISTINCT * len(a):
+        return False
+    pairs = np.unique(np.stack([a, b], axis=1), axis=0)
+    return len(pairs) == len(np.unique(a)) == len(np.unique(b))
+
+
+def common_direction(
+    x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]
+) -> Float[np.ndarray, " n"] | None:
+    """Return a linear combination of the columns of x that is also one of y, or None."""
+    if len(x) <= x.shape[1] + y.shape[1]:
+        return None
+    sides = []
+    for z in (x, y):
+        u, size, _ = np.linalg.svd(standardize(z, z), full_matrices=False)
+        sides.append(u[:, size > SAME * size.max()])
+    left, rho, _ = np.linalg.svd(sides[0].T @ sides[1])
+    if rho[0] < 1 - SAME:
+        return None
+    shared = sides[0] @ left[:, 0]
+    return np.round(shared / np.abs(shared).max(), 6)
+
+
+def describe_entropy(values: Float[np.ndarray, " n"]) -> str:
+    """Return how much information a variable has, in words."""
+    counts = np.unique(values, return_counts=True)[1]
+    if len(counts) > MAX_DISTINCT * len(values):
+        return "information without limit"
+    fraction = counts / len(values)
+    return f"at least its entropy, {-(fraction * np.log(fraction)).sum():.2f} nats"
 
 
 def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def state_of(reading: Reading) -> str:
     return saturation(found.value, reading.ceiling or math.inf, found.low)
 
 
-def claim(readings: Sequence[Reading], num_rows: int) -> list[str]:
+def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> list[str]:
     """Return what can be said, the most important first: how much, how near the ceiling, more data.
 
     >>> found, null = Interval(1.4, 1.3, 1.5), Interval(0.0, -0.1, 0.1)
@@ -47,22 +47,45 @@ def claim(readings: Sequence[Reading], num_rows: int) -> list[str]:
     """
     best = headline(readings)
     state, found, null = state_of(best), best.found, best.null or best.found
+    known = [identity] if identity else []
+    limited = at_ceiling([one for one in readings if one is not best])
     if state == "chance":
         said = (
             f"No information was found: InfoNCE reads {nats(found)} nats on held-out rows and "
             f"{nats(null)} with y shuffled. That proves no independence."
         )
-        return [said, *more_data(best, "Of more rows"), *others(readings, num_rows)]
+        more = [f"But {limited}."] if limited else more_data(best, "With more rows")
+        return [*known, said, *more, *others(readings, num_rows)]
+    parts = [f"x and y share at least {show(found.low, '.2f')} nats"]
     top = show(best.ceiling, ".2f")
-    ceiling = {
-        "fine": "not saturated",
-        "warn": f"near the ceiling of {top}, which hides part of what is above",
-        "saturated": f"saturated at the ceiling of {top}: it may be far more",
-    }[state]
-    parts = [f"x and y share at least {show(found.low, '.2f')} nats", ceiling]
-    parts += more_data(best, "")
+    if state == "saturated":
+        parts.append(f"saturated at the ceiling of {top}: it may be far more")
+    elif state == "warn":
+        parts.append(f"near the ceiling of {top}, which hides part of what is above")
+    if limited:
+        parts.append(f"{limited}: it may be far more")
+    if state == "fine" and not limited and not identity:
+        parts.append("not saturated")
+    if not limited and not identity:
+        parts += more_data(best, "")
     said = "; ".join(part.rstrip(".") for part in parts) + "."
-    return [said, *others(readings, num_rows)]
+    return [*known, said, *others(readings, num_rows)]
+
+
+def at_ceiling(readings: Sequence[Reading]) -> str:
+    """Return a clause on the reading that is nearest to its ceiling, if it is near; else "".
+
+    >>> at_ceiling([Reading("ksg", "none", "no bound", 4.14, Interval(4.13, 4.0, 4.2))])
+    'KSG reads 4.13 of at most 4.14'
+    """
+    from experiments.mutual_information.figures import NAMES  # matplotlib takes seconds
+
+    near = [one for one in readings if state_of(one) in ("warn", "saturated") and one.ceiling]
+    if not near:
+        return ""
+    top = max(near, key=lambda one: one.found.value / (one.ceiling or math.inf))
+    value, ceiling = show(top.found.value, ".2f"), show(top.ceiling, ".2f")
+    return f"{NAMES[top.estimator]} reads {value} of at most {ceiling}"
 
 
 def more_data(reading: Reading, begin: str) -> list[str]:

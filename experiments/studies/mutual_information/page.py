@@ -22,7 +22,7 @@ from cpc.report.engine import Figure, Section, Table, show, write_page
 from cpc.report.provenance import made_section
 from cpc.results import Score
 from experiments.mutual_information.figures import COLORS, MARKERS, NAMES
-from experiments.studies.mutual_information.findings import DIVERGED, certifiable, claim, nats
+from experiments.studies.mutual_information.findings import DIVERGED, certifiable, nats
 from experiments.studies.mutual_information.fit import FRACTIONS, Reading
 
 LABELS = (("lower", "lower bounds", BLUE), ("upper", "upper, if its model holds", GREEN),
@@ -54,7 +54,7 @@ def write_study(
     names: tuple[str, str],
     shape: tuple[int, int, int],
     readings: Sequence[Reading],
-    remarks: Sequence[str],
+    sentences: Sequence[str],
     environment: Any,
     config: Any,
 ) -> pathlib.Path:
@@ -71,7 +71,7 @@ def write_study(
         "What two arrays tell of each other",
         lead,
         sections=[
-            Section("", [*claim(readings, num_rows), *remarks]),
+            Section("", sentences),
             Section("Estimates", figures=figures[:1], tables=[reading_table(readings, num_rows)]),
             Section("What more data would change", figures=figures[1:]),
             Section("How it was measured", HOW),
@@ -104,8 +104,9 @@ def reading_table(readings: Sequence[Reading], num_rows: int) -> Table:
         for one in readings
     ]
     note = (
-        "Nats, with 95 % intervals. Shuffled and with fewer rows was trained the critic that was "
-        "better where steps are chosen. Where there is no ceiling, no sure lower bound from "
+        "Nats, with 95 % intervals. If there are two critics, only the one with the higher InfoNCE "
+        "on the rows that choose the step is trained on shuffled and on fewer rows. Where there is "
+        "no ceiling, no sure lower bound from "
         f"{num_rows:,} rows can pass 2 ln n + 5 = {certifiable(num_rows):.1f} nats (McAllester & "
         "Stratos 2020)."
     )
