@@ -88,9 +88,10 @@ class Modality(NamedTuple):
     """load_data(config, log) -> the data of `config.data`, as the other functions take them."""
     skipped: Callable[[Any], Sequence[tuple[str, str]]]
     """skipped(data) -> what was left out of them, and why."""
-    identify: Callable[[Any], tuple[int, bytes] | tuple[int, bytes, bytes]]
+    identify: Callable[[Any], tuple[int, *tuple[bytes, ...]]]
     """identify(part) -> how many there are in data.train, or data.test, and what says which: names,
-    labels or lengths, and some of the content where these may be others' as well."""
+    labels or lengths, some of the content where these may be others' as well, and content that only
+    processes of one launch compare, as another version may decode it otherwise."""
     places: Callable[[Config], dict[str, tuple[str, ...]]]
     """places(config) -> what scores call its data, and the paths in it by which these are told from
     others of the name; none of what the name alone tells."""

@@ -252,7 +252,7 @@ def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
 def check_same_data(
     path: pathlib.Path,
     data: Any,
-    identify: Callable[[Any], tuple[int, bytes] | tuple[int, bytes, bytes]],
+    identify: Callable[[Any], tuple[int, *tuple[bytes, ...]]],
 ) -> None:
     """Check that a run goes on with the data that it began with; write down which.
 
@@ -262,13 +262,15 @@ def check_same_data(
         UserError: they are others.
     """
     parts = {"train": identify(data.train), "test": identify(data.test)}
-    names = ("sha256", "content")
+    names = ("sha256", "content", "exact")
     own = {
         part: {"number": number}
         | {name: sha256(one).hexdigest() for name, one in zip(names, which, strict=False)}
         for part, (number, *which) in parts.items()
     }
     wait_for_all("data", flatten({"data": own}))
+    for described in own.values():
+        described.pop("exact", None)
     recorded = [(path, read_object(path / MEMBERS, [])), *identities(path)]
     recorded[1:] = [(where, identity.get("data")) for where, identity in recorded[1:]]
     for where, found in recorded if has_begun(path) else ():

@@ -13,7 +13,7 @@ import numpy as np
 
 from configs.words import KEYS
 from cpc.data import prefetch
-from cpc.data.text import keep_probabilities
+from cpc.data.text import Corpus, keep_probabilities
 from cpc.data.words import WordStream, word_stream
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
@@ -31,7 +31,12 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
-from experiments.command.run_dir import identify_run, open_run, write_skipped
+from experiments.command.run_dir import (
+    check_same_data,
+    identify_run,
+    open_run,
+    write_skipped,
+)
 from experiments.training import check_logger, open_training, seconds_recorded
 from experiments.words import step as steps
 from experiments.words.noise import Noise, make_noise
@@ -183,6 +188,7 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     mesh = cluster.start_alone(device, "words")
     with open_run(workdir, config, KEYS, mesh) as folder:
         text = load_text(config.data, config.seed, print)
+        check_same_data(folder, text, identify)
         write_skipped(folder, text.train.skipped)
         trained = make(config, text, mesh)
         state, reason = train(trained, folder, mesh)
@@ -190,6 +196,12 @@ def run(config: Config, workdir: str | None, device: str = "auto") -> None:
             print(f"stopped by {reason}; to resume: {cli.command_line()}")
             return
         finish(trained._replace(state=state), folder)
+
+
+def identify(corpus: Corpus) -> tuple[int, bytes]:
+    """Return the number of sentences, and what tells a corpus from others."""
+    words = repr(corpus.vocabulary.words).encode()
+    return len(corpus.sentence_starts) - 1, corpus.sentence_starts.tobytes() + words
 
 
 def finish(trained: Trained, folder: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """A run directory is of one config, whatever happens to the file that says which."""
 
 import copy
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -16,13 +17,14 @@ import pytest
 from configs import audio_synthetic, audio_voices
 from configs import text as text_config
 from configs.audio import KEYS
-from cpc.data import Images
+from cpc.data import Images, Recordings
 from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.walk import walk_files
 from cpc.files import read_json, write_sealed
 from cpc.train import JsonlWriter, Stopped, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments import status
+from experiments.audio.modality import AUDIO
 from experiments.command import run_dir
 from experiments.command.config import with_settings
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
@@ -290,6 +292,26 @@ def test_a_checkpoint_of_other_data_is_not_resumed(tmp_path):
     with pytest.raises(UserError, match=r"checkpoints/3 began with \(2 to train, .*now 1 to train"):
         check_same_data(tmp_path, less, identify)
     check_same_data(tmp_path, data, identify)
+
+
+def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, monkeypatch):
+    """On node-local disks: other lengths or other sound. A resumed run may decode otherwise."""
+    said = []
+    monkeypatch.setattr(run_dir, "wait_for_all", lambda name, identity: said.append(identity))
+
+    def check(lengths, rms):
+        part = Recordings(("a", "b"), ("s", "s"), np.array(lengths), lambda *_: np.zeros(0))
+        part = dataclasses.replace(part, rms=np.array(rms))
+        check_same_data(tmp_path, types.SimpleNamespace(train=part, test=part), AUDIO.identify)
+
+    (tmp_path / "checkpoints" / "3").mkdir(parents=True)
+    check([7, 8], [0.1, 0.2])
+    check([7, 8], [0.1 + 1e-12, 0.2])
+    check([7, 9], [0.1, 0.2])
+    check([7, 8], [0.1, 0.3])
+    assert said[0] == said[1]
+    assert said[2] != said[0] != said[3]
+    assert "exact" not in read_json(tmp_path / "data.json")["train"]
 
 
 @pytest.mark.parametrize(
