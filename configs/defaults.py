@@ -126,7 +126,7 @@ OPTIM = {
         words=("adam", "lion", "muon", "rmsprop", "schedule_free"),
     ),
     "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
-    "warmup_steps": Key(100, "steps over which the learning rate rises from 0", low=0),
+    "warmup_steps": Key(100, "warm-up: step n of them has n / warmup_steps of the rate", low=0),
     "schedule": Key("cosine", "schedule of the learning rate", words=("cosine", "constant")),
     "clip_norm": Key(0.0, "maximum gradient norm; 0: unlimited", low=0),
     "weight_decay": Key(0.0, "decoupled weight decay; 0: none", low=0),

@@ -13,6 +13,14 @@ import optax.contrib
 from cpc.types import Array, PyTree, UserError
 
 Schedule = Callable[[Any], Any]
+#: b1, b2 and eps of each optimizer; None: it has no such number.
+DEFAULTS: dict[str, tuple[float | None, float, float | None]] = {
+    "adam": (0.9, 0.999, 1e-8),
+    "lion": (0.9, 0.99, None),
+    "muon": (0.9, 0.999, 1e-8),
+    "rmsprop": (None, 0.99, 1e-5),
+    "schedule_free": (0.9, 0.999, 1e-8),
+}
 
 
 def make_optimizer(
@@ -24,23 +32,25 @@ def make_optimizer(
     name: str = "adam",
     clip_norm: float = 0.0,
     weight_decay: float = 0.0,
-    b1: float = 0.9,
-    b2: float = 0.999,
-    eps: float = 1e-8,
+    b1: float | None = None,
+    b2: float | None = None,
+    eps: float | None = None,
 ) -> tuple[optax.GradientTransformation, Schedule]:
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
-    `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023; its own momenta), "muon"
-    (Jordan et al. 2024: weights by orthogonalized momentum, each update with a root mean square of
-    0.2 as in Liu et al. 2025; biases and embeddings by Adam with Nesterov's),
-    "rmsprop" (Tieleman and Hinton 2012; squares averaged by 0.99, as in Mnih et al. 2016) or
-    "schedule_free" (Defazio et al. 2024: Adam whose steps are averaged instead of shortened; what
-    is to be evaluated is the `schedule_free_average`).
+    `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023), "muon" (Jordan et al. 2024:
+    weights by orthogonalized momentum, each update with a root mean square of 0.2 as in Liu et al.
+    2025; biases and embeddings by Adam with Nesterov's), "rmsprop" (Tieleman and Hinton 2012) or
+    "schedule_free" (Defazio et al. 2024: Adam whose steps are averaged instead of shortened;
+    evaluate the `schedule_free_average`).
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
     (Loshchilov and Hutter 2019) and spares vectors and scalars, biases and scales of norms.
+    `b1` and `b2` average gradients and their squares, `eps` is added to denominators; each
+    optimizer has its own `DEFAULTS`. The momentum of Muon's matrices is optax's 0.95.
 
     Raises:
-        UserError: an unknown name or schedule, or numbers that cannot be meant.
+        UserError: an unknown name or schedule, a number that the optimizer does not use, or
+            numbers out of range.
     """
     rate = make_schedule(learning_rate, warmup_steps, num_steps, schedule)
     if clip_norm < 0 or weight_decay < 0:
@@ -48,12 +58,14 @@ def make_optimizer(
             f"clip_norm {clip_norm} and weight_decay {weight_decay} must not be negative; "
             "0 switches them off."
         )
+    b1, b2, eps = _numbers(name, b1, b2, eps)
     decay = {"weight_decay": weight_decay, "mask": _decayed}
     if name == "lion":
-        own = optax.lion(rate, **decay)
+        own = optax.lion(rate, b1, b2, **decay)
     elif name == "muon":
         muon = functools.partial(
             optax.contrib.muon,
+            eps=eps,
             adam_b1=b1,
             adam_b2=b2,
             consistent_rms=0.2,
@@ -64,7 +76,7 @@ def make_optimizer(
             falling = optax.add_decayed_weights(-weight_decay, _decayed)
             own = optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
     elif name == "rmsprop":
-        own = optax.rmsprop(rate, decay=0.99, eps=1e-5)
+        own = optax.rmsprop(rate, decay=b2, eps=eps)
         if weight_decay:
             raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
     elif name == "schedule_free":
@@ -73,12 +85,9 @@ def make_optimizer(
                 f"schedule_free has no schedule but a warm-up, and schedule is {schedule!r}: set "
                 "it to 'constant', or choose another optimizer"
             )
-        own = optax.contrib.schedule_free(optax.adamw(rate, 0.0, b2, eps, **decay), rate, b1)
-    elif name != "adam":
-        raise UserError(
-            f"Unknown optimizer {name!r}; choose 'adam', 'lion', 'muon', 'rmsprop' or "
-            "'schedule_free'."
-        )
+        # Optax counts the steps of this average from 1.
+        weighting = lambda count: rate(count - 1)  # noqa: E731
+        own = optax.contrib.schedule_free(optax.adamw(rate, 0.0, b2, eps, **decay), weighting, b1)
     else:
         own = (
             optax.adamw(rate, b1, b2, eps, **decay)
@@ -86,6 +95,20 @@ def make_optimizer(
             else optax.adam(rate, b1, b2, eps)
         )
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
+
+
+def _numbers(name: str, *given: float | None) -> Any:
+    """b1, b2 and eps as given, or as the optimizer has them by default."""
+    if name not in DEFAULTS:
+        names = ", ".join(map(repr, DEFAULTS))
+        raise UserError(f"the optimizer is unknown (got {name!r}): choose one of {names}")
+    for label, value, default in zip(("b1", "b2", "eps"), given, DEFAULTS[name], strict=True):
+        if value is not None and default is None:
+            raise UserError(f"{name} does not use {label} (got {value}): leave it out")
+    return [
+        default if value is None else value
+        for value, default in zip(given, DEFAULTS[name], strict=True)
+    ]
 
 
 def _decayed(params: PyTree) -> PyTree:

@@ -105,6 +105,48 @@ def test_muon_moves_along_orthogonal_matrices_and_all_else_as_nadam():
         np.testing.assert_allclose(part(moved), part(nadam), rtol=1e-4)
 
 
+def test_lion_uses_its_momenta():
+    """The sign of b1 m + (1 - b1) g, then m <- b2 m + (1 - b2) g (Chen et al. 2023)."""
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=3, name="lion", b1=0.5, b2=0.25)
+    w, m = jnp.zeros(3), np.zeros(3)
+    state = tx.init(w)
+    for g in ([1.0, -2.0, 0.5], [-0.3, 0.4, -1.0], [0.2, -0.1, 0.1]):
+        update, state = tx.update(jnp.array(g), state, w)
+        np.testing.assert_allclose(update, -0.1 * np.sign(0.5 * m + 0.5 * np.array(g)), rtol=1e-6)
+        m = 0.25 * m + 0.75 * np.array(g)
+
+
+def test_rmsprop_uses_its_numbers():
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=2, name="rmsprop", b2=0.5, eps=0.04)
+    w, square = jnp.zeros(2), np.zeros(2)
+    state = tx.init(w)
+    for g in ([0.3, -0.1], [0.2, 0.4]):
+        update, state = tx.update(jnp.array(g), state, w)
+        square = 0.5 * square + 0.5 * np.square(g)
+        np.testing.assert_allclose(update, -0.1 * np.array(g) / np.sqrt(square + 0.04), rtol=1e-5)
+
+
+def test_muon_gives_eps_to_its_adam():
+    """Two steps by hand: averages corrected for their start, Nesterov's a step ahead."""
+    b1, b2, eps = 0.9, 0.99, 1e-2
+    tx, _ = train.make_optimizer(learning_rate=0.1, num_steps=2, name="muon", b1=b1, b2=b2, eps=eps)
+    w = jnp.zeros(2)
+    state, first, second = tx.init(w), np.zeros(2), np.zeros(2)
+    for n, g in enumerate(np.array([[0.01, -0.03], [0.02, 0.05]]), start=1):
+        update, state = tx.update(jnp.asarray(g, jnp.float32), state, w)
+        first, second = b1 * first + (1 - b1) * g, b2 * second + (1 - b2) * g**2
+        ahead = b1 * first / (1 - b1 ** (n + 1)) + (1 - b1) * g / (1 - b1**n)
+        want = -0.1 * ahead / (np.sqrt(second / (1 - b2**n)) + eps)
+        np.testing.assert_allclose(update, want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("num_warmup", [1, 4])
+def test_warmup_begins_at_one_part_of_the_rate(num_warmup):
+    _, rate = train.make_optimizer(learning_rate=0.8, warmup_steps=num_warmup, num_steps=12)
+    found = [float(rate(step)) for step in range(6)]
+    np.testing.assert_allclose(found, [0.8 * min(1, (n + 1) / num_warmup) for n in range(6)])
+
+
 @pytest.mark.slow
 def test_schedule_free_averages_the_steps_of_adam():
     """Against the method as it is written, Defazio et al. 2024, in float64."""
@@ -121,7 +163,7 @@ def test_schedule_free_averages_the_steps_of_adam():
         params = optax.apply_updates(params, updates)
         second = b2 * second + (1 - b2) * (y - goal) ** 2
         z = z - float(rate(n)) * (y - goal) / (np.sqrt(second / (1 - b2 ** (n + 1))) + eps)
-        largest = max(largest, float(rate(n + 1)))  # optax counts its steps from 1
+        largest = max(largest, float(rate(n)))  # of the step that was just taken
         weights += largest**2
         x = x + largest**2 / weights * (z - x)
         y = b1 * x + (1 - b1) * z
@@ -154,7 +196,9 @@ def test_every_optimizer_decays_weights_alone(name):
     ("wrong", "message"),
     [
         ({"schedule": "step"}, "'step'; choose 'constant', 'cosine' or 'linear'"),
-        ({"name": "sgd"}, "'sgd'; choose 'adam', 'lion', 'muon', 'rmsprop' or 'schedule_free'"),
+        ({"name": "sgd"}, "'sgd'.*'adam', 'lion', 'muon', 'rmsprop', 'schedule_free'"),
+        ({"name": "lion", "eps": 1e-6}, "lion does not use eps"),
+        ({"name": "rmsprop", "b1": 0.9}, "rmsprop does not use b1"),
         ({"name": "schedule_free", "schedule": "cosine"}, "set it to 'constant'"),
         ({"name": "rmsprop", "weight_decay": 0.1}, "set weight_decay to 0"),
         ({"learning_rate": 0.0}, "must be above zero"),
