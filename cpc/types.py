@@ -10,6 +10,7 @@ Symbols are the paper's: x the input, z the latents, c the contexts, W_k the pre
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,6 +43,52 @@ class Position(NamedTuple):
     """The patch column; 0 for audio."""
     group: ArrayLike
     """The speaker, or any class whose sharing the sampler controls."""
+
+    @classmethod
+    def grid(
+        cls, num_sequences: int, num_times: int, num_lanes: int | None = None, *, group: Any = None
+    ) -> "Position":
+        """Return the positions of all latents of a batch, as NumPy arrays of the latents' shape.
+
+        `grid(b, t)` fits latents (b, t, d) of sequences, `grid(b, i, j)` latents (b, i, j, d) of
+        images: patch rows count as times and patch columns as lanes.
+
+        Args:
+          num_sequences: b, windows or images in the batch.
+          num_times: t latents in a sequence, or patch rows in an image.
+          num_lanes: patch columns in an image; leave it out for sequences.
+          group: speaker or class of each sequence, (b,); by default each sequence is its own group.
+
+        Raises:
+          UserError: a size below 1, or a group that is not (b,).
+
+        >>> Position.grid(2, 3).sequence
+        array([[0, 0, 0],
+               [1, 1, 1]], dtype=int32)
+        >>> Position.grid(2, 3).time
+        array([[0, 1, 2],
+               [0, 1, 2]], dtype=int32)
+        """
+        shape = (num_sequences, num_times, *(() if num_lanes is None else (num_lanes,)))
+        if min(shape) < 1:
+            raise UserError(
+                f"Position.grid has an empty axis (got {shape}): pass sizes of 1 or more"
+            )
+        if group is not None and np.shape(group) != (num_sequences,):
+            raise UserError(
+                f"group does not match {num_sequences} sequences (got shape {np.shape(group)}): "
+                "pass one entry per sequence"
+            )
+        sequence, time, *lane = np.indices(shape, np.int32)
+        if group is not None:
+            group = np.reshape(group, (-1, *(1,) * (len(shape) - 1))).astype(np.int32)
+            group = group + 0 * sequence
+        return cls(
+            sequence,
+            time,
+            *(lane or [np.zeros_like(sequence)]),
+            sequence if group is None else group,
+        )
 
 
 class SoundPosition(NamedTuple):
@@ -107,6 +154,11 @@ class Rule:
     shard_size: int | None = None
     """Negatives come from the anchor's own shard: sequence // shard_size is the same."""
 
+    def __post_init__(self) -> None:
+        """Take over the docstring of `allows`, so that `help` describes this rule."""
+        check_function("allows", self.allows, 3, "pass a function (anchor, candidate, offset)")
+        object.__setattr__(self, "__doc__", self.allows.__doc__ or type(self).__doc__)
+
     @property
     def is_bound(self) -> bool:
         """Whether log N - L is a lower bound on mutual information under this rule.
@@ -123,6 +175,7 @@ class Rule:
 
     def __and__(self, other: "Rule") -> "Rule":
         """Join two rules; fewer independent negatives are still independent."""
+        check_type("the right side of &", other, Rule, "wrap a function as Rule(name, function)")
         both = (self.independent, other.independent)
         sizes = [size for size in (self.shard_size, other.shard_size) if size is not None]
         return Rule(
@@ -149,6 +202,34 @@ class CPCOutputs(NamedTuple):
     """Contexts (b, t, h); c[:, t] has seen the latents up to and including t."""
     predictions: Array
     """W_k c (b, t, k, d): entry i predicts the latent offsets[i] steps ahead (audio: i + 1)."""
+
+
+def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
+    """Check that an argument is of one of the types.
+
+    Raises:
+      UserError: it is of another type; the fix is part of the sentence.
+    """
+    if not isinstance(value, kinds):
+        got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
+        raise UserError(f"{name} has the wrong type (got {got}): {fix}")
+
+
+def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:
+    """Check that an argument is a function that can be called with so many arguments.
+
+    Raises:
+      UserError: it is not; the fix is part of the sentence.
+    """
+    check_type(name, value, Callable, fix)
+    try:
+        inspect.signature(value).bind(*range(num_arguments))
+    except TypeError as error:
+        called = getattr(value, "__name__", type(value).__name__)
+        problem = f"{name} cannot be called with {num_arguments} arguments"
+        raise UserError(f"{problem} (got {called}, {error}): {fix}") from None
+    except ValueError:  # a builtin without a signature
+        pass
 
 
 class Item(NamedTuple):

@@ -72,18 +72,10 @@ print(info_nce(jnp.zeros(1), jnp.zeros((1, 127))), np.log(128))
 rule = negatives.batch & negatives.outside_window(1)
 
 
-def positions(batch, num_latents):
-    return Position(
-        batch["sequence"][:, None],
-        jnp.arange(num_latents)[None],
-        jnp.zeros((1, 1), int),
-        batch["speaker"][:, None],
-    )
-
-
 def loss_fn(params, extra, batch, rng):
     outputs, extra = model.apply({"params": params, **extra}, batch, True, rng)
-    loss, sums = cpc_loss(outputs, positions(batch, outputs.z.shape[1]), rule)
+    positions = Position.grid(*outputs.z.shape[:2], group=batch["speaker"])
+    loss, sums = cpc_loss(outputs, positions, rule)
     return loss, (extra, {"offsets": sums})
 
 

@@ -109,9 +109,8 @@ for axes, (name, (of_scores, optimum)) in zip(panels.flat, objectives.items(), s
 
 # %%
 rng = np.random.default_rng(0)
-sequence, time = np.meshgrid(np.arange(8), np.arange(16), indexing="ij")
 phone = np.repeat(rng.integers(0, 12, (8, 4)), 4, axis=1)  # each phone lasts 4 latents
-here = Position(sequence, time, 0 * time, sequence // 4)  # two speakers
+here = Position.grid(8, 16, group=np.arange(8) // 4)  # two speakers
 rules = {
     "batch": negatives.batch,
     "other windows": negatives.excluding_sequence,

@@ -2,8 +2,8 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.losses import OffsetSums, cpc_loss
@@ -31,20 +31,18 @@ def bound_over_sequences(
 
     A sound drawn twice is one draw: copies would raise log b and be no harder to tell apart.
     `sound`, the `window` and the `end` of a `SoundPosition`, tells which sequences overlap; one
-    that overlaps an earlier one is left out, as anchor and as candidate.
+    that overlaps an earlier one is left out, as anchor and as candidate. A single sequence has no
+    negatives: all its sums are 0.
     """
     b, length, *lanes, _ = z.shape
-    column = np.arange(math.prod(lanes)).reshape(lanes)
-    ones = (1,) * len(lanes)
-    positions = Position(
-        sequence=np.arange(b).reshape(b, 1, *ones),
-        time=np.arange(length).reshape(1, length, *ones),
-        lane=column[None, None],
-        group=np.zeros((1, 1, *ones), int),
-    )
+    if b == 1:
+        zero = jnp.zeros(predictions.shape[-2], jnp.float32)
+        return OffsetSums(*(zero for _ in OffsetSums._fields))
+    flat = Position.grid(b, length, math.prod(lanes))
+    positions = jax.tree.map(lambda p: p.reshape(z.shape[:-1]), flat)
     if sound is not None:
         exists = jnp.ones(z.shape[:-1], bool) if where is None else where
-        where = exists & is_new(*sound, exists).reshape(b, 1, *ones)
+        where = exists & is_new(*sound, exists).reshape(b, *(1,) * (len(lanes) + 1))
     dtype = jnp.result_type(z, predictions)
     outputs = CPCOutputs(z.astype(dtype), z, predictions.astype(dtype))
     return cpc_loss(outputs, positions, _STRICT, where=where, offsets=offsets)[1]

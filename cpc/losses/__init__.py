@@ -1,4 +1,8 @@
-"""Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays."""
+"""Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays.
+
+Losses, sums and scores are float32 and counts int32 or float32, whatever dtype comes in and whether
+`jax_enable_x64` is set or not; gradients have the dtype of what they are taken by.
+"""
 
 from cpc.losses.acpc import acpc_loss
 from cpc.losses.aligned import aligned_losses

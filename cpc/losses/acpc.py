@@ -20,6 +20,8 @@ from jaxtyping import Array, Bool, Float
 from cpc.losses.blocks import Plan, anchor_scores
 from cpc.losses.cpc_loss import (
     OffsetSums,
+    check_arguments,
+    check_batch,
     check_layout,
     check_shapes,
     flatten_latents,
@@ -100,6 +102,7 @@ def acpc_loss(
       UserError: fewer frames than predictions; sequences of no more latents than frames; what
         `cpc_loss` refuses.
     """
+    check_arguments(outputs, positions, rule, info_nce, choose)
     z, _, predictions = outputs
     check_shapes(z, predictions, positions)
     num, width = predictions.shape[-2:]
@@ -117,6 +120,7 @@ def acpc_loss(
     anchors, b = flatten_latents(positions, exists), len(z)
     plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
     fits = check_layout(positions, where, z.shape[:-1], plan, False)
+    check_batch(positions, z.shape[:-1], plan)
     num_shards = plan.num_shards(b)
 
     def split(x):  # (b, ...) -> (shards, b / shards, ...)
@@ -138,6 +142,8 @@ def acpc_loss(
     sums = sum_sequences(found.counted, *found[2:])
     scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
     total = scale * costs.sum()
+    if where is None:
+        fits &= sums.anchors.any()
     frames = found.frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums, frames
 

@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from cpc.losses.sampled import check_labels, sampled_softmax
-from cpc.types import UserError
+from cpc.types import UserError, check_function
 
 #: sample(rng, labels (m, p), num) -> ids (n,), expected count of the labels (m, p) and ids (n,).
 Sampler: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array, Array]]
@@ -58,6 +58,9 @@ def candidate_sampling(
     >>> candidate_sampling(w, b, jnp.array([0]), x, 2, sampled_values=drawn) - jnp.log(3.0)
     Array([0.], dtype=float32)
     """
+    check_function("loss", loss, 3, "pass a function such as cpc.losses.sampled_softmax")
+    if sampler is not None:
+        check_function("sampler", sampler, 3, "pass one such as cpc.negatives.uniform_sampler(v)")
     m, d = inputs.shape
     if weights.shape[1] != d or biases.shape != weights.shape[:1] or len(labels) != m:
         raise UserError(
@@ -81,7 +84,7 @@ def candidate_sampling(
         raise UserError(f"num_sampled is {num_sampled}, and the sample has {len(ids)} classes")
     positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
     negatives = inputs @ weights[ids].T + biases[ids]
-    where = None
+    where = jnp.ones(negatives.shape, bool)
     if remove_accidental_hits:
         where = (labels[:, :, None] != ids).all(1)
     corrections: dict[str, Any] = {}

@@ -1,20 +1,31 @@
 """The loss of contrastive predictive coding at each offset, over the global batch."""
 
+import dataclasses
 import functools
 from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.aligned import aligned_losses
-from cpc.losses.blocks import AnchorLoss, LossReducer, Plan, takes_least
+from cpc.losses.blocks import AnchorLoss, LossReducer, Plan, takes_groups, takes_least
 from cpc.losses.info_nce import bound_temperature, info_nce
-from cpc.losses.layout import is_grid, is_in_shards
+from cpc.losses.layout import check_negatives, is_grid, is_in_shards
 from cpc.losses.masking import Number, broadcasts_to, check, divide, read_mask
 from cpc.losses.sharded import sharded_losses
 from cpc.losses.tiles import AnchorScores, Latents, vary_alike
-from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
+from cpc.types import (
+    AnyPosition,
+    CPCOutputs,
+    NegativeSampler,
+    Rule,
+    UserError,
+    check_function,
+    check_type,
+)
 
 
 class OffsetSums(NamedTuple):
@@ -112,16 +123,20 @@ def cpc_loss(
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
-      anchor has a negative adds nothing.
+      anchor has a negative adds nothing. If no anchor has one at any offset, there is nothing to
+      learn from: known positions are refused, with traced ones the loss is NaN. Where `where` or
+      `memory` leave none, as in a batch of padding, the loss is 0.
 
     Raises:
-      UserError: positions, if they are known, that are not what the rule's structure takes for
-        granted (where they are traced, the loss is NaN); not one anchor has a latent that many
-        steps ahead; a temperature not above 0; a bias of a loss with a floor; offsets that are not
-        as many as the predictions; block or columns below 1; z, predictions and positions whose
-        shapes do not fit; where of another shape than the latents, or not of booleans; maps that
-        do not lead from contexts to predictions; memory of another width than the latents.
+      UserError: an argument of another type; positions, if they are known, that are not what the
+        rule's structure takes for granted (where they are traced, the loss is NaN), or under which
+        no anchor has a positive or a negative; not one anchor has a latent that many steps ahead; a
+        temperature not above 0; a bias of a loss with a floor; offsets that are not as many as the
+        predictions; block or columns below 1; z, predictions and positions whose shapes do not fit;
+        where of another shape than the latents, or not of booleans; maps that do not lead from
+        contexts to predictions; memory of another width than the latents.
     """
+    check_arguments(outputs, positions, rule, loss, choose)
     check_inputs(outputs, positions, maps, memory)
     for name, value in (("block", block), ("columns", columns)):
         if value is not None:
@@ -154,6 +169,8 @@ def cpc_loss(
     plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size)
     is_aligned = rule.aligned and not is_whole
     fits = check_layout(positions, where, tuple(latents), plan, is_aligned)
+    if memory is None:
+        check_batch(positions, tuple(latents), plan)
     b = latents[0]
     if (
         maps is not None
@@ -178,7 +195,44 @@ def cpc_loss(
     losses, scores = result
     sums = sum_anchors(scores)
     total = (losses / jnp.maximum(sums.anchors, 1.0)).sum()
+    if where is None and memory is None:
+        fits &= sums.anchors.any()
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums
+
+
+def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: Any) -> None:
+    """Check that each argument is of its type, which nothing else would say before the depths.
+
+    Raises:
+      UserError: naming the argument and what to pass.
+    """
+    check_type("outputs", outputs, CPCOutputs, "pass CPCOutputs(z, c, predictions)")
+    check_type("positions", positions, AnyPosition, "pass Position.grid(b, t) of cpc.types")
+    fix = "pass a rule such as cpc.negatives.batch, or Rule(name, function)"
+    check_type("rule", rule, Rule, fix)
+    fix = "pass a function (positive, negatives, where) such as cpc.losses.info_nce"
+    check_function("loss", loss, 3, fix)
+    if choose is not None:
+        fix = "pass a sampler such as cpc.negatives.uniform_draws(16)"
+        check_function("choose", choose, 4, fix)
+
+
+def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
+    """Check that some latent of the shape has a negative, if the positions are known.
+
+    Raises:
+      UserError: none has.
+    """
+
+    def allows(anchor, candidate, offset):
+        allowed = plan.rule(anchor, candidate, offset)
+        if plan.loss is None or not takes_groups(plan.loss):
+            return allowed
+        return allowed & ((anchor.group != candidate.group) | (anchor.group < 0))
+
+    if not any(isinstance(p, Tracer) for p in positions):
+        flat = jax.tree.map(lambda p: np.broadcast_to(p, shape).ravel(), positions)
+        check_negatives(flat, flat, dataclasses.replace(plan.rule, allows=allows), plan.offsets)
 
 
 def check_inputs(
@@ -349,6 +403,7 @@ def sum_sequences(
 ) -> OffsetSums:
     """Return the sums of what is known of each anchor, 0 where it is not counted; no gradient."""
     known = jax.lax.stop_gradient((counted, loss, n, log_n, chance, top1, pairwise))
+    known = jax.tree.map(lambda x: x.astype(jnp.float32), known)
     counted, loss, n, log_n, chance, top1, pairwise = known
     own_anchors, own_values = counted.sum(-1), (log_n - loss).sum(-1)  # (k, b)
     return OffsetSums(

@@ -1,9 +1,11 @@
-"""What the ways that save work take for granted of a batch's positions.
+"""What the losses take for granted of a batch's positions: their order, and some negative.
 
 Positions that are known, as numpy arrays or outside of `jax.jit`, give a Python boolean; others one
 that the compiled program finds.
 """
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from cpc.types import AnyPosition
+from cpc.types import AnyPosition, NegativeRule, UserError, is_positive
 
 
 def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
@@ -42,6 +44,45 @@ def is_in_shards(
     return _known(
         _one_value_each(xp, shard.reshape(num_shards, -1), exists.reshape(num_shards, -1))
     )
+
+
+def check_negatives(
+    anchors: AnyPosition, candidates: AnyPosition, rule: NegativeRule, offsets: Iterable[int]
+) -> None:
+    """Check that of the anchors with a positive one has a negative, if all positions are known.
+
+    Latents count whether they exist or not, since a batch may hold little but padding. Anchors are
+    compared with all candidates in blocks until one is found, which mostly is in the first block.
+
+    Args:
+      anchors: positions, (m,).
+      candidates: positions, (n,).
+      rule: rule(anchor, candidate, offset) -> bool.
+      offsets: of the positives.
+
+    Raises:
+      UserError: none has, so that the loss would be 0 without a gradient.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
+        return
+    there = jax.tree.map(lambda p: np.asarray(p)[None], candidates)
+    some_positive, size = False, max(1, 2**18 // there.time.size)
+    with jax.ensure_compile_time_eval():
+        for k, start in itertools.product(offsets, range(0, len(anchors.time), size)):
+            here = jax.tree.map(lambda p, i=start: np.asarray(p)[i : i + size, None], anchors)
+            positive, negative = is_positive(here, there, k), rule(here, there, k)
+            if isinstance(negative, Tracer):
+                return
+            with_positive = positive.any(-1)
+            some_positive |= with_positive.any()
+            if (np.asarray(negative) & ~positive)[with_positive].any():
+                return
+    if some_positive:
+        name, num = getattr(rule, "name", "given"), len(np.unique(there.sequence))
+        raise UserError(
+            f"no anchor has a negative under the rule {name} (got {num} sequences): pass a larger "
+            "batch or another rule"
+        )
 
 
 def _read(positions, where, shape) -> tuple[Any, Any]:

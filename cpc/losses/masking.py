@@ -39,7 +39,8 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
     """Check the shapes and take out what does not count, before any arithmetic can see it.
 
     Raises:
-      UserError: shapes that do not belong together; a mask that is not of booleans.
+      UserError: shapes that do not belong together; two arrays of one shape without a mask, as of
+        embeddings; a mask that is not of booleans.
     """
     if positive.ndim not in (1, 2):
         raise UserError(f"positive has shape {positive.shape}: it must be (m,) or (m, p)")
@@ -48,6 +49,11 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
         raise UserError(
             f"negatives has shape {negatives.shape}: with {m} anchors in positive it must be "
             f"({m}, n)"
+        )
+    if where is None and where_positive is None and positive.shape == negatives.shape != (m, 1):
+        raise UserError(
+            f"positive and negatives look like embeddings (got {positive.shape} twice): pass "
+            "scores, such as *view_scores(z_a, z_b), or a mask if they are scores"
         )
     if positive.ndim == 1:
         if where_positive is not None:
@@ -75,7 +81,7 @@ def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
     if positive.ndim != 1:
         raise UserError(
             f"positive has shape {positive.shape}: it must be (m,), one positive an anchor: "
-            "give each of several a row of its own"
+            "pass scores, not embeddings, and give each of several positives a row of its own"
         )
     return read_rows(positive, negatives, where)
 
@@ -103,9 +109,8 @@ def scale(rows: Rows, temperature: Any) -> Rows:
       UserError: a temperature known not to be positive.
     """
     check("temperature", temperature, above=0)
-    return rows._replace(
-        positive=rows.positive / temperature, negatives=rows.negatives / temperature
-    )
+    tau = jnp.asarray(temperature, jnp.float32)
+    return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)
 
 
 def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
@@ -179,7 +184,8 @@ def softmax_loss(rows: Rows) -> Float[Array, " m"]:
 
 def logistic_loss(rows: Rows) -> Float[Array, " m"]:
     """Sum of binary cross-entropies: label 1 / p on each positive, 0 on each negative."""
-    label = 1 / jnp.maximum(rows.where_positive.sum(-1, keepdims=True), 1)
+    num_positives = rows.where_positive.sum(-1, keepdims=True, dtype=jnp.float32)
+    label = 1 / jnp.maximum(num_positives, 1)
     as_positive = label * jax.nn.softplus(-rows.positive)
     as_negative = (1 - label) * jax.nn.softplus(rows.positive)
     loss = jnp.where(rows.where_positive, as_positive + as_negative, 0.0).sum(-1)

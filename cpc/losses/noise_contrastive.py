@@ -88,7 +88,7 @@ def nce(
     Array([1.3862944], dtype=float32)
     """
     rows = read_rows(positive, negatives, where)
-    constant = (jnp.log(rows.num_negatives) + log_normalizer)[:, None]
+    constant = (jnp.log(rows.num_negatives) + jnp.asarray(log_normalizer, jnp.float32))[:, None]
     rows = subtract(rows, constant, constant)
     return logistic_loss(subtract(rows, log_noise_positive, log_noise_negatives))
 

@@ -44,7 +44,7 @@ def logistic_pairs(
     negatives = jnp.where(counts.any(1), negatives, 0).astype(jnp.float32)
     noise = jax.nn.softplus(negatives) * counts.sum(1)  # in as many pairs as it counts for
     data = jnp.where(where_positive, jax.nn.softplus(-positive), 0.0)
-    return data.sum(-1) + weight * noise.sum(-1)
+    return data.sum(-1) + jnp.asarray(weight, jnp.float32) * noise.sum(-1)
 
 
 def softmax_pairs(

@@ -50,6 +50,7 @@ def sigmoid(
     Array([4.], dtype=float32)
     """
     rows = scale(read_single(positive, negatives, where), temperature)
+    bias = jnp.asarray(bias, jnp.float32)
     return logistic_loss(subtract(rows, -bias, -bias))
 
 
@@ -90,6 +91,7 @@ def triplet(
     if mining not in MINING:
         raise UserError(f"mining is {mining!r}: it must be one of {', '.join(MINING)}")
     check("margin", margin, least=0)
+    margin = jnp.asarray(margin, jnp.float32)
     rows = read_single(positive, negatives, where)
     scores, own = rows.negatives, rows.positive
 

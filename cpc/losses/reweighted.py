@@ -164,6 +164,9 @@ def hard_weighted(
         raise UserError(f"prior is {prior}: it must be at least 0 and below 1")
     check("concentration", concentration, least=0)
     rows = scale(read_single(positive, negatives, where), temperature)
+    concentration, tau, least = (
+        jnp.asarray(x, jnp.float32) for x in (concentration, temperature, least)
+    )
     own = rows.positive
     if extra_positives is not None:
         if extra_positives.ndim != 2 or extra_positives.shape[0] != positive.shape[0]:
@@ -171,13 +174,13 @@ def hard_weighted(
                 f"extra_positives has shape {extra_positives.shape}: it must be "
                 f"({positive.shape[0]}, p)"
             )
-        own = extra_positives.astype(jnp.float32) / temperature
+        own = extra_positives.astype(jnp.float32) / tau
     log_noise = _log_tilted_mean(rows, concentration)
     if prior > 0:
         log_own = log_sum_exp(own, jnp.ones(own.shape, bool)) - math.log(own.shape[1])
         log_noise = _log_less_own(log_noise, math.log(prior) + log_own)
         log_noise -= math.log1p(-prior)
-    log_noise = jnp.maximum(log_noise, least / temperature)
+    log_noise = jnp.maximum(log_noise, least / tau)
     gap = jnp.log(rows.num_negatives) + log_noise - rows.positive[:, 0]
     return jnp.where(rows.counted, jax.nn.softplus(gap), 0.0)
 

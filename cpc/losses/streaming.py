@@ -8,9 +8,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
+from cpc.losses.layout import check_negatives
 from cpc.losses.masking import Number, check, divide, read_mask
 from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
-from cpc.types import AnyPosition, NegativeRule, Position, UserError
+from cpc.types import (
+    AnyPosition,
+    NegativeRule,
+    Position,
+    UserError,
+    check_function,
+    check_type,
+)
 
 
 def streaming_info_nce(
@@ -59,16 +67,17 @@ def streaming_info_nce(
         v5e, and never timed. A `jax.shard_map` around them needs check_vma=False.
 
     Returns:
-      Losses in float32, 0 where an anchor has no positive or no negative; and the scores of the
-      anchors (num_candidates, rank, wins, counted), which have no gradient.
+      Losses in float32, 0 where an anchor has no positive or no negative; and the
+      `AnchorScores` (loss, num_negatives, rank, wins, counted), which have no gradient.
 
     Raises:
-      UserError: shapes that do not belong together; a temperature known not to be positive; block
-        or columns below 1.
+      UserError: an argument of another type; shapes that do not belong together; positions, if
+        they are known, under which no anchor that has a positive has a negative; a temperature
+        known not to be positive; block or columns below 1.
 
     Equal scores give exactly log N, and a tie is half a win:
 
-    >>> place = Position(jnp.zeros(4, int), jnp.arange(4), jnp.zeros(4, int), jnp.zeros(4, int))
+    >>> place = Position(*(field.ravel() for field in Position.grid(1, 4)))
     >>> loss, scores = streaming_info_nce(
     ...     jnp.zeros((4, 2)), jnp.ones((4, 2)), place, place, lambda a, c, k: a.lane == c.lane, 1
     ... )
@@ -81,7 +90,15 @@ def streaming_info_nce(
     block = block_size(len(keys), columns) if block is None else block
     check("block", block, least=1)
     inputs = read_inputs(
-        queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
+        queries,
+        keys,
+        anchors,
+        candidates,
+        where_anchors,
+        where_candidates,
+        rule,
+        offset,
+        temperature,
     )
     width = num_columns(min(block, len(queries)), len(keys), columns)
     scores: Any = _losses(*inputs, rule, offset, block, width, kernels)
@@ -95,6 +112,8 @@ def read_inputs(
     candidates: AnyPosition,
     where_anchors: Any,
     where_candidates: Any,
+    rule: NegativeRule,
+    offset: int,
     temperature: Any,
 ) -> tuple[Any, Any, Latents, Latents]:
     """Return queries over the temperature, keys, anchors and candidates; check the shapes.
@@ -102,6 +121,7 @@ def read_inputs(
     Raises:
       UserError: shapes that do not belong together, naming the arguments.
     """
+    check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
     queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
     if queries.shape[1] != keys.shape[1]:
@@ -109,11 +129,13 @@ def read_inputs(
             f"keys are {keys.shape[1]} wide and queries {queries.shape[1]}: their product needs "
             "one width"
         )
+    check_negatives(anchors, candidates, rule, (offset,))
     return vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
 
 
 def _read(latents, vectors, positions, x, where):
     """What does not exist is 0, whatever it was."""
+    check_type(f"the positions of {latents}", positions, AnyPosition, "pass a Position of (m,)")
     if x.ndim != 2 or not x.shape[0] or {jnp.shape(p) for p in positions} != {x.shape[:1]}:
         raise UserError(
             f"{vectors} has shape {x.shape} and the positions of {latents} have "

@@ -52,7 +52,7 @@ def streaming_symmetric_info_nce(
     `kernels`.
 
     >>> from cpc.types import Position
-    >>> place = Position(jnp.arange(3), *(jnp.zeros(3, int) for _ in range(3)))
+    >>> place = Position(*(field.ravel() for field in Position.grid(3, 1)))
     >>> x = 9.0 * jnp.eye(3)
     >>> (loss, _), (back, _) = streaming_symmetric_info_nce(
     ...     x, x[:2], place, Position(*(p[:2] for p in place)), lambda a, c, k: a.lane == c.lane, 0
@@ -64,7 +64,15 @@ def streaming_symmetric_info_nce(
     block = block_size(len(keys), len(keys)) if block is None else block
     check("block", block, least=1)
     inputs = read_inputs(
-        queries, keys, anchors, candidates, where_anchors, where_candidates, temperature
+        queries,
+        keys,
+        anchors,
+        candidates,
+        where_anchors,
+        where_candidates,
+        rule,
+        offset,
+        temperature,
     )
     result: Any = _both(*inputs, rule, offset, min(block, len(queries)))
     (here, there), (scores_here, scores_there) = result, jax.lax.stop_gradient(result)

@@ -228,12 +228,14 @@ def find_targets(anchors: Latents, tiles: Latents, offset: Any) -> Int[Array, " 
 
     def one_tile(index, tile):
         start, candidates = tile
-        ids = start + jnp.arange(columns)
+        ids = start + jnp.arange(columns, dtype=jnp.int32)
         found = jnp.where(find_positives(anchors, candidates, offset), ids, -1).max(-1)
         return jnp.maximum(index, found), None
 
-    none, _ = vary_alike((jnp.full(anchors.exists.shape, -1), anchors))
-    return jax.lax.scan(one_tile, none, (jnp.arange(num_tiles) * columns, tiles))[0]
+    none, _ = vary_alike((jnp.full(anchors.exists.shape, -1, jnp.int32), anchors))
+    return jax.lax.scan(one_tile, none, (columns * jnp.arange(num_tiles, dtype=jnp.int32), tiles))[
+        0
+    ]
 
 
 def score_positives(

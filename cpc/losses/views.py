@@ -104,14 +104,14 @@ def sup_con(
     Raises:
       UserError: shapes that do not match; a temperature known not to be positive.
 
-    Equal scores, two positives and two negatives: chance among 4 candidates.
+    Equal scores, two positives and three negatives: chance among 5 candidates.
 
-    >>> sup_con(jnp.ones((1, 2)), jnp.ones((1, 2)), temperature=0.1) - jnp.log(4.0)
+    >>> sup_con(jnp.ones((1, 2)), jnp.ones((1, 3)), temperature=0.1) - jnp.log(5.0)
     Array([0.], dtype=float32)
     """
     rows = scale(read_rows(positive, negatives, where, where_positive), temperature)
     if not inside:
         return softmax_loss(rows)
     gap = log_sum_exp(rows.negatives, rows.where) - log_sum_exp(rows.positive, rows.where_positive)
-    num_positives = jnp.maximum(rows.where_positive.sum(-1), 1)
+    num_positives = jnp.maximum(rows.where_positive.sum(-1, dtype=jnp.float32), 1)
     return jnp.where(rows.counted, jnp.log(num_positives) + jax.nn.softplus(gap), 0.0)

@@ -8,6 +8,9 @@ The rows of Table 2 of van den Oord et al. (2018), by rule and by the batches th
     current sequence only           own_sequence
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from cpc.types import Rule, UserError, is_aligned
 
 
@@ -15,36 +18,50 @@ def _same_sequence(anchor, candidate, offset):
     return anchor.sequence == candidate.sequence
 
 
-#: Every other latent of the batch, those of the own sequence too. Latents of one sequence depend on
-#: each other: log N - L is an estimate.
-batch = Rule("batch", lambda anchor, candidate, offset: _same_sequence(anchor, candidate, 0) | True)
+def _as_rule(**structure: Any) -> Callable[[Callable[..., Any]], Rule]:
+    """Make a rule of a function, with its name and its docstring."""
+    return lambda allows: Rule(allows.__name__, allows, **structure)
 
-#: Latents of other sequences only.
-excluding_sequence = Rule(
-    "excluding_sequence",
-    lambda anchor, candidate, offset: ~_same_sequence(anchor, candidate, offset),
-)
 
-#: Latents of the own sequence only.
-own_sequence = Rule("own_sequence", _same_sequence, independent=False)
+@_as_rule()
+def batch(anchor, candidate, offset):
+    """Allow every other latent of the batch, also those of the anchor's own sequence.
 
-#: Latents of the same group (speaker) only.
-same_group = Rule(
-    "same_group",
-    lambda anchor, candidate, offset: anchor.group == candidate.group,
-    independent=False,
-)
+    Latents of one sequence depend on each other: log N - L is an estimate.
+    """
+    return _same_sequence(anchor, candidate, offset) | True
 
-#: From each other sequence the one latent at the positive's time and lane: independent draws from
-#: the marginal, so that log N - L is a bound.
-one_per_sequence = Rule(
-    "one_per_sequence",
-    lambda anchor, candidate, offset: (
-        (anchor.sequence != candidate.sequence) & is_aligned(anchor, candidate, offset)
-    ),
-    independent=True,
-    aligned=True,
-)
+
+@_as_rule()
+def excluding_sequence(anchor, candidate, offset):
+    """Allow latents of other sequences only.
+
+    Latents of one sequence depend on each other: log N - L is an estimate. A batch needs two
+    sequences or more.
+    """
+    return ~_same_sequence(anchor, candidate, offset)
+
+
+@_as_rule(independent=False)
+def own_sequence(anchor, candidate, offset):
+    """Allow latents of the anchor's own sequence only: log N - L is an estimate."""
+    return _same_sequence(anchor, candidate, offset)
+
+
+@_as_rule(independent=False)
+def same_group(anchor, candidate, offset):
+    """Allow latents of the anchor's group (speaker) only: log N - L is an estimate."""
+    return anchor.group == candidate.group
+
+
+@_as_rule(independent=True, aligned=True)
+def one_per_sequence(anchor, candidate, offset):
+    """Allow one latent of each other sequence, that at the positive's time and lane.
+
+    These are independent draws from the marginal if sequences are drawn independently: log N - L
+    is then a lower bound on mutual information. A batch needs two sequences or more.
+    """
+    return (anchor.sequence != candidate.sequence) & is_aligned(anchor, candidate, offset)
 
 
 def outside_window(width: int) -> Rule:

@@ -108,8 +108,7 @@ def sampled_rows(num_calls: int) -> list[Row]:
     keys = jax.random.split(jax.random.key(0), 3)
     z = jax.random.normal(keys[0], (b, t, WIDTH))
     predictions = WIDTH**-0.5 * jax.random.normal(keys[1], (b, t, num_offsets, WIDTH))
-    zero = jnp.zeros((1, 1), jnp.int32)
-    positions = Position(jnp.arange(b)[:, None], jnp.arange(t)[None], zero, zero)
+    positions = Position.grid(b, t)
 
     def by_scores(choose, z, predictions, rng):
         outputs = CPCOutputs(z, z, predictions)

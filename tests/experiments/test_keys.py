@@ -179,8 +179,7 @@ def outputs():
     rng = np.random.default_rng(0)
     z, predictions = rng.normal(size=(4, 6, 4)), rng.normal(size=(4, 6, 2, 4))
     latents = CPCOutputs(*map(jnp.float32, (z, z, predictions)))
-    sequence, time = jnp.arange(4)[:, None], jnp.arange(6)[None]
-    return latents, Position(sequence, time, 0 * sequence, sequence // 2)
+    return latents, Position.grid(4, 6, group=np.arange(4) // 2)
 
 
 def learning(config, offsets=(1, 2)):

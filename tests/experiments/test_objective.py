@@ -186,9 +186,7 @@ def outputs_of(scale=1.0):
     keys = jax.random.split(jax.random.key(0), 2)
     z = scale * jax.random.normal(keys[0], (3, 6, 4))
     predictions = scale * jax.random.normal(keys[1], (3, 6, 2, 4))
-    sequence = jnp.arange(3)[:, None]
-    place = Position(sequence, jnp.arange(6)[None], jnp.zeros((1, 1), int), sequence // 2)
-    return CPCOutputs(z, z, predictions), place
+    return CPCOutputs(z, z, predictions), Position.grid(3, 6, group=np.arange(3) // 2)
 
 
 @pytest.mark.slow

@@ -59,8 +59,8 @@ def test_two_devices_add_up_what_each_share_gives(loss):
     """Queries are split; the keys are whole on each device, so that their gradient is a sum."""
     rng = np.random.default_rng(0)
     q, k = (jnp.asarray(rng.normal(size=(4 * T, D)), jnp.float32) for _ in range(2))
-    sequence, time = np.divmod(np.arange(4 * T), T)
-    there = Position(*(jnp.asarray(p) for p in (sequence, time, 0 * time, sequence % 2)))
+    grid = Position.grid(4, T, group=np.arange(4) % 2)
+    there = jax.tree.map(lambda p: jnp.asarray(p.ravel()), grid)
 
     def of_device(q, k, here, there):
         value, gradients = jax.value_and_grad(loss, (0, 1))(q, k, here, there)

@@ -136,7 +136,7 @@ def test_queue_as_memory_of_the_loss():
     rng = np.random.default_rng(4)
     z = jnp.asarray(rng.normal(size=(2, 3, 2)), jnp.float32)
     outputs = CPCOutputs(z, z, z[:, :, None])
-    here = Position(jnp.arange(2)[:, None], jnp.arange(3)[None], *(jnp.zeros((1, 1), int),) * 2)
+    here = Position.grid(2, 3, group=np.zeros(2, int))
     loss = jax.jit(functools.partial(cpc_loss, rule=negatives.excluding_sequence))
 
     def run(queue):

@@ -1,6 +1,7 @@
 """Rules: every pair of positions, checked one by one."""
 
 import itertools
+import pydoc
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cpc import negatives
-from cpc.types import Position, SoundPosition, UserError
+from cpc.types import Position, Rule, SoundPosition, UserError
 
 ALL = [
     negatives.batch,
@@ -156,3 +157,14 @@ def test_the_anchor_itself_is_left_out_and_nothing_else():
     assert rule(anchor, candidates, 1).tolist() == [False, False, True, True], "nor the positive"
     other_lane = candidates._replace(lane=zero + 1)
     assert rule.allows(anchor, other_lane, 1)[place == 0].tolist() == [True]
+
+
+RULES = ("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence")
+
+
+def test_help_of_a_rule_describes_that_rule():
+    docs = {name: getattr(negatives, name).__doc__ for name in RULES}
+    assert len({*docs.values(), Rule.__doc__}) == len(RULES) + 1
+    for name, doc in docs.items():
+        assert doc.splitlines()[0] in pydoc.render_doc(getattr(negatives, name)), name
+    assert Rule("mine", lambda anchor, candidate, offset: True).__doc__ == Rule.__doc__

@@ -1,0 +1,202 @@
+"""Arguments of another kind, and batches without a negative, are refused by one sentence."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import losses, negatives
+from cpc.estimators import bound_over_sequences
+from cpc.types import CPCOutputs, Position, Rule, UserError
+
+OF_SCORES = {
+    "nce": functools.partial(losses.nce, log_noise_positive=0.0, log_noise_negatives=0.0),
+    "debiased": functools.partial(losses.debiased, prior=0.1),
+    "hard_weighted": functools.partial(losses.hard_weighted, prior=0.1, concentration=1.0),
+    "triplet": functools.partial(losses.triplet, margin=0.5),
+    **{
+        name: getattr(losses, name)
+        for name in (
+            "info_nce", "sup_con", "sampled_softmax", "sampled_logistic", "negative_sampling",
+            "ranking_nce", "nt_xent", "decoupled", "sigmoid",
+        )
+    },
+}  # fmt: skip
+SEVERAL = ("info_nce", "sup_con", "nce", "sampled_softmax", "sampled_logistic", "negative_sampling")
+
+
+def outputs_of(b, t=5, k=2):
+    rng = np.random.default_rng(0)
+    z, c, p = (
+        jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((b, t, 4), (b, t, 3), (b, t, k, 4))
+    )
+    return CPCOutputs(z, c, p)
+
+
+@pytest.mark.parametrize("name", OF_SCORES)
+@pytest.mark.parametrize("shape", [(4, 8), (1, 8), (16, 16)])
+def test_embeddings_are_no_scores(name, shape, unchecked):
+    rng = np.random.default_rng(1)
+    first, second = jnp.asarray(rng.normal(size=(2, *shape)), jnp.float32)
+    with pytest.raises(UserError, match="scores"):
+        OF_SCORES[name](first, second)
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_positives_as_many_as_negatives_go_with_a_mask(name):
+    rng = np.random.default_rng(2)
+    positive, scores = jnp.asarray(rng.normal(size=(2, 3, 4)), jnp.float32)
+    loss = OF_SCORES[name]
+    given = loss(positive, scores, jnp.ones((3, 4), bool))
+    wider = jnp.concatenate([scores, scores[:, :1] + jnp.nan], -1)
+    where = jnp.arange(5) < 4
+    want = loss(positive, wider, jnp.broadcast_to(where, (3, 5)))
+    np.testing.assert_allclose(given, want, rtol=1e-6)
+
+
+def test_as_many_labels_as_samples_are_no_embeddings():
+    w, b, x = jnp.ones((9, 2)), jnp.zeros(9), jnp.ones((2, 2))
+    sampler = negatives.uniform_sampler(9)
+    labels = jnp.array([[1, 2, 3], [4, 5, 6]])
+    found = losses.candidate_sampling(
+        w, b, labels, x, 3, sampler, rng=jax.random.key(0), remove_accidental_hits=False
+    )
+    assert np.isfinite(found).all()
+
+
+def run(b, rule=negatives.batch, where=None, **options):
+    return losses.cpc_loss(outputs_of(b), Position.grid(b, 5), rule, where=where, **options)
+
+
+ALONE = {
+    "excluding_sequence": negatives.excluding_sequence,
+    "one_per_sequence": negatives.one_per_sequence,
+    "joined": negatives.own_sequence & negatives.excluding_sequence,
+    "own": Rule("own", lambda a, c, k: jnp.not_equal(a.sequence, c.sequence)),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_batch_without_negatives_is_refused(name):
+    rule = ALONE[name]
+    with pytest.raises(UserError, match="no anchor has a negative"):
+        run(1, rule)
+    with pytest.raises(UserError, match="no anchor has a negative"):
+        jax.jit(lambda: run(1, rule))()
+    with pytest.raises(UserError, match="no anchor has a negative"):
+        losses.acpc_loss(outputs_of(1), Position.grid(1, 5), rule, num_frames=3)
+    flat = jax.tree.map(np.ravel, Position.grid(1, 5))
+    x = outputs_of(1).z[0]
+    for loss in (losses.streaming_info_nce, losses.streaming_symmetric_info_nce):
+        with pytest.raises(UserError, match="no anchor has a negative"):
+            loss(x, x, flat, flat, rule, 1)
+
+
+def test_sup_con_of_one_group_is_refused():
+    group = np.zeros(3, np.int32)
+    args = outputs_of(3), Position.grid(3, 5, group=group), negatives.excluding_sequence
+    with pytest.raises(UserError, match="no anchor has a negative"):
+        losses.cpc_loss(*args, loss=losses.sup_con)
+    assert float(losses.cpc_loss(*args)[0]) > 0
+
+
+def test_traced_positions_without_a_negative_give_nan():
+    rules = negatives.excluding_sequence, negatives.own_sequence
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def loss(positions, rule):
+        return losses.cpc_loss(outputs_of(1), positions, rule)[0]
+
+    found = [float(loss(Position.grid(1, 5), rule)) for rule in rules]
+    assert np.isnan(found[0])
+    assert found[1] > 0
+
+
+def test_some_anchors_without_negatives_count_for_nothing():
+    """Groups of two sequences and of one: the anchors of the latter are left out."""
+    positions = Position.grid(3, 5, group=np.array([0, 0, 1]))
+    rule = negatives.same_group & negatives.excluding_sequence
+    value, sums = losses.cpc_loss(outputs_of(3), positions, rule)
+    pair = jax.tree.map(lambda x: x[:2], outputs_of(3))
+    want, of_pair = losses.cpc_loss(pair, jax.tree.map(lambda x: x[:2], positions), rule)
+    assert float(value) == pytest.approx(float(want), rel=1e-6)
+    np.testing.assert_array_equal(sums.anchors, of_pair.anchors)
+
+
+@pytest.mark.parametrize("num_real", [0, 1])
+def test_padding_that_leaves_no_negative_gives_zero(num_real):
+    """As the last shard of an evaluation, which may hold one sequence or none."""
+    where = jnp.arange(3)[:, None] < num_real
+    where = jnp.broadcast_to(where, (3, 5))
+    for jit in (lambda f: f, jax.jit):
+        value, sums = jit(lambda where: run(3, negatives.excluding_sequence, where))(where)
+        assert float(value) == 0.0
+        assert not np.asarray(sums.anchors).any()
+
+
+def test_an_empty_queue_gives_zero():
+    nothing = jnp.full(4, -9, jnp.int32)
+    empty = losses.MemoryBank(jnp.zeros((4, 4)), Position(*[nothing] * 4), jnp.zeros(4, bool))
+    assert float(run(1, negatives.excluding_sequence, memory=empty)[0]) == 0.0
+
+
+def test_one_sequence_has_no_strict_bound():
+    outputs = outputs_of(1)
+    sums = bound_over_sequences(outputs.z, outputs.predictions)
+    assert [float(leaf.sum()) for leaf in sums] == [0.0] * len(sums)
+
+
+def plain_rule(anchor, candidate, offset):
+    return anchor.sequence != candidate.sequence
+
+
+WRONG = {
+    "rule": ["batch", plain_rule, 3, (1, 2), None, negatives.outside_window, negatives],
+    "loss": ["info_nce", 5, (losses.info_nce,), None, losses.debiased, losses.view_scores],
+    "choose": [16, "hardest", negatives.uniform_draws, negatives.with_zero, (16,)],
+    "positions": [(1, 2, 3, 4), "grid", None, tuple(Position.grid(2, 5)), np.zeros((2, 5))],
+    "outputs": [tuple(outputs_of(2)), outputs_of(2).z, None],
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_arguments_of_another_type_are_named(name, unchecked):
+    right = {"outputs": outputs_of(2), "positions": Position.grid(2, 5), "rule": negatives.batch}
+    for value in WRONG[name]:
+        with pytest.raises(UserError, match=rf"^{name} (has the wrong type|cannot be called)"):
+            losses.cpc_loss(**{**right, name: value})
+        if name != "loss":
+            with pytest.raises(UserError, match=rf"^{name} (has the wrong type|cannot be called)"):
+                losses.acpc_loss(**{**right, name: value}, num_frames=3)
+
+
+def test_rules_take_rules_and_functions(unchecked):
+    for other in ("batch", plain_rule, 3, None):
+        with pytest.raises(UserError, match="wrong type"):
+            negatives.batch & other  # pyright: ignore[reportOperatorIssue]
+    for function in ("batch", 3, lambda anchor: True):
+        with pytest.raises(UserError, match="allows"):
+            Rule("mine", function)  # pyright: ignore[reportArgumentType]
+    for rule, choose in (("batch", None), (negatives.batch, 16), (negatives.batch, "hardest")):
+        with pytest.raises(UserError, match=r"rule|choose"):
+            negatives.audit_rule(rule, Position.grid(2, 3), [1], choose=choose)
+    flat = jax.tree.map(np.ravel, Position.grid(1, 5))
+    x = outputs_of(1).z[0]
+    for positions, rule in ((tuple(flat), negatives.batch), (flat, "batch"), (flat, 3)):
+        with pytest.raises(UserError, match="wrong type"):
+            losses.streaming_info_nce(x, x, positions, positions, rule, 1)
+
+
+def test_a_grid_is_the_positions_of_its_latents():
+    grid = Position.grid(2, 3, 4, group=np.array([7, 9]))
+    for b, i, j in np.ndindex(2, 3, 4):
+        found = [int(field[b, i, j]) for field in grid]
+        assert found == [b, i, j, (7, 9)[b]]
+    assert {field.dtype for field in grid} == {np.dtype(np.int32)}
+    assert [field.shape for field in Position.grid(2, 3)] == [(2, 3)] * 4
+    np.testing.assert_array_equal(Position.grid(2, 3).group, Position.grid(2, 3).sequence)
+    for args, options in (((0, 3), {}), ((2, 3), {"group": np.zeros(3, int)}), ((2, 3, 0), {})):
+        with pytest.raises(UserError, match=r"Position.grid|group"):
+            Position.grid(*args, **options)
