@@ -1,4 +1,8 @@
-"""Mutual-information estimates, and the tracker that reads them off a training run."""
+"""Mutual-information estimates, and the tracker that reads them off a training run.
+
+Estimates from scores are float32, whatever dtype comes in and whether `jax_enable_x64` is set or
+not; closed forms and estimates from samples, which are made on the host, are Python floats.
+"""
 
 from cpc.estimators.benchmark_tasks import beyond_normal
 from cpc.estimators.certify import Certificate, certify

@@ -66,7 +66,7 @@ def normal_task(name: str, covariance: Float[np.ndarray, "d d"], dim_x: int) -> 
     information = gaussian_information(covariance, dim_x)
 
     def sample(rng, n):
-        both = jax.random.normal(rng, (n, len(covariance))) @ root.T
+        both = jax.random.normal(rng, (n, len(covariance)), jnp.float32) @ root.T
         return both[:, :dim_x], both[:, dim_x:]
 
     def log_ratio(x, y):
@@ -107,7 +107,7 @@ def student_task(dim_x: int, dim_y: int, df: int) -> Task:
     information = student_information(dim_x, dim_y, df)
 
     def sample(rng, n):
-        z = jax.random.normal(rng, (n, dim_x + dim_y + df))
+        z = jax.random.normal(rng, (n, dim_x + dim_y + df), jnp.float32)
         chi_squared = jnp.square(z[:, dim_x + dim_y :]).sum(1, keepdims=True)
         both = z[:, : dim_x + dim_y] * jnp.sqrt(df / chi_squared)
         return both[:, :dim_x], both[:, dim_x:]
@@ -158,7 +158,7 @@ def additive_uniform_task(epsilon: float | int) -> Task:
     information = epsilon - math.log(2 * epsilon) if small else 1 / (4 * epsilon)
 
     def sample(rng, n):
-        x, noise = jax.random.uniform(rng, (2, n, 1))
+        x, noise = jax.random.uniform(rng, (2, n, 1), jnp.float32)
         return x, x + epsilon * (2 * noise - 1)
 
     def log_ratio(x, y):

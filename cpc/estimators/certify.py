@@ -111,7 +111,7 @@ def certify(
         raise UserError(
             "JAX cannot trace the estimator: write it in jax.numpy, without float() or numpy"
         ) from error
-    result = estimator(jnp.zeros((4, 4)))
+    result = estimator(jnp.zeros((4, 4), jnp.float32))
     known = isinstance(result, Estimate)
     estimate = _as_estimate(result)
     if estimate.is_bound and estimate.side not in ("lower", "upper"):
@@ -211,7 +211,9 @@ def _gaussian_scores(n, batches, shift):
         return gaussian_log_ratio(*correlated_gaussians(rng, n, DIM, nats), nats) + shift
 
     rngs = jax.random.split(jax.random.key(n), (len(NATS), batches))
-    return jax.vmap(jax.vmap(scores, (0, None)))(rngs, jnp.array(NATS)).reshape(-1, n, n)
+    return jax.vmap(jax.vmap(scores, (0, None)))(rngs, jnp.array(NATS, jnp.float32)).reshape(
+        -1, n, n
+    )
 
 
 def _gaussian_batches(evaluate, label, shift):

@@ -31,7 +31,10 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
 
     def sample(rng, n):
         drawn = jax.random.categorical(rng, log_joint, shape=(n,))
-        return jax.nn.one_hot(drawn // q, p), jax.nn.one_hot(drawn % q, q)
+        return tuple(
+            jax.nn.one_hot(each, size, dtype=jnp.float32)
+            for each, size in ((drawn // q, p), (drawn % q, q))
+        )
 
     def log_ratio(x, y):
         return table[x.argmax(1)[:, None], y.argmax(1)]

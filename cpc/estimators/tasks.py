@@ -69,7 +69,7 @@ def correlated_gaussians(
     The information may be traced, so that one compiled program climbs a staircase.
     """
     rho, noise = correlation(dim, mutual_information)
-    x, e = jax.random.normal(rng, (2, n, dim))
+    x, e = jax.random.normal(rng, (2, n, dim), jnp.float32)
     return x, rho * x + noise * e
 
 
@@ -97,7 +97,7 @@ def correlation(
     >>> round(float(rho), 4), round(float(rho**2 + noise**2), 4)
     (0.5742, 1.0)
     """
-    exponent = jnp.asarray(-2.0 * mutual_information / dim, float)
+    exponent = jnp.asarray(-2.0 * mutual_information / dim, jnp.float32)
     return jnp.sqrt(-jnp.expm1(exponent)), jnp.exp(exponent / 2)
 
 

@@ -66,7 +66,7 @@ def mine(
     if not 0 <= decay < 1:
         raise UserError(f"decay is {decay}: it must be in [0, 1)")
     joint, product = split(scores)
-    log_mean = log_mean_exp_off(product)
+    log_mean, log_average = log_mean_exp_off(product), jnp.asarray(log_average, jnp.float32)
     log_average = jnp.logaddexp(jnp.log(decay) + log_average, jnp.log1p(-decay) + log_mean)
     log_average = jax.lax.stop_gradient(jnp.maximum(log_average, jnp.log(floor)))
     ratio = jnp.exp(log_mean - log_average)
@@ -166,6 +166,7 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     if known is not None and not known > 0:
         raise UserError(f"clip is {clip}: it must be above 0, in nats; inf clips nothing")
     joint, _ = split(scores)
+    clip = jnp.asarray(clip, jnp.float32)
     _, clipped = split(jnp.clip(scores.astype(jnp.float32), -clip, clip))
     return Estimate(joint.mean() - log_mean_exp_off(clipped))
 

@@ -120,7 +120,7 @@ def fit_ridge_probe(
     x = jnp.asarray(np.asarray(features)[labelled], jnp.float32)
     mean, std = standardisation(x)
     check_finite(mean, std)
-    y = jax.nn.one_hot(labels[labelled], num_classes)
+    y = jax.nn.one_hot(labels[labelled], num_classes, dtype=jnp.float32)
     errors, weights = ridge_path((x - mean) / std, y, jnp.array(l2s, jnp.float32))
     best = int(np.argmin(errors))
     return Probe(((weights[best], y.mean(axis=0)),), mean, std, float(l2s[best]))
@@ -153,12 +153,13 @@ def fit_path(
     l2s: Sequence[float | int],
 ) -> Iterator[Probe]:
     """A logistic probe for each l2, strongest first, each fit starting at the one before."""
-    x, y = jnp.asarray(features, jnp.float32), jnp.asarray(labels)
+    x, y = jnp.asarray(features, jnp.float32), jnp.asarray(labels, jnp.int32)
     mean, std = standardisation(x)
     check_finite(mean, std)
     variances, axes, along = rotate(x, mean, std)
     del x
-    solution = jnp.zeros((along.shape[1], num_classes)), jnp.zeros(num_classes)
+    nothing = jnp.zeros((along.shape[1] + 1, num_classes), jnp.float32)
+    solution = nothing[:-1], nothing[-1]
     for l2 in sorted(l2s, reverse=True):
         solution = solve_logistic(solution, along, y, variances, l2)
         yield Probe(((axes @ solution[0], solution[1]),), mean, std, float(l2))

@@ -43,7 +43,7 @@ def ctc_nats(
     '1.0986 1.0986 1'
     """
     is_label = labels >= 0
-    counts = is_label.sum(axis=1)
+    counts = is_label.sum(axis=1, dtype=jnp.int32)
     repeats = (is_label[:, 1:] & (labels[:, 1:] == labels[:, :-1])).sum(axis=1)
     fits = (counts + repeats <= num_frames) & (counts > 0)
     beyond = jnp.arange(scores.shape[1]) >= num_frames[:, None]
@@ -54,7 +54,9 @@ def ctc_nats(
         1 - is_label.astype(jnp.float32),
         blank_id=scores.shape[-1] - 1,
     )
-    return jnp.where(fits, nats, 0.0).sum(), jnp.where(fits, counts, 0).sum()
+    return jnp.where(fits, nats, 0.0).sum(dtype=jnp.float32), jnp.where(fits, counts, 0).sum(
+        dtype=jnp.int32
+    )
 
 
 def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:

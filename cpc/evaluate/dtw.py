@@ -177,7 +177,10 @@ def dtw(
         found = jnp.where(diagonal == last_diagonal, ends, found)
         return ((cost, *steps), (cost_1, *steps_1), found), None
 
-    nothing = (jnp.full((n, p), jnp.inf), jnp.zeros((n, p)), jnp.zeros((n, p)))
+    zero = jnp.zeros((n, p), jnp.float32)
+    nothing = (jnp.full_like(zero, jnp.inf), zero, zero)
     diagonals = (jnp.arange(n + m - 1), skewed.transpose(1, 0, 2))
-    (_, _, found), _ = jax.lax.scan(step, (nothing, nothing, jnp.zeros((2, p))), diagonals)
+    (_, _, found), _ = jax.lax.scan(
+        step, (nothing, nothing, jnp.zeros((2, p), jnp.float32)), diagonals
+    )
     return found.T

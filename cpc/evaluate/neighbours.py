@@ -120,12 +120,17 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
         rows = jnp.asarray(batch, jnp.float32).T
         if top is None:
             shape = (rows.shape[0], max(0, k))
-            top = Top(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
+            top = no_rows(shape)
         top = merge(top, rows, jnp.int32(count))
         count += rows.shape[1]
     if top is None or not 1 <= k <= count:
         raise UserError(f"k is {k}, but there are {count} patches: take 1 to that many")
     return Top(*(np.asarray(one) for one in top))
+
+
+def no_rows(shape: tuple[int, int]) -> Top:
+    """Return scores below all others, for rows yet to be found."""
+    return Top(jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
 @functools.partial(jax.jit, static_argnames="k")
@@ -142,7 +147,7 @@ def search(
         return merge(top, jnp.where(is_row, scores, -jnp.inf), first), None
 
     shape = (len(queries), k)
-    start = Top(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32))
+    start = no_rows(shape)
     firsts = jnp.arange(len(blocks), dtype=jnp.int32) * blocks.shape[1]
     return jax.lax.scan(step, start, (firsts, blocks))[0]
 

@@ -1,4 +1,9 @@
-"""Who is contrasted with whom: rules over positions, samplers, noise, closed forms."""
+"""Who is contrasted with whom: rules over positions, samplers, noise, closed forms.
+
+Results are float32 and int32, whatever dtype comes in and whether `jax_enable_x64` is set or not.
+Two kinds of results have another dtype: scores and keys that are selected keep theirs, and closed
+forms and noise distributions, which are made on the host, are float64.
+"""
 
 from cpc.negatives.alias import (
     AliasTable,

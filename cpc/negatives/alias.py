@@ -124,7 +124,7 @@ def draw_unique(
     """
     n = len(table.threshold)
     threshold, alias = (jnp.asarray(x) for x in table)
-    possible = (threshold > 0).at[alias].max(threshold < 1).sum()
+    possible = (threshold > 0).at[alias].max(threshold < 1).sum(dtype=jnp.int32)
     if num > n or (not isinstance(possible, Tracer) and num > possible):
         raise UserError(f"{num} distinct classes are asked for, but only {possible} can be drawn")
     size = max(num, 1)  # draws of a turn
@@ -132,13 +132,13 @@ def draw_unique(
     def turn(carry):
         ids, found, num_draws, first = carry
         classes = draw(jax.random.fold_in(rng, num_draws), table, (size,))
-        when = num_draws + jnp.arange(size)
+        when = num_draws + jnp.arange(size, dtype=jnp.int32)
         first = first.at[classes].min(when)  # the draw that a class was first seen at
-        place = found + jnp.cumsum(first[classes] == when) - 1
+        place = found + jnp.cumsum(first[classes] == when, dtype=jnp.int32) - 1
         is_new = (first[classes] == when) & (place < num)
         ids = ids.at[jnp.where(is_new, place, num)].set(classes, mode="drop")
         last = jnp.where(is_new & (place == num - 1), when, num_draws + size - 1).min()
-        return ids, found + is_new.sum(), last + 1, first
+        return ids, found + is_new.sum(dtype=jnp.int32), last + 1, first
 
     def lacks(carry):
         return carry[1] < jnp.minimum(num, possible)

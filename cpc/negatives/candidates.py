@@ -86,7 +86,7 @@ def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:
     >>> learned_unigram_sampler(counts)(jax.random.key(0), jnp.array([[2]]), 5).true_expected_count
     Array([[3.]], dtype=float32)
     """
-    q = counts / counts.sum()
+    q = counts.astype(jnp.float32) / counts.sum()
 
     def sample(rng, labels, num):
         ids, _ = draw_by_units(rng, counts[None].astype(jnp.int32), num)
@@ -188,10 +188,11 @@ def draw_bigrams(
     start, end = _segment(noise, context)
     total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)
     shape = len(context), num
-    place = jax.random.randint(where, shape, 0, jnp.maximum(total, 1)[:, None])
+    place = jax.random.randint(where, shape, 0, jnp.maximum(total, 1)[:, None], jnp.int32)
     found = _search(noise.upto, start[:, None], end[:, None], place + 1)
     follows = noise.followers[jnp.minimum(found, len(noise.followers) - 1)]
-    falls_back = (jax.random.uniform(which, shape) < noise.backoff) | (total == 0)[:, None]
+    backs_off = jax.random.uniform(which, shape, jnp.float32) < noise.backoff
+    falls_back = backs_off | (total == 0)[:, None]
     return jnp.where(falls_back, draw(of, noise.table, shape), follows)
 
 
@@ -206,7 +207,7 @@ def bigram_log_q(
     before = jnp.where(found > start[:, None], noise.upto[jnp.clip(found - 1, 0, last)], 0)
     count = jnp.where(inside, noise.upto[jnp.minimum(found, last)] - before, 0)
     total = jnp.where(end > start, noise.upto[jnp.maximum(end - 1, 0)], 0)[:, None]
-    share = jnp.where(total > 0, noise.backoff, 1.0)
+    share = jnp.where(total > 0, jnp.float32(noise.backoff), 1.0)
     return jnp.log(
         (1 - share) * count / jnp.maximum(total, 1) + share * jnp.exp(noise.log_u[words])
     )

@@ -122,7 +122,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
         where: Bool[Array, "m n"],
     ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
         check_enough("percentile_ring", 1, negatives)
-        scores = jnp.where(where, negatives, jnp.inf)
+        scores = jnp.where(where, negatives.astype(jnp.float32), jnp.inf)
         # The ranks for any number allowed, on the host: float32 would round 30 % of 10 up to 4.
         num = np.arange(negatives.shape[-1] + 1)
         ranks = np.stack([np.floor(num * low / 100), np.ceil(num * high / 100) - 1])
@@ -153,7 +153,7 @@ def nth_lowest(x: Float[Array, "m n"], ranks: Int[Array, "r m"]) -> Float[Array,
 
     def settle(i, found):
         higher = found | (sign >> i.astype(jnp.uint32))
-        below = jnp.stack([(bits < row[:, None]).sum(-1) for row in higher])
+        below = jnp.stack([(bits < row[:, None]).sum(-1, dtype=jnp.int32) for row in higher])
         return jnp.where(below <= ranks, higher, found)
 
     found = jax.lax.fori_loop(0, 32, settle, jnp.zeros(ranks.shape, jnp.uint32))
@@ -193,7 +193,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
     ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
         check_enough("mixed", num_hardest, negatives)
         scores, exists = _hardest(negatives, where, num_hardest)
-        one, other, fraction = _pairs(rng, exists.sum(-1), num_mixed)
+        one, other, fraction = _pairs(rng, exists.sum(-1, dtype=jnp.int32), num_mixed)
         scores = scores.astype(jnp.float32)
         mixtures = fraction * jnp.take_along_axis(scores, one, -1)
         mixtures += (1 - fraction) * jnp.take_along_axis(scores, other, -1)
@@ -226,7 +226,7 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
     m, s, _ = keys.shape
     if s == 0:
         raise UserError("mix_keys got no keys to mix: give each anchor at least one")
-    one, other, fraction = _pairs(rng, jnp.full((m,), s), num_mixed)
+    one, other, fraction = _pairs(rng, jnp.full((m,), s, jnp.int32), num_mixed)
     wide = keys.astype(jnp.float32)
     y = fraction[..., None] * jnp.take_along_axis(wide, one[..., None], 1)
     y += (1 - fraction)[..., None] * jnp.take_along_axis(wide, other[..., None], 1)
@@ -241,6 +241,7 @@ def _pairs(
     shape = (num_keys.shape[0], num)
     first, step, fractions = jax.random.split(rng, 3)
     most = jnp.maximum(num_keys, 1)[:, None]
-    one = jax.random.randint(first, shape, 0, most)
-    other = one + 1 + jax.random.randint(step, shape, 0, jnp.maximum(most - 1, 1))
-    return one, other % most, jax.random.uniform(fractions, shape)
+    one = jax.random.randint(first, shape, 0, most, jnp.int32)
+    further = jax.random.randint(step, shape, 0, jnp.maximum(most - 1, 1), jnp.int32)
+    fraction = jax.random.uniform(fractions, shape, jnp.float32)
+    return one, (one + 1 + further) % most, fraction

@@ -146,7 +146,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
         check_enough("proposed", 1, negatives)
         scores = jnp.where(where, negatives, 0.0).astype(jnp.float32)
         ids, log_q, _ = propose(rng, sharpness * scores, num, mode, where)
-        num_allowed = where.sum(-1, keepdims=True)
+        num_allowed = where.sum(-1, keepdims=True, dtype=jnp.float32)
         drawn = jnp.broadcast_to(num_allowed > 0, ids.shape)
         correction = jnp.where(drawn, log_q, 0.0) + jnp.log(jnp.maximum(num_allowed, 1))
         return jnp.take_along_axis(scores, ids, -1) - correction, drawn

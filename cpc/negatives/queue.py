@@ -118,4 +118,4 @@ def ages(queue: Queue, step: int | Int[Array, ""]) -> Int[Array, " n"]:
     >>> ages(push(make_queue(2, 1), jnp.ones((1, 1)), here, step=7), 9)
     Array([ 2, -1], dtype=int32)
     """
-    return jnp.where(queue.exists, step - queue.pushed, -1)
+    return jnp.where(queue.exists, jnp.asarray(step, jnp.int32) - queue.pushed, -1)

@@ -22,13 +22,13 @@ def sample_uniform(
         return allowed
     last = jnp.uint32(2**32 - 1)
     order = jnp.where(allowed, distinct_bits(rng, *allowed.shape), last)
-    wanted = jnp.minimum(num_negatives, allowed.sum(1))
+    wanted = jnp.minimum(num_negatives, allowed.sum(1, dtype=jnp.int32))
 
     def halve(state):
         """Settle one more bit of the threshold up to which there are as many as wanted."""
         bit, low, threshold, found = state
         highest = low | (bit - 1)
-        number = (order <= highest[:, None]).sum(1)
+        number = (order <= highest[:, None]).sum(1, dtype=jnp.int32)
         is_exact = number == wanted
         low = jnp.where(number < wanted, low | bit, low)
         return bit >> 1, low, jnp.where(is_exact, highest, threshold), found | is_exact
@@ -158,7 +158,7 @@ def draw_by_units(
     m, n = units.shape
     upto = jnp.cumsum(units, -1)
     total = upto[:, -1:]
-    drawn = jax.random.randint(rng, (m, num), 0, jnp.maximum(total, 1))
+    drawn = jax.random.randint(rng, (m, num), 0, jnp.maximum(total, 1), jnp.int32)
     ids = jax.vmap(lambda edges, u: jnp.searchsorted(edges, u, side="right"))(upto, drawn)
     return jnp.minimum(ids, n - 1), jnp.broadcast_to(total > 0, (m, num))
 

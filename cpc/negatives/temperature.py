@@ -177,7 +177,7 @@ def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Flo
     """
     _check_bounds(low, high)
     fraction = jax.nn.sigmoid(jnp.asarray(raw, jnp.float32))
-    return low * jnp.exp(fraction * jnp.log(high / low))
+    return jnp.float32(low) * jnp.exp(fraction * math.log(high / low))
 
 
 def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[Array, ""]:
@@ -192,7 +192,7 @@ def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[A
     _check_bounds(low, high)
     if not isinstance(tau, Tracer) and not low < np.asarray(tau) < high:
         raise UserError(f"temperature is {tau}: it must lie between its bounds {low} and {high}")
-    fraction = jnp.log(jnp.asarray(tau, jnp.float32) / low) / jnp.log(high / low)
+    fraction = jnp.log(jnp.asarray(tau, jnp.float32) / jnp.float32(low)) / math.log(high / low)
     return jnp.log(fraction) - jnp.log1p(-fraction)
 
 
@@ -213,14 +213,15 @@ def _mean_entropy(scores, temperature, where):
     below, p, log_total = _softmax(scores, temperature, where)
     mean = (p * below).sum(-1)
     variance = (p * jnp.square(below - mean[:, None])).sum(-1)
-    counted = jnp.ones(len(scores)) if where is None else where.any(-1)
-    num_counted = jnp.maximum(counted.sum(), 1)
+    counted = len(scores) if where is None else where.any(-1).sum(dtype=jnp.float32)
+    num_counted = jnp.maximum(counted, 1)
     return (log_total - mean).sum() / num_counted, variance.sum() / num_counted
 
 
 @functools.partial(jax.jit, static_argnames=("num_steps", "longest"))
 def _solve(scores, target, where, start, low, high, *, num_steps, longest):
     """Newton's method in log tau within a bracket that shrinks, no step longer than `longest`."""
+    target, start, low, high = (jnp.asarray(x, jnp.float32) for x in (target, start, low, high))
     scores, target, start = lax.stop_gradient((scores, target, start))
 
     def step(_, state):
@@ -234,7 +235,7 @@ def _solve(scores, target, where, start, low, high, *, num_steps, longest):
         inside = (moved >= least) & (moved <= most)
         return jnp.where(inside, moved, (least + most) / 2), least, most
 
-    bracket = jnp.log(jnp.float32(low)), jnp.log(jnp.float32(high))
+    bracket = jnp.log(low), jnp.log(high)
     log_tau, _, _ = lax.fori_loop(0, num_steps, step, (jnp.log(start), *bracket))
     return jnp.clip(jnp.exp(log_tau), low, high)
 

@@ -69,26 +69,29 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
         keys = jax.random.split(key, 3)
         state = Fall(
             jnp.zeros((), jnp.int32),
-            jax.random.randint(keys[0], (), 0, COLUMNS),
-            jax.random.randint(keys[1], (), -1, 2),
-            jax.random.randint(keys[2], (), 0, COLUMNS),
+            jax.random.randint(keys[0], (), 0, COLUMNS, jnp.int32),
+            jax.random.randint(keys[1], (), -1, 2, jnp.int32),
+            jax.random.randint(keys[2], (), 0, COLUMNS, jnp.int32),
         )
         return state, draw(state)
 
     def step(key, state, action):
         del key
         column, velocity = fall(state.column, state.velocity)
-        paddle = jnp.clip(state.paddle + action - 1, 0, COLUMNS - 1)
+        paddle = jnp.clip(state.paddle + jnp.asarray(action, jnp.int32) - 1, 0, COLUMNS - 1)
         is_last = state.row == ROWS - 1
         after = Fall(jnp.minimum(state.row + 1, ROWS - 1), column, velocity, paddle)
         lands = (after.row == ROWS - 1) & ~is_last
         reward = jnp.where(lands, jnp.where(paddle == column, 1.0, -1.0), 0.0)
+        reward = reward.astype(jnp.float32)
         return after, Outcome(draw(after), reward, is_last)
 
     def draw(state):
-        ball = jnp.zeros((ROWS, COLUMNS))
+        ball = jnp.zeros((ROWS, COLUMNS), jnp.float32)
         ball = ball.at[state.row, state.column].set(is_drawn[state.row].astype(jnp.float32))
-        return jnp.concatenate([ball.ravel(), jax.nn.one_hot(state.paddle, COLUMNS)])
+        return jnp.concatenate(
+            [ball.ravel(), jax.nn.one_hot(state.paddle, COLUMNS, dtype=jnp.float32)]
+        )
 
     def facts(state):
         hides = ~is_drawn[state.row]

@@ -73,7 +73,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
         states, observation, is_first = carry
         i, key = now
         of_action, of_step = jax.random.split(key)
-        action = jax.random.randint(of_action, (num,), 0, environment.num_actions)
+        action = jax.random.randint(of_action, (num,), 0, environment.num_actions, jnp.int32)
         after, outcome = environment.step(of_step, states, action)
         moves = i < wanted
         pick = lambda new, old: jnp.where(  # noqa: E731
@@ -85,7 +85,7 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
     start = states, observation, jnp.ones(num, bool)
     steps = jnp.arange(stagger), jax.random.split(of_steps, stagger)
     (states, observation, _), _ = lax.scan(step, start, steps)
-    zeros = jnp.zeros(num)
+    zeros = jnp.zeros(num, jnp.float32)
     return Worlds(
         states,
         observation,

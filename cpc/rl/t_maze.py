@@ -66,24 +66,24 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
         )
 
     def reset(key):
-        cue = jnp.where(jax.random.bernoulli(key), 1, -1)
+        cue = jnp.where(jax.random.bernoulli(key, jnp.float32(0.5)), 1, -1)
         state = Maze(*(jnp.asarray(value, jnp.int32) for value in (0, 0, cue, 0)))
         return state, draw(state)
 
     def step(key, state, action):
         del key
-        move = jnp.array([-1, 1, 0, 0])[action]
-        turn = jnp.array([0, 0, -1, 1])[action]
+        move = jnp.array([-1, 1, 0, 0], jnp.int32)[action]
+        turn = jnp.array([0, 0, -1, 1], jnp.int32)[action]
         in_corridor = state.arm == 0
         arm = jnp.where(in_corridor & (state.x == length), turn, state.arm)
         x = jnp.where(in_corridor, jnp.clip(state.x + move, 0, length), state.x)
         after = Maze(x, arm, state.cue, state.time + 1)
-        reward = jnp.where(in_corridor & (arm == state.cue), 1.0, 0.0)
+        reward = (in_corridor & (arm == state.cue)).astype(jnp.float32)
         is_last = ~in_corridor | (after.time >= max_steps)
         return after, Outcome(draw(after), reward, is_last)
 
     def draw(state):
-        picture = jnp.zeros((3, length + 1, 3))
+        picture = jnp.zeros((3, length + 1, 3), jnp.float32)
         picture = picture.at[1, :, FLOOR].set(1.0).at[:, length, FLOOR].set(1.0)
         picture = picture.at[1 + state.arm, state.x, AGENT].set(1.0)
         is_lit = (state.time == 0) | (seen_again & (state.arm != 0))
