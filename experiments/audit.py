@@ -1,5 +1,6 @@
 """An audit of a config's negatives before a step is trained: a table, and audit.json."""
 
+import math
 import pathlib
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 
 from cpc import negatives
 from cpc.files import read_object, write_sealed
+from cpc.models import to_frame
 from cpc.negatives import Audit, AuditRow
 from cpc.train import gather_rows, is_first, wait_for_all
 from cpc.types import UserError
@@ -51,7 +53,8 @@ def check_negatives(config: Config, name: str, rows: Audit) -> None:
             f"under {name} not one anchor of {NUM_BATCHES} batches has a negative, so that nothing "
             "is learned: choose another negatives.rule, a larger data.batch_size, or give more data"
         )
-    same = [name for name, value in values.items() if "false_negatives_by" in name and value == 1]
+    same = [name for name, value in values.items()
+            if name.startswith("false_negatives_by") and value == 1]  # fmt: skip
     if config.loss.name == "sup_con" and same:
         raise UserError(
             f"loss.name is sup_con, and all latents of {NUM_BATCHES} batches are of one "
@@ -72,10 +75,14 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
 
     prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
     variables = _zeros(jax.eval_shape(problem.model.init, root, _zeros(prepared)))
+    plain = jax.jit(lambda batch: problem.prepare(batch, root, False)["x"])  # not augmented
     positions, labels, utterances = [], [], []
     for batch in batches:
         located, exists = jax.device_get(jax.jit(locate)(batch))
-        label, utterance = problem.label(batch), _utterances(batch, located)
+        shape = np.broadcast_shapes(*map(np.shape, located))
+        inputs = content_ids(np.asarray(plain(batch)), shape, problem.directions[0])
+        label = {**problem.label(batch), "content": inputs}
+        utterance = _utterances(batch, located)
         if exists is not None:  # padding is not looked at
 
             def keep(x, exists=exists):
@@ -106,6 +113,28 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
     return tuple(rows) + _predictions(config, np.broadcast(*positions[0]).size)
 
 
+def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
+    """Return for each latent a number that latents of equal input share; -1 where it is unknown.
+
+    The input of a latent (b, t, ...) is its entry of x, or its part of the samples in x. Inputs are
+    equal if all their bits are, so that a copy counts if it is cut as the original is.
+
+    >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
+    array([[0, 1],
+           [1, 2]], dtype=int32)
+    """
+    if len(shape) == 3:
+        grid = to_frame(np.zeros(shape, np.int8), direction).shape
+        x = to_frame(x, direction) if x.shape[:3] == grid else x
+    length = x.shape[1] // shape[1]
+    if x.shape[: len(shape)] != shape and (len(shape) != 2 or not length or len(x) != shape[0]):
+        return np.full(shape, -1, np.int32)
+    rows = x[:, : shape[1] * length].reshape(math.prod(shape), -1) + 0  # of -0.0, 0.0
+    seen: dict[bytes, int] = {}
+    ids = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
+    return np.array(ids, np.int32).reshape(shape)
+
+
 def _zeros(shapes):
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -119,8 +148,10 @@ def _utterances(batch, positions):
 def _named(name, rows, only_false):
     """Yield rows in which false negatives are named by the label that makes them false."""
     for row in rows:
-        if row.name.startswith("false_negatives"):
-            yield row._replace(name=row.name.replace("negatives", f"negatives_by_{name}"))
+        if "false_negatives" in row.name:
+            meaning = row.meaning.replace("label", "content") if name == "content" else row.meaning
+            renamed = row.name.replace("negatives", f"negatives_by_{name}")
+            yield row._replace(name=renamed, meaning=meaning)
         elif not only_false:
             yield row
 

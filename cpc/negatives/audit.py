@@ -14,7 +14,15 @@ import numpy as np
 from cpc.negatives.audit_rows import Audit, make_rows
 from cpc.negatives.audit_sampler import audit_sampler, audit_table
 from cpc.negatives.queue import Queue, ages
-from cpc.types import AnyPosition, Array, NegativeRule, NegativeSampler, UserError, is_positive
+from cpc.types import (
+    AnyPosition,
+    Array,
+    NegativeRule,
+    NegativeSampler,
+    UserError,
+    check_function,
+    is_positive,
+)
 
 
 def audit(subject: Any, *data: Any, **options: Any) -> Audit:
@@ -81,11 +89,14 @@ def audit_rule(
         not fit the positions; no anchor with a positive.
 
     >>> from cpc.types import Position
-    >>> here = Position(np.arange(2)[:, None], np.arange(3), 0, 0)  # 2 sequences of 3 latents
+    >>> here = Position.grid(2, 3)  # 2 sequences of 3 latents
     >>> rows = audit_rule(lambda anchor, other, offset: anchor.time != other.time, here, [1])
     >>> {row.name: row.value for row in rows}["accidental_hits"]
     1.0
     """
+    check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
+    if choose is not None:
+        check_function("choose", choose, 4, "pass one such as cpc.negatives.uniform_draws(16)")
     offsets = [int(k) for k in offsets]
     if not offsets or min(offsets) < 1:
         raise UserError(f"offsets is {offsets}: name one or more, each 1 or more")
@@ -104,7 +115,7 @@ def audit_rule(
                 if scores is not None:
                     score = jnp.asarray(scores(i, jnp.asarray(rows), k), jnp.float32)
                 elif choose is not None:
-                    score = jax.random.normal(scoring, (len(rows), n))
+                    score = jax.random.normal(scoring, (len(rows), n), jnp.float32)
                 block = tally(*batch, rows, real, k, score, drawing)
                 blocks.append({name: float(value) for name, value in block.items()})
     sums = {name: sum(block[name] for block in blocks) for name in blocks[0]}
@@ -203,6 +214,8 @@ def _make_tally(rule, choose):
             "weight": sums.sum(),
             "known": jnp.where(known, weights, 0.0).sum(),
             "same_label": jnp.where(same_label, weights, 0.0).sum(),
+            "labelled": (real & (label[target] >= 0)).sum(),
+            "with_same": (real & (jnp.where(same_label, weights, 0.0) > 0).any(-1)).sum(),
             "known_pairs": (known & real[:, None]).sum(dtype=jnp.float32),
             "same_pairs": (same_label & real[:, None]).sum(dtype=jnp.float32),
             "same_utterance": jnp.where(same_utterance, weights, 0.0).sum(),
@@ -234,6 +247,7 @@ def _rule_rows(sums, chosen, labelled):
     false = {
         "false_negatives": _fraction(sums["same_label"], sums["known"]),
         "false_negatives_predicted": _fraction(sums["same_pairs"], sums["known_pairs"]),
+        "anchors_with_false_negatives": _fraction(sums["with_same"], sums["labelled"]),
     }
     return make_rows(
         anchors=int(anchors),

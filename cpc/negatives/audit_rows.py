@@ -25,6 +25,7 @@ WORDS = {
     "accidental_hits_predicted": ("of anchors", "if draws were independent: 1 - (1 - q)^K"),
     "false_negatives": ("of negatives", "have the label of the positive, where labels are known"),
     "false_negatives_predicted": ("of negatives", "if draws were independent of the labels"),
+    "anchors_with_false_negatives": ("of anchors", "have a negative with the positive's label"),
     "same_utterance": ("of negatives", "come from the recording of the anchor"),
     "effective_negatives": ("negatives", "sample size of the weights, (sum w)^2 / sum w^2"),
     "effective_negatives_predicted": ("negatives", "K V^2 / sum 1 / q, for many draws"),

@@ -1,0 +1,75 @@
+"""The audit of a run counts negatives whose input equals that of the positive."""
+
+import numpy as np
+import pytest
+
+from cpc.negatives import audit_rule, batch
+from cpc.types import Position
+from experiments import audit
+from tests.experiments.test_text import problem_of, tiny
+
+ANCHORS, NEGATIVES = "anchors_with_false_negatives_by_content", "false_negatives_by_content"
+
+
+def sentences(step, every_second):
+    """Batches of 4 runs of 6 sentences of 4 words; all differ but, if asked, every second one."""
+    x = np.arange(4 * 6 * 4, dtype=np.int32).reshape(4, 6, 4) % 50 + 100 * 0
+    x[..., 0] = np.arange(24).reshape(4, 6)
+    if every_second:
+        x[:, ::2] = 7
+    row = np.arange(4, dtype=np.int32)
+    return {"x": x, "sequence": row, "utterance": row, "sample": row * 100}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every_second", [False, True])
+def test_every_second_sentence_alike_is_half_of_the_anchors(every_second):
+    config = tiny()
+    drawn = problem_of(config)
+    given = {name: value for name, value in drawn.draw(0).items()}
+    draw = lambda step: {**given, **sentences(step, every_second)}  # noqa: E731
+    rows = {row.name: row.value for row in audit.audit_problem(config, drawn._replace(draw=draw))}
+    assert rows["accidental_hits"] == 0
+    if not every_second:
+        assert rows[ANCHORS] == rows[NEGATIVES] == 0
+    else:
+        assert rows[ANCHORS] == pytest.approx(0.5, abs=0.11)
+        assert 0.1 < rows[NEGATIVES] < 0.4
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "direction"),
+    [((3, 40), (3, 4), "forward"), ((3, 41, 2), (3, 4), "forward"), ((3, 4, 5), (3, 4), "forward"),
+     ((3, 4, 4, 8, 8, 3), (3, 4, 4), "right"), ((3, 4, 4, 8, 8, 3), (3, 4, 4), "up")],
+)  # fmt: skip
+def test_equal_input_is_found_in_every_kind(size, shape, direction):
+    """Silence, then a copied sequence, then one copied latent."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=size).astype(np.float32)
+    assert len(np.unique(audit.content_ids(x, shape, direction))) == np.prod(shape)
+    assert len(np.unique(audit.content_ids(0 * x, shape, direction))) == 1
+    x[2] = x[0]
+    ids = audit.content_ids(x, shape, direction)
+    np.testing.assert_array_equal(ids[2], ids[0])
+    assert len(np.unique(ids)) == 2 * np.prod(shape[1:])
+
+
+def test_a_copied_patch_is_where_the_positions_are():
+    x = np.random.default_rng(1).normal(size=(2, 3, 3, 4)).astype(np.float32)
+    x[1, 2, 0] = x[0, 0, 1]
+    ids = audit.content_ids(x, (2, 3, 3), "right")  # rows of the frame are columns of the image
+    assert ids[1, 0, 2] == ids[0, 1, 0]
+    assert len(np.unique(ids)) == 17
+
+
+def test_inputs_of_another_length_are_unknown():
+    assert (audit.content_ids(np.zeros((3, 2)), (3, 4), "forward") == -1).all()
+
+
+def test_anchors_with_a_false_negative_are_counted():
+    """Labels 0 1 0 1 of one sequence: only the positive at time 2 or 3 has its like elsewhere."""
+    labels = np.array([[0, 1, 0, 2]])
+    rows = audit_rule(batch, Position.grid(1, 4), [1], labels=labels)
+    found = {row.name: row.value for row in rows}
+    assert found["anchors_with_false_negatives"] == pytest.approx(1 / 3)
+    assert found["false_negatives"] == pytest.approx(1 / 9)
