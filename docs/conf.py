@@ -1,7 +1,13 @@
 """The site: `make docs` writes it to build/docs."""
 
+import importlib
 import importlib.metadata
+import inspect
 import re
+
+from docutils.parsers.rst import directives
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.docutils import SphinxDirective
 
 project = "cpc"
 author = "The cpc authors"
@@ -10,7 +16,14 @@ html_title = "cpc"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+autosummary_generate = False
 exclude_patterns = ["notebooks/*.py", "**/.ipynb_checkpoints"]
 html_theme = "sphinx_book_theme"
 html_theme_options = {"show_toc_level": 2, "home_page_in_toc": True}
@@ -40,7 +53,7 @@ def keep_formulas(app, what, name, subject, options, lines):
         begins = number > 0 and not lines[number - 1].strip() and not last.startswith(" ")
         if line.startswith("  ") and begins and not in_section:
             shown += ["::", ""]
-        if what in ("attribute", "property"):  # of which napoleon takes "a: b" for a type and text
+        if what in ("attribute", "property", "data"):  # napoleon takes "a: b" for type and text
             line = line.replace(":", COLON)
         if not line.startswith("Alias for field number"):
             shown.append(line)
@@ -58,8 +71,61 @@ def shorten_types(app, page, template, context, doctree):
     context["body"] = context.get("body", "").replace("jaxlib._jax.", "")
 
 
+def group_members(module, first=()):
+    """Return the public names of a module as (functions, data, classes); `first` lead their group.
+
+    Data are included if they have a docstring of their own, or a comment that documents them.
+    """
+    own = [name for name in vars(module) if name[0] != "_" and is_defined_in(module, name)]
+    comments = [name for scope, name in ModuleAnalyzer.for_module(module.__name__).find_attr_docs()
+                if not scope]  # fmt: skip
+    functions, data, classes = [], [], []
+    for name in sorted({*getattr(module, "__all__", [*own, *comments])}, key=str.lower):
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            classes.append(name)
+        elif name in comments or "__doc__" in getattr(value, "__dict__", {}):
+            data.append(name)
+        elif callable(value) and hasattr(value, "__name__") and value.__doc__:
+            functions.append(name)
+    rank = {name: place for place, name in enumerate(first)}
+    lead = lambda names: sorted(names, key=lambda name: rank.get(name, len(rank)))  # noqa: E731
+    return tuple(map(lead, (functions, data, classes)))
+
+
+def is_defined_in(module, name):
+    """Whether a module defines the function or class that it calls by a name."""
+    value = vars(module)[name]
+    is_code = inspect.isclass(value) or inspect.isroutine(value)
+    return is_code and value.__module__ == module.__name__
+
+
+class ApiPage(SphinxDirective):
+    """A module's docstring, a table of its members, then functions, data and classes."""
+
+    required_arguments = 1
+    option_spec = {"first": directives.unchanged}  # noqa: RUF012
+
+    def run(self):
+        """Write the page as autodoc's directives and parse it."""
+        name = self.arguments[0]
+        module = importlib.import_module(name)
+        groups = group_members(module, self.options.get("first", "").split())
+        lines = [f".. automodule:: {name}", "   :no-members:", ""]
+        for title, members in zip(("Functions", "Data", "Classes"), groups, strict=True):
+            if members:
+                lines += [f".. rubric:: {title}", "", ".. autosummary::", "   :nosignatures:", ""]
+                lines += [*(f"   {member}" for member in members), ""]
+        for kind, members in zip(("function", "data", "class"), groups, strict=True):
+            for member in members:
+                lines += [f".. auto{kind}:: {name}.{member}"]
+                lines += ["   :no-value:"] * (kind == "data") + [""]
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
 def setup(app):
     """Connect what is above to what it comes before or after."""
+    app.add_directive("api-page", ApiPage)
     app.connect("autodoc-process-docstring", keep_formulas, priority=1)
     app.connect("autodoc-process-docstring", keep_colons, priority=999)
     app.connect("html-page-context", shorten_types)

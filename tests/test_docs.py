@@ -2,11 +2,13 @@
 
 import pathlib
 import re
+import runpy
 import shlex
 
 import numpy as np
 import pytest
 
+from cpc import losses, negatives, types
 from tests import commands
 from tests.torch_archive import write_released
 
@@ -50,7 +52,7 @@ PYTHON = [page for page in PAGES if "```python" in page.read_text()]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PYTHON, ids=lambda page: page.stem)
-def test_python_that_is_shown_runs(page, tmp_path, monkeypatch):
+def test_python_that_is_shown_runs(page, tmp_path, monkeypatch, capsys):
     """The blocks of a page one after the other, but for those of torch, which is not installed."""
     monkeypatch.chdir(tmp_path)
     write_released(tmp_path / "60k_epoch4.pt")
@@ -58,6 +60,32 @@ def test_python_that_is_shown_runs(page, tmp_path, monkeypatch):
     for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
         if "import torch\n" not in block:
             exec(compile(block, str(page), "exec"), names)
+    if page.stem == "README":
+        check_training(capsys.readouterr().out.splitlines())
+
+
+def check_training(lines):
+    """The example's loss falls from step to step, and log N - L rises from about 0 to above."""
+    loss = [float(re.findall(r"loss (\S+)", line)[0]) for line in lines]
+    value = [[float(v) for v in line[line.index("[") + 1 : -1].split()] for line in lines]
+    assert len(loss) == 10
+    assert (np.diff(loss) < 0).all()
+    assert -0.5 < min(value[0]) < max(value[0]) < 0.05
+    assert min(value[-1]) > 0.1
+
+
+def test_api_pages_lead_with_functions():
+    pytest.importorskip("sphinx")
+    group = runpy.run_path(str(ROOT / "docs" / "conf.py"))["group_members"]
+    functions, _, classes = group(losses, ["cpc_loss"])
+    assert functions[0] == "cpc_loss"
+    assert {"info_nce", "nt_xent"} <= {*functions}
+    assert {"AnchorScores", "OffsetSums"} <= {*classes}
+    assert {*functions, *classes} >= {*losses.__all__} - {"AnchorLoss"}
+    functions, rules, _ = group(negatives)
+    assert {"batch", "one_per_sequence"} <= {*rules}
+    assert {"audit", "outside_window"} <= {*functions}
+    assert "NegativeRule" in group(types)[1]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
