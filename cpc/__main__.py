@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import cpc
 
+#: Short names of commands that are wanted more often than their files say.
+ALIASES = {"information": "studies.mutual_information"}
 #: The last lines of a file that is a command begin so.
 STARTS = '\nif __name__ == "__main__":\n'
 
@@ -51,6 +53,8 @@ def describe_commands(commands: Mapping[str, pathlib.Path]) -> Iterator[str]:
     for name in shown:
         said = ast.get_docstring(ast.parse(commands[name].read_text(encoding="utf-8"))) or ""
         yield f"  {name:<{width}}  {said.partition(chr(10))[0]}"
+    for alias, name in ALIASES.items():
+        yield f"  {alias:<{width}}  Short for {name}."
 
 
 def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
@@ -71,7 +75,7 @@ def main() -> None:
     home = find_home()
     commands = find_commands(home)
     name, *words = sys.argv[1:] or [""]
-    if name in commands:
+    if (name := ALIASES.get(name, name)) in commands:
         start(name, words, home)
     elif name == "--version":
         print(cpc.__version__)
@@ -86,7 +90,7 @@ def main() -> None:
         except BrokenPipeError:  # of `cpc | head`; nor can Python write the rest when it ends
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     else:
-        near = difflib.get_close_matches(name, commands, 1)
+        near = difflib.get_close_matches(name, [*commands, *ALIASES], 1)
         hint = f"did you mean {near[0]}?" if near else "cpc --help names all"
         print(f"error: there is no command {name!r}; {hint}", file=sys.stderr)
         sys.exit(2)

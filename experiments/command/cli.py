@@ -129,7 +129,10 @@ def interrupt_again(late: Any, shown: Callable[[Any], object]) -> None:
 
 def _guard(main, words, takes_folders):
     if words and not takes_folders:
-        fail(f"{words[0]!r} is not a flag: flags begin with --; see --help")
+        own = flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
+        wanted = [f"--{one.name}" for one in own if one.flag_type() == "string" and not one.default]
+        hint = f", such as {' and '.join(wanted)}" if wanted else ""
+        fail(f"{words[0]!r} is not a flag: flags begin with --{hint}; see --help")
     try:
         check_homes(words)
         check_xla_flags()
@@ -274,7 +277,10 @@ def describe_command() -> str:
     lines = [(module.__doc__ or "").strip(), ""]
     known = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
     for flag in sorted(known, key=lambda flag: flag.name):
-        default = "" if flag.default in (None, "", [], False) else f" Default: {flag.default}."
+        value = flag.default
+        if flag.name == "config" and value:  # absl has loaded the file
+            value = names.show_config(config_flags.get_config_filename(flag))
+        default = "" if value in (None, "", [], False) else f" Default: {value}."
         text = (flag.help or "").split(";\n")[0]  # absl's words on repetition follow
         text = f"{' '.join(text.split())}{default}"
         lines += textwrap.wrap(

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from cpc import __main__ as main
 from cpc.types import UserError
 from experiments.command import cli, names
+from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 VOICES = ROOT / "configs" / "audio_voices.py"
@@ -86,3 +88,22 @@ def test_texts_call_commands_and_configs_as_they_are_called_here(as_cpc):
         f"cpc audio --config audio_voices; {ROOT}/configs/audio.py says it; "
         "name one, such as text_words; there is no file configs/a.py"
     )
+
+
+@pytest.mark.slow
+def test_two_arrays_have_a_short_command_whose_help_and_errors_show_its_flags():
+    done = commands.run("cpc", "information", "--help")
+    assert "python/tuple" not in done.stdout
+    assert "Default: arrays." in done.stdout
+    assert all(f"--{name} " in done.stdout for name in ("x", "y", "quick"))
+    done = commands.run("cpc", "information", "a.npy", "b.npy", status=2)
+    assert "--x" in done.stderr
+    assert "--y" in done.stderr
+
+
+def test_aliases_are_listed_and_name_commands():
+    found = main.find_commands(main.find_home())
+    assert set(main.ALIASES.values()) <= set(found)
+    assert not set(main.ALIASES) & set(found)
+    listed = [line.split()[0] for line in main.describe_commands(found)]
+    assert set(main.ALIASES) <= set(listed)
