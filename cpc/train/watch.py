@@ -467,4 +467,5 @@ def main(
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5], *map(float, sys.argv[6:9]))
+    HOST, PORT, ID, NUMBER, LOG, *SECONDS = sys.argv[1:]
+    main(HOST, int(PORT), int(ID), int(NUMBER), LOG, *map(float, SECONDS))

@@ -92,7 +92,7 @@ def test_files_of_another_run_are_not_resumed(tmp_path, what):
 
 def test_another_version_of_cpc_resumes(tmp_path, monkeypatch):
     """Also if it renamed a key: configs are compared as those of today."""
-    config = begin(tmp_path, **{"negatives.shards": 2})
+    config = begin(tmp_path, True, 3, **{"negatives.shards": 2})
     recorded = run_dir.identify_run(tmp_path, config)
     old = copy.deepcopy(recorded)
     old["config"]["negatives"]["groups"] = old["config"]["negatives"].pop("shards")

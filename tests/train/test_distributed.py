@@ -431,6 +431,7 @@ def test_processes_of_different_identities_are_ended_by_name(identities, said, m
             assert b"all\n" in pairs[1][1].recv(100)
             return
     assert told == []
+    assert isinstance(sentence, str)
     assert all(word in sentence for word in said), sentence
     assert "\n" not in sentence
     assert len(sentence) < 400
