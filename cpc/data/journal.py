@@ -31,8 +31,11 @@ class Written(NamedTuple):
     kept: list[int]
     lengths: list[int]
     rms: list[float]
+    digests: list[str]
+    """Of the samples of each utterance."""
     damaged: list[Skipped]
-    silent: list[Skipped]
+    left_out: list[Skipped]
+    """Utterances that are silent, or copies."""
     altered: list[Skipped]
     """Utterances that are kept incomplete or altered."""
 
@@ -93,7 +96,7 @@ def _journalled_fingerprint(journal: TextIO) -> str | None:
 
 def read_journal(journal: TextIO, samples: Path) -> Written:
     """What an earlier call has written and is still there; the journal keeps that, and no more."""
-    done = Written(0, 0, 0, [], [], [], [], [], [])
+    done = Written(0, 0, 0, [], [], [], [], [], [], [])
     journal.seek(0)
     journal.readline()  # the fingerprint
     end = journal.tell()
@@ -124,8 +127,9 @@ def add_lot(done: Written, new: Written) -> Written:
         kept=done.kept + new.kept,
         lengths=done.lengths + new.lengths,
         rms=done.rms + new.rms,
+        digests=done.digests + new.digests,
         damaged=done.damaged + _pairs(new.damaged),
-        silent=done.silent + _pairs(new.silent),
+        left_out=done.left_out + _pairs(new.left_out),
         altered=done.altered + _pairs(new.altered),
     )
 

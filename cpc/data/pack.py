@@ -52,7 +52,8 @@ def pack(
     finished stays.
 
     Utterances are brought into 16 bits here: a constant offset is subtracted, one that exceeds full
-    scale is divided by its peak, both listed in `shortened`, and one without sound is left out.
+    scale is divided by its peak, both listed in `shortened`. One without sound, and one with the
+    samples of another, whatever their names and formats, is left out and listed in `skipped`.
 
     Samples are checked as they are read, a block when a read first touches it; damage is a
     `UserError`, after which the same command packs again. That takes 0.4 s per GB, spread over a
@@ -181,7 +182,7 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
         read=read,
         gather=gather,
         rms=np.asarray(index["rms"], np.float32),
-        skipped=(*index["skipped"], *index["damaged"], *index["silent"]),
+        skipped=(*index["skipped"], *index["damaged"], *index["left_out"]),
         shortened=(*index["shortened"], *index["altered"]),
         fingerprint=index["fingerprint"],
     )

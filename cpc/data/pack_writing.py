@@ -1,6 +1,7 @@
 """Writing a pack: utterances decoded on all cores, their checksums, and the index."""
 
 import datetime
+import hashlib
 import json
 import os
 import sys
@@ -41,8 +42,8 @@ PROGRESS_SECONDS = 5.0
 REWRITE = "\x1b[F\x1b[K"
 
 
-class SilenceError(UserError):
-    """An utterance without sound, which is left out and is not damaged."""
+class LeftOutError(UserError):
+    """An utterance that is left out and is not damaged: it is silent, or a copy."""
 
 
 class Decoded(NamedTuple):
@@ -63,7 +64,7 @@ def write_pack(
     """Write the samples, their checksums and the index, which is returned too."""
     data = part / DATA_NAME
     written = _write_samples(recordings, data, journal, log)
-    for name, reason in (*written.damaged, *written.silent):
+    for name, reason in (*written.damaged, *written.left_out):
         log(f"skipped {name}: {reason}")
     for name, what in (*recordings.shortened, *written.altered):
         log(f"{name}: {what}")
@@ -89,7 +90,7 @@ def write_pack(
         "lengths": lengths.tolist(),
         "rms": written.rms,
         "damaged": written.damaged,
-        "silent": written.silent,
+        "left_out": written.left_out,
         "altered": written.altered,
         "skipped": recordings.skipped,
         "shortened": recordings.shortened,
@@ -114,7 +115,7 @@ def parse_index(index: dict) -> dict:
     rms = np.asarray(index["rms"], np.float32)
     told = {
         key: [(name, reason) for name, reason in index[key]]
-        for key in ("damaged", "silent", "altered", "skipped", "shortened")
+        for key in ("damaged", "left_out", "altered", "skipped", "shortened")
     }
     texts = [index["fingerprint"], *names, *index["speakers"]]
     texts += [text for pairs in told.values() for pair in pairs for text in pair]
@@ -147,6 +148,9 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
     done = read_journal(journal, path)
     if done.stop:
         log(f"going on after {done.stop:,} utterances that were packed before")
+    first_with = {
+        digest: recordings.names[i] for digest, i in zip(done.digests, done.kept, strict=True)
+    }
     before, began = done.stop, time.monotonic()
     said, again = began, ""
     with path.open("r+b") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -154,14 +158,14 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
         file.seek(done.num_bytes)
         while done.stop < len(recordings):
             some = _next_lot(recordings.lengths, done.stop)
-            new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [], [])
+            new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [], [], [])
             for index, decoded in zip(some, pool.map(decode, some), strict=True):
                 try:
-                    new = _write_one(file, decoded, index, recordings, new)
+                    new = _write_one(file, decoded, index, recordings, new, first_with)
                 except UserError as error:
                     file.truncate(new.num_bytes)
                     file.seek(new.num_bytes)
-                    entries = new.silent if isinstance(error, SilenceError) else new.damaged
+                    entries = new.left_out if isinstance(error, LeftOutError) else new.damaged
                     entries.append((recordings.names[index], str(error)))
             file.flush()
             write_lot(journal, new)
@@ -201,27 +205,42 @@ def _write_one(
     index: int,
     recordings: Recordings,
     new: Written,
+    first_with: dict[str, str],
 ) -> Written:
-    """Write an utterance; where that raises, `new` is as it was."""
+    """Write an utterance; where that raises, `new` is as it was.
+
+    Args:
+        file: of the samples, at its end.
+        decoded: the utterance, or why it does not decode.
+        index: its place in `recordings`.
+        recordings: all that are packed.
+        new: what was written of this lot.
+        first_with: digest of samples -> name of the utterance that has them; this one is added.
+    """
     if isinstance(decoded, UserError):
         raise decoded
-    crc32, squares, length = new.crc32, 0, 0
+    crc32, squares, length, digest = new.crc32, 0, 0, hashlib.blake2b(digest_size=16)
     for part in decoded.parts:
         samples = part.astype("<i2")
         file.write(samples.data)
         crc32 = zlib.crc32(samples.data, crc32)
+        digest.update(samples.data)
         squares, length = squares + sum_of_squares(samples), length + len(samples)
     name, promised = recordings.names[index], int(recordings.lengths[index])
     if not length:
         raise UserError(f"{name} has no samples")
     if not squares:
-        raise SilenceError(f"{name} is silent: all its samples are equal in 16 bits")
+        raise LeftOutError(f"{name} is silent: all its samples are equal in 16 bits")
+    first = first_with.setdefault(digest.hexdigest(), name)
+    if first != name:
+        raise LeftOutError(f"{name} has the samples of {first}, of which it is a copy")
     if length < promised:
         what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
         new.altered.append((name, what))
     new.altered.extend((name, note) for note in decoded.notes)
     new.kept.append(index)
     new.lengths.append(length)
+    new.digests.append(digest.hexdigest())
     new.rms.append((squares / length) ** 0.5 / FULL_SCALE)
     return new._replace(num_bytes=new.num_bytes + 2 * length, crc32=crc32)
 

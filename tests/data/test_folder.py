@@ -748,6 +748,19 @@ def test_silence_is_left_out_and_listed(tmp_path, wave, subtype):
     assert "silent" in said[0]
 
 
+def test_copies_under_other_names_and_formats_are_left_out(tmp_path):
+    same = (32768 * noise(1)).astype(np.int16)
+    for name, subtype in (("b.flac", "PCM_16"), ("c.wav", "PCM_24"), ("d.aiff", "PCM_16")):
+        write(tmp_path / "in" / "ann" / name, same, subtype=subtype)
+    write(tmp_path / "in" / "bob" / "e.wav", same / 32768, subtype="FLOAT")
+    write(tmp_path / "in" / "bob" / "other.wav", noise(1, seed=1))
+    for _ in range(2):  # the second time from the pack
+        recordings = data.pack_folder(tmp_path / "in", tmp_path / "pack", lambda _: None)
+        assert recordings.names == ("b", "other")
+        assert [name for name, _ in recordings.skipped] == ["c", "d", "e"]
+        assert all("b" in reason for _, reason in recordings.skipped)
+
+
 def test_a_recording_that_16_bits_lose_is_listed(tmp_path):
     samples, _, said = pack_one(tmp_path, voice(3e-4), subtype="FLOAT")
     assert samples is not None
