@@ -45,6 +45,9 @@ from experiments.command.run_dir import identify_run
 from experiments.problem import Probe, Problem, model_variables
 from experiments.records import describe_record, make_evaluation, make_summary, strict_sums
 
+#: Fields of `OffsetSums` that older runs lack, latest first.
+LATEST_SUMS = ("projection", "chance")
+
 
 def train(
     config: Config,
@@ -141,17 +144,22 @@ def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any
     try:
         return checkpoint.restore(state)
     except UserError as error:
-        older = jax.tree.map(_without_chance, state.metrics, is_leaf=_is_sums)
-        for metrics in (older, {name: sums for name, sums in older.items() if name != "strict"}):
+        metrics = state.metrics
+        of_older = [
+            jax.tree.map(functools.partial(_without, names), metrics, is_leaf=_is_sums)
+            for names in (LATEST_SUMS[:1], LATEST_SUMS)
+        ]
+        without_strict = {name: sums for name, sums in of_older[-1].items() if name != "strict"}
+        for older in (*of_older, without_strict):
             with contextlib.suppress(UserError):
-                if restored := checkpoint.restore(state._replace(metrics=metrics)):
+                if restored := checkpoint.restore(state._replace(metrics=older)):
                     found, metadata = restored
                     renewed = {
-                        name: jax.tree.map(_with_chance, now, found.metrics[name], is_leaf=_is_sums)
-                        for name, now in state.metrics.items()
+                        name: jax.tree.map(_with_latest, now, found.metrics[name], is_leaf=_is_sums)
+                        for name, now in metrics.items()
                         if name in found.metrics
                     }
-                    return found._replace(metrics={**state.metrics, **renewed}), metadata
+                    return found._replace(metrics={**metrics, **renewed}), metadata
         raise error from None
 
 
@@ -159,18 +167,22 @@ def _is_sums(leaf: Any) -> bool:
     return isinstance(leaf, OffsetSums)
 
 
-def _without_chance(leaf: Any) -> Any:
-    """Sums as runs had them before they added up chance."""
+def _without(names: Sequence[str], leaf: Any) -> Any:
+    """Return the sums of a run from before those of these names."""
     if not _is_sums(leaf):
         return leaf
-    return {name: value for name, value in leaf._asdict().items() if name != "chance"}
+    return {name: value for name, value in leaf._asdict().items() if name not in names}
 
 
-def _with_chance(now: Any, older: Any) -> Any:
-    """Sums of such a run, as if all anchors had had the mean N."""
+def _with_latest(now: Any, older: Any) -> Any:
+    """Complete older sums, as if all anchors had the mean N and no sequence were a negative."""
     if not _is_sums(now):
         return older
-    return OffsetSums(**older, chance=older["anchors"] ** 2 / jnp.maximum(older["n"], 1.0))
+    latest = {
+        "projection": older["log_n"] - older["loss"],
+        "chance": older["anchors"] ** 2 / jnp.maximum(older["n"], 1.0),
+    }
+    return OffsetSums(**latest | older)
 
 
 def make_step(

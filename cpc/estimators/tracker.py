@@ -21,7 +21,7 @@ class Track(NamedTuple):
     """Mean of log N_i - L_i."""
     low: np.ndarray
     high: np.ndarray
-    """Ends of the 95 % interval by blocks of sequences."""
+    """Ends of the 95 % interval over sequences."""
     chance: np.ndarray
     """Of acc_top1: mean of 1 / N_i, which is more than 1 / n where anchors differ in N_i."""
     acc_top1: np.ndarray
@@ -39,9 +39,19 @@ class Tracker:
     either side of it. Of a loss that is not log N at chance and 0 at best it says nothing
     (`has_log_n`, which `cpc.losses.describe` knows): the track then has no value and no state.
 
-    The interval treats sequences, not anchors, as the independent blocks: with v_b and a_b the
-    sums of log N - L and of anchors of sequence b, R = sum v_b / sum a_b has the standard error
-    sqrt(B / (B - 1) sum (v_b - R a_b)^2) / sum a_b.
+    The interval treats the sequences of a batch as independent draws. Each of them contributes to
+    the mean R of log N - L by its own anchors and as a negative of the other sequences' anchors.
+    With u_b the sum of log N - L over the anchors of sequence b, less the weight that it receives
+    as a negative (`cpc.losses.influence`), a_b the number of its anchors and U = sum u_b / sum a_b,
+    the standard error is
+
+        sqrt(B / (B - 1) sum (u_b - U a_b)^2) / sum a_b,
+
+    which is the first-order projection of a statistic whose terms share draws (Hoeffding 1948;
+    Hajek 1968), and the ends are Student's with B - 1 degrees of freedom. In simulations of an
+    autoregressive process with the optimal critic, for 8 to 64 sequences a batch and 1 to 8
+    batches, the interval covers the mean of R in COVERAGE of 1,500 draws. By the sequences' own
+    anchors alone it would be OLD (`python -m tests.estimators.coverage`).
 
     States by R / log N, calibrated on correlated Gaussians with a perfect critic, for N of 64 and
     more: up to 0.6 the estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above
@@ -61,14 +71,18 @@ class Tracker:
 
     def __call__(self, sums: OffsetSums) -> Track:
         """Read the sums, added up over any number of steps."""
+        from scipy.special import stdtrit
+
         s: Any = OffsetSums._make(np.asarray(leaf, np.float64) for leaf in sums)
         anchors = np.where(s.anchors > 0, s.anchors, np.nan)
         loss, log_n = s.loss / anchors, s.log_n / anchors
         value = log_n - loss if self.has_log_n else np.full_like(loss, np.nan)
-        spread = s.value_squared - 2 * value * s.value_anchors + value**2 * s.anchors_squared
+        mean = s.projection / anchors
+        spread = s.value_squared - 2 * mean * s.value_anchors + mean**2 * s.anchors_squared
         blocks = np.where(s.sequences > 1, s.sequences, np.nan)
         error = np.sqrt(np.maximum(spread, 0.0) * blocks / (blocks - 1)) / anchors
-        low, high = value - 1.96 * error, value + 1.96 * error
+        half = stdtrit(blocks - 1, 0.975) * error
+        low, high = value - half, value + half
         return Track(
             n=s.n / anchors,
             log_n=log_n,

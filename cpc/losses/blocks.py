@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from cpc.losses.influence import received_weights, sum_by_sequence
 from cpc.losses.reweighted import debiased, hard_weighted
 from cpc.losses.tiles import (
     AnchorScores,
@@ -58,6 +59,9 @@ class Plan(NamedTuple):
     """Candidates scored at a time (`tiles.num_columns`)."""
     shard_size: int | None = None
     """Sequences of the batch, in order, that share their negatives; None for all of them."""
+    num_sequences: int = 0
+    """Sequences with whose latents the candidates begin, in order; 0 if their influence on each
+    other's losses is not needed."""
 
     @property
     def may_cut(self) -> bool:
@@ -124,7 +128,7 @@ def _function(loss):
 
 #: reducer(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
 LossReducer: TypeAlias = Callable[
-    [Array, Array, Latents, Latents, Array, Plan], tuple[Array, AnchorScores]
+    [Array, Array, Latents, Latents, Array, Plan], tuple[Array, AnchorScores, Array]
 ]
 
 
@@ -135,29 +139,38 @@ def summed_losses(
     candidates: Latents,
     rng: Array,
     plan: Plan,
-) -> tuple[Float[Array, " k"], AnchorScores]:
-    """Sum of the anchors' losses at each offset, and each anchor's scores (no gradient).
+    own_index: Int[Array, " b"] | None = None,
+) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
+    """Return the sum of the anchors' losses at each offset, scores and received weights.
 
     Anchors are (b, a), a sequence's latents in any order; candidates are (n,). The score of
     anchor i and candidate j at offsets[k] is queries[k, i] . keys[j], or keys[k, j] where each
-    offset has keys of its own.
+    offset has keys of its own. `own_index` is the index of each sequence of anchors among the
+    `plan.num_sequences` of the candidates, by default its index among the anchors.
+
+    Scores are of each anchor. Received weights (`cpc.losses.influence`) are of each of the
+    candidates' sequences. Neither has a gradient.
     """
     loss, options = take_traced(plan.loss)
-    arrays = vary_alike((queries, keys, anchors, candidates, options))
+    if own_index is None:
+        own_index = jnp.arange(queries.shape[1])
+    arrays = vary_alike((queries, keys, anchors, candidates, options, own_index))
     return _summed_losses(*arrays, rng, plan._replace(loss=loss))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
-def _summed_losses(queries, keys, anchors, candidates, options, rng, plan):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(7,))
+def _summed_losses(queries, keys, anchors, candidates, options, index, rng, plan):
     inputs = (queries, keys, anchors, candidates, rng, plan)
-    scores, *_ = score_blocks(*inputs, options=options, gradients=False)
-    return scores.loss.sum((1, 2)), scores
+    scores, received, *_ = score_blocks(*inputs, options=options, own_index=index, gradients=False)
+    return scores.loss.sum((1, 2)), scores, received
 
 
-def _forward(queries, keys, anchors, candidates, options, rng, plan):
+def _forward(queries, keys, anchors, candidates, options, index, rng, plan):
     inputs = (queries, keys, anchors, candidates, rng, plan)
-    scores, *gradients = score_blocks(*inputs, options=options, gradients=True)
-    return (scores.loss.sum((1, 2)), scores), (keys, options, *gradients)
+    scores, received, *gradients = score_blocks(
+        *inputs, options=options, own_index=index, gradients=True
+    )
+    return (scores.loss.sum((1, 2)), scores, received), (keys, options, *gradients)
 
 
 def _backward(_, residuals, cotangents):
@@ -167,7 +180,7 @@ def _backward(_, residuals, cotangents):
     dqueries = g[:, None, None, None] * dqueries
     dkeys = jnp.einsum("k,kdn->dn" if keys.ndim == 2 else "k,kdn->kdn", g, dkeys)
     dkeys = jnp.swapaxes(dkeys, -1, -2)
-    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None, doptions, None
+    return dqueries.astype(keys.dtype), dkeys.astype(keys.dtype), None, None, doptions, None, None
 
 
 _summed_losses.defvjp(_forward, _backward)
@@ -184,14 +197,15 @@ def score_blocks(
     gradients: bool,
     options: dict[str, Array] | None = None,
     weights: Float[Array, "k b a"] | None = None,
-) -> tuple[AnchorScores, Any, Any, Any]:
-    """Scores of each anchor and, if asked for, derivatives of each offset's summed losses.
+    own_index: Int[Array, " b"] | None = None,
+) -> tuple[AnchorScores, Any, Any, Any, Any]:
+    """Scores, received weights and, if asked for, derivatives of each offset's summed losses.
 
     Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
     anchors, with the weights if there are any; those by further `options` of the loss (k, ...) over
     anchors.
     """
-    rule, loss, choose, offsets, _, columns, _ = plan
+    rule, loss, choose, offsets, _, columns, _, num_sequences = plan
     options = options or {}
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
@@ -216,39 +230,43 @@ def score_blocks(
             z, there = cut_latents(width, z, there)
 
         def one_block(sums, inputs):
-            (dkeys, doptions), (index, q, anchors, g) = sums, inputs
+            (dkeys, doptions, received), (index, q, anchors, g) = sums, inputs
             q = q.reshape(-1, d)
             rows = jax.tree.map(jnp.ravel, anchors)
             weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
             if width < n:
-                scores, dq, dkeys = score_tiles(q, weighted, z, rows, there, rule, k, dkeys)
+                given = (rule, k, dkeys, (num_sequences, a))
+                scores, dq, dkeys, by_sequence = score_tiles(q, weighted, z, rows, there, *given)
             else:
                 key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
                 given = (rule, loss, options, choose, k)
                 scores, w, more = _score_block(q, z, rows, there, key, *given)
+                by_sequence = sum_by_sequence(w, num_sequences, a)
                 w, dq = w.astype(z.dtype), None
                 if gradients:
                     dq = jnp.matmul(w, z, preferred_element_type=jnp.float32)
                     dkeys += gradient_of_keys(weighted, w)
                     doptions = jax.tree.map(jnp.add, doptions, more)
+            if num_sequences:
+                received += received_weights(by_sequence, jnp.repeat(own_index, size))
             scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
-            if dq is None:
-                return sums, (scores, None)
-            dq = dq.astype(queries.dtype).reshape(b, size, d)
-            return (dkeys, doptions), (scores, dq)
+            if dq is not None:
+                dq = dq.astype(queries.dtype).reshape(b, size, d)
+            return (dkeys, doptions, received), (scores, dq)
 
-        zero = (None, None)
+        zero = (None, None, jnp.zeros(num_sequences, jnp.float32))
         if gradients:
             zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
             of_options = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
-            zero, _ = vary_alike(((zeros, of_options), z))
+            zero = (zeros, of_options, zero[-1])
+        zero, _ = vary_alike((zero, z))
         cut_weights = None if weights is None else cut(weights, 0)
         blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
-        (dkeys, doptions), (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
-        joined = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
+        (dkeys, doptions, received), (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
+        scores, dqueries = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
         if width < n and dkeys is not None:
             dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
-        return None, (*joined, dkeys, doptions)
+        return None, (scores, received, dqueries, dkeys, doptions)
 
     _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights, own_keys))
     return result

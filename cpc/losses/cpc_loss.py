@@ -31,8 +31,9 @@ from cpc.types import (
 class OffsetSums(NamedTuple):
     """Sums over the counted anchors of each offset, shape (k,): they add up over steps.
 
-    Anchors without a negative are not counted. v_b and a_b are a sequence's own sums of
-    log N_i - L_i and of anchors: their moments give an interval by blocks of sequences.
+    Anchors without a negative are not counted. a_b is the number of a sequence's anchors. u_b is
+    the sum of log N_i - L_i over them, less the weight that it receives as a negative of
+    other sequences (`cpc.losses.influence`). Their moments give the interval of log N - L.
     """
 
     anchors: Float[Array, " k"]
@@ -47,10 +48,12 @@ class OffsetSums(NamedTuple):
     pairwise: Float[Array, " k"]
     """Fraction of negatives that the positive beats; a tie counts one half."""
     sequences: Float[Array, " k"]
+    projection: Float[Array, " k"]
+    """Sum over sequences of u_b."""
     value_squared: Float[Array, " k"]
-    """Sum over sequences of v_b^2."""
+    """Sum over sequences of u_b^2."""
     value_anchors: Float[Array, " k"]
-    """Sum over sequences of v_b a_b."""
+    """Sum over sequences of u_b a_b."""
     anchors_squared: Float[Array, " k"]
     """Sum over sequences of a_b^2."""
 
@@ -166,7 +169,7 @@ def cpc_loss(
     is_whole = memory is not None  # its latents are of no row of the batch
     shard_size = None if is_whole else rule.shard_size
     of_loss = None if own_temperature is not None else loss
-    plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size)
+    plan = Plan(rule, of_loss, choose, offsets, block, columns, shard_size, latents[0])
     is_aligned = rule.aligned and not is_whole
     fits = check_layout(positions, where, tuple(latents), plan, is_aligned)
     if memory is None:
@@ -192,8 +195,8 @@ def cpc_loss(
         result: Any = aligned_losses(queries, keys, anchors, rng, plan, num_lanes)
     else:
         result = (reducer or sharded_losses)(queries, keys, anchors, candidates, rng, plan)
-    losses, scores = result
-    sums = sum_anchors(scores)
+    losses, scores, received = result
+    sums = sum_anchors(scores, received)
     total = (losses / jnp.maximum(sums.anchors, 1.0)).sum()
     if where is None and memory is None:
         fits &= sums.anchors.any()
@@ -378,8 +381,12 @@ def _append(x, value):
     return jnp.concatenate([x, column.astype(x.dtype)], -1)
 
 
-def sum_anchors(scores: AnchorScores) -> OffsetSums:
-    """Sums over the anchors (..., b, a) of each offset; no gradient."""
+def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:
+    """Sums over the anchors (..., b, a) of each offset; no gradient.
+
+    `received` are the sequences' weights as negatives of each other (`cpc.losses.influence`), None
+    if they are negatives of none.
+    """
     n = scores.num_candidates
     return sum_sequences(
         scores.counted,
@@ -389,6 +396,7 @@ def sum_anchors(scores: AnchorScores) -> OffsetSums:
         scores.counted / jnp.maximum(n, 1.0),
         scores.counted * (scores.rank == 0),
         scores.wins / jnp.maximum(scores.num_negatives, 1.0),
+        received,
     )
 
 
@@ -400,12 +408,15 @@ def sum_sequences(
     chance: Float[Array, "k b a"],
     top1: Float[Array, "k b a"],
     pairwise: Float[Array, "k b a"],
+    received: Float[Array, "k b"] | None = None,
 ) -> OffsetSums:
     """Return the sums of what is known of each anchor, 0 where it is not counted; no gradient."""
-    known = jax.lax.stop_gradient((counted, loss, n, log_n, chance, top1, pairwise))
+    known = jax.lax.stop_gradient((counted, loss, n, log_n, chance, top1, pairwise, received))
     known = jax.tree.map(lambda x: x.astype(jnp.float32), known)
-    counted, loss, n, log_n, chance, top1, pairwise = known
+    counted, loss, n, log_n, chance, top1, pairwise, received = known
     own_anchors, own_values = counted.sum(-1), (log_n - loss).sum(-1)  # (k, b)
+    if received is not None:
+        own_values -= received
     return OffsetSums(
         anchors=own_anchors.sum(-1),
         loss=loss.sum((-2, -1)),
@@ -415,6 +426,7 @@ def sum_sequences(
         top1=top1.sum((-2, -1)),
         pairwise=pairwise.sum((-2, -1)),
         sequences=(own_anchors > 0).astype(jnp.float32).sum(-1),
+        projection=own_values.sum(-1),
         value_squared=jnp.square(own_values).sum(-1),
         value_anchors=(own_values * own_anchors).sum(-1),
         anchors_squared=jnp.square(own_anchors).sum(-1),

@@ -195,7 +195,7 @@ def _pass(inputs, weights, rule, offset, block, columns, kernels):
 def _score_blocks(inputs, weights, rule, offset, block, columns):
     """The pass of all offsets' losses, for one offset and one sequence of anchors."""
     queries, keys, anchors, candidates = inputs
-    scores, dqueries, dkeys, _ = score_blocks(
+    scores, _, dqueries, dkeys, _ = score_blocks(
         queries[None, None],
         keys,
         jax.tree.map(lambda x: x[None], anchors),

@@ -290,26 +290,33 @@ def score_tiles(
     rule: NegativeRule,
     offset: Any,
     dkeys: Float[Array, "tiles d columns"] | None,
-) -> tuple[AnchorScores, Any, Any]:
+    sequences: tuple[int, int],
+) -> tuple[AnchorScores, Any, Any, Any]:
     """Scores of some anchors against all tiles of candidates.
 
     With `dkeys`, also the derivatives by q, and dkeys with those by the keys added, the latter as
-    if the anchors were `weighted`.
+    if the anchors were `weighted`. Last, the weights (m, b) that each anchor gives to the
+    `sequences` of the batch, their number and length; the candidates begin with these.
     """
     index = find_targets(anchors, candidates, offset)
     targets = keys.reshape(-1, keys.shape[-1])[jnp.maximum(index, 0)]
     positive = score_positives(q, targets, keys.shape[1])
 
     def collect(seen, tile):
-        keys, candidates = tile
+        i, keys, candidates = tile
         scores, where, _ = compare(q, keys, anchors, candidates, rule, offset)
-        return add_tile(seen, scores, positive, where), None
+        seen = add_tile(seen, scores, positive, where)
+        by_sequence = _sum_tile(scores, where, seen.highest, i, sequences[1])
+        return seen, by_sequence if sequences[0] else None
 
     nothing, dq, _ = vary_alike((no_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
-    seen, _ = jax.lax.scan(collect, nothing, (keys, candidates))
+    tiles = (jnp.arange(len(keys)), keys, candidates)
+    seen, by_sequence = jax.lax.scan(collect, nothing, tiles)
     scores, size = finish(seen, positive, index >= 0)
+    if by_sequence is not None:
+        by_sequence = _join_tiles(*by_sequence, seen, size, keys.shape[1], *sequences)
     if dkeys is None:
-        return scores, None, None
+        return scores, None, None, by_sequence
 
     def differentiate(carry, tile):
         dq, dkeys = carry
@@ -320,6 +327,36 @@ def score_tiles(
         dkeys = dkeys.at[i].add(gradient_of_keys(weighted, w))
         return (dq, dkeys), None  # carried, dkeys are added to where they lie
 
-    tiles = (jnp.arange(len(keys)), keys, candidates)
     (dq, dkeys), _ = jax.lax.scan(differentiate, (dq, dkeys), tiles)
-    return scores, dq, dkeys
+    return scores, dq, dkeys, by_sequence
+
+
+def _sum_tile(scores, where, highest, i, length):
+    """Sums of e^(s - M) over the sequences in tile i (m, r), and M."""
+    columns = scores.shape[1]
+    start = i * columns
+    of_column = (start + jnp.arange(columns)) // length - start // length
+    one_hot = jax.nn.one_hot(of_column, (columns - 1) // length + 2, dtype=jnp.float32)
+    exp = jnp.exp(jnp.where(where, scores - highest[:, None], -jnp.inf))
+    return jnp.matmul(exp, one_hot, precision="highest"), highest
+
+
+def _join_tiles(exp, highest, seen, size, columns, num_sequences, length):
+    """Weights by sequence (m, b), from the sums of all tiles (tiles, m, r)."""
+    weights = weights_of(exp, highest, seen, size)
+    first = jnp.arange(len(exp)) * columns // length
+    index = (first[:, None] + jnp.arange(exp.shape[-1])).ravel()  # beyond the batch: dropped
+    rows = jnp.swapaxes(weights, 1, 2).reshape(-1, len(size))
+    none = jnp.zeros((num_sequences, len(size)), weights.dtype)
+    return none.at[index].add(rows, mode="drop").T
+
+
+def weights_of(
+    exp: Float[Array, "... m r"],
+    highest: Float[Array, "... m"],
+    seen: Negatives,
+    size: Float[Array, "*#all m"],
+) -> Float[Array, "... m r"]:
+    """Derivatives by negatives, from sums of e^(s - M) whose M was the `highest` so far."""
+    factor = jnp.exp(highest - seen.highest) * size / jnp.where(seen.total > 0, seen.total, 1.0)
+    return factor[..., None] * exp

@@ -15,7 +15,7 @@ from cpc.losses.blocks import LossReducer, Plan, summed_losses
 from cpc.losses.sharded import sharded_losses
 from cpc.losses.tiles import AnchorScores, Latents
 from cpc.parallel.ring import ring_losses
-from cpc.parallel.split import check_divides, split_keys
+from cpc.parallel.split import check_divides, join_keys, split_keys
 from cpc.types import UserError
 
 #: What the gradients of gathered keys may take of a device's memory.
@@ -50,7 +50,7 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
         candidates: Latents,
         rng: Array,
         plan: Plan,
-    ) -> tuple[Float[Array, " k"], AnchorScores]:
+    ) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
         num_devices, num_keys = mesh.shape[axis], anchors.exists.size
         num_shards = plan.num_shards(queries.shape[1])
         has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
@@ -86,7 +86,7 @@ def gathered_losses(
     plan: Plan,
     mesh: jax.sharding.Mesh,
     axis: str,
-) -> tuple[Float[Array, " k"], AnchorScores]:
+) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """`summed_losses` of each device's own anchors against all keys, gathered once; no `choose`.
 
     What gathers the keys scatters the sum of their gradients, once, in the backward pass. The
@@ -100,19 +100,23 @@ def gathered_losses(
 
     def of_device(queries, keys, anchors, candidates):
         keys, candidates = jax.tree.map(
-            lambda x: jax.lax.all_gather(x[0], axis, tiled=True), (keys, candidates)
+            lambda x: join_keys(jax.lax.all_gather(x[0], axis), anchors.exists.size),
+            (keys, candidates),
         )
+        b = len(anchors.exists)
+        own = jax.lax.axis_index(axis) * b + jnp.arange(b)
         unused = jax.random.key(0)  # nothing is drawn
-        result: Any = summed_losses(queries, keys, anchors, candidates, unused, plan)
-        return result[0][None], result[1]
+        result: Any = summed_losses(queries, keys, anchors, candidates, unused, plan, own)
+        losses, scores, received = result
+        return losses[None], scores, received[None]
 
     of_devices: Any = jax.shard_map(
         of_device,
         mesh=mesh,
         in_specs=(rows, shards, shards, shards),
-        out_specs=(shards, rows),
+        out_specs=(shards, rows, shards),
         check_vma=False,  # loss and rule are free to begin a loop with what is no device's own
     )
     shared = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
-    losses, scores = of_devices(queries, shared[0], anchors, shared[1])
-    return jnp.sum(losses, 0), scores
+    losses, scores, received = of_devices(queries, shared[0], anchors, shared[1])
+    return jnp.sum(losses, 0), scores, jnp.sum(received, 0)

@@ -3,8 +3,9 @@
 Each device keeps its anchors. The shards of the keys go round: at each of p steps a device scores
 its anchors against the shard that it holds, while the next one is on its way. Of an anchor's row
 only what `cpc.losses.tiles` collects is kept; the backward pass sends the keys round again and
-computes the scores anew, and the gradients of the keys travel with them until they are home. A
-device holds O(n d / p) of keys, and one tile of scores.
+computes the scores again, and the gradients of the keys travel with them until they are home. A
+device holds O(n d / p) of keys, one tile of scores, and one number for each of its anchors and
+each sequence.
 """
 
 import functools
@@ -15,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan
+from cpc.losses.influence import received_weights, sum_by_sequence
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
@@ -24,6 +26,7 @@ from cpc.losses.tiles import (
     derivatives,
     finish,
     no_negatives,
+    weights_of,
 )
 from cpc.parallel.split import check_divides, split_keys
 
@@ -44,7 +47,7 @@ def ring_losses(
     plan: Plan,
     mesh: jax.sharding.Mesh,
     axis: str,
-) -> tuple[Float[Array, " k"], AnchorScores]:
+) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
     """`summed_losses` of InfoNCE over a batch that is split over the axis of a mesh.
 
     The plan's loss is taken to be InfoNCE of all negatives, and its columns are the shard's.
@@ -60,47 +63,59 @@ def ring_losses(
     keys, candidates = split_keys(keys, candidates, anchors.exists.size, mesh.shape[axis])
     held = keys.shape[1]
     block = min(num_own, plan._replace(columns=held).choose_block(held))
-    return _ring(queries, keys, anchors, candidates, plan.rule, plan.offsets, block, mesh, axis)
+    plan = plan._replace(block=block, num_sequences=plan.num_sequences // mesh.shape[axis])
+    return _ring(queries, keys, anchors, candidates, plan, mesh, axis)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
-def _ring(queries, keys, anchors, candidates, *plan):
-    return _forward(queries, keys, anchors, candidates, *plan)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6))
+def _ring(queries, keys, anchors, candidates, plan, mesh, axis):
+    return _forward(queries, keys, anchors, candidates, plan, mesh, axis)[0]
 
 
-def _forward(queries, keys, anchors, candidates, rule, offsets, block, mesh, axis):
+def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
     rows, shards = jax.P(None, axis), jax.P(axis)
+    block = plan.block
 
     def of_device(queries, keys, anchors, candidates):
-        tasks, join = _cut_tasks(queries, anchors, offsets, block)
+        tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
         held: Any = jax.tree.map(lambda x: x[0], (keys, candidates))
+        length = queries.shape[2]
+        of_sequences = plan.num_sequences, length
 
         def step(carry, _):
             collected, held = carry
             arriving = _rotate(held, mesh, axis)  # nothing below waits for it
-            collected = jax.lax.map(
-                lambda x: _add_shard(x[0], x[1], held, rule), (collected, tasks)
+            collected, by_sequence = jax.lax.map(
+                lambda x: _add_shard(x[0], x[1], held, plan.rule, of_sequences), (collected, tasks)
             )
-            return (collected, arriving), None
+            return (collected, arriving), by_sequence
 
         nothing = Collected(
             jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block)
         )
         collected = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
-        (collected, _), _ = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
-        scores, size = jax.vmap(finish)(collected.seen, collected.positive, collected.has_positive)
-        return jax.tree.map(join, (scores, (collected.seen.highest, collected.seen.total, size)))
+        (collected, _), of_shards = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
+        seen = collected.seen
+        scores, size = jax.vmap(finish)(seen, collected.positive, collected.has_positive)
+        weights = join(_in_order(weights_of(*of_shards, seen, size), axis))
+        weights = weights.reshape(len(weights), -1, weights.shape[-1])  # (k, m, b)
+        m = weights.shape[1]
+        own = (jax.lax.axis_index(axis) * m + jnp.arange(m)) // length
+        received = received_weights(weights, own)
+        return *jax.tree.map(join, (scores, (seen.highest, seen.total, size))), received[None]
 
-    specs = (rows, shards, shards, shards), (rows, rows)
-    scores, kept = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
-    return (scores.loss.sum((1, 2)), scores), (queries, keys, anchors, candidates, *kept)
+    specs = (rows, shards, shards, shards), (rows, rows, shards)
+    scores, kept, received = _split(of_device, mesh, *specs)(queries, keys, anchors, candidates)
+    result = scores.loss.sum((1, 2)), scores, jnp.sum(received, 0)
+    return result, (queries, keys, anchors, candidates, *kept)
 
 
-def _backward(rule, offsets, block, mesh, axis, kept, cotangents):
+def _backward(plan, mesh, axis, kept, cotangents):
     rows, shards = jax.P(None, axis), jax.P(axis)
+    rule, block = plan.rule, plan.block
 
     def of_device(queries, keys, anchors, candidates, highest, total, size, g):
-        tasks, join = _cut_tasks(queries, anchors, offsets, block)
+        tasks, join = _cut_tasks(queries, anchors, plan.offsets, block)
         size = g[:, None, None] * size
         kept = [_cut_rows(x.reshape(len(g), -1), block) for x in (highest, total, size)]
 
@@ -176,9 +191,20 @@ def _compare(task, held, rule):
     return compare(q, keys, here, there, rule, k)
 
 
-def _add_shard(collected, task, held, rule):
+def _add_shard(collected, task, held, rule, of_sequences):
+    """Collect one more shard; sums of e^(s - M) by its sequences, and their M."""
     scores, where, is_positive = _compare(task, held, rule)
     positive = collected.positive + jnp.where(is_positive, scores, 0.0).sum(-1)
     has_positive = collected.has_positive | is_positive.any(-1)
-    seen = add_tile(collected.seen, scores, positive, where & has_positive[:, None])
-    return Collected(positive, has_positive, seen)
+    where &= has_positive[:, None]
+    seen = add_tile(collected.seen, scores, positive, where)
+    exp = jnp.exp(jnp.where(where, scores - seen.highest[:, None], -jnp.inf))
+    by_sequence = sum_by_sequence(exp, *of_sequences), seen.highest
+    return Collected(positive, has_positive, seen), by_sequence
+
+
+def _in_order(x, axis):
+    """Join weights (p, tasks, block, s), by step of the ring, to (tasks, block, b), by sequence."""
+    p = len(x)
+    came = (jax.lax.axis_index(axis) - jnp.arange(p)) % p  # when each device's shard was here
+    return jnp.moveaxis(x[came], 0, 2).reshape(*x.shape[1:3], -1)

@@ -31,6 +31,13 @@ def split_keys(
     return cut(keys, 0), latents
 
 
+def join_keys(shards: Array, num_own: int) -> Array:
+    """Join the gathered shards (p, m, ...) into (n, ...): first the `num_own` of each, in order."""
+    own, further = shards[:, :num_own], shards[:, num_own:]
+    parts = [x.reshape(-1, *x.shape[2:]) for x in (own, further)]
+    return jnp.concatenate(parts) if further.size else parts[0]
+
+
 def check_divides(num_sequences: int, num_devices: int) -> None:
     """Raise UserError if the sequences of a batch cannot be split evenly over the devices."""
     if num_sequences % num_devices:

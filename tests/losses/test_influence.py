@@ -1,0 +1,145 @@
+"""The weights that sequences receive as negatives of others, against float64 NumPy."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from cpc import negatives
+from cpc.losses import MemoryBank, cpc_loss, debiased
+from cpc.parallel import make_reducer
+from cpc.train import BATCH_AXIS, batch_sharding, make_mesh
+from cpc.types import CPCOutputs, Position
+
+B, T, D, OFFSETS, FURTHER = 8, 6, 5, (1, 3), 5
+TAU, PRIOR = 0.2, 0.1
+FLOOR = np.exp(-1 / TAU)
+
+
+def make_problem():
+    """Unit latents and predictions, positions, a mask of latents, and a memory."""
+    rng = np.random.default_rng(0)
+
+    def unit(*shape):
+        x = rng.normal(size=(*shape, D))
+        return jnp.asarray(x / np.linalg.norm(x, axis=-1, keepdims=True), jnp.float32)
+
+    z, predictions, keys = unit(B, T), unit(B, T, 2), unit(FURTHER)
+    speaker = rng.integers(3, size=(B, 1))
+    places = np.arange(B)[:, None], np.arange(T)[None], np.zeros((1, 1)), speaker
+    positions = Position(*(jnp.asarray(p, jnp.int32) for p in places))
+    where = jnp.asarray(np.arange(T) < np.where(np.arange(B) == 3, 4, T)[:, None])
+    far = Position(*(jnp.full(FURTHER, x, jnp.int32) for x in (100, 100, 0, 1)))
+    memory = MemoryBank(keys, far, jnp.arange(FURTHER) != 2)
+    return CPCOutputs(z, z, predictions), positions, where, memory
+
+
+def hardest(rng, positive, scores, where):
+    """Keep the four highest allowed scores."""
+    kept, index = jax.lax.top_k(jnp.where(where, scores, -jnp.inf), 4)
+    return jnp.take_along_axis(scores, index, -1), jnp.isfinite(kept)
+
+
+def naive_value(positive, scores, loss, choose):
+    """log N - L of an anchor, and the derivatives of L by the scores of its negatives."""
+    kept = scores >= (np.sort(scores)[-4] if choose and len(scores) > 4 else -np.inf)
+    exp, own = np.exp(scores) * kept, np.exp(positive)
+    noise, slope = exp.sum(), 1.0
+    if loss:  # debiased
+        noise, floor = (noise - kept.sum() * PRIOR * own) / (1 - PRIOR), kept.sum() * FLOOR
+        noise, slope = (noise, 1 / (1 - PRIOR)) if noise > floor else (floor, 0.0)
+    return np.log1p(kept.sum()) - np.log1p(noise / own), slope * exp / (own + noise)
+
+
+def naive_moments(rule, loss=None, choose=None, where=None, memory=None):
+    """Sums of u_b, u_b^2 and u_b a_b of each offset, (3, k)."""
+    outputs, positions, *_ = make_problem()
+    z, predictions = (np.asarray(x, np.float64) for x in (outputs.z, outputs.predictions))
+    keys, exists = z.reshape(-1, D), np.ones(B * T, bool)
+    exists = exists if where is None else np.asarray(where).ravel()
+    place = np.stack([np.broadcast_to(p, (B, T)).ravel() for p in positions])
+    if memory is not None:
+        keys = np.concatenate([keys, np.asarray(memory.keys, np.float64)])
+        exists = np.concatenate([exists, memory.exists])
+        place = np.concatenate([place, np.stack(memory.positions)], 1)
+    there, sequence = Position(*place), np.arange(len(keys)) // T  # beyond B: of the memory
+    moments = []
+    for row, k in enumerate(OFFSETS):
+        values, received, anchors = np.zeros((3, len(keys) // T + 1))
+        for i in range(B * T):
+            target, b = i + k, i // T
+            here = Position(*place[:, i])
+            allowed = np.asarray(rule(here, there, k)) & exists
+            if i % T + k >= T or not (exists[i] and exists[target] and allowed.any()):
+                continue
+            scores = keys @ predictions.reshape(-1, 2, D)[i, row] / TAU
+            value, weights = naive_value(scores[target], scores[allowed], loss, choose)
+            values[b] += value
+            anchors[b] += 1
+            other = sequence[allowed] != b
+            np.add.at(received, sequence[allowed][other], weights[other])
+        u = (values - received)[:B]
+        moments.append([u.sum(), (u**2).sum(), (u * anchors[:B]).sum()])
+    return np.array(moments).T
+
+
+RULES = {
+    "batch": negatives.batch,
+    "other": negatives.excluding_sequence,
+    "group": negatives.same_group,
+    "aligned": negatives.one_per_sequence,
+    "shards": negatives.excluding_sequence & negatives.within_shards(4, B),
+}
+PATHS = {
+    "whole rows": ("batch", {"block": 16}),
+    "of a group": ("group", {"block": 16}),
+    "padding": ("other", {"where": True}),
+    "memory": ("batch", {"memory": True}),
+    "columns across sequences": ("batch", {"columns": 10, "memory": True, "where": True}),
+    "columns within a sequence": ("group", {"columns": 4}),
+    "shards": ("shards", {}),
+    "aligned": ("aligned", {}),
+    "aligned with padding": ("aligned", {"where": True}),
+    "a choice": ("other", {"choose": hardest}),
+    "aligned with a choice": ("aligned", {"choose": hardest}),
+    "another loss": ("batch", {"loss": True}),
+    "aligned with another loss": ("aligned", {"loss": True, "where": True}),
+    "a mesh of the compiler": ("other", {"where": True, "devices": 8}),
+    "gathered keys": ("other", {"where": True, "memory": True, "devices": 8, "reduced": True}),
+    "a ring": ("group", {"memory": True, "devices": 8, "reduced": True, "ring": True}),
+    "a ring of four": ("batch", {"where": True, "devices": 4, "reduced": True, "ring": True}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PATHS)
+def test_moments_equal_the_naive_twin(path, monkeypatch):
+    name, options = PATHS[path]
+    options = dict(options)
+    outputs, positions, where, memory = make_problem()
+    devices, loss = options.pop("devices", 1), options.pop("loss", None)
+    mesh = make_mesh(devices)
+    if options.pop("ring", False):
+        monkeypatch.setattr("cpc.parallel.reducer.GATHERED_BYTES", 100)
+    if options.pop("reduced", False):
+        options["reducer"] = make_reducer(mesh, BATCH_AXIS)
+    of_arrays = {key: {"where": where, "memory": memory}[key] for key in options if key in (
+        "where", "memory")}  # fmt: skip
+    options |= of_arrays
+    if loss:
+        options["loss"] = functools.partial(debiased, prior=PRIOR)
+    want = naive_moments(RULES[name], loss, options.get("choose"), **of_arrays)
+
+    def value(outputs):
+        return cpc_loss(
+            outputs, positions, RULES[name], temperature=TAU, offsets=OFFSETS, **options
+        )
+
+    outputs = jax.device_put(outputs, batch_sharding(mesh)) if devices > 1 else outputs
+    (_, sums), _ = jax.jit(jax.value_and_grad(value, has_aux=True))(outputs)
+    got = np.stack([sums.projection, sums.value_squared, sums.value_anchors])
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5 * np.abs(want).max())
+    _, again = jax.jit(value)(outputs)  # without a gradient
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), again, sums)
