@@ -1,6 +1,7 @@
 # make demo   environment, real recordings, a CPC run, probes, report
 # make test   environment, lint, types, fast tests, a small run of each experiment, the site
 # make slow   all other tests, which take most of an hour
+# make nightly  an hour of kills, damage and odd input; the coverage of the interval of log N - L
 # make fast   the tests that take seconds and no network
 # make docs   the site, in build/docs, its notebooks executed
 # Nothing needs root; what is there is reused.
@@ -16,7 +17,7 @@ export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 # Where Python is told to write no bytecode, each of the tests' commands would compile its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test slow fast whole lint docs clean
+.PHONY: demo test slow nightly fast whole lint docs clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
@@ -28,6 +29,10 @@ test: lint fast
 
 slow: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "(slow or network) and not whole"
+
+nightly: .venv/dev
+	$(BIN)/python -m tests.estimators.coverage
+	$(BIN)/python -m tests.endurance
 
 whole: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m whole

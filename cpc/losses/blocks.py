@@ -247,7 +247,7 @@ def score_blocks(
                     dq = jnp.matmul(w, z, preferred_element_type=jnp.float32)
                     dkeys += gradient_of_keys(weighted, w)
                     doptions = jax.tree.map(jnp.add, doptions, more)
-            if num_sequences:
+            if own_index is not None and num_sequences:
                 received += received_weights(by_sequence, jnp.repeat(own_index, size))
             scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
             if dq is not None:

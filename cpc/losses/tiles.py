@@ -306,8 +306,9 @@ def score_tiles(
         i, keys, candidates = tile
         scores, where, _ = compare(q, keys, anchors, candidates, rule, offset)
         seen = add_tile(seen, scores, positive, where)
-        by_sequence = _sum_tile(scores, where, seen.highest, i, sequences[1])
-        return seen, by_sequence if sequences[0] else None
+        if not sequences[0]:
+            return seen, None
+        return seen, _sum_tile(scores, where, seen.highest, i, sequences[1])
 
     nothing, dq, _ = vary_alike((no_negatives(len(q)), jnp.zeros(q.shape, jnp.float32), q))
     tiles = (jnp.arange(len(keys)), keys, candidates)

@@ -94,12 +94,12 @@ def _forward(queries, keys, anchors, candidates, plan, mesh, axis):
             jnp.zeros(block, jnp.float32), jnp.zeros(block, bool), no_negatives(block)
         )
         collected = jax.tree.map(lambda x: jnp.tile(x, (len(tasks[0]), 1)), nothing)
-        (collected, _), of_shards = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
-        seen = collected.seen
+        (collected, _), sums = jax.lax.scan(step, (collected, held), length=mesh.shape[axis])
+        (exp, highest), seen = sums, collected.seen
         scores, size = jax.vmap(finish)(seen, collected.positive, collected.has_positive)
-        weights = join(_in_order(weights_of(*of_shards, seen, size), axis))
-        weights = weights.reshape(len(weights), -1, weights.shape[-1])  # (k, m, b)
-        m = weights.shape[1]
+        weights = join(_in_order(weights_of(exp, highest, seen, size), axis))
+        m = anchors.exists.size
+        weights = weights.reshape(len(weights), m, weights.shape[-1])
         own = (jax.lax.axis_index(axis) * m + jnp.arange(m)) // length
         received = received_weights(weights, own)
         return *jax.tree.map(join, (scores, (seen.highest, seen.total, size))), received[None]
@@ -175,7 +175,8 @@ def _cut_tasks(queries, anchors, offsets, block):
     )
 
     def join(x):  # (k blocks, block, ...) -> (k, b, a, ...)
-        return x.reshape(k, -1, *x.shape[2:])[:, : b * a].reshape(k, b, a, *x.shape[2:])
+        joined = x.reshape(k, len(x) * x.shape[1] // k, *x.shape[2:])
+        return joined[:, : b * a].reshape(k, b, a, *x.shape[2:])
 
     return tasks, join
 
@@ -207,4 +208,4 @@ def _in_order(x, axis):
     """Join weights (p, tasks, block, s), by step of the ring, to (tasks, block, b), by sequence."""
     p = len(x)
     came = (jax.lax.axis_index(axis) - jnp.arange(p)) % p  # when each device's shard was here
-    return jnp.moveaxis(x[came], 0, 2).reshape(*x.shape[1:3], -1)
+    return jnp.moveaxis(x[came], 0, 2).reshape(*x.shape[1:3], p * x.shape[-1])

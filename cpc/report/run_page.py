@@ -112,8 +112,9 @@ def information_section(run: Run, words: Words) -> Section:
         "bound",
         figures.bound_figure(run, words),
         "log N − L at each offset, last evaluation",
-        f"Measured on test {words.examples}, with 95 % intervals over blocks of {words.sequence}s; "
-        "the dashed line is the ceiling log N. Values should fall with the offset, because "
+        f"Measured on test {words.examples}, with 95 % intervals over {words.sequence}s, each an "
+        "anchor and a negative of others; the dashed line is the ceiling log N. Values should fall "
+        "with the offset, because "
         f"{words.near} is easier to predict. A point at the ceiling is saturated and shows only "
         "that the information is at least about log N. Where there are two rules, one is the "
         f"training's and the other takes one candidate from each {words.sequence}: these are "

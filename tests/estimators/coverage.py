@@ -4,7 +4,7 @@
 
 A draw is a number of batches of sequences of an autoregressive process, scored by the optimal
 critic through `cpc_loss`. The interval should contain the mean of log N - L over all draws in 95 %
-of them. The table also has the coverage if only each sequence's own anchors are counted.
+of them. The status is 1 if it does in less than 93 % in some setting.
 """
 
 import functools
@@ -22,6 +22,8 @@ from cpc.estimators import Tracker
 from cpc.losses import OffsetSums, cpc_loss, hard_weighted, info_nce
 from cpc.types import CPCOutputs, Position, Rule
 
+#: Of an interval of 95 %: 3.5 standard errors of 1,500 draws lower.
+MIN_COVERAGE = 0.93
 DRAWS = flags.DEFINE_integer("draws", 1500, "Draws of each setting.")
 
 
@@ -33,7 +35,6 @@ class Setting(NamedTuple):
     batches: int
     sequences: int
     loss: Callable = info_nce
-    columns: int | None = None
     length: int = 16
 
 
@@ -70,16 +71,14 @@ def draw_outputs(rng: jax.Array, setting: Setting) -> CPCOutputs:
 
 
 @functools.partial(jax.jit, static_argnames=("setting", "draws"))
-def draw_sums(setting: Setting, draws: int) -> tuple[OffsetSums, OffsetSums]:
-    """Return the sums of each draw (draws,), and those that ignore the use as negatives."""
+def draw_sums(setting: Setting, draws: int) -> OffsetSums:
+    """Return the sums of each draw, (draws,)."""
     rows, times = jnp.arange(setting.sequences)[:, None], jnp.arange(setting.length)[None]
     positions = Position(rows, times, 0 * times, 0 * rows)
 
     def one_batch(rng):
         given = positions, setting.rule
-        return cpc_loss(
-            draw_outputs(rng, setting), *given, loss=setting.loss, columns=setting.columns
-        )[1]
+        return cpc_loss(draw_outputs(rng, setting), *given, loss=setting.loss)[1]
 
     def one_draw(rng):
         sums = jax.vmap(one_batch)(jax.random.split(rng, setting.batches))
@@ -98,10 +97,13 @@ def coverage(sums: OffsetSums) -> float:
 
 def main(argv: list[str]) -> None:
     """Print the coverage of each setting."""
+    del argv
+    covered = []
     for name, setting in SETTINGS.items():
-        found = coverage(draw_sums(setting, DRAWS.value))
-        sys.stdout.write(f"{name:26}{found:.3f}\n")
+        covered.append(coverage(draw_sums(setting, DRAWS.value)))
+        sys.stdout.write(f"{name:26}{covered[-1]:.3f}\n")
         sys.stdout.flush()
+    sys.exit(min(covered) < MIN_COVERAGE)
 
 
 if __name__ == "__main__":
