@@ -49,7 +49,7 @@ def describe_commands(commands: Mapping[str, pathlib.Path]) -> Iterator[str]:
     """Yield a line for each command: its name, and what its file says first."""
     shown = [name for name in commands if not name.startswith("bench.")]  # sides of comparisons
     width = max(map(len, shown), default=0)
-    yield "commands, of which cpc NAME --help says more:"
+    yield "commands (cpc NAME --help describes one):"
     for name in shown:
         said = ast.get_docstring(ast.parse(commands[name].read_text(encoding="utf-8"))) or ""
         yield f"  {name:<{width}}  {said.partition(chr(10))[0]}"
@@ -91,8 +91,8 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     else:
         near = difflib.get_close_matches(name, [*commands, *ALIASES], 1)
-        hint = f"did you mean {near[0]}?" if near else "cpc --help names all"
-        print(f"error: there is no command {name!r}; {hint}", file=sys.stderr)
+        hint = f"did you mean {near[0]}?" if near else "cpc --help lists all commands"
+        print(f"error: cpc has no command {name!r}; {hint}", file=sys.stderr)
         sys.exit(2)
 
 

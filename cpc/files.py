@@ -244,9 +244,7 @@ def read_json(path: str | Path) -> Any:
         return unseal(content) if isinstance(content, dict) else content
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(
-            f"cannot read {path} ({error}): it is missing, damaged, or not what it should be"
-        ) from error
+        raise _cannot_read(path, error) from error
 
 
 def read_object(path: Path, problems: list[str]) -> dict[str, Any] | None:
@@ -275,7 +273,7 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
             raise ValueError("it has no checksum")
         return unseal(content)
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path} ({error}): it is missing or damaged") from error
+        raise _cannot_read(path, error) from error
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
@@ -290,7 +288,15 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
             return {name: stored[name] for name in stored.files}
     except Exception as error:  # numpy and zip raise many kinds for damaged and foreign files
-        raise UserError(f"cannot read {path} ({error}): it is missing or damaged") from error
+        raise _cannot_read(path, error) from error
+
+
+def _cannot_read(path: str | Path, error: Exception) -> UserError:
+    """Return a sentence without the number and the repeated name that OSErrors have."""
+    if isinstance(error, FileNotFoundError):
+        return UserError(f"cannot read {path}: it does not exist")
+    reason = getattr(error, "strerror", None) or error
+    return UserError(f"cannot read {path} ({reason}): it is damaged or of another kind")
 
 
 def _check_archive(path: Path) -> None:

@@ -3,7 +3,9 @@
 import importlib
 import importlib.metadata
 import inspect
+import pathlib
 import re
+import sys
 
 from docutils.parsers.rst import directives
 from sphinx.pycode import ModuleAnalyzer
@@ -123,9 +125,18 @@ class ApiPage(SphinxDirective):
         return self.parse_text_to_nodes("\n".join(lines))
 
 
+def write_lists(app):
+    """Write the pages that list configs and keys, which git ignores."""
+    sys.path.insert(0, str(pathlib.Path(app.srcdir).parent))
+    from experiments.command.keys import write_pages
+
+    write_pages(f"{app.srcdir}/generated")
+
+
 def setup(app):
     """Connect what is above to what it comes before or after."""
     app.add_directive("api-page", ApiPage)
+    app.connect("builder-inited", write_lists)
     app.connect("autodoc-process-docstring", keep_formulas, priority=1)
     app.connect("autodoc-process-docstring", keep_colons, priority=999)
     app.connect("html-page-context", shorten_types)

@@ -2,7 +2,6 @@
 
 import pathlib
 
-from cpc.files import read_json
 from cpc.types import UserError
 from experiments.audio.modality import AUDIO
 from experiments.command.config import Config, find_kind, upgrade
@@ -27,7 +26,11 @@ def read_modality(workdir: pathlib.Path) -> tuple[Modality, Config]:
     Raises:
         UserError: the directory holds no run of a known kind.
     """
-    recorded = read_config(workdir) or read_json(workdir / "config.json")
+    recorded = read_config(workdir)
+    if recorded is None:
+        raise UserError(
+            f"{workdir / 'config.json'} does not exist: pass the directory of a run with --workdir"
+        )
     kind = find_kind(recorded)
     modality = MODALITIES.get(kind)
     if modality is None:

@@ -17,6 +17,7 @@ from experiments.audit import audit_run
 from experiments.choices import check_loss
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config, check_every, with_settings
+from experiments.command.keys import print_keys
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.memory import check_memory, check_sizes
 from experiments.model_card import describe, share
@@ -35,6 +36,7 @@ def main(modality: Modality, others: Mapping[str, Callable[..., None]] | None = 
         modality: what configs are of.
         others: run(config, workdir, device) of other kinds of config that the command takes.
     """
+    print_keys(modality.keys)
     config = cli.define_config()
     audit = flags.DEFINE_bool(
         "audit", False, "Only audit the negatives of the config: do not train."
@@ -59,11 +61,11 @@ def run(
 ) -> None:
     """Check the config, read the data, and run the problem that they make."""
     if config is None:
-        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
+        raise UserError("--config is required, e.g. --config audio_voices")
     if config.get("kind") != modality.name:
         raise UserError(
-            f"the config's kind is {config.get('kind')!r}, and this is the command of "
-            f"{modality.name}: give python -m experiments.{config.get('kind')}, or another --config"
+            f"the config is of kind {config.get('kind')!r}, not {modality.name}: "
+            f"run cpc {config.get('kind')}, or pass another --config"
         )
     check_config(config, modality.keys)
     training.check_logger(config)

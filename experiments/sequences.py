@@ -52,6 +52,9 @@ def check_negatives(config: Config, length: int, furthest: int) -> None:
     same. So it is enough to ask about the first and the last anchor, about candidates at both ends
     and around the positive, and about a window near and one far away.
     """
+    if length < 2:
+        key = next(f"data.{name}" for name in config.data if name.startswith("window_"))
+        raise UserError(f"a window has {length} latent, so no other is ahead of it: raise {key}")
     rule, batch_size = build_rule(config), config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
     for k in range(1, min(furthest, length - 1) + 1):

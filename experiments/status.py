@@ -363,7 +363,7 @@ def run(folders: Sequence[str], watch: float | None = None) -> None:
         raise UserError(f"{len(folders)} folders are given: name one with runs, such as runs")
     root = pathlib.Path(folders[0]).expanduser()
     if not root.is_dir():
-        raise UserError(f"{root} is no folder: name one with runs, such as runs")
+        raise UserError(f"{root} is not a directory: pass one that contains runs, e.g. runs")
     while True:
         rows = read_all(root)
         width = shutil.get_terminal_size((120, 24)).columns

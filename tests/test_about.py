@@ -127,13 +127,13 @@ def test_alone_it_says_what_is_here_and_then_the_commands(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"), [("adio", "did you mean audio?"), ("zzz", "cpc --help names all")]
+    ("given", "hint"), [("adio", "did you mean audio?"), ("zzz", "cpc --help lists all commands")]
 )
 def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given, hint):
     with pytest.raises(SystemExit) as stop:
         run_program(monkeypatch, capsys, given, "--workdir=x")
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"error: there is no command '{given}'; {hint}\n"
+    assert capsys.readouterr().err == f"error: cpc has no command '{given}'; {hint}\n"
 
 
 @pytest.mark.slow

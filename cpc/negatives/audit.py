@@ -121,7 +121,10 @@ def audit_rule(
     sums = {name: sum(block[name] for block in blocks) for name in blocks[0]}
     sums["fewest"] = min(block["fewest"] for block in blocks)
     if not sums["anchors"]:
-        raise UserError(f"no latent has another {min(offsets)} steps ahead: lower the offsets")
+        raise UserError(
+            f"no sequence has a latent {min(offsets)} steps after another: lengthen the window "
+            "(data.window_samples or data.window_steps)"
+        )
     return _rule_rows(sums, choose is not None, labels is not None)
 
 

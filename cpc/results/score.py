@@ -40,6 +40,10 @@ class Outcomes:
         self.items = items
         self.versus = versus or {}
 
+    def __repr__(self) -> str:
+        """Return a short text, as tables of scores show it."""
+        return f"Outcomes({len(self.sums)} items)"
+
 
 class Score(NamedTuple):
     """One measured number of a run, whatever was measured. It is never NaN: leave such out."""

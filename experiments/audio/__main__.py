@@ -1,10 +1,10 @@
-r"""Contrastive predictive coding on raw waveforms (van den Oord et al. 2018, section 3.1).
+r"""Contrastive predictive coding on sound, raw or log-mel (van den Oord et al. 2018, section 3.1).
 
 Trains, watches the information, probes the frozen features and writes a report:
 
     python -m experiments.audio --config configs/audio_voices.py --workdir runs/voices
 
-configs/audio.py says what each key of a config means; any can be set, and the same command again
+`cpc audio --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
 resumes:
 
     python -m experiments.audio --config configs/audio_voices.py --workdir runs/low \

@@ -1,4 +1,4 @@
-"""Contrastive predictive coding on raw waveforms (van den Oord et al. 2018, section 3.1)."""
+"""Contrastive predictive coding on sound (van den Oord et al. 2018, section 3.1)."""
 
 import copy
 import functools

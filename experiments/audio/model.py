@@ -117,8 +117,8 @@ def check_model(config: Config) -> None:
     options = config.model
     if options.horizon and options.horizon < options.num_offsets:
         raise UserError(
-            f"model.horizon is {options.horizon} and model.num_offsets {options.num_offsets}: "
-            "that many latents do not fit, so raise the one, or lower the other"
+            f"model.horizon is {options.horizon}, below model.num_offsets "
+            f"({options.num_offsets}): raise model.horizon, or lower model.num_offsets"
         )
     if options.horizon and config.loss.align_to:
         raise UserError(

@@ -27,10 +27,10 @@ from cpc.files import flatten
 from cpc.train import await_verdict, leave_failing, leave_processes
 from cpc.types import UserError
 from experiments.command import names
-from experiments.command.config import parse_settings, renew_settings
+from experiments.command.config import parse_settings, renew_settings, suggest_key
 
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Directory of the run; the same command again resumes it."
+    "workdir", None, "Directory of a run, which training creates or resumes."
 )
 DEVICE = flags.DEFINE_string("device", "auto", "auto, cpu, gpu or tpu.")
 #: Status of a command whose output nobody reads any more, as a shell has it of others (SIGPIPE).
@@ -78,7 +78,7 @@ def run(
         takes_folders: whether there may be such words.
         shared: flags of this module that the command has.
     """
-    for name in (*shared, "config", "step", "audit"):  # --help shows them beside its own
+    for name in (*shared, "config", "keys", "step", "audit"):  # --help shows them beside its own
         if name in flags.FLAGS:
             flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
     logging.set_verbosity(logging.ERROR)
@@ -236,6 +236,11 @@ def _parse(argv):
         sys.exit(0)
     try:
         return flags.FLAGS(argv)
+    except flags.UnrecognizedFlagError as error:
+        known = flatten(_check_settings(argv) or {})
+        if near := suggest_key(known, error.flagname):
+            fail(f"the command has no flag --{error.flagname}; did you mean --config.{near}?")
+        fail(f"the command has no flag --{error.flagname}: see --help")
     except flags.Error as error:
         _check_settings(argv)
         fail(f"{error}; see --help")
@@ -256,7 +261,7 @@ def _parse(argv):
 
 
 def _check_settings(argv):
-    """Say which key is wrong, if it is one."""
+    """Report the key that is wrong, if one is; return the config if it can be read."""
     words = " ".join(argv[1:]).replace("--config ", "--config=").split()
     try:
         if file := [word for word in words if word.startswith("--config=")]:
@@ -265,6 +270,7 @@ def _check_settings(argv):
             alone(["", *file])
             settings = [word for word in words if word.startswith("--config.")]
             parse_settings(alone["config"].value, settings)
+            return alone["config"].value
     except UserError as error:
         fail(str(error))
     except Exception:

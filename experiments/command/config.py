@@ -1,9 +1,9 @@
 """The config of a run: how its keys are set and checked, and how an old one becomes today's."""
 
 import copy
-import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any, TypeAlias
 
 from absl import flags
@@ -24,6 +24,21 @@ RENAMED = {
 }
 #: What kinds were called in exported models.
 RENAMED_KINDS = {"pictures": "image"}
+#: Words for keys in other frameworks -> last parts of keys here.
+ALIASES = {
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "warmup": "warmup_steps",
+    **dict.fromkeys(("epochs", "steps", "max_steps", "num_iterations", "iterations"), "num_steps"),
+    **dict.fromkeys(("hidden", "hidden_size", "hidden_dim", "hidden_width"), "context_width"),
+    **dict.fromkeys(("dim", "latent_dim", "embedding_dim", "z_dim"), "width"),
+    **dict.fromkeys(("layers", "num_layers"), "context_layers"),
+    **dict.fromkeys(("bs", "batch", "batchsize"), "batch_size"),
+    **dict.fromkeys(("workers", "num_workers"), "num_threads"),
+    **dict.fromkeys(("temp", "tau"), "temperature"),
+}
+#: Similarity of names, in 0..1, below which no key is suggested.
+MIN_SIMILARITY = 0.7
 #: A key that was set on the command line.
 SETTING = re.compile(r"--?(?:no)?config\.([^=\s]+)(?:=(.*))?", re.DOTALL)
 
@@ -79,33 +94,68 @@ def check_value(name: str, value: Any, key: Key) -> None:
         if key.words and entry not in key.words:
             words = ", ".join(map(str, key.words))
             raise UserError(f"the config's {name} {verb} {entry!r}: choose one of {words}")
-        limits = (
-            (key.low, f"{key.low} or more", lambda x: x >= key.low),
-            (key.above, f"above {key.above}", lambda x: x > key.above),
-            (key.high, f"{key.high} or less", lambda x: x <= key.high),
-            (key.below, f"below {key.below}", lambda x: x < key.below),
+        holds = (
+            key.low is None or entry >= key.low,
+            key.above is None or entry > key.above,
+            key.high is None or entry <= key.high,
+            key.below is None or entry < key.below,
         )
-        limits = [limit for limit in limits if limit[0] is not None]
-        if not all(holds(entry) for _, _, holds in limits):
-            range_ = " and ".join(words for _, words, _ in limits)
-            raise UserError(f"the config's {name} {verb} {entry}: it must be {range_}")
+        if not all(holds):
+            raise UserError(f"the config's {name} {verb} {entry}: it must be {describe_range(key)}")
+
+
+def describe_range(key: Key) -> str:
+    """Return the values that a key may have, in words; "" for any.
+
+    >>> describe_range(Key(8, "batch", low=1, high=64)), describe_range(Key(0.1, "rate", above=0))
+    ('from 1 to 64', 'above 0')
+    >>> describe_range(Key("adam", "optimizer", words=("adam", "lion")))
+    'adam or lion'
+    """
+    if key.words:
+        *most, last = (str(word) or "(empty)" for word in key.words)
+        return f"{', '.join(most)} or {last}" if most else last
+    if key.low is not None and key.high is not None:
+        return f"from {key.low} to {key.high}"
+    limits = {
+        "at least": key.low, "above": key.above, "at most": key.high, "below": key.below,
+    }  # fmt: skip
+    return " and ".join(f"{word} {limit}" for word, limit in limits.items() if limit is not None)
 
 
 def find_key(known: Mapping[str, Any], name: str) -> None:
     """Check that a key is known.
 
     Raises:
-        UserError: it is not; names the one that is most like it.
+        UserError: it is not; suggests the most similar one.
     """
-    if name in known:
-        return
-    # A last part alone, such as num_ofsets, is most like a last part.
-    last = {full.rsplit(".", 1)[-1]: full for full in known}
-    near = difflib.get_close_matches(name, known, 1) or [
-        last[part] for part in difflib.get_close_matches(name.rsplit(".", 1)[-1], last, 1)
-    ]
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    raise UserError(f"the config has no key {name}; {hint}")
+    if name not in known:
+        near = suggest_key(known, name)
+        hint = f"did you mean {near}?" if near else "the command lists all keys with --keys"
+        raise UserError(f"the config has no key {name}; {hint}")
+
+
+def suggest_key(known: Iterable[str], name: str) -> str:
+    """Return the key that is most similar to a name, or means the same; "" if none is.
+
+    Last parts are compared, so that the section of a key may be missing or wrong.
+
+    >>> known = ["num_steps", "optim.learning_rate", "optim.clip_norm", "model.padding"]
+    >>> [suggest_key(known, name) for name in ("optim.lr", "optim.clip", "num_step", "model.foo")]
+    ['optim.learning_rate', 'optim.clip_norm', 'num_steps', '']
+    """
+    section, _, last = name.lower().replace("-", "_").rpartition(".")
+    last = ALIASES.get(last, last)
+
+    def similarity(key: str) -> tuple[float, float]:
+        own_section, _, own = key.rpartition(".")
+        whole = SequenceMatcher(None, section, own_section).ratio()
+        if {*last.split("_")} < {*own.split("_")}:
+            return 0.9, whole
+        return SequenceMatcher(None, last, own).ratio(), whole
+
+    best = max(known, key=similarity, default="")
+    return best if best and similarity(best)[0] >= MIN_SIMILARITY else ""
 
 
 def renew_settings(arguments: Sequence[str]) -> list[str]:

@@ -4,7 +4,7 @@ Trains, watches the information, probes the frozen features and writes a report:
 
     python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
 
-configs/image.py says what each key of a config means; any can be set, and the same command again
+`cpc image --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
 resumes:
 
     python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/low \

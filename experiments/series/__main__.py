@@ -6,8 +6,8 @@ Trains, watches the information, probes the frozen features and writes a report:
     python -m experiments.series --config configs/series_files.py --workdir runs/mine \
         --config.data.path=/my/files --config.data.channels=3
 
-A file (.npy, .npz, .csv or .parquet) is a sequence (time, channels). configs/series.py says what
-each key of a config means; any can be set, and the same command again resumes:
+A file (.npy, .npz, .csv or .parquet) is a sequence (time, channels). `cpc series --keys
+[SECTION]` lists the keys of a config; any can be set, and the same command again resumes:
 
     python -m experiments.series --config configs/series_ar1.py --workdir runs/low \
         --config.optim.learning_rate=1e-4

@@ -6,7 +6,7 @@ Trains, watches the information, probes the frozen features and writes a report:
     python -m experiments.text --config configs/text_bookcorpus.py --workdir runs/mine \
         --config.data.path=/my/books
 
-configs/text.py says what each key of a config means; any can be set, and the same command again
+`cpc text --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
 resumes:
 
     python -m experiments.text --config configs/text_sentences.py --workdir runs/low \

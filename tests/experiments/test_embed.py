@@ -245,7 +245,7 @@ def test_a_run_without_checkpoints_has_its_export(tmp_path):
         audio_model().variables["params"]["encoder"]["bias0"],
     )
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"cannot read .*config\.json"):  # asked for its config
+    with pytest.raises(UserError, match=r"config\.json"):  # asked for its config
         read_model(tmp_path, None)
 
 
@@ -427,7 +427,7 @@ def test_images_get_their_grids(tmp_path, monkeypatch):
     ("arguments", "match"),
     [
         ((None, "in", "out.npz"), "--workdir, --input and --output are required"),
-        (("run", "in", "out.npz"), r"cannot read .*config\.json"),
+        (("run", "in", "out.npz"), r"config\.json"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, arguments, match):

@@ -215,7 +215,7 @@ def test_it_fits_the_terminal(runs, width):
 def test_commands(runs, capsys, monkeypatch):
     status.run([str(runs)])
     assert "1 done" in capsys.readouterr().out
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a directory"):
         status.run([str(runs / "file.txt")])
     shutil.rmtree(runs / "sweep")
     compare.run([str(runs / "deep"), str(runs / "now")], str(runs / "page"))

@@ -1,0 +1,96 @@
+"""Keys and configs, as the command line and the site list them."""
+
+import ast
+import importlib
+import pathlib
+import sys
+import textwrap
+from collections.abc import Iterator
+
+from absl import flags
+
+from configs.keys import Key, Keys
+from cpc.files import flatten
+from cpc.types import UserError
+from experiments.command import cli, names
+from experiments.command.config import describe_range
+
+
+def list_keys(keys: Keys, section: str = "") -> str:
+    """Return the keys of a section, or all: default, range and meaning.
+
+    >>> print(list_keys({"seed": Key(0, "seed of all randomness", low=0, below=8)}))
+    seed = 0   (at least 0 and below 8)
+        seed of all randomness
+
+    Raises:
+        UserError: there is no such section.
+    """
+    known = {name: key for name, key in flatten(keys).items() if in_section(name, section)}
+    if not known:
+        sections = ", ".join(name for name, key in keys.items() if not isinstance(key, Key))
+        raise UserError(f"--keys has no section {section!r}: choose one of {sections}, or none")
+    lines = []
+    for name, key in known.items():
+        values = f"   ({found})" if (found := describe_range(key)) else ""
+        text = f"{name} = {key.default!r}{values}"
+        lines += textwrap.wrap(text, 100, subsequent_indent="        ", break_on_hyphens=False)
+        lines += textwrap.wrap(key.help, 96, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def in_section(name: str, section: str) -> bool:
+    """Return whether a key is in a section, is the section, or no section is given."""
+    return not section or name == section or name.startswith(f"{section}.")
+
+
+def take_section() -> str | None:
+    """Take --keys [SECTION] from the command line; None if it is not there, "" for all keys."""
+    flags.DEFINE_string(
+        "keys", None, "List keys with default, range and meaning, of a section if it is named."
+    )
+    words = sys.argv
+    place = next((i for i, word in enumerate(words) if word.split("=")[0] == "--keys"), None)
+    if place is None:
+        return None
+    _, equals, section = words.pop(place).partition("=")
+    is_next = not equals and place < len(words) and not words[place].startswith("-")
+    return words.pop(place) if is_next else section
+
+
+def print_keys(keys: Keys) -> None:
+    """Print the keys and end the process if the command line has --keys [SECTION]."""
+    section = take_section()
+    if section is not None:
+        try:
+            print(list_keys(keys, section), flush=True)
+        except UserError as error:
+            cli.fail(str(error))
+        sys.exit(0)
+
+
+def find_configs() -> Iterator[tuple[str, str]]:
+    """Yield the name and the first line of each config."""
+    for file in sorted(names.CONFIGS.glob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if "\ndef get_config(" in text:
+            yield file.stem, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def write_pages(folder: str) -> None:
+    """Write the pages of the site that list configs, and keys by kind of data, into a folder."""
+    path = pathlib.Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    rows = "".join(f"| `{name}` | {first} |\n" for name, first in find_configs())
+    (path / "configs.md").write_text(
+        "# Configs\n\n`cpc configs` lists them, `cpc train --config NAME` runs one.\n\n"
+        f"| name | |\n|---|---|\n{rows}",
+        encoding="utf-8",
+    )
+    parts = ["# Keys\n\n`cpc NAME --keys [SECTION]` lists them, `--config.KEY=VALUE` sets one.\n"]
+    for kind in ("audio", "image", "series", "text", "words", "rl"):
+        parts.append(f"\n## {kind}\n\n| key | default | values | |\n|---|---|---|---|\n")
+        for name, key in flatten(importlib.import_module(f"configs.{kind}").KEYS).items():
+            cells = (f"`{name}`", f"`{key.default!r}`", describe_range(key), key.help)
+            parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
+    (path / "keys.md").write_text("".join(parts), encoding="utf-8")
