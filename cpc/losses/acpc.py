@@ -142,7 +142,7 @@ def acpc_loss(
     sums = sum_sequences(found.counted, *found[2:])
     scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
     total = scale * costs.sum()
-    if where is None:
+    if b == 1 and where is None:
         fits &= sums.anchors.any()
     frames = found.frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums, frames

@@ -126,9 +126,9 @@ def cpc_loss(
 
     Returns:
       The loss in nats, and per offset the sums that metrics are made of. An offset at which no
-      anchor has a negative adds nothing. If no anchor has one at any offset, there is nothing to
-      learn from: known positions are refused, with traced ones the loss is NaN. Where `where` or
-      `memory` leave none, as in a batch of padding, the loss is 0.
+      anchor has a negative adds nothing. If no anchor has one at any offset, known positions are
+      refused; if they are traced, the loss of a single sequence is NaN, and that of several, whose
+      groups may leave none by chance, is 0. It is 0 also where padding leaves none.
 
     Raises:
       UserError: an argument of another type; positions, if they are known, that are not what the
@@ -198,7 +198,7 @@ def cpc_loss(
     losses, scores, received = result
     sums = sum_anchors(scores, received)
     total = (losses / jnp.maximum(sums.anchors, 1.0)).sum()
-    if where is None and memory is None:
+    if b == 1 and where is None and memory is None:  # of more, groups may leave none by chance
         fits &= sums.anchors.any()
     return total if fits is True else jnp.where(fits, total, jnp.nan), sums
 

@@ -125,6 +125,13 @@ def test_some_anchors_without_negatives_count_for_nothing():
     np.testing.assert_array_equal(sums.anchors, of_pair.anchors)
 
 
+def test_traced_groups_that_leave_no_negative_by_chance_give_zero():
+    positions = Position.grid(3, 5, group=np.zeros(3, int))
+    rule = negatives.excluding_sequence
+    loss = functools.partial(losses.cpc_loss, rule=rule, loss=losses.sup_con)
+    assert float(jax.jit(loss)(outputs_of(3), positions)[0]) == 0.0
+
+
 @pytest.mark.parametrize("num_real", [0, 1])
 def test_padding_that_leaves_no_negative_gives_zero(num_real):
     """As the last shard of an evaluation, which may hold one sequence or none."""
