@@ -42,8 +42,8 @@ from experiments.words.text import load_text
 
 # %% [markdown]
 # ## Words and sentences
-# A tokenizer that is stated in one sentence: runs of letters and digits, lower case; sentences end
-# at `.`, `!`, `?` and empty lines.
+# Words are runs of letters and digits, in lower case; sentences end at `.`, `!`, `?`, the
+# terminators of other scripts, and empty lines. Chinese, Japanese or Thai is split by character.
 
 # %%
 data.tokenize('"It is a truth," said Mr. Knightley. Nobody heard him!')

@@ -38,7 +38,7 @@ def find_copied_documents(
     {2: (1, 1.0), 0: (1, 1.0)}
     """
     parts = [tokens[a:b] for a, b in itertools.pairwise(bounds)]
-    equal = find_copies(hashlib.blake2b(np.ascontiguousarray(part)).digest() for part in parts)
+    equal = find_copies(hashlib.blake2b(part.tobytes()).digest() for part in parts)
     copies = {copy: (first, 1.0) for copy, first in equal.items()}
     sample = 1 << max(0, (len(tokens) // MAX_WINDOWS).bit_length())
     windows = {j: hash_windows(part, sample) for j, part in enumerate(parts) if j not in equal}
