@@ -238,7 +238,13 @@ KEYS = {
             low=0,
             high=WIDEST,
         ),
-        "num_epochs": Key(3, "epochs of fitting, over all training frames", low=1, high=10**6),
+        "num_epochs": Key(
+            3,
+            "hidden_width: epochs of Adam over all training frames; the linear probe is fitted to "
+            "convergence",
+            low=1,
+            high=10**6,
+        ),
         "hours": Key(0.0, "hours of training sound for the phone probe; 0: all", low=0),
         "minutes_per_speaker": Key(
             4.0, "minutes per speaker for the speaker probe, in training and in test; 0: all", low=0

@@ -161,9 +161,9 @@ KEYS = {
         ),
         "solver": Key(
             "ridge",
-            "solver of the linear probe: multinomial by 1,000 updates or ten passes of adam, to "
-            "its optimum (lbfgs) or by the paper's sgd, or least squares (ridge)",
-            words=("adam", "lbfgs", "ridge", "sgd"),
+            "solver of the linear probe: logistic regression to convergence (lbfgs) or by the "
+            "paper's sgd, or least squares (ridge)",
+            words=("lbfgs", "ridge", "sgd"),
         ),
         "num_images": Key(0, "labeled images that probes are fitted on; 0: all", low=0, high=2**30),
         "num_neighbours": Key(20, "knn: number of neighbors", low=1),

@@ -18,5 +18,5 @@ def get_config() -> Any:
     c.optim.name = "muon"  # 1.7 points above Adam on c after 400 steps (docs/images.md)
     c.optim.learning_rate = 5e-3
     c.evaluate.num_images = 1024  # two rows ahead, the bound is near the ceiling of 512
-    c.probe.solver = "adam"  # above ridge by 0.3 points on c to 3 on pixels, and faster
+    c.probe.solver = "lbfgs"  # above ridge by 0.3 points on c to 3 on pixels
     return c

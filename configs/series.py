@@ -138,7 +138,13 @@ KEYS = {
             "whether probes are also fitted for each group of data.group_level, or file, on all "
             "other groups; the network itself was trained on those of the training part",
         ),
-        "num_epochs": Key(3, "epochs of fitting, over all training frames", low=1, high=10**6),
+        "num_epochs": Key(
+            3,
+            "hidden_width: epochs of Adam over all training frames; the linear probe is fitted to "
+            "convergence",
+            low=1,
+            high=10**6,
+        ),
         "every": EVERY,
     },
 }  # fmt: skip

@@ -34,12 +34,13 @@ from cpc.evaluate.ctc import (
     greedy_decode,
 )
 from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances
-from cpc.evaluate.embeddings import embed_utterances
+from cpc.evaluate.embeddings import embed_pieces, embed_utterances
 from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval
+from cpc.evaluate.fit import fit_probe, fit_probes
 from cpc.evaluate.images import embed_images, image_scores
 from cpc.evaluate.mfcc import mfcc
 from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
-from cpc.evaluate.probe import Probe, adam_cosine, fit_probe, fit_probes, paper_sgd, predict
+from cpc.evaluate.probe import Probe, adam_cosine, describe_fit, paper_sgd, predict
 from cpc.evaluate.probe_scores import answer_scores, probe_scores
 from cpc.evaluate.reliable import (
     area_under_curve,
@@ -76,9 +77,11 @@ __all__ = [
     "cross_validate",
     "ctc_nats",
     "cut_tokens",
+    "describe_fit",
     "dtw",
     "dtw_distances",
     "embed_images",
+    "embed_pieces",
     "embed_utterances",
     "expand_vocabulary",
     "feature_spread",

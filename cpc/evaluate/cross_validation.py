@@ -4,6 +4,7 @@ Kiros et al. (2015, "Skip-Thought Vectors", section 3.4) and van den Oord et al.
 report the accuracy over ten folds, the weight of the L2 penalty chosen without the fold.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,9 +20,10 @@ from cpc.types import UserError
 
 #: answer(rows) -> log-probabilities (rows, classes).
 Answer: TypeAlias = Callable[[Any], np.ndarray]
-#: fit(rows, labels, number of classes, l2s) -> l2 and answer for each, the strongest first.
+#: fit(rows, labels, number of classes, l2s) -> l2, answer and whether the fit converged, for each
+#: l2, the strongest first.
 FitPath: TypeAlias = Callable[
-    [Any, np.ndarray, int, Sequence[float]], Iterator[tuple[float, Answer]]
+    [Any, np.ndarray, int, Sequence[float]], Iterator[tuple[float, Answer, bool]]
 ]
 L2S = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
 
@@ -35,6 +37,8 @@ class CrossValidated(NamedTuple):
     """Whether each was answered right by the fold that had not seen it."""
     l2s: tuple[float, ...]
     """What each fold chose."""
+    num_unconverged: int
+    """Folds whose last fit stopped before it had converged."""
 
 
 def cross_validate(
@@ -69,22 +73,23 @@ def cross_validate(
             "folds: it takes three folds, two classes, and a row in each fold"
         )
     order = np.random.default_rng(0).permutation(len(labels))[: size * num_folds]
-    folds, right, chosen = order.reshape(num_folds, size), [], []
+    folds, right, chosen, converged = order.reshape(num_folds, size), [], [], []
     for number, fold in enumerate(folds):
         held = folds[(number + 1) % num_folds]
         rest = np.setdiff1d(order, fold, assume_unique=True)
         kept = np.setdiff1d(rest, held, assume_unique=True)
         best, fewest = max(l2s), np.inf
-        for l2, answer in fit(x[kept], labels[kept], num_classes, l2s):
+        for l2, answer, _ in fit(x[kept], labels[kept], num_classes, l2s):
             nats = -answer(x[held])[np.arange(size), labels[held]].mean()
             if nats >= fewest:
                 break
             best, fewest = l2, nats
         path = fit(x[rest], labels[rest], num_classes, [l2 for l2 in l2s if l2 >= best])
-        *_, (_, answer) = path
+        *_, (_, answer, is_converged) = path
         right.append(answer(x[fold]).argmax(axis=1) == labels[fold])
         chosen.append(best)
-    return CrossValidated(order, np.concatenate(right), tuple(chosen))
+        converged.append(is_converged)
+    return CrossValidated(order, np.concatenate(right), tuple(chosen), num_folds - sum(converged))
 
 
 def fit_dense(
@@ -92,10 +97,11 @@ def fit_dense(
     labels: Int[np.ndarray, " n"],
     num_classes: int,
     l2s: Sequence[float],
-) -> Iterator[tuple[float, Answer]]:
+) -> Iterator[tuple[float, Answer, bool]]:
     """Yield fits to standardised features, each from the one before (`cpc.evaluate.convex`)."""
     for probe in fit_path(x, labels, num_classes, l2s):
-        yield probe.weight_decay, lambda rows, probe=probe: np.asarray(predict(probe, rows))
+        answer = functools.partial(predict, probe)
+        yield probe.weight_decay, answer, probe.converged
 
 
 def fit_sparse(
@@ -103,7 +109,7 @@ def fit_sparse(
     labels: Int[np.ndarray, " n"],
     num_classes: int,
     l2s: Sequence[float],
-) -> Iterator[tuple[float, Answer]]:
+) -> Iterator[tuple[float, Answer, bool]]:
     """Yield fits to counts of words by tf-idf, each from the one before, by L-BFGS.
 
     A count n of a word becomes log(1 + n) log(rows / rows that have it), and a row has the length
@@ -139,7 +145,7 @@ def fit_sparse(
         def answer(rows: Any, solution: np.ndarray = solution) -> np.ndarray:
             return scipy.special.log_softmax(scaled(rows) @ solution[:-1] + solution[-1], axis=1)
 
-        yield l2, answer
+        yield l2, answer, bool(found.success)
 
 
 def bag_of_words(

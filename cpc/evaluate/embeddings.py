@@ -17,6 +17,8 @@ SHAPE_FRAMES = 25_000
 #: Frames that a GPU embeds meanwhile, whatever makes them: an H100 compiled a shape of the demo's
 #: network for 11 to 15 s, and made a million frames a second.
 SHAPE_FRAMES_OFF_CPU = 3_000_000
+#: Frames of a piece of a long utterance: 30 s of sound.
+PIECE_FRAMES = 3_000
 
 
 def embed_utterances(
@@ -26,6 +28,7 @@ def embed_utterances(
     batch_frames: int = 25_000,
     shape_frames: int = SHAPE_FRAMES,
     ahead: int = 0,
+    embed_long: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
@@ -38,12 +41,14 @@ def embed_utterances(
             the caller.
         waveforms: float32, (s,) or (s, channels) of each utterance; all are held in memory.
         stride: samples from frame to frame.
-        batch_frames: at most so many frames in a batch (a longer utterance goes alone). Fewer
-            leave a recurrent context with few rows, for which it reads all of its weights.
+        batch_frames: at most so many frames in a batch. Fewer leave a recurrent context with few
+            rows, for which it reads all of its weights.
         shape_frames: a further shape of batch must save so many frames of padding: as many as are
             embedded in the time that it takes to compile. What is fast takes more; off the CPU it
             is 3,000,000 at least.
         ahead: frames after its own that a frame sees: then it is the same in any batch.
+        embed_long: embeds one utterance of more than `batch_frames`, such as in pieces, to bound
+            memory; without it such an utterance is a batch of its own.
 
     Returns:
         Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
@@ -55,8 +60,14 @@ def embed_utterances(
     if jax.default_backend() != "cpu":
         shape_frames = max(shape_frames, SHAPE_FRAMES_OFF_CPU)
     features: list[np.ndarray] = [np.empty((0, 0), np.float32)] * len(waveforms)
-    bounds = bucket_lengths(lengths, shape_frames)
-    bucket = np.searchsorted(bounds, lengths)
+    if embed_long is not None:
+        for index in np.flatnonzero(lengths > batch_frames):
+            features[index] = embed_long(waveforms[index])
+        lengths = np.where(lengths > batch_frames, 0, lengths)
+        if not lengths.any():
+            return features
+    bounds = bucket_lengths(lengths[lengths > 0], shape_frames)
+    bucket = np.where(lengths > 0, np.searchsorted(bounds, lengths), -1)
 
     def embed_bucket(number: int) -> None:
         num_padded, members = int(bounds[number]), np.flatnonzero(bucket == number)
@@ -76,10 +87,36 @@ def embed_utterances(
     # A shape has one thread, which compiles it; those with most frames come first. On a CPU a
     # Fourier transform or a step of a recurrent context leaves a core to another batch; elsewhere
     # it is the compiler that does.
-    by_size = np.argsort(-bounds * np.bincount(bucket, minlength=len(bounds)), kind="stable")
+    by_size = np.argsort(-bounds * np.bincount(bucket + 1)[1:], kind="stable")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(embed_bucket, by_size.tolist()))
     return features
+
+
+def embed_pieces(
+    embed: Callable[[np.ndarray], ArrayLike],
+    waveform: Float[np.ndarray, "..."],
+    stride: int,
+    *,
+    before: int = 0,
+    ahead: int = 0,
+) -> Float[np.ndarray, "_ _"]:
+    """Return the features of one long utterance, embedded in overlapping pieces of one shape.
+
+    Args:
+        embed: as of `embed_utterances`.
+        waveform: of the utterance.
+        stride: samples from frame to frame.
+        before, ahead: frames before and after its own that a frame sees.
+    """
+    num_frames, parts = max(1, len(waveform) // stride), []
+    length = (before + PIECE_FRAMES + ahead) * stride
+    for first in range(0, num_frames, PIECE_FRAMES):
+        start = max(0, first - before)
+        piece = waveform[start * stride : start * stride + length]
+        made = embed(continue_mirrored(piece, length)[None])
+        parts.append(np.asarray(made, np.float32)[0, first - start : first - start + PIECE_FRAMES])
+    return np.concatenate(parts)[:num_frames]
 
 
 def bucket_lengths(

@@ -1,10 +1,7 @@
-"""Softmax regression on frozen features, fitted on the device over all training frames."""
+"""Probes as layers over standardised features: prediction, and fits by a number of updates."""
 
 import functools
-import itertools
-import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -13,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, Int
 
-from cpc.evaluate.stacked import Stacked, as_stacked, keep, read_rows
+from cpc.evaluate.stacked import Stacked, read_rows
 from cpc.types import Array, ArrayLike, UserError
 
 #: (weight, bias) of each layer: one for a linear probe, two with a hidden layer.
@@ -38,6 +35,17 @@ class Probe(NamedTuple):
     """Of the training features (d,); 1 where they are constant."""
     weight_decay: float | int
     """The chosen one."""
+    converged: bool = True
+    """Whether the gradient reached its tolerance, if the fit has one."""
+
+
+def describe_fit(probe: Probe) -> str:
+    """Return the chosen weight decay, and whether the fit stopped before it had converged.
+
+    >>> describe_fit(Probe((), np.zeros(1), np.ones(1), 0.01, converged=False))
+    'l2 0.01, not converged'
+    """
+    return f"l2 {probe.weight_decay:g}" + ("" if probe.converged else ", not converged")
 
 
 def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
@@ -54,110 +62,6 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
     steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
     schedule = optax.piecewise_constant_schedule(learning_rate, steps)
     return optax.sgd(schedule, momentum=0.9)
-
-
-def fit_probe(
-    features: Float[ArrayLike, "n d"] | Stacked,
-    labels: Int[np.ndarray, " n"],
-    utterances: Int[np.ndarray, " n"],
-    *,
-    num_classes: int,
-    hidden_width: int = 0,
-    **options: Any,
-) -> Probe:
-    """Fit a probe to training frames: one of `fit_probes`, whose options these are."""
-    widths = (hidden_width,)
-    return fit_probes(
-        features, labels, utterances, num_classes=num_classes, hidden_widths=widths, **options
-    )[0]
-
-
-def fit_probes(
-    features: Float[ArrayLike, "n d"] | Stacked,
-    labels: Int[np.ndarray, " n"],
-    utterances: Int[np.ndarray, " n"],
-    *,
-    num_classes: int,
-    hidden_widths: Sequence[int] = (0,),
-    weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
-    validation_fraction: float = 0.1,
-    num_epochs: int = 10,
-    min_updates: int = 1000,
-    batch_size: int = 1024,
-    learning_rate: float = 5e-3,
-    optimizer: MakeOptimizer = adam_cosine,
-    seed: int = 0,
-) -> list[Probe]:
-    """Fit probes to training frames, one for each hidden width; the test set has no way in.
-
-    Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2` by Adam with cosine
-    decay, or another optimizer. All weight decays are fitted at once, with a third of the updates,
-    on the training utterances without a share of `validation_fraction`; the one with the most
-    correct frames of that share is taken, and the probe is fitted with it on all training
-    utterances.
-
-    Args:
-        features: of all training frames; put on the device once. Of `Stacked` frames a row is
-            laid side by side only when it is read.
-        labels: 0 .. num_classes - 1; frames with -1 are ignored.
-        utterances: the utterance of each frame; the validation split never divides one. Of
-            images with one row each, `np.arange(n)`.
-        hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
-        num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
-        optimizer: `adam_cosine`, or `paper_sgd` with learning rate 0.1.
-        weight_decays: the grid; with one entry nothing is set aside for validation.
-
-    Raises:
-        UserError: labels out of range, fewer than two classes, features that are not finite, or a
-            single utterance where a validation split is needed.
-    """
-    check_labels(labels, num_classes)
-    rng = np.random.default_rng(seed)
-    train, validation = split_utterances(
-        labels, utterances, validation_fraction if len(weight_decays) > 1 else 0.0, rng
-    )
-    chosen = np.concatenate([train, validation])
-    rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
-    held = rows._replace(first=rows.first[len(train) :])
-    x = jnp.asarray(rows.frames, jnp.float32)
-    # A frame and its neighbours are of one kind, and some of these are there twice.
-    scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
-    check_finite(*scale)
-    mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
-    x = standardised(x, *scale)  # once, and not row by row of each batch
-
-    def fit(
-        hidden_width: int, num_rows: int, weight_decays: Sequence[float | int], share: float | int
-    ) -> list[Probe]:
-        """A probe for each weight decay, of the first rows, by a share of the updates."""
-        size = min(batch_size, num_rows)
-        num_updates = math.ceil(share * max(num_epochs * (num_rows // size), min_updates))
-        num_calls = -(-num_updates // CALL_UPDATES)
-        per_call = -(-num_updates // num_calls)
-        make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
-        draw = np.random.default_rng([seed, num_rows])
-        layers = initial_layers(draw, len(mean), hidden_width, num_classes)
-        of_each = jax.tree.map(lambda w: np.stack([w] * len(weight_decays)), layers)
-        params, state = begin_fit(
-            of_each, learning_rate, num_updates=num_calls * per_call, optimizer=optimizer
-        )
-        penalty = np.array(weight_decays, np.float32), learning_rate
-        for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
-            params, state = make(params, state, x, rows.first[drawn], y[drawn], *penalty)
-        return [Probe(take(params, g), mean, std, float(l2)) for g, l2 in enumerate(weight_decays)]
-
-    def choose(hidden_width: int) -> Probe:
-        """The probe with the weight decay that is best on what is set aside."""
-        best = 0
-        if len(validation):
-            fitted = fit(hidden_width, len(train), weight_decays, 1 / 3)
-            answers = [predict(probe, held).argmax(axis=1) for probe in fitted]
-            best = int(np.argmax([np.sum(answer == y[len(train) :]) for answer in answers]))
-        return fit(hidden_width, len(chosen), weight_decays[best : best + 1], 1)[0]
-
-    # Side by side: products this small leave a core to another fit, or to its compilation.
-    with ThreadPoolExecutor(2) as pool:
-        return list(pool.map(choose, hidden_widths))
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
@@ -233,17 +137,23 @@ def fit_layers(
     gradients = jax.vmap(jax.grad(loss), (0, 0, None, None))
     transform = optimizer(learning_rate, num_updates)
     num = params[0][0].shape[1] // x.shape[1]
-    of_rows = jax.vmap(lambda x, i: jax.lax.dynamic_slice_in_dim(x, i, num), (None, 0))
 
     def step(carry, batch):
         params, state = carry
         first, y = batch
-        # Slices: a row of 17 frames that is gathered one by one takes as long as its products.
-        rows = of_rows(x, first).reshape(len(first), -1)
+        rows = read_rows_at(x, first, num)
         updates, state = transform.update(gradients(params, weight_decays, rows, y), state)
         return (jax.tree.map(jnp.add, params, updates), state), None
 
     return jax.lax.scan(step, (params, state), (first, y))[0]
+
+
+@functools.partial(jax.jit, static_argnames="num")
+def read_rows_at(x: Float[Array, "n d"], first: Int[Array, " rows"], num: int) -> Array:
+    """Return rows of `num` frames side by side, each from its first frame on."""
+    # Slices: a row of 17 frames that is gathered one by one takes as long as its products.
+    rows = jax.vmap(lambda i: jax.lax.dynamic_slice_in_dim(x, i, num))(first)
+    return rows.reshape(len(first), -1)
 
 
 def draw_rows(
@@ -301,28 +211,6 @@ def standardised(
 def take(params: Layers, index: int) -> Layers:
     """The layers of one weight decay."""
     return jax.tree.map(lambda w: jnp.asarray(np.asarray(w)[index]), params)
-
-
-def split_utterances(
-    labels: Int[np.ndarray, " n"],
-    utterances: Int[np.ndarray, " n"],
-    validation_fraction: float,
-    rng: np.random.Generator,
-) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " validation"]]:
-    """Labelled rows of the training utterances, and of those set aside for validation."""
-    labelled = np.flatnonzero(labels >= 0)
-    if validation_fraction == 0:
-        return labelled, labelled[:0]
-    names = np.unique(utterances[labelled])
-    if len(names) < 2:
-        raise UserError(
-            "a probe that chooses its weight decay needs at least two labelled training "
-            "utterances, one of them for validation; give it more data or a single weight decay"
-        )
-    num_held = min(len(names) - 1, max(1, round(validation_fraction * len(names))))
-    held = rng.choice(names, num_held, replace=False)
-    is_held = np.isin(utterances[labelled], held)
-    return labelled[~is_held], labelled[is_held]
 
 
 def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:

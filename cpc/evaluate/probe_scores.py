@@ -13,7 +13,8 @@ from cpc.evaluate.accuracy import (
     majority_accuracy,
     utterance_correct,
 )
-from cpc.evaluate.probe import fit_probes, predict
+from cpc.evaluate.fit import fit_probes
+from cpc.evaluate.probe import describe_fit, predict
 from cpc.evaluate.stacked import Stacked, as_stacked, join, keep, read_rows
 from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
@@ -57,7 +58,7 @@ def probe_scores(
         options = {"num_classes": num_classes, "hidden_widths": hidden_widths, **fit_options}
         for hidden_width, probe in zip(hidden_widths, fit_probes(*train, **options), strict=True):
             method = "hidden" if hidden_width else "linear"
-            question = task, data, name, method, f"l2 {probe.weight_decay:g}"
+            question = task, data, name, method, describe_fit(probe)
             yield from unit_scores(predict(probe, test[0]), train, test, units, question)
 
 

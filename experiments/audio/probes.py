@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.data import Recordings, read_all
-from cpc.evaluate import embed_utterances, mfcc, with_neighbours
+from cpc.evaluate import embed_pieces, embed_utterances, mfcc, with_neighbours
 from cpc.models import Model
 from cpc.results import Score, print_scores, write_scores
 from cpc.train import raise_if_stopped
@@ -28,6 +28,7 @@ from experiments.audio.question import TRAINED, Asked, Feature, Question
 from experiments.audio.recognition import recognition_questions
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
+from experiments.embedding import make_embed_long
 from experiments.supervised import kept_until_done
 
 #: Task -> its questions(config, data), which say in one sentence what the data cannot feed.
@@ -48,6 +49,8 @@ NEIGHBOURS = 8
 MFCC_SHAPE_FRAMES = 400_000
 #: Frames after its own that one of MFCC sees into: four of differences, and the window's end.
 MFCC_AHEAD = 5
+#: Frames before: four of differences, the window's beginning, and the sample before that.
+MFCC_BEFORE = 6
 
 
 def check_options(config: Config) -> None:
@@ -179,8 +182,12 @@ def make_embed(
         waveforms = [read_all(*place) for place in utterances.values()]
         stride = frame_samples(names[0], model)
         if "mfcc" in names[0]:
-            how = {"shape_frames": MFCC_SHAPE_FRAMES, "ahead": MFCC_AHEAD}
-            frames = embed_utterances(mfcc, waveforms, stride, **how)
+            frames = embed_utterances(
+                mfcc, waveforms, stride, shape_frames=MFCC_SHAPE_FRAMES, ahead=MFCC_AHEAD,
+                embed_long=lambda x: embed_pieces(
+                    mfcc, x, stride, before=MFCC_BEFORE, ahead=MFCC_AHEAD
+                ),
+            )  # fmt: skip
             found = dict(zip(utterances, frames, strict=True))
             made: dict[str, dict[str, Any]] = {"mfcc": found}
             if "mfcc context" in names:
@@ -193,7 +200,8 @@ def make_embed(
         weights = jax.device_put(jax.device_get(own))  # once, and both networks' alike
         function = functools.partial(side_by_side, kinds, weights)
         _, ahead = model.module.encoder.frames_around
-        frames = embed_utterances(function, waveforms, stride, ahead=ahead)
+        long = make_embed_long(model, weights, kinds)
+        frames = embed_utterances(function, waveforms, stride, ahead=ahead, embed_long=long)
         found = dict(zip(utterances, frames, strict=True))
         columns = {"z": slice(z_width), "c": slice(z_width if "z" in kinds else 0, None)}
         delays = {"z": 0, "c": config.probe.delay}

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpc.data import Images, select_images
 from cpc.evaluate import (
+    describe_fit,
     embed_images,
     few_label_score,
     fit_lbfgs_probe,
@@ -37,10 +38,8 @@ from experiments.image.supervised import pool, train_classifier
 from experiments.labels import check_known, count_labels
 from experiments.supervised import FolderOf, hold_out, kept_until_done
 
-#: What adam tries, which stops short of the optimum: a penalty, too.
-ADAM_L2S = (1e-5, 1e-4, 1e-3, 1e-2)
-#: Of a probe that has no label to choose its l2 by: the strongest that it tries elsewhere.
-STRONGEST_L2 = {"adam": ADAM_L2S[-1], "lbfgs": 1.0}
+#: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.
+MAX_L2 = 1.0
 #: Features to scores of the classes.
 Predict = Callable[[Any], np.ndarray]
 #: Name -> features of the labelled and of the test images.
@@ -215,19 +214,9 @@ def fit_linear(
 ) -> tuple[Predict, str]:
     """A linear probe's scores (n, classes) of features, and what was chosen for it.
 
-    Of one label a class, adam and lbfgs can set none aside to choose their l2 by: they have the
-    strongest.
+    With one label per class, lbfgs can set none aside to choose its l2 by, and takes the strongest.
     """
-    is_single = has_single_labels(labels)
-    if solver == "adam":  # as the probes of sound: 1,000 updates, of large sets ten passes
-        probe = fit_probe(
-            train,
-            labels,
-            np.arange(len(labels)),
-            num_classes=num_classes,
-            weight_decays=(STRONGEST_L2[solver],) if is_single else ADAM_L2S,
-        )
-    elif solver == "sgd":  # of the paper: 85,000 updates of 2048 images
+    if solver == "sgd":  # of the paper: 85,000 updates of 2048 images
         probe = fit_probe(
             train,
             labels,
@@ -241,9 +230,9 @@ def fit_linear(
     elif solver == "ridge":
         probe = fit_ridge_probe(train, labels, num_classes=num_classes)
     else:
-        l2s = {"l2s": (STRONGEST_L2[solver],)} if is_single else {}
+        l2s = {"l2s": (MAX_L2,)} if has_single_labels(labels) else {}
         probe = fit_lbfgs_probe(train, labels, num_classes=num_classes, **l2s)
-    return lambda x: predict(probe, x), f"{solver}, l2 {probe.weight_decay:g}"
+    return lambda x: predict(probe, x), f"{solver}, {describe_fit(probe)}"
 
 
 def has_single_labels(labels: np.ndarray) -> bool:
@@ -267,14 +256,15 @@ def few_label_scores(
 
     def frozen(name, subset):
         train, held = features(name)
-        score, _ = fit_linear(solver, train[subset], labelled.labels[subset], num_classes)
+        score, note = fit_linear(solver, train[subset], labelled.labels[subset], num_classes)
+        unconverged.append(note.endswith("not converged"))
         return score(held).argmax(1)
 
     def tuned(start, subset):
         part = select_images(labelled, subset)
         return train_classifier(config, part, model, prepare, start)[0](test.pixels)
 
-    cases = []
+    cases, unconverged = [], []
     if "few_labels" in options.tasks:
         cases += [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
     if "fine_tuned" in options.tasks:
@@ -285,6 +275,7 @@ def few_label_scores(
         subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
         for name, mode, answer in cases:
             raise_if_stopped()
+            unconverged.clear()
             correct = np.stack([answer(subset) == test.labels for subset in subsets])
             score = few_label_score(
                 correct,
@@ -296,6 +287,9 @@ def few_label_scores(
                 num_labels=len(subsets[0]),
             )
             is_single = has_single_labels(labelled.labels[subsets[0]])
-            if mode == "frozen" and solver in STRONGEST_L2 and is_single:
-                score = score._replace(setting=f"l2 {STRONGEST_L2[solver]:g}, {score.setting}")
+            if mode == "frozen" and solver == "lbfgs" and is_single:
+                score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")
+            if any(unconverged):
+                note = f"{sum(unconverged)} of {len(subsets)} fits not converged"
+                score = score._replace(setting=f"{note}, {score.setting}")
             yield score

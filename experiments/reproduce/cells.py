@@ -111,9 +111,8 @@ OPEN = (
     ),
     Open(
         "optimizer and regularization of the probe",
-        "Adam; weight decay by validation utterances",
-        "open-probe",
-        {"probe.num_epochs": 10},
+        "linear: to convergence; hidden layer: Adam; weight decay by validation utterances",
+        why_not="a fit to convergence has nothing to vary",
     ),
     Open("size of the images' context network", "", IMAGE_GRU, IMAGES[IMAGE_GRU], "image"),
     Open(

@@ -9,7 +9,7 @@ import numpy as np
 
 from cpc import rl
 from cpc.estimators import Tracker
-from cpc.evaluate import bootstrap_interval, fit_lbfgs_probe, predict
+from cpc.evaluate import bootstrap_interval, describe_fit, fit_lbfgs_probe, predict
 from cpc.losses import OffsetSums
 from cpc.models.agent import Heard
 from cpc.results import Score
@@ -128,7 +128,7 @@ def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.n
                     num_train=len(chosen),
                     num_test=int(asked.sum()),
                     seed=config.seed,
-                    setting=f"l2 {L2:g}",
+                    setting=describe_fit(probe),
                 ),
                 log_probs,
             )

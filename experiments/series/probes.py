@@ -1,5 +1,6 @@
 """Probes of the features of series: labels of steps and of files."""
 
+import functools
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,12 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from cpc.evaluate import bootstrap_interval, embed_utterances, probe_scores
+from cpc.evaluate import bootstrap_interval, embed_pieces, embed_utterances, probe_scores
 from cpc.models import Model
 from cpc.results import Outcomes, Score, digest, print_scores, write_scores
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.embedding import make_embed_long
 from experiments.labels import check_known, count_labels
 from experiments.sequences import name_of
 from experiments.series.data import Part, SeriesData, labels_of_frames
@@ -232,6 +234,12 @@ def make_features(
 
     def features(name, part):
         whole = [part.read(number) for number in range(len(part.pieces))]
-        return embed_utterances(jax.jit(functions[name]), whole, stride, ahead=ahead)
+        if name == "raw":
+            long = functools.partial(embed_pieces, raw, stride=stride)
+        else:
+            own = untrained if name.startswith("random") else variables
+            long = make_embed_long(model, own, name[-1])
+        function = jax.jit(functions[name])
+        return embed_utterances(function, whole, stride, ahead=ahead, embed_long=long)
 
     return features

@@ -102,7 +102,9 @@ def sentence_scores(
         items = digest(task, found.items, labels)
         usual = max(found.l2s, key=found.l2s.count)
         outcomes = Outcomes(found.correct, items=items)
-        yield make_score(task, "snippets", name, outcomes, chance, f"l2 {usual:g}")
+        stopped = found.num_unconverged
+        note = f", {stopped} of {options.num_folds} fits not converged" if stopped else ""
+        yield make_score(task, "snippets", name, outcomes, chance, f"l2 {usual:g}{note}")
 
 
 def make_score(

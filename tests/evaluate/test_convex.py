@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, RidgeCV
 
-from cpc.evaluate import fit_lbfgs_probe, fit_ridge_probe, label_subset, predict
+from cpc.evaluate import describe_fit, fit_lbfgs_probe, fit_ridge_probe, label_subset, predict
 from cpc.types import UserError
 
 
@@ -33,7 +33,8 @@ def standardise(x):
 )
 def test_logistic_is_scikit_learns_at_convergence(n, d, l2, tolerance):
     x, y = unequal_axes(n, d)
-    probe = fit_lbfgs_probe(x, y, num_classes=3, l2s=[l2])
+    probe = fit_lbfgs_probe(x, y, num_classes=3, l2s=[l2], tolerance=1e-6)
+    assert probe.converged
     twin = LogisticRegression(C=1 / (n * l2), tol=1e-9, max_iter=20_000)
     twin.fit(standardise(x), y)
     ((weight, bias),) = probe.params
@@ -53,14 +54,32 @@ def test_few_steps_where_axes_are_unequal(monkeypatch):
     """Without scaled axes 40 steps leave a gradient a thousand times as long."""
     monkeypatch.setattr("cpc.evaluate.convex.MAX_ITERATIONS", 40)
     x, y = unequal_axes(600, 20, seed=1)
-    jax.clear_caches()
-    ((weight, bias),) = fit_lbfgs_probe(x, y, num_classes=3, l2s=[1e-5]).params
-    jax.clear_caches()
+    ((weight, bias),) = fit_lbfgs_probe(x, y, num_classes=3, l2s=[1e-5], tolerance=1e-6).params
     x, weight = standardise(x), np.asarray(weight, np.float64)
     scores = x @ weight + np.asarray(bias)
     share = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     gradient = x.T @ (share - np.eye(3)[y]) / len(x) + 1e-5 * weight
     assert np.abs(gradient).max() < 2e-5
+
+
+def test_a_fit_that_stops_before_it_has_converged_is_named(monkeypatch):
+    x, y = unequal_axes(300, 6)
+    assert describe_fit(fit_lbfgs_probe(x, y, num_classes=3, l2s=[1e-3])) == "l2 0.001"
+    monkeypatch.setattr("cpc.evaluate.convex.MAX_ITERATIONS", 2)
+    stopped = fit_lbfgs_probe(x, y, num_classes=3, l2s=[1e-3])
+    assert not stopped.converged
+    assert "not converged" in describe_fit(stopped)
+
+
+def test_weights_of_a_penalty_are_compared_on_some_rows_as_on_all(monkeypatch):
+    x, y = unequal_axes(1500, 6)
+    options = {"num_classes": 3, "tolerance": 1e-6}
+    whole = fit_lbfgs_probe(x, y, **options)
+    monkeypatch.setattr("cpc.evaluate.convex.SELECTION_ROWS", 300)
+    some = fit_lbfgs_probe(x, y, **options)
+    again = fit_lbfgs_probe(x, y, l2s=[some.weight_decay], **options)
+    assert 0.09 < some.weight_decay / whole.weight_decay < 11
+    np.testing.assert_allclose(some.params[0][0], again.params[0][0], rtol=1e-3, atol=2e-3)
 
 
 @pytest.mark.slow
@@ -69,14 +88,15 @@ def test_l2_is_chosen_on_rows_set_aside_and_all_rows_are_used_then():
     grid = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     held = label_subset(y, 0.1, seed=0)
     kept = np.setdiff1d(np.arange(len(y)), held)
-    probes = [fit_lbfgs_probe(x[kept], y[kept], num_classes=3, l2s=[l2]) for l2 in grid]
+    options = {"num_classes": 3, "tolerance": 1e-6}
+    probes = [fit_lbfgs_probe(x[kept], y[kept], l2s=[l2], **options) for l2 in grid]
     nats = [-predict(probe, x[held])[np.arange(len(held)), y[held]].mean() for probe in probes]
     best = int(np.argmin(nats))
     assert 0 < best < len(grid) - 1
 
-    chosen = fit_lbfgs_probe(x, y, num_classes=3)
+    chosen = fit_lbfgs_probe(x, y, **options)
     assert chosen.weight_decay == grid[best]
-    again = fit_lbfgs_probe(x, y, num_classes=3, l2s=[chosen.weight_decay])
+    again = fit_lbfgs_probe(x, y, l2s=[chosen.weight_decay], **options)
     np.testing.assert_allclose(chosen.params[0][0], again.params[0][0], rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(chosen.mean, again.mean)
 

@@ -43,7 +43,7 @@ def test_a_fold_has_no_part_in_its_own_answer():
             seen.append((set(x.ravel().tolist()), set(rows.ravel().tolist())))
             return np.full((len(rows), num_classes), -next(falling))
 
-        return [(l2, answer) for l2 in l2s]
+        return [(l2, answer, True) for l2 in l2s]
 
     x = np.arange(43.0)[:, None]
     cross_validate(fit, x, np.arange(43) % 2, num_folds=5, l2s=(1.0, 0.1))
@@ -59,12 +59,13 @@ def test_sparse_fit_is_sklearns():
     x = bag_of_words([rng.integers(0, 30, rng.integers(3, 9)) for _ in range(200)], 30)
     labels = (x[:, [3]].toarray().ravel() + rng.random(200) > 0.8).astype(int)
     l2 = 1e-3
-    ((_, answer),) = fit_sparse(x, labels, 2, [l2])
+    ((_, answer, converged),) = fit_sparse(x, labels, 2, [l2])
     counts = x.toarray()
     weights = np.log1p(counts) * np.log(201 / (1 + (counts > 0).sum(axis=0)))
     weights /= np.linalg.norm(weights, axis=1, keepdims=True)
     # Two columns of weights, each +-w / 2, cost half of what one column w does.
     theirs = LogisticRegression(C=2 / (l2 * 200), tol=1e-8, max_iter=5000).fit(weights, labels)
+    assert converged
     np.testing.assert_allclose(
         np.exp(answer(x))[:, 1], theirs.predict_proba(weights)[:, 1], atol=2e-3
     )

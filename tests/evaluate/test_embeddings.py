@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from cpc.evaluate.embeddings import bucket_lengths, embed_utterances
+from cpc.evaluate import mfcc
+from cpc.evaluate.embeddings import bucket_lengths, embed_pieces, embed_utterances
 
 
 def causal_embed(x):
@@ -145,3 +146,24 @@ def test_frames_that_look_ahead_are_the_same_in_any_batch():
     for found, waveform in zip(together, waveforms, strict=True):
         alone = embed_utterances(embed, [waveform], 160, ahead=2)[0]
         np.testing.assert_array_equal(found, alone)
+
+
+@pytest.mark.parametrize("length", [40 * 160, 47 * 160 + 30, 61 * 160])
+def test_pieces_are_the_whole(length, monkeypatch):
+    monkeypatch.setattr("cpc.evaluate.embeddings.PIECE_FRAMES", 20)
+    short, long = waveforms_of([1600, length])
+    options = {"before": 6, "ahead": 5}
+    whole = embed_utterances(mfcc, [short, long], 160, ahead=5)
+    alone = []
+
+    def embed_long(waveform):
+        alone.append(len(waveform))
+        return embed_pieces(mfcc, waveform, 160, **options)
+
+    found = embed_utterances(mfcc, [short, long], 160, 30, ahead=5, embed_long=embed_long)
+    assert alone == [length]
+    for one, other in zip(found, whole, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, atol=2e-4)
+    (only,) = embed_utterances(mfcc, [long], 160, 30, ahead=5, embed_long=embed_long)
+    np.testing.assert_array_equal(only, found[1])

@@ -22,7 +22,7 @@ from cpc.models import features
 from cpc.types import UserError
 from experiments.embed import __main__ as embed
 from experiments.embed.output import open_output
-from experiments.embedding import list_files
+from experiments.embedding import list_files, make_embed_long
 from experiments.image import embed as images_embed
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
@@ -506,3 +506,25 @@ def test_a_model_of_images_with_another_config_is_one_sentence(recorded):
     pretrained = audio_model()._replace(input=given, about={"config": recorded})
     with pytest.raises(UserError):
         images_embed.read_config(pretrained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding", ["causal", "same"])
+def test_features_of_a_long_recording_in_pieces_are_those_of_the_whole(padding, monkeypatch):
+    monkeypatch.setattr("experiments.embedding.PIECE_FRAMES", 20)
+    made = audio_model(padding)
+    model, (_, after) = models.make_model(made.module), made.module.encoder.frames_around
+    x = 0.1 * np.random.default_rng(0).standard_normal(61 * 160 + 30).astype("f")
+    padded = continue_mirrored(x, (61 + after) * 160)
+    z, c = (np.asarray(one)[0, :61] for one in jax.jit(model.embed)(made.variables, padded[None]))
+    whole = {"z": z, "c": c, "zc": np.concatenate([z, c], axis=1)}
+    for kinds, expected in whole.items():
+        found = make_embed_long(model, made.variables, kinds)(x)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_contexts_that_see_the_end_are_not_made_in_pieces():
+    encoder, context = models.ConvEncoder(8), models.GRU(6)
+    directions = ("forward", "backward")
+    both = models.CPC(encoder, context, models.LinearPredictor(2, 8), directions)
+    assert make_embed_long(models.make_model(both), {}, "c") is None

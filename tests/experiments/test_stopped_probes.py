@@ -58,7 +58,7 @@ def probe_series(features, folder, monkeypatch):
 
 
 def probe_text(features, _, monkeypatch):
-    found = SimpleNamespace(items=np.arange(2), l2s=[1.0], correct=np.ones(2))
+    found = SimpleNamespace(items=np.arange(2), l2s=[1.0], correct=np.ones(2), num_unconverged=0)
     monkeypatch.setattr(text, "own_bag", lambda sentences: None)
     monkeypatch.setattr(text, "widen", lambda *args: (None,) * 3)
     monkeypatch.setattr(text.data, "encode_sentences", lambda *args, **options: None)

@@ -1,0 +1,252 @@
+"""Softmax regression on frozen features: linear to convergence, or by a number of updates."""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from cpc.evaluate.convex import (
+    SELECTION_TOLERANCE,
+    Rows,
+    as_probe,
+    check_grid,
+    select_rows,
+    solve_path,
+)
+from cpc.evaluate.probe import (
+    CALL_UPDATES,
+    MakeOptimizer,
+    Probe,
+    adam_cosine,
+    begin_fit,
+    check_finite,
+    check_labels,
+    draw_rows,
+    fit_layers,
+    initial_layers,
+    predict,
+    standardisation,
+    standardised,
+    take,
+)
+from cpc.evaluate.stacked import Stacked, as_stacked, keep
+from cpc.types import Array, ArrayLike, UserError
+
+
+class Frames(NamedTuple):
+    """Standardised training frames: rows to fit on, then rows that choose the weight decay."""
+
+    x: Float[Array, "n d"]
+    rows: Stacked
+    labels: Int[np.ndarray, " rows"]
+    num_train: int
+    mean: Float[Array, " d"]
+    std: Float[Array, " d"]
+
+    def count_correct(self, probe: Probe) -> int:
+        """Return how many validation rows a probe answers right."""
+        held = self.rows._replace(first=self.rows.first[self.num_train :])
+        return int(np.sum(predict(probe, held).argmax(axis=1) == self.labels[self.num_train :]))
+
+
+def fit_probe(
+    features: Float[ArrayLike, "n d"] | Stacked,
+    labels: Int[np.ndarray, " n"],
+    utterances: Int[np.ndarray, " n"],
+    *,
+    num_classes: int,
+    hidden_width: int = 0,
+    **options: Any,
+) -> Probe:
+    """Fit a probe to training frames: one of `fit_probes`, whose options these are."""
+    widths = (hidden_width,)
+    return fit_probes(
+        features, labels, utterances, num_classes=num_classes, hidden_widths=widths, **options
+    )[0]
+
+
+def fit_probes(
+    features: Float[ArrayLike, "n d"] | Stacked,
+    labels: Int[np.ndarray, " n"],
+    utterances: Int[np.ndarray, " n"],
+    *,
+    num_classes: int,
+    hidden_widths: Sequence[int] = (0,),
+    weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
+    validation_fraction: float = 0.1,
+    optimizer: MakeOptimizer | None = None,
+    seed: int = 0,
+    **updates: Any,
+) -> list[Probe]:
+    """Fit probes to training frames, one for each hidden width; the test set has no way in.
+
+    Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2`. A linear probe is
+    fitted by L-BFGS until the norm of its gradient is 3e-3 of that at zero weights
+    (`Probe.converged`: whether it got there in 200 iterations). A hidden layer, which has no single
+    optimum, is fitted by a number of updates of Adam with cosine decay.
+
+    The weight decay is the one with the most correct frames of a share of `validation_fraction` of
+    the training utterances, after fits on the others: linear ones on at most 65,536 of their
+    frames, with weight decays as much larger as these are fewer; those with a hidden layer by a
+    third of the updates. The probe is then fitted with it on all training utterances.
+
+    Args:
+        features: of all training frames; put on the device once. Of `Stacked` frames a row is
+            laid side by side only when it is read.
+        labels: 0 .. num_classes - 1; frames with -1 are ignored.
+        utterances: the utterance of each frame; the validation split never divides one. Of
+            images with one row each, `np.arange(n)`.
+        hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
+        weight_decays: the grid; with one entry nothing is set aside for validation.
+        optimizer: fits linear probes also by updates: `adam_cosine`, or `paper_sgd`.
+        seed: of the validation split, the order of rows and the hidden layer.
+        updates: num_epochs, min_updates, batch_size and learning_rate of `fit_by_updates`.
+
+    Raises:
+        UserError: labels out of range, fewer than two classes, features that are not finite, or a
+            single utterance where a validation split is needed.
+    """
+    check_labels(labels, num_classes)
+    rng = np.random.default_rng(seed)
+    train, validation = split_utterances(
+        labels, utterances, validation_fraction if len(weight_decays) > 1 else 0.0, rng
+    )
+    chosen = np.concatenate([train, validation])
+    rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
+    x = jnp.asarray(rows.frames, jnp.float32)
+    # A frame and its neighbours are of one kind, and some of these are there twice.
+    scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
+    check_finite(*scale)
+    mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
+    x = standardised(x, *scale)  # once, and not row by row of each batch
+    frames = Frames(x, rows, y, len(train), mean, std)
+
+    def fit(hidden_width: int) -> Probe:
+        if optimizer is None and not hidden_width:
+            return fit_to_convergence(frames, num_classes, weight_decays)
+        return choose_by_updates(
+            frames, num_classes, hidden_width, weight_decays, seed,
+            optimizer=optimizer or adam_cosine, **updates,
+        )  # fmt: skip
+
+    # Side by side: products this small leave a core to another fit, or to its compilation.
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(fit, hidden_widths))
+
+
+def fit_to_convergence(
+    frames: Frames, num_classes: int, weight_decays: Sequence[float | int]
+) -> Probe:
+    """Return the linear probe at its optimum, with the weight decay best on the validation rows.
+
+    The optimum on fewer rows, with the same sum of penalties, is close to that on all rows, where
+    the last fit begins.
+    """
+    check_grid(weight_decays)
+    x, rows, y, num_train, mean, std = frames
+    whole = Rows(x, rows.first, y, rows.num)
+    decays, start = sorted(weight_decays, reverse=True), None
+    if num_train < len(y):
+        part, factor = select_rows(whole, np.arange(num_train))
+        l2s = [decay * factor for decay in decays]
+        found = list(solve_path(part, num_classes, l2s, tolerance=SELECTION_TOLERANCE))
+        best = int(np.argmax([frames.count_correct(as_probe(one, mean, std)) for one in found]))
+        decays, start = decays[best : best + 1], found[best]
+    (solution,) = solve_path(whole, num_classes, decays, start)
+    return as_probe(solution, mean, std)
+
+
+def choose_by_updates(
+    frames: Frames,
+    num_classes: int,
+    hidden_width: int,
+    weight_decays: Sequence[float | int],
+    seed: int,
+    **options: Any,
+) -> Probe:
+    """Return the probe with the weight decay best on the validation rows, by updates."""
+    fit = functools.partial(
+        fit_by_updates, frames, num_classes=num_classes, hidden_width=hidden_width, seed=seed,
+        **options,
+    )  # fmt: skip
+    best = 0
+    if frames.num_train < len(frames.labels):
+        fitted = fit(frames.num_train, weight_decays, share=1 / 3)
+        best = int(np.argmax([frames.count_correct(probe) for probe in fitted]))
+    return fit(len(frames.labels), weight_decays[best : best + 1])[0]
+
+
+def fit_by_updates(
+    frames: Frames,
+    num_rows: int,
+    weight_decays: Sequence[float | int],
+    *,
+    num_classes: int,
+    hidden_width: int,
+    seed: int,
+    optimizer: MakeOptimizer,
+    share: float | int = 1,
+    num_epochs: int = 10,
+    min_updates: int = 1000,
+    batch_size: int = 1024,
+    learning_rate: float = 5e-3,
+) -> list[Probe]:
+    """Return a probe for each weight decay, of the first rows, all fitted at once.
+
+    Args:
+        frames: training frames; num_rows: number of their first rows to fit on.
+        weight_decays: of the probes.
+        num_classes, hidden_width, seed, optimizer: as of `fit_probes`.
+        share: of the updates that is made.
+        num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
+        batch_size: rows of an update.
+        learning_rate: of the optimizer; 0.1 for `paper_sgd`.
+    """
+    size = min(batch_size, num_rows)
+    num_updates = math.ceil(share * max(num_epochs * (num_rows // size), min_updates))
+    num_calls = -(-num_updates // CALL_UPDATES)
+    per_call = -(-num_updates // num_calls)
+    make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
+    draw = np.random.default_rng([seed, num_rows])
+    layers = initial_layers(draw, len(frames.mean), hidden_width, num_classes)
+    of_each = jax.tree.map(lambda w: np.stack([w] * len(weight_decays)), layers)
+    params, state = begin_fit(
+        of_each, learning_rate, num_updates=num_calls * per_call, optimizer=optimizer
+    )
+    penalty = np.array(weight_decays, np.float32), learning_rate
+    first, y = frames.rows.first, frames.labels
+    for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
+        params, state = make(params, state, frames.x, first[drawn], y[drawn], *penalty)
+    return [
+        Probe(take(params, number), frames.mean, frames.std, float(decay))
+        for number, decay in enumerate(weight_decays)
+    ]
+
+
+def split_utterances(
+    labels: Int[np.ndarray, " n"],
+    utterances: Int[np.ndarray, " n"],
+    validation_fraction: float,
+    rng: np.random.Generator,
+) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " validation"]]:
+    """Labelled rows of the training utterances, and of those set aside for validation."""
+    labelled = np.flatnonzero(labels >= 0)
+    if validation_fraction == 0:
+        return labelled, labelled[:0]
+    names = np.unique(utterances[labelled])
+    if len(names) < 2:
+        raise UserError(
+            "a probe that chooses its weight decay needs at least two labelled training "
+            "utterances, one of them for validation; give it more data or a single weight decay"
+        )
+    num_held = min(len(names) - 1, max(1, round(validation_fraction * len(names))))
+    held = rng.choice(names, num_held, replace=False)
+    is_held = np.isin(utterances[labelled], held)
+    return labelled[~is_held], labelled[is_held]
