@@ -1,7 +1,6 @@
 """Files below a folder, and features of those that can be read."""
 
 import contextlib
-import itertools
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
@@ -11,7 +10,6 @@ import numpy as np
 
 from cpc import models
 from cpc.data.walk import DOCUMENTS, find_data, list_endings, printable
-from cpc.evaluate.embeddings import PIECE_FRAMES, continue_mirrored
 from cpc.types import UserError
 
 
@@ -65,24 +63,13 @@ def make_embed_long(
 
     None if contexts see an utterance to its end, which is then embedded whole.
     """
-    module: Any = model.module
+    module = model.module
     if not isinstance(module, models.CPC) or module.is_bidirectional:
         return None
+    layers = models.Layers(module, variables, tuple(kinds))
 
     def embed(waveform: np.ndarray) -> np.ndarray:
-        num_frames = max(1, len(waveform) // module.encoder.stride)
-
-        def read(start: int, stop: int) -> np.ndarray:
-            return continue_mirrored(waveform[start:stop], stop - start)
-
-        parts = []
-        of_z = models.stream_latents(module, variables, read, num_frames, PIECE_FRAMES)
-        of_z, of_c = itertools.tee(of_z)
-        if "c" in kinds:
-            of_c = models.stream_contexts(module, variables, of_c)
-        for z, c in zip(of_z, of_c, strict=True):
-            made = {"z": z, "c": c}
-            parts.append(np.concatenate([np.asarray(made[kind][0]) for kind in kinds], axis=-1))
-        return np.concatenate(parts)[:num_frames].astype(np.float32)
+        made = layers.embed_long(lambda start, stop: waveform[start:stop], len(waveform))
+        return np.concatenate([made[kind] for kind in kinds], axis=-1)
 
     return embed

@@ -511,7 +511,7 @@ def test_a_model_of_images_with_another_config_is_one_sentence(recorded):
 @pytest.mark.slow
 @pytest.mark.parametrize("padding", ["causal", "same"])
 def test_features_of_a_long_recording_in_pieces_are_those_of_the_whole(padding, monkeypatch):
-    monkeypatch.setattr("experiments.embedding.PIECE_FRAMES", 20)
+    monkeypatch.setattr("cpc.models.features.CHUNK_SAMPLES", 20 * 160)
     made = audio_model(padding)
     model, (_, after) = models.make_model(made.module), made.module.encoder.frames_around
     x = 0.1 * np.random.default_rng(0).standard_normal(61 * 160 + 30).astype("f")
