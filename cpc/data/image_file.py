@@ -155,8 +155,9 @@ def _lacks_data(image: Image.Image) -> bool:
 
     libjpeg fills such an image up and Pillow does not report it.
     """
-    last = np.ravel(image.getpixel((image.width - 1, image.height - 1)))
-    return "progressive" in image.info or bool((abs(last.astype(int) - 128) <= 2).all())
+    width, height = image.size
+    last = np.asarray(image.crop((width - 1, height - 1, width, height)), int)
+    return "progressive" in image.info or bool((abs(last - 128) <= 2).all())
 
 
 def _orientation(image: Image.Image) -> int:

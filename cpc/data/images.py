@@ -60,7 +60,7 @@ class Images:
 
 def digest_pixels(pixels: UInt8[np.ndarray, "y x ch"]) -> int:
     """Return a digest of an image's pixels, of 64 bits, and of no file's name or format."""
-    digest = hashlib.blake2b(np.ascontiguousarray(pixels), digest_size=8)
+    digest = hashlib.blake2b(pixels.tobytes(), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
 

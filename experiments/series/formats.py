@@ -181,8 +181,8 @@ def read_csv(path: pathlib.Path, **options: Any) -> Any:
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
+        separator = SEPARATORS[path.suffix.lower()]
         try:
-            separator = SEPARATORS[path.suffix.lower()]
             return pd.read_csv(path, sep=separator, index_col=False, **options)
         except (pd.errors.ParserWarning, pd.errors.ParserError) as error:
             check_comments(path, separator)
