@@ -121,6 +121,7 @@ def parse_index(index: dict) -> dict:
     texts += [text for pairs in told.values() for pair in pairs for text in pair]
     is_whole = (
         index["version"] == INDEX_VERSION
+        and isinstance(index["crc32_of_sums"], int)
         and all(isinstance(text, str) for text in texts)
         and len(set(names)) == len(names) == len(index["speakers"])
         and lengths.shape == rms.shape == (len(names),)
