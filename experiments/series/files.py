@@ -134,8 +134,9 @@ def measure(
         raise UserError(why)
     if not num_steps:
         raise UserError("it has no step")
-    stop = num_steps if stop is None else stop
-    blocks = [(start, min(start + BLOCK_STEPS, stop)) for start in range(0, stop, BLOCK_STEPS)]
+    end_step = num_steps if stop is None else stop
+    starts = range(0, end_step, BLOCK_STEPS)
+    blocks = [(start, min(start + BLOCK_STEPS, end_step)) for start in starts]
     origin = np.asarray(values[0], np.float64)  # taken off, a constant has exactly its own mean
     total, squares, digest = np.zeros(channels), np.zeros(channels), hashlib.blake2b(digest_size=16)
     for start, end in blocks:
@@ -144,13 +145,14 @@ def measure(
             step = start + int(np.flatnonzero(~np.isfinite(part).all(axis=1))[0])
             raise UserError(f"step {step} has a number that is not finite")
         total += (part - origin).sum(axis=0)
-    mean = origin + total / stop
+    mean = origin + total / end_step
     for start, end in blocks:  # again: E[x^2] - E[x]^2 of numbers far from 0 is what rounding left
         part = np.asarray(values[start:end], np.float64)
         squares += ((part - mean) ** 2).sum(axis=0)
         with np.errstate(over="ignore"):
-            digest.update(np.ascontiguousarray(part, np.float32) + np.float32(0))  # no -0.0
-    deviation = np.sqrt(squares / stop)
+            single = part.astype(np.float32) + np.float32(0)  # no -0.0
+            digest.update(single.tobytes())
+    deviation = np.sqrt(squares / end_step)
     scale = np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0)
     return (mean, scale), digest.digest() if deviation.any() else None
 

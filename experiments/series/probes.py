@@ -159,8 +159,8 @@ def leave_one_out_scores(
         given = [labels[i] for i in rest], [labels[i] for i in held]
         for score in probe_scores(*fits, *given, units=("frame",), **how):
             _, index = np.unique(own[held].astype(str), return_inverse=True)
-            sums, counts = score.outcomes.sums, score.outcomes.counts
-            correct = np.bincount(index, sums) / np.bincount(index, counts)
+            outcomes: Any = score.outcomes
+            correct = np.bincount(index, outcomes.sums) / np.bincount(index, outcomes.counts)
             known = methods.setdefault(score.method, (score, [], []))
             known[1].extend(correct)
             known[2].extend([score.chance] * len(correct))

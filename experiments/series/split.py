@@ -145,13 +145,13 @@ def read_lists(
     if not all(lists.values()):
         given, missing = sorted(lists, key=lambda key: not lists[key])
         raise UserError(f"data.{given} is set and data.{missing} is not: set both, or neither")
-    known = defaultdict(list)
+    known: dict[str, list[int]] = defaultdict(list)
     for file, name in enumerate(map(same_name, sequences.names)):
         parts = name.split("/")
         for title in {*("/".join(parts[: i + 1]) for i in range(len(parts))), parts[-1]}:
             known[title].append(file)
     absent = {without_ending(same_name(path)) for path, _ in sequences.skipped}
-    found = []
+    found: list[list[int]] = []
     for key, path in lists.items():
         lines = read_list(pathlib.Path(path).expanduser())
         entries = {line: without_ending(line.rstrip("/")) for line in lines}
