@@ -697,6 +697,49 @@ def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
     assert series.choose_rule(made_up, data.load_data(made_up, str))[0] == "batch"
 
 
+def make_subject(seed, num_steps=40_000, rate=64, channels=4):
+    """Like EEG: states of 1 to 3 s, a spectrum of the subject, and electrodes that drift."""
+    rng, num_states = np.random.default_rng(seed), num_steps // rate + 2
+    lengths = rng.integers(rate, 3 * rate, num_states)
+    states = np.repeat(rng.integers(0, 3, num_states), lengths)[:num_steps]
+    gains = np.random.default_rng(99).uniform(0.3, 1.5, (3, channels))  # the same in all subjects
+    spectrum = rng.normal(size=(9, channels)) * np.exp(-np.arange(9) / 3)[:, None]
+    noise = rng.normal(size=(num_steps, channels))
+    own = np.stack(
+        [np.convolve(*pair, "same") for pair in zip(noise.T, spectrum.T, strict=True)], 1
+    )
+    phase = 2 * np.pi * np.cumsum(np.array([5.0, 9.0, 14.0])[states]) / rate
+    drift = 0.015 * np.cumsum(rng.normal(size=(num_steps, channels)), axis=0)
+    waves = 1.2 * gains[states] * np.sin(phase)[:, None]
+    x = 0.7 * own / own.std(0) + waves + drift + 10 * rng.normal(size=channels)
+    return x.astype(np.float32), np.array(["rest", "move", "sleep"])[states]
+
+
+@pytest.mark.slow
+def test_the_default_keeps_what_changes_within_a_subject(tmp_path):
+    """Under rule=batch training ruins the states that an untrained network has."""
+    for number in range(3):
+        x, stage = make_subject(number)
+        write(tmp_path / "in", f"s{number}.npz", x, stage=stage)
+    scores = {}
+    for rule in ("auto", "batch"):
+        done = run(
+            "experiments.series", "--config", "configs/series_files.py",
+            "--workdir", tmp_path / rule, "--config.data.path", tmp_path / "in",
+            "--config.data.channels=4", "--config.data.step_label=stage",
+            "--config.probe.tasks=('steps',)", "--config.probe.features=('c','random c')",
+            "--config.data.window_steps=512", "--config.data.batch_size=8",
+            "--config.num_steps=400", "--config.eval_every=400", "--config.save_every=400",
+            "--config.optim.warmup_steps=30", "--config.evaluate.num_windows=16",
+            f"--config.negatives.rule={rule}",
+        )  # fmt: skip
+        found = {score.features: score.value for score in read_scores(tmp_path / rule)}
+        scores[rule] = found["c"] - found["random c"]
+        assert ("has made the features worse" in done.stdout) is (rule == "batch")
+    assert scores["auto"] > 0.1
+    assert scores["batch"] < -0.1
+
+
 def fake_scores(train, test, train_labels, test_labels, **how):
     """Whether a step's label is its only feature, as a fit on the others would answer."""
     ((name, features),) = test.items()
