@@ -1,11 +1,11 @@
 """The demo with augmented past: contexts of augmented sound predict latents of clean sound.
 
-python -m experiments.audio --config configs/audio_voices_augmented.py --workdir runs/augmented
+cpc audio --config audio_voices_augmented --workdir runs/augmented
 
 Pitch and artificial reverberation, as in CPC2 (Kharitonov et al. 2020), which reports a relative
 ABX error reduction of 18 to 22 % on LibriSpeech-100. For a first look, see docs/family.md. To
 compare with the demo over seeds:
-python -m experiments.studies.augmentation --workdir runs/augmentation (docs/augmentation.md).
+cpc studies.augmentation --workdir runs/augmentation (docs/augmentation.md).
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Greedy InfoMax on the nine voices (Loewe et al. 2019): each layer has its own loss.
 
-python -m experiments.audio --config configs/audio_voices_greedy.py --workdir runs/greedy
+cpc audio --config audio_voices_greedy --workdir runs/greedy
 
 To train the network as a whole, add --config.model.modules=1.
 

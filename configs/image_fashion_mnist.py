@@ -1,7 +1,7 @@
 """CPC on Fashion-MNIST, from its Debian package: patches, rows for time, a linear probe.
 
-python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
-python -m experiments.probe --workdir runs/fashion --task few_labels
+cpc image --config image_fashion_mnist --workdir runs/fashion
+cpc probe --workdir runs/fashion --task few_labels
 
 Accuracy of c on 10,000 test images, mean of seeds 0 to 2: linear probe 91.5 % (untrained 86.9, raw
 pixels 84.5), 20 neighbors 86.8 % (82.6, 84.6). docs/images.md documents the search.

@@ -1,6 +1,6 @@
 """The hidden ball with PPO and recurrent minibatches: whole environments, with stored memories.
 
-python -m experiments.rl --config configs/rl_hidden_ball_ppo.py --workdir runs/ball-ppo
+cpc rl --config rl_hidden_ball_ppo --workdir runs/ball-ppo
 """
 
 from typing import Any

@@ -1,10 +1,10 @@
 """Skip-gram with negative sampling on dictionaries: word2vec (Mikolov et al. 2013).
 
-    python -m experiments.text --config configs/text_words.py --workdir runs/words
+    cpc text --config text_words --workdir runs/words
 
 Measured on 2 CPU cores: 70 s in total for 5 epochs of 5.6 million words. WordSim-353 0.58 [0.49,
 0.65], SimLex-999 0.35 [0.29, 0.40], analogies 18 %; gensim with the same settings 0.58 and 0.36
-(`python -m experiments.bench --part text`: 725,000 words per second, gensim 841,000).
+(`cpc bench --part text`: 725,000 words per second, gensim 841,000).
 
 Every objective from maximum likelihood to InfoNCE is one key away, such as a log-bilinear language
 model with noise-contrastive estimation (Mnih & Teh 2012):
@@ -16,7 +16,7 @@ model with noise-contrastive estimation (Mnih & Teh 2012):
 
 For sweeps, and other commands that go by `kind`, use:
 
-    python -m experiments.words --config configs/text_words.py --workdir runs/words
+    cpc words --config text_words --workdir runs/words
 """
 
 from typing import Any

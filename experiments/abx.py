@@ -1,7 +1,7 @@
 r"""ABX errors of features in a folder, by an item file of ZeroSpeech: those of zrc-abx2.
 
-    python -m experiments.embed --workdir runs/voices --input /my/recordings --output features/
-    python -m experiments.abx --features features/ --items dev-clean.item --lose_last_frame
+    cpc embed --workdir runs/voices --input /my/recordings --output features/
+    cpc abx --features features/ --items dev-clean.item --lose_last_frame
 
 Features are a .npy for each recording, frames by width, at any depth; the item file names them
 without folder and ending. Printed are the errors within and across speakers, of phones in the same

@@ -1,7 +1,7 @@
 """Several runs on one page: their curves, and a table with a row for each cell.
 
-    python -m experiments.compare runs/a runs/b --workdir runs/compared
-    python -m experiments.compare runs/sweep
+    cpc compare runs/a runs/b --workdir runs/compared
+    cpc compare runs/sweep
 
 A folder that is no run stands for all runs in it. Runs whose configs differ in nothing but the
 seed are one cell. Writes comparison.html, comparison.md (the table, for a README) and

@@ -1,6 +1,6 @@
 r"""Every evaluator of sound on weights that were not trained here, beside MFCC and no training.
 
-    python -m experiments.evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
+    cpc evaluate --checkpoint 60k_epoch4.pt --data /my/recordings \
         --phones labels.txt --items dev-clean.item --workdir runs/60k
 
 --checkpoint is a checkpoint of facebookresearch/CPC_audio (.pt of its hub or of a training; .npz or

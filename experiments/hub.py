@@ -1,7 +1,7 @@
 """A run on the Hugging Face hub: pushed for a team, pulled to be read, probed or resumed.
 
-    python -m experiments.hub push runs/voices team/voices
-    python -m experiments.hub pull team/voices runs/theirs
+    cpc hub push runs/voices team/voices
+    cpc hub pull team/voices runs/theirs
 
 A new repository is private; --public makes it everybody's. All of a run goes there but its lock and
 logs: also environment.json, which names the host and the command. The same push again makes the

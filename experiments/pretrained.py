@@ -49,8 +49,8 @@ def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
     modality, config = read_modality(workdir)
     if not any(workdir.glob("checkpoints/*")):
         raise UserError(
-            f"{workdir} has no checkpoints: train it first with python -m "
-            f"experiments.{modality.name} --workdir {workdir}"
+            f"{workdir} has no checkpoints: train it first with cpc {modality.name} "
+            f"--workdir {workdir}"
         )
     variables, number = training.read_variables(workdir, step)
     return describe(modality, workdir, config, modality.build_model(config), variables, number)

@@ -1,10 +1,10 @@
 """Probes on the frozen features of a run: what is in z and c, by a linear or one-hidden-layer map.
 
-    python -m experiments.probe --workdir runs/voices --task phones
-    python -m experiments.probe --workdir runs/fashion --task few_labels --step 1000
-    python -m experiments.probe --workdir runs/fashion --step best
-    python -m experiments.probe --workdir runs/voices --data.source=folder --data.path=~/recordings
-    python -m experiments.probe --workdir runs/voices --task ctc --probe.ctc_minutes="(10.0,)"
+    cpc probe --workdir runs/voices --task phones
+    cpc probe --workdir runs/fashion --task few_labels --step 1000
+    cpc probe --workdir runs/fashion --step best
+    cpc probe --workdir runs/voices --data.source=folder --data.path=~/recordings
+    cpc probe --workdir runs/voices --task ctc --probe.ctc_minutes="(10.0,)"
 
 Without --task those of the run's config are fitted. --data.key=value and --probe.key=value set keys
 of these sections for this once: so a run is judged on data that it was not trained on, with their

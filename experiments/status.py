@@ -1,7 +1,7 @@
 """How all runs of a folder stand: a table, once or every few seconds.
 
-    python -m experiments.status runs
-    python -m experiments.status runs --watch 5
+    cpc status runs
+    cpc status runs --watch 5
 
 nats is the strict bound, mean over offsets, at the last evaluation; where none is recorded, an
 estimate (marked). score is the first one of learned features: where it is no accuracy it is named,

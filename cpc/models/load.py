@@ -77,7 +77,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     if not (folder / WEIGHTS).exists():
         raise UserError(
             f"{folder} has no {WEIGHTS}: give an exported folder, or export the run with "
-            f"python -m cpc export --workdir {folder}"
+            f"cpc export --workdir {folder}"
         )
     config = read_json(folder / CONFIG)
     described, given, about = _check_config(config, folder / CONFIG)
@@ -85,7 +85,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
     if newest > about.get("step", newest):
         raise UserError(
             f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
-            f"again with python -m cpc export --workdir {run}, or give {folder}"
+            f"again with cpc export --workdir {run}, or give {folder}"
         )
     # Exports of old have no sum.
     if config.get("sha256") not in (None, _sum(folder / WEIGHTS)):

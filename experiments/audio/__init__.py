@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on sound, raw or log-mel: `python -m experiments.audio`."""
+"""Contrastive predictive coding on sound, raw or log-mel: `cpc audio`."""

@@ -2,12 +2,12 @@ r"""Contrastive predictive coding on sound, raw or log-mel (van den Oord et al. 
 
 Trains, watches the information, probes the frozen features and writes a report:
 
-    python -m experiments.audio --config configs/audio_voices.py --workdir runs/voices
+    cpc audio --config audio_voices --workdir runs/voices
 
 `cpc audio --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
 resumes:
 
-    python -m experiments.audio --config configs/audio_voices.py --workdir runs/low \
+    cpc audio --config audio_voices --workdir runs/low \
         --config.optim.learning_rate=1e-4
 """
 

@@ -1,1 +1,1 @@
-"""Features of a folder of files: `python -m experiments.embed`."""
+"""Features of a folder of files: `cpc embed`."""

@@ -1,1 +1,1 @@
-"""A run's model as a folder to share: `python -m experiments.export`."""
+"""A run's model as a folder to share: `cpc export`."""

@@ -1,6 +1,6 @@
 """A run's model as a folder to share: weights, description, and a model card.
 
-    python -m experiments.export --workdir runs/voices [--output exported/] [--s3prl]
+    cpc export --workdir runs/voices [--output exported/] [--s3prl]
 
 `cpc.models.load(folder)` gives its embed function back. A run that reaches its last step is
 exported by itself. --s3prl writes Python beside it that makes a model of sound an upstream of

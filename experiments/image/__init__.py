@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on images: `python -m experiments.image`."""
+"""Contrastive predictive coding on images: `cpc image`."""

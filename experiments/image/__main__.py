@@ -2,12 +2,12 @@ r"""Contrastive predictive coding on images (van den Oord et al. 2018, section 3
 
 Trains, watches the information, probes the frozen features and writes a report:
 
-    python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/fashion
+    cpc image --config image_fashion_mnist --workdir runs/fashion
 
 `cpc image --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
 resumes:
 
-    python -m experiments.image --config configs/image_fashion_mnist.py --workdir runs/low \
+    cpc image --config image_fashion_mnist --workdir runs/low \
         --config.optim.learning_rate=1e-4
 """
 

@@ -1,1 +1,1 @@
-"""Estimates of mutual information where it is known: `python -m experiments.mutual_information`."""
+"""Estimates of mutual information where it is known: `cpc mutual_information`."""

@@ -1,12 +1,12 @@
 r"""Estimators of mutual information, trained where the truth is known, or where laws hold.
 
-    python -m experiments.mutual_information --config configs/mi_staircase.py --workdir runs/stairs
-    python -m experiments.mutual_information --config configs/mi_tasks.py --workdir runs/tasks
-    python -m experiments.mutual_information --config configs/mi_consistency.py --workdir runs/laws
+    cpc mutual_information --config mi_staircase --workdir runs/stairs
+    cpc mutual_information --config mi_tasks --workdir runs/tasks
+    cpc mutual_information --config mi_consistency --workdir runs/laws
 
 Any key of the config can be set, and the same command again resumes:
 
-    python -m experiments.mutual_information --config configs/mi_staircase.py \
+    cpc mutual_information --config mi_staircase \
         --workdir runs/long --config.steps_per_level=4000
 """
 

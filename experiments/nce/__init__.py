@@ -1,1 +1,1 @@
-"""Noise-contrastive estimation measured against its theory: `python -m experiments.nce`."""
+"""Noise-contrastive estimation measured against its theory: `cpc nce`."""

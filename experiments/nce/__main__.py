@@ -1,7 +1,7 @@
 r"""Theory as experiments: each claim of the noise-contrastive family with what comes out.
 
-    python -m experiments.nce --workdir runs/nce
-    python -m experiments.nce --workdir runs/nce-quick --quick
+    cpc nce --workdir runs/nce
+    cpc nce --workdir runs/nce-quick --quick
 
 Nothing is trained on data and nothing is fetched: small problems, most of them summed exactly. The
 run directory gets nce.json, figures and a page that says under each figure what was expected, what

@@ -1,1 +1,1 @@
-"""The paper's tables and figures made again: `python -m experiments.reproduce`."""
+"""The paper's tables and figures made again: `cpc reproduce`."""

@@ -1,8 +1,8 @@
 r"""The paper's tables and figures, made again: sweeps of ordinary runs, and a page of both.
 
-    python -m experiments.reproduce --table 2 --scale small --data voices
-    python -m experiments.reproduce --figure 3 --scale smoke --workdir runs/smoke
-    python -m experiments.reproduce --all --scale paper --workdir runs/paper \
+    cpc reproduce --table 2 --scale small --data voices
+    cpc reproduce --figure 3 --scale smoke --workdir runs/smoke
+    cpc reproduce --all --scale paper --workdir runs/paper \
         --audio data.path=LibriSpeech/train-clean-100 --audio data.phones=aligned_phones.txt
 
 Tables 1 to 4; figures 2, 3, 5 and 6; and what the paper lacks: --table open (a cell for each choice
@@ -16,7 +16,7 @@ verdicts count the scatter of seeds, too.
 
 Writes all cells, and reproduction.html, .md and .json, into --workdir: runs/reproduced-SCALE-DATA,
 unless another is named. Tables share cells: another --table into the same --workdir adds what is
-missing. The same command again resumes. While it runs: python -m experiments.status WORKDIR.
+missing. The same command again resumes. While it runs: cpc status WORKDIR.
 """
 
 from absl import flags

@@ -37,9 +37,7 @@ def read_reproduction(folder: str | Path) -> Reproduction:
     recorded = read_json(path) if path.exists() else {}
     plan = recorded.get("reproduction") if isinstance(recorded, dict) else None
     if not isinstance(plan, dict):
-        raise UserError(
-            f"{folder} holds no reproduction: give the --workdir of python -m experiments.reproduce"
-        )
+        raise UserError(f"{folder} holds no reproduction: give the --workdir of cpc reproduce")
     names = list(recorded.get("cells", {}))
     runs: dict[str, list[Run]] = {stem(name): [] for name in names}
     problems, begun, scores = [], set(), [score_frame([]).assign(cell="")]

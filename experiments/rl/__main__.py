@@ -1,7 +1,7 @@
 r"""Agents whose memory must also predict what it will see (van den Oord et al. 2018, section 3.4).
 
-    python -m experiments.rl --config configs/rl_hidden_ball.py --workdir runs/ball
-    python -m experiments.rl --config configs/rl_hidden_ball.py --workdir runs/alone \
+    cpc rl --config rl_hidden_ball --workdir runs/ball
+    cpc rl --config rl_hidden_ball --workdir runs/alone \
         --config.cpc.weight=0.0
 
 Trains by A2C or PPO, with or without contrastive predictive coding as an auxiliary loss, and writes

@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on series of numbers: `python -m experiments.series`."""
+"""Contrastive predictive coding on series of numbers: `cpc series`."""

@@ -1,8 +1,8 @@
 r"""Which side of a window to augment, and by which effect: the ablation of Kharitonov et al. 2020.
 
-    python -m experiments.studies.augmentation --workdir runs/augmentation
-    python -m experiments.studies.augmentation --workdir runs/augmentation --config.num_steps=8000
-    python -m experiments.studies.augmentation --workdir runs/quick --quick
+    cpc studies.augmentation --workdir runs/augmentation
+    cpc studies.augmentation --workdir runs/augmentation --config.num_steps=8000
+    cpc studies.augmentation --workdir runs/quick --quick
 
 Cells are ordinary runs of a config of audio, the demo's unless --config names another: nothing,
 past, future and both sides augmented by the same effects, and the past by each effect alone; each

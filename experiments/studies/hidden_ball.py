@@ -1,7 +1,7 @@
 """Does a memory that must predict help an agent, where memory is needed and only there?
 
-    python -m experiments.studies.hidden_ball --workdir runs/hidden-ball
-    python -m experiments.studies.hidden_ball --workdir runs/quick --quick
+    cpc studies.hidden_ball --workdir runs/hidden-ball
+    cpc studies.hidden_ball --workdir runs/quick --quick
 
 Figure 6 of van den Oord et al. (2018), as tasks that can be refuted: Catch whose ball hides, and is
 seen again as it lands (the memory of it predicts a picture: CPC can help), is never seen again (it

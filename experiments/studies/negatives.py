@@ -1,6 +1,6 @@
 r"""What the advice on negatives is worth for a run: its labels, its scores and its gradient.
 
-    python -m experiments.studies.negatives --workdir runs/voices
+    cpc studies.negatives --workdir runs/voices
 
 Three questions that are answered before a sweep, from the data and the newest checkpoint of a run:
 how likely a latent d steps from the positive has its label, and the window that follows; how many

@@ -1,1 +1,1 @@
-"""Many runs of one config: `python -m experiments.sweep`."""
+"""Many runs of one config: `cpc sweep`."""

@@ -1,13 +1,13 @@
 r"""Many runs of one config: grids, single cells, seeds; a table and a page of them together.
 
-    python -m experiments.sweep --config configs/audio_voices.py --workdir runs/sweep \
+    cpc sweep --config audio_voices --workdir runs/sweep \
         --grid config.negatives.rule=batch,own_sequence \
         --grid config.negatives.temperature=0.05,0.1 --seeds 3
 
 The cells are the product of all --grid, and beside it each --cell; all with every seed. One factor
 at a time:
 
-    python -m experiments.sweep --config configs/image_fashion_mnist.py --workdir runs/factors \
+    cpc sweep --config image_fashion_mnist --workdir runs/factors \
         --cell "" --cell "near: --config.model.num_offsets=1" \
         --cell "--config.model.norm=layer --config.optim.learning_rate=1e-3"
 
@@ -20,7 +20,7 @@ report out of it (data.train_list and data.test_list of audio).
 
 Each cell is a run directory below --workdir, which the command that --dry-run prints makes alone.
 The same command again skips what is done, resumes what is not, and tries again what failed. Ctrl-C
-stops all cells, each of which saves. While it runs: python -m experiments.status WORKDIR. After
+stops all cells, each of which saves. While it runs: cpc status WORKDIR. After
 each cell: comparison.html, .md and .json. Exit status: 0, or 1 if a cell failed.
 """
 

@@ -1,1 +1,1 @@
-"""Contrastive predictive coding on text: `python -m experiments.text`."""
+"""Contrastive predictive coding on text: `cpc text`."""

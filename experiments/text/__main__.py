@@ -2,19 +2,19 @@ r"""Contrastive predictive coding on text: sentences that predict the next ones.
 
 Trains, watches the information, probes the frozen features and writes a report:
 
-    python -m experiments.text --config configs/text_sentences.py --workdir runs/sentences
-    python -m experiments.text --config configs/text_bookcorpus.py --workdir runs/mine \
+    cpc text --config text_sentences --workdir runs/sentences
+    cpc text --config text_bookcorpus --workdir runs/mine \
         --config.data.path=/my/books
 
 `cpc text --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
 resumes:
 
-    python -m experiments.text --config configs/text_sentences.py --workdir runs/low \
+    cpc text --config text_sentences --workdir runs/low \
         --config.optim.learning_rate=2e-4
 
 Or of words, by any objective from maximum likelihood to InfoNCE (keys: configs/words.py):
 
-    python -m experiments.text --config configs/text_words.py --workdir runs/words
+    cpc text --config text_words --workdir runs/words
 """
 
 from experiments.run import main

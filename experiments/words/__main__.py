@@ -1,9 +1,9 @@
 r"""Words by any objective from maximum likelihood to InfoNCE.
 
-    python -m experiments.words --config configs/text_words.py --workdir runs/words
+    cpc words --config text_words --workdir runs/words
 
 `cpc words --keys [SECTION]` lists the keys of a config; any can be set, and the same command again
-resumes. `python -m experiments.text` takes these configs too.
+resumes. `cpc text` takes these configs too.
 """
 
 from configs.words import KEYS

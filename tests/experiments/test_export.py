@@ -266,8 +266,8 @@ def test_the_code_on_an_audio_card_runs(audio_run):
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"data": {"window_samples": 1280}}, r"no checkpoints: train it first .*experiments.audio"),
-        ({"data": {"size": 28}}, r"no checkpoints: train it first .*experiments.image"),
+        ({"data": {"window_samples": 1280}}, r"no checkpoints: train it first .*cpc audio"),
+        ({"data": {"size": 28}}, r"no checkpoints: train it first .*cpc image"),
         ({"tasks": 3}, "holds no run of audio, image"),
         (None, r"config\.json"),
     ],

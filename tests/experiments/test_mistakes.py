@@ -446,7 +446,7 @@ def test_help_is_for_a_newcomer():
     for module, words in (("audio", "--workdir"), ("probe", "--task")):
         done = commands.run(f"experiments.{module}", "--help")
         assert words in done.stdout
-        assert "python -m experiments." in done.stdout
+        assert f"cpc {module}" in done.stdout
 
 
 @pytest.mark.slow

