@@ -317,7 +317,7 @@ def test_rows_go_into_json_and_onto_the_console():
     [
         ({"offsets": []}, "name one or more"),
         ({"offsets": [0, 1]}, "each 1 or more"),
-        ({"offsets": [9]}, "no latent has another 9 steps ahead"),
+        ({"offsets": [9]}, "a latent 9 steps after another"),
         ({"num_anchors": 0}, "num_anchors is 0"),
         ({"labels": np.zeros((2, 5), int)}, "labels of shape"),
         ({"positions": [windows(2, 4)], "labels": [None, None]}, "labels are of 2 batches"),
