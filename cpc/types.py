@@ -83,12 +83,8 @@ class Position(NamedTuple):
         if group is not None:
             group = np.reshape(group, (-1, *(1,) * (len(shape) - 1))).astype(np.int32)
             group = group + 0 * sequence
-        return cls(
-            sequence,
-            time,
-            *(lane or [np.zeros_like(sequence)]),
-            sequence if group is None else group,
-        )
+        lanes = lane[0] if lane else np.zeros_like(sequence)
+        return cls(sequence, time, lanes, sequence if group is None else group)
 
 
 class SoundPosition(NamedTuple):

@@ -1,6 +1,5 @@
 """The loss of contrastive predictive coding at each offset, over the global batch."""
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple, cast
 
@@ -235,7 +234,8 @@ def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> N
 
     if not any(isinstance(p, Tracer) for p in positions):
         flat = jax.tree.map(lambda p: np.broadcast_to(p, shape).ravel(), positions)
-        check_negatives(flat, flat, dataclasses.replace(plan.rule, allows=allows), plan.offsets)
+        name = getattr(plan.rule, "name", "given")
+        check_negatives(flat, flat, Rule(name, allows), plan.offsets)
 
 
 def check_inputs(

@@ -58,16 +58,16 @@ def make_optimizer(
             f"clip_norm {clip_norm} and weight_decay {weight_decay} must not be negative; "
             "0 switches them off."
         )
-    b1, b2, eps = _numbers(name, b1, b2, eps)
+    beta1, beta2, epsilon = _numbers(name, b1, b2, eps)
     decay = {"weight_decay": weight_decay, "mask": _decayed}
     if name == "lion":
-        own = optax.lion(rate, b1, b2, **decay)
+        own = optax.lion(rate, beta1, beta2, **decay)
     elif name == "muon":
         muon = functools.partial(
             optax.contrib.muon,
-            eps=eps,
-            adam_b1=b1,
-            adam_b2=b2,
+            eps=epsilon,
+            adam_b1=beta1,
+            adam_b2=beta2,
             consistent_rms=0.2,
             muon_weight_dimension_numbers=_matrices,
         )
@@ -76,7 +76,7 @@ def make_optimizer(
             falling = optax.add_decayed_weights(-weight_decay, _decayed)
             own = optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
     elif name == "rmsprop":
-        own = optax.rmsprop(rate, decay=b2, eps=eps)
+        own = optax.rmsprop(rate, decay=beta2, eps=epsilon)
         if weight_decay:
             raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
     elif name == "schedule_free":
@@ -87,12 +87,14 @@ def make_optimizer(
             )
         # Optax counts the steps of this average from 1.
         weighting = lambda count: rate(count - 1)  # noqa: E731
-        own = optax.contrib.schedule_free(optax.adamw(rate, 0.0, b2, eps, **decay), weighting, b1)
+        own = optax.contrib.schedule_free(
+            optax.adamw(rate, 0.0, beta2, epsilon, **decay), weighting, beta1
+        )
     else:
         own = (
-            optax.adamw(rate, b1, b2, eps, **decay)
+            optax.adamw(rate, beta1, beta2, epsilon, **decay)
             if weight_decay
-            else optax.adam(rate, b1, b2, eps)
+            else optax.adam(rate, beta1, beta2, epsilon)
         )
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
 
