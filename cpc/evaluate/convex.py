@@ -324,12 +324,13 @@ def minimize(
             break
         direction = -multiply_inverse(pairs, value)
         slope, step = float(direction @ value), 1.0
+        after = gradient(point + direction)
         for _ in range(10):
-            after = gradient(point + step * direction)
             end = float(direction @ after)
             if end <= -slope / 2:
                 break
             step *= slope / (slope - end)
+            after = gradient(point + step * direction)
         move, change = step * direction, after - value
         if move @ change > 1e-10 * np.linalg.norm(move) * np.linalg.norm(change):
             pairs.append((move, change))

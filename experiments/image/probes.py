@@ -230,8 +230,8 @@ def fit_linear(
     elif solver == "ridge":
         probe = fit_ridge_probe(train, labels, num_classes=num_classes)
     else:
-        l2s = {"l2s": (MAX_L2,)} if has_single_labels(labels) else {}
-        probe = fit_lbfgs_probe(train, labels, num_classes=num_classes, **l2s)
+        fit = functools.partial(fit_lbfgs_probe, train, labels, num_classes=num_classes)
+        probe = fit(l2s=(MAX_L2,)) if has_single_labels(labels) else fit()
     return lambda x: predict(probe, x), f"{solver}, {describe_fit(probe)}"
 
 
