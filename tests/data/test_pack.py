@@ -512,7 +512,7 @@ ENTRIES = {
 HARMS = {
     "missing": None,
     "null": lambda _: None,
-    "number": lambda _: 3,
+    "number": lambda _: -3,
     "object": lambda _: {"a": 1},
     "shorter": lambda value: value[:-1],
     "mixed": lambda value: [*value[:-1], {}],
