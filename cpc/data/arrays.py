@@ -202,7 +202,7 @@ def take_series(
             raise UserError("x contains NaN or infinity: remove or fill these steps")
     if not normalize:
         return _as_they_are(items), form
-    return [_standardize(item) if standardize else np.float32(item) for item in items], form
+    return [_standardize(item) if standardize else item.astype("f4") for item in items], form
 
 
 def _standardize(values: np.ndarray) -> Float[np.ndarray, "t channels"]:

@@ -47,7 +47,7 @@ class Layers:
     ):
         self.names = tuple(names)
         self._module, self._variables = module, variables
-        self._encoders = {
+        self._encoders: dict[str, Any] = {
             name: getattr(end_at(module, variables, name)[0], "encoder", None) for name in names
         }
         self._apply = jax.jit(functools.partial(_apply, module, self.names, prepare))
