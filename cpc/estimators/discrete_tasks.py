@@ -31,9 +31,10 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
 
     def sample(rng, n):
         drawn = jax.random.categorical(rng, log_joint, shape=(n,))
-        return tuple(
-            jax.nn.one_hot(each, size, dtype=jnp.float32)
-            for each, size in ((drawn // q, p), (drawn % q, q))
+        x, y = jnp.divmod(drawn, q)
+        return (
+            jax.nn.one_hot(x, p, dtype=jnp.float32),
+            jax.nn.one_hot(y, q, dtype=jnp.float32),
         )
 
     def log_ratio(x, y):

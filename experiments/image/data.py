@@ -44,8 +44,8 @@ def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
     if not options.group_level:  # which divides a split that is named twice
         check_splits(config, reader.locate)
     sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
-    read = ImageData(*(sets[split] for split in splits))
-    loaded = separate_test(config, split_groups(config, read))
+    read = [sets[split] for split in splits]
+    loaded = separate_test(config, ImageData(*split_groups(config, read)))
     num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
     copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
     y, x, channels = loaded.train.pixels.shape[1:]

@@ -1,7 +1,7 @@
 """Groups of images, such as the pictures of a subject, that only train or only test."""
 
 import pathlib
-from typing import TypeVar
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -9,10 +9,8 @@ from cpc import data
 from cpc.types import UserError
 from experiments.command.config import Config
 
-Parts = TypeVar("Parts", bound=tuple)
 
-
-def split_groups(config: Config, parts: Parts) -> Parts:
+def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
     """Return images to train, to probe and to test on, of which no group is tested and trained.
 
     If the test images are of the same split as others, `data.test_fraction` of their groups are
@@ -37,12 +35,10 @@ def split_groups(config: Config, parts: Parts) -> Parts:
             f"no image is left besides those of the test groups ({', '.join(held[:3])}): give more "
             "groups, or set another data.group_level"
         )
-    return type(parts)(
-        *(
-            data.select_images(images, np.flatnonzero(rows))
-            for images, rows in zip(parts, kept, strict=True)
-        )
-    )
+    return [
+        data.select_images(images, np.flatnonzero(rows))
+        for images, rows in zip(parts, kept, strict=True)
+    ]
 
 
 def group_images(root: pathlib.Path, level: int, images: data.Images) -> np.ndarray:

@@ -1043,7 +1043,7 @@ def groups_tested(config):
     """How many of ten groups test."""
     images = Images(np.zeros((10, 2, 2, 1), np.uint8), np.zeros(10, np.int32), ("a",),
                     describe="/in/one/{}/x.png".format)  # fmt: skip
-    return len(split_groups(config, image_data.ImageData(images, images, images)).test)
+    return len(split_groups(config, [images] * 3)[-1])
 
 
 ALL_TASKS = {"probe.tasks": ("few_labels",), "probe.features": ("z",)}
