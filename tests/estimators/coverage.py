@@ -24,7 +24,6 @@ from cpc.types import CPCOutputs, Position, Rule
 
 #: Of an interval of 95 %: 3.5 standard errors of 1,500 draws lower.
 MIN_COVERAGE = 0.93
-DRAWS = flags.DEFINE_integer("draws", 1500, "Draws of each setting.")
 
 
 class Setting(NamedTuple):
@@ -100,11 +99,12 @@ def main(argv: list[str]) -> None:
     del argv
     covered = []
     for name, setting in SETTINGS.items():
-        covered.append(coverage(draw_sums(setting, DRAWS.value)))
+        covered.append(coverage(draw_sums(setting, flags.FLAGS.draws)))
         sys.stdout.write(f"{name:26}{covered[-1]:.3f}\n")
         sys.stdout.flush()
     sys.exit(min(covered) < MIN_COVERAGE)
 
 
 if __name__ == "__main__":
+    flags.DEFINE_integer("draws", 1500, "Draws of each setting.")
     app.run(main)
