@@ -114,7 +114,7 @@ def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys
     assert {"audio", "image", "sweep", "probe", "reproduce", "studies.hidden_ball"} <= set(listed)
     assert not {"run", "bench.cpc_torch", "command.cli"} & set(listed)
     for name, said in listed.items():
-        assert importlib.util.find_spec(f"experiments.{name}")
+        assert importlib.util.find_spec(f"experiments.{program.ALIASES.get(name, name)}")
         assert said.endswith((".", "?")), name
     assert listed["status"] == "How all runs of a folder stand: a table, once or every few seconds."
 

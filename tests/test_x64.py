@@ -17,7 +17,7 @@ from cpc.types import CPCOutputs, Position
 
 KEY = jax.random.key(0)
 #: Functions that compute on the host or return no arrays, in modules that use JAX.
-ON_HOST = {"describe", "describe_aligned", "beam_decode", "collapse", "count_edits",
+ON_HOST = {"describe", "describe_aligned", "describe_fit", "beam_decode", "collapse", "count_edits",
            "greedy_decode", "image_scores", "ball_information", "auto_reset"}  # fmt: skip
 LABELS = np.array([0, 1, 2, 0, 1, 2] * 4)
 #: Results of these are entries of their inputs, and have the inputs' dtype.
@@ -304,6 +304,9 @@ EVALUATE = {
     ),
     "embed_utterances": lambda x: evaluate.embed_utterances(
         lambda batch: jnp.asarray(batch).reshape(len(batch), -1, 2), [np.asarray(x(8))], 2
+    ),
+    "embed_pieces": lambda x: evaluate.embed_pieces(
+        lambda batch: jnp.asarray(batch).reshape(len(batch), -1, 2), np.asarray(x(8)), 2
     ),
     "feature_spread": lambda x: evaluate.feature_spread(x(9, 3)),
     "fit_lbfgs_probe": fitted(evaluate.fit_lbfgs_probe, l2s=(0.1,)),

@@ -156,7 +156,7 @@ def group_signals(
     Padded lengths grow by a quarter, so that few shapes are compiled.
 
     >>> group_signals([16_000, 1_000_000, 15_900], 160)
-    ([(100, [0, 2])], [1])
+    ([(112, [0, 2])], [1])
     """
     most = max(1, CHUNK_SAMPLES // stride)
     by_length, long = defaultdict(list), []

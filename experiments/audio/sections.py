@@ -170,7 +170,7 @@ def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray 
 def standardize(x: np.ndarray) -> np.ndarray:
     """Return float64 columns of mean 0 and standard deviation 1; of 0 where they vary by rounding.
 
-    >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).tolist()
+    >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).round(6).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
     largest = np.maximum(np.abs(x).max(axis=0, initial=0), np.finfo(np.float32).tiny)

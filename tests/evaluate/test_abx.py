@@ -271,7 +271,7 @@ def test_an_item_file_without_items(tmp_path):
     path.write_text("#file onset offset #phone prev-phone next-phone speaker\n")
     with pytest.raises(UserError, match="lists no items"):
         read_items(path)
-    with pytest.raises(UserError, match="cannot read the item file"):
+    with pytest.raises(UserError, match=r"none\.item cannot be read"):
         read_items(tmp_path / "none.item")
 
 

@@ -306,7 +306,7 @@ def test_every_card_can_be_meant(card, monkeypatch):
     library = config.environment.name.partition(":")[0] if config.kind == "rl" else ""
     if library in OUTSIDE and importlib.util.find_spec(library) is None:
         monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze())
-    assert f"-m experiments.{config.kind} --config configs/{card}.py" in module.__doc__
+    assert f"cpc {config.kind} --config {card}" in module.__doc__
     check_cell(config, Cell(card, {}))
 
 

@@ -231,7 +231,7 @@ def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
 
 
 @pytest.mark.parametrize(("keys", "words"), [
-    ({"model.horizon": 11}, "model.num_offsets 12: that many"),
+    ({"model.horizon": 11}, "below model.num_offsets"),
     ({"model.horizon": 12, "loss.align_to": 12}, "loss.align_to 12: both say"),
     ({"model.horizon": 2, "model.num_offsets": 1, "model.segment_threshold": 0.3}, "of frames"),
 ])  # fmt: skip

@@ -123,7 +123,7 @@ def test_the_size_is_said_before():
     said = reproduce.describe(cells, "small", "voices", 1)
     assert "400 steps of 8 windows of 1.28 s" in said["size"]
     assert said["hardware"].startswith("Hardware: 2 fast CPU cores")
-    assert "; time: about 117 min" in said["hardware"]
+    assert "; time: about 114 min" in said["hardware"]
     assert "never measured" in reproduce.describe(cells, "paper", "voices", 1)["hardware"]
 
 

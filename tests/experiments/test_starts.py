@@ -35,14 +35,13 @@ os._exit(7)
 
 @pytest.mark.parametrize("closed", [(), (1,), (2,), (0, 1, 2)])
 def test_a_command_starts_without_streams_and_children(closed):
-    def prepare():
-        import signal
-
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        for number in closed:
-            os.close(number)
-
-    done = subprocess.run([sys.executable, "-c", START], cwd=ROOT, preexec_fn=prepare, check=False)
+    prepare = f"""
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+[os.close(number) for number in {closed}]
+os.execv(sys.executable, [sys.executable, "-c", sys.argv[1]])
+"""
+    done = subprocess.run([sys.executable, "-c", prepare, START], cwd=ROOT, check=False)
     assert done.returncode == 7
 
 
