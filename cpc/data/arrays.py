@@ -107,8 +107,7 @@ def take_sounds(
 def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
     """Return samples as float32 whose full scale is 1.
 
-    Integers are scaled by their type, uint8 with an offset of 128. int32 within 24 bits is scaled
-    as 24 bits.
+    Integers are scaled by their type, uint8 with an offset of 128.
 
     >>> _to_full_scale(np.array([-128, 64], np.int8)), _to_full_scale(np.array([0, 192], np.uint8))
     (array([-1. ,  0.5], dtype=float32), array([-1. ,  0.5], dtype=float32))
@@ -127,10 +126,9 @@ def _to_full_scale(x: Num[np.ndarray, " s"]) -> Float[np.ndarray, " s"]:
         return (x.astype(np.float32) - 128) / 128
     if x.dtype.name not in ("int8", "int16", "int32"):
         raise UserError(f"x has dtype {x.dtype}, whose full scale is unknown: pass int16 or floats")
-    bits = 8 * x.itemsize
-    if bits == 32 and x.min() >= -(2**23) and x.max() < 2**23:
-        bits = 24
-    return (x / 2 ** (bits - 1)).astype(np.float32)
+    if x.dtype == np.int32 and x.any() and max(-x.min(), x.max()) <= 2**15:
+        raise UserError("x is int32 with values of 16 bits or fewer: pass x.astype(np.int16)")
+    return (x / 2 ** (8 * x.itemsize - 1)).astype(np.float32)
 
 
 def _normalize(
@@ -156,16 +154,11 @@ def scale_parts(parts: Sequence[np.ndarray], levels: Levels, rms: Any) -> Float[
         levels: of all of them.
         rms: None to keep the loudness.
     """
-    samples = np.concatenate([to_int16(part, levels) for part in parts])
-    return samples.astype(np.float32) / 32768 * gain_to(rms, levels)
-
-
-def gain_to(rms: Any, levels: Levels) -> np.float32:
-    """Return the factor that brings a recording with these levels, in 16 bits, to `rms`."""
+    samples = np.concatenate([to_int16(part, levels) for part in parts]).astype(np.float32) / 32768
     if rms is None:
-        return np.float32(1)
+        return samples
     own = levels.rms / max(levels.peak, 1.0)
-    return gains(np.asarray([own], np.float32))[0] * np.float32(rms / TARGET_RMS)
+    return samples * (gains(np.asarray([own], np.float32))[0] * np.float32(rms / TARGET_RMS))
 
 
 def _as_they_are(items: list[np.ndarray]) -> list[np.ndarray]:

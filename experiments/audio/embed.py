@@ -8,14 +8,13 @@ import numpy as np
 
 from cpc import models
 from cpc.data import SAMPLE_RATE_HZ, prefetch
-from cpc.data.arrays import gain_to, scale_parts
+from cpc.data.arrays import scale_parts
 from cpc.data.audio_file import (
     AUDIO_SUFFIXES,
     COMPANION_SUFFIXES,
     AudioFile,
     choose_channel,
     open_audio,
-    read_samples,
     stream_mono,
 )
 from cpc.data.levels import Levels, measure_levels
@@ -107,15 +106,38 @@ def embed_long(
     """Return the features of a recording that is read a chunk at a time."""
     file = choose_channel(recording.file)
     levels = measure_levels(stream_mono(file, note_of(recording)))
-    gain, size = gain_to(rms, levels), levels.num_samples
     report_levels(recording, levels)
-    if size < file.num_samples:  # then nothing is read beyond
-        file = file._replace(num_frames=size * file.rate_hz // SAMPLE_RATE_HZ)
+
+    def stream() -> Iterator[np.ndarray]:
+        parts = stream_mono(file, lambda sentence: None)
+        return (scale_parts([part], levels, rms) for part in parts)
+
+    return layers.embed_long(read_in_order(stream), levels.num_samples)
+
+
+def read_in_order(
+    stream: Callable[[], Iterator[np.ndarray]],
+) -> Callable[[int, int], np.ndarray]:
+    """Return read(start, stop) for a stream of parts, which starts again to go back.
+
+    >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))
+    >>> [read(*span).tolist() for span in ((0, 2), (1, 4), (0, 9))]
+    [[0.0, 1.0], [1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0, 4.0]]
+    """
+    parts, kept, first = stream(), np.zeros(0, np.float32), 0
 
     def read(start: int, stop: int) -> np.ndarray:
-        return read_samples(file, start, stop, levels).astype(np.float32) / 32768 * gain
+        nonlocal parts, kept, first
+        if start < first:
+            parts, kept, first = stream(), kept[:0], 0
+        found, end = [kept], first + len(kept)
+        while end < stop and (part := next(parts, None)) is not None:
+            found.append(part)
+            end += len(part)
+        kept, first = np.concatenate(found)[start - first :], start
+        return kept[: stop - start]
 
-    return layers.embed_long(read, size)
+    return read
 
 
 def read_scaled(recording: Recording, rms: float | None) -> np.ndarray:
