@@ -4,14 +4,14 @@
     cpc train --config audio_voices --keys optim
 
 The same command again resumes. `cpc configs` lists configs; --keys lists the keys of a config, or
-of one section, which --config.KEY=VALUE sets.
+of one section, which --config.KEY=VALUE sets. Without --config it lists those of all kinds of data.
 """
 
 import importlib
 
 from cpc.types import UserError
 from experiments.command import cli
-from experiments.command.keys import list_keys, take_section
+from experiments.command.keys import list_keys, list_kinds, take_section
 from experiments.modality import MODALITIES
 from experiments.mutual_information import run as mutual_information
 from experiments.rl import run as rl
@@ -28,6 +28,9 @@ if __name__ == "__main__":
     def main() -> None:
         """Train the config, or list its keys."""
         config = CONFIG.value
+        if config is None and SECTION is not None:
+            print(list_kinds(SECTION))
+            return
         if config is None:
             raise UserError("--config is required, e.g. --config audio_voices")
         kind = config.get("kind")

@@ -15,6 +15,9 @@ from cpc.types import UserError
 from experiments.command import cli, names
 from experiments.command.config import describe_range
 
+#: Kinds of data that `cpc train` trains on, each with a file in configs/.
+KINDS = "audio", "image", "series", "text", "words", "rl"
+
 
 def list_keys(keys: Keys, section: str = "") -> str:
     """Return the keys of a section, or all: default, range and meaning.
@@ -37,6 +40,23 @@ def list_keys(keys: Keys, section: str = "") -> str:
         lines += textwrap.wrap(text, 100, subsequent_indent="        ", break_on_hyphens=False)
         lines += textwrap.wrap(key.help, 96, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def list_kinds(section: str = "") -> str:
+    """Return the keys of a section, or all, for each kind of data that has it.
+
+    Raises:
+        UserError: no kind has such a section.
+    """
+    known = {kind: importlib.import_module(f"configs.{kind}").KEYS for kind in KINDS}
+    found = {
+        kind: keys
+        for kind, keys in known.items()
+        if any(in_section(name, section) for name in flatten(keys))
+    }
+    return "\n\n".join(
+        f"{kind}:\n{list_keys(keys, section)}" for kind, keys in (found or known).items()
+    )
 
 
 def in_section(name: str, section: str) -> bool:
@@ -88,7 +108,7 @@ def write_pages(folder: str) -> None:
         encoding="utf-8",
     )
     parts = ["# Keys\n\n`cpc NAME --keys [SECTION]` lists them, `--config.KEY=VALUE` sets one.\n"]
-    for kind in ("audio", "image", "series", "text", "words", "rl"):
+    for kind in KINDS:
         parts.append(f"\n## {kind}\n\n| key | default | values | |\n|---|---|---|---|\n")
         for name, key in flatten(importlib.import_module(f"configs.{kind}").KEYS).items():
             cells = (f"`{name}`", f"`{key.default!r}`", describe_range(key), key.help)

@@ -127,14 +127,14 @@ def check_same_run(path: pathlib.Path, config: Config, keys: Keys) -> bool:
     Raises:
         UserError: something is of another config; names it, and the keys in which they differ.
     """
-    if (recorded := read_config(path)) is None:
-        return False
-    check_same_config(upgrade(recorded, keys), config, path)
+    recorded = read_config(path)
+    if recorded is not None:
+        check_same_config(upgrade(recorded, keys), config, path)
     for where, identity in identities(path):
         if "config" in identity:
             found = upgrade(identity["config"], keys)
             check_same_config(found, config, where, f"move it out of {path}")
-    return True
+    return recorded is not None
 
 
 def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:

@@ -20,6 +20,11 @@ def test_every_key_has_its_default_range_and_meaning():
     assert keys.list_keys(audio.KEYS, "optim.clip_norm").startswith("optim.clip_norm = 0.0")
     with pytest.raises(UserError, match="choose one of data, augment, model"):
         keys.list_keys(audio.KEYS, "optm")
+    kinds = keys.list_kinds("augment")
+    assert "image:\naugment.crop = 0" in kinds
+    assert "words:" not in kinds
+    with pytest.raises(UserError, match="no section 'optm'"):
+        keys.list_kinds("optm")
 
 
 @pytest.mark.parametrize(

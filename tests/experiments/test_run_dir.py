@@ -90,6 +90,16 @@ def test_files_of_another_run_are_not_resumed(tmp_path, what):
         open_again(tmp_path / "mine", config)
 
 
+def test_records_of_another_run_alone_are_kept(tmp_path):
+    """A start with another config dropped them if there was no config.json beside them."""
+    begin(tmp_path / "other", seed=1)
+    (tmp_path / "mine").mkdir()
+    for name in ("metrics.jsonl", "metrics.crc32"):
+        shutil.copy(tmp_path / "other" / name, tmp_path / "mine")
+    with pytest.raises(UserError, match=r"metrics.jsonl .*seed is 1 there and 0 here"):
+        open_again(tmp_path / "mine", audio_synthetic.get_config())
+
+
 def test_another_version_of_cpc_resumes(tmp_path, monkeypatch):
     """Also if it renamed a key: configs are compared as those of today."""
     config = begin(tmp_path, True, 3, **{"negatives.shards": 2})
