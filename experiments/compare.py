@@ -55,10 +55,12 @@ def read_paper(path: str | None) -> dict[str, str]:
 def run(folders: Sequence[str], workdir: str | None, paper: str | None = None) -> None:
     """Write the page of the runs in some folders, and print its table."""
     if not folders:
-        raise UserError("no run is given: name run directories, or a folder with runs")
+        raise UserError("no run is given: pass run directories, or a folder with runs")
     paths = [pathlib.Path(folder).expanduser() for folder in folders]
     if workdir is None and len(paths) > 1:
-        raise UserError("no --workdir is given: name the directory for the page of several folders")
+        raise UserError(
+            "--workdir is required for the page of several folders, e.g. --workdir runs/compared"
+        )
     runs = find(paths)
     from experiments import comparison  # seconds, which a mistake in the command need not wait
 

@@ -9,7 +9,7 @@ recordings; --phones an alignment of some of them, for phones, ctc and abx; --it
 ZeroSpeech, for abx. Without --tasks all that these allow are done, speakers too where there are
 two. Networks get recordings at the loudness that they were trained on, those of CPC_audio as they
 are. --layer c1 judges the first layer of the context instead of the last. --data.key=value and
---probe.key=value set further keys, as of `experiments.probe`; published ABX errors are with
+--probe.key=value set further keys, as for `cpc probe`; published ABX errors are with
 --probe.lose_last_frame=True. The same command again adds what is missing, and the page.
 """
 

@@ -6,12 +6,12 @@
     cpc probe --workdir runs/voices --data.source=folder --data.path=~/recordings
     cpc probe --workdir runs/voices --task ctc --probe.ctc_minutes="(10.0,)"
 
-Without --task those of the run's config are fitted. --data.key=value and --probe.key=value set keys
-of these sections for this once: so a run is judged on data that it was not trained on, with their
-own labels. Scores are kept by step, beside those of data of other names (a folder's, a file of
-labels'); those of other data that have the name of the run's own are refused. What is asked anew,
-of more or fewer labels too, replaces its answer there. The report is written again. A run's own
-command fits anew what was replaced of its own.
+Without --task all tasks of the run's config are fitted. --data.KEY=VALUE and --probe.KEY=VALUE set
+keys for this command alone, for example to probe a run on data that it was not trained on, with
+their own labels. Scores are kept by step and by the name of the data (that of the folder, or of the
+file of labels); other data under the name of the run's own data are refused. A new score replaces
+the previous one of the same task, features and data, and the report is written again. If scores of
+the run itself were fitted with other options, the run's own command fits them again.
 """
 
 import copy
@@ -37,7 +37,7 @@ SETTINGS = cli.take_settings("data", "probe")
 def main() -> None:
     """Probe a checkpoint and rewrite the run's report."""
     if not cli.WORKDIR.value:
-        raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
+        raise UserError("--workdir is required, e.g. --workdir runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
     modality, own = read_modality(workdir)
     config = copy.deepcopy(own)

@@ -57,7 +57,7 @@ def open_run(
             cannot be written to.
     """
     if not workdir:
-        raise UserError("no --workdir is given: name the directory of the run, such as runs/first")
+        raise UserError("--workdir is required, e.g. --workdir runs/first")
     path = pathlib.Path(workdir).expanduser()
     check_name(path.absolute())  # which checkpoints need
     check_apart(path, config)

@@ -13,7 +13,7 @@ from experiments.pretrained import take_model
 def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bool = False) -> None:
     """Write the folder and say where it is."""
     if not workdir:
-        raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
+        raise UserError("--workdir is required, e.g. --workdir runs/voices")
     path = pathlib.Path(workdir).expanduser()
     folder = pathlib.Path(output).expanduser() if output else path / models.EXPORTED
     if (folder / CARD).exists() and not (folder / "config.json").exists():

@@ -32,7 +32,7 @@ PROTOCOLS = {
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Check, measure, report."""
     if config is None:
-        raise UserError("no --config is given: name one, such as configs/mi_staircase.py")
+        raise UserError("--config is required, e.g. --config mi_staircase")
     check(config)
     mesh = cluster.start(device, config, workdir)
     with run_dir.open_run(workdir, config, KEYS[config.protocol], mesh) as folder:

@@ -43,7 +43,7 @@ def check(config: Config) -> None:
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Check the config, train, evaluate, write the page."""
     if config is None:
-        raise UserError("no --config is given: name one, such as configs/rl_hidden_ball.py")
+        raise UserError("--config is required, e.g. --config rl_hidden_ball")
     check_config(config, KEYS)
     check_logger(config)
     task = step.make_task(config)

@@ -325,7 +325,7 @@ def memory_table(cells: Any) -> Table:
 def main() -> None:
     """Check the command and run it."""
     if not cli.WORKDIR.value:
-        raise UserError("no --workdir is given: name a directory for the study")
+        raise UserError("--workdir is required, e.g. --workdir runs/ball")
     cluster.start(cli.DEVICE.value)
     folder = pathlib.Path(cli.WORKDIR.value).expanduser()
     run(folder, QUICK.value)

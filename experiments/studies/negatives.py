@@ -177,7 +177,7 @@ def cosine(center: np.ndarray, tree: PyTree) -> float:
 def main() -> None:
     """Measure a run's negatives and write the page."""
     if not cli.WORKDIR.value:
-        raise UserError("no --workdir is given: name the directory of a run, such as runs/voices")
+        raise UserError("--workdir is required, e.g. --workdir runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
     modality, config = read_modality(workdir)
     cluster.start(cli.DEVICE.value)

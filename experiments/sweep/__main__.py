@@ -103,7 +103,7 @@ def main(config_flag: flags.FlagHolder) -> None:
     """Plan, run what is not done, compare."""
     config = config_flag.value
     if config is None:
-        raise UserError("no --config is given: name one, such as configs/audio_voices.py")
+        raise UserError("--config is required, e.g. --config audio_voices")
     if JOBS.value < 1:
         raise UserError(f"--jobs is {JOBS.value}: it is a number of cells at a time, 1 or more")
     if PROCESSES.value < 1:

@@ -182,7 +182,7 @@ def make_summary(
 def run(config: Config, workdir: str | None, device: str = "auto") -> None:
     """Check the config, read the text, train, evaluate, write the page."""
     if config is None:
-        raise UserError("no --config is given: name one, such as configs/text_words.py")
+        raise UserError("--config is required, e.g. --config text_words")
     check(config)
     check_logger(config)
     mesh = cluster.start_alone(device, "words")

@@ -342,7 +342,7 @@ def test_truncated_file_names_itself_when_read(tmp_path):
 
 
 def test_no_folder_and_no_audio(tmp_path):
-    with pytest.raises(UserError, match="no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         data.read_folder(tmp_path / "nowhere")
     (tmp_path / "readme.txt").write_text("nothing")
     with pytest.raises(UserError, match="no recordings"):

@@ -388,7 +388,7 @@ def test_several_sizes(folder):
 
 
 def test_what_is_not_there(folder, tmp_path):
-    with pytest.raises(UserError, match="there is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         data.read_image_folder(tmp_path / "none", "train")
     with pytest.raises(UserError, match=r"no split 'test' in .*: it has train, val"):
         data.read_image_folder(folder, "test")

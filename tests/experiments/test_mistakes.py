@@ -191,7 +191,7 @@ def test_missing_and_unknown_keys(audio, config, tmp_path):
 
 
 def test_no_workdir(audio, config):
-    mistake(audio, config, None, "no --workdir is given")
+    mistake(audio, config, None, "--workdir is required")
 
 
 def test_a_wrong_device(audio, config, tmp_path):
@@ -431,8 +431,8 @@ def test_a_run_does_not_go_on_where_its_test_utterances_would_train(audio, folde
     ([DEMO, "--learning_rate=3"], "learning_rate"),
     ([DEMO, "--device=cuda"], "choose one of auto, cpu, gpu, tpu"),
     ([DEMO, "surprise"], "surprise"),
-    ([DEMO], "no --workdir is given"),
-    ([], "no --config is given"),
+    ([DEMO], "--workdir is required"),
+    ([], "--config is required"),
 ])  # fmt: skip
 def test_flags_end_in_one_sentence(flags, words):
     done = commands.run("experiments.audio", *flags, status=2)

@@ -262,7 +262,7 @@ def test_quick_and_full_do_not_share_a_directory(experiment, quick):
 
 
 def test_no_workdir(experiment):
-    with pytest.raises(UserError, match="no --workdir is given"):
+    with pytest.raises(UserError, match="--workdir is required"):
         experiment.run(None, True)
 
 

@@ -222,7 +222,7 @@ def test_commands(runs, capsys, monkeypatch):
     text = (runs / "page" / "comparison.md").read_text()
     assert "| deep/down/done |" in text
     assert "| now | " in text
-    with pytest.raises(UserError, match="no --workdir is given"):
+    with pytest.raises(UserError, match="--workdir is required"):
         compare.run([str(runs / "deep"), str(runs / "now")], None)
     with pytest.raises(UserError, match="holds no run"):
         compare.run([str(runs / "foreign")], None)

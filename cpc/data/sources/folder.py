@@ -109,7 +109,7 @@ def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, w
 
 def _find_audio(root: Path) -> Found:
     if not root.is_dir():
-        raise UserError(f"there is no folder {printable(root)}: give a folder of recordings")
+        raise UserError(f"{printable(root)} is not a folder: pass a folder of recordings")
     found = find_data(root, AUDIO_SUFFIXES, COMPANION_SUFFIXES, ADVICE)
     if not found.files:
         reasons = [reason for _, reason in (*found.unreadable, *found.left_out)]

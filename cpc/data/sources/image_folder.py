@@ -109,7 +109,7 @@ def read_image_folder(
 
 def _split_folder(root: Path, split: str) -> Path:
     if not root.is_dir():
-        raise UserError(f"there is no folder {printable(root)}: give one that holds SPLIT/CLASS/")
+        raise UserError(f"{printable(root)} is not a folder: pass one that contains SPLIT/CLASS/")
     # "", "." and ".." are folders, too.
     if split in ("", ".", "..") or "/" in split or not (root / split).is_dir():
         there = ", ".join(printable(name) for name in _folders(root)[:20]) or "no folder"
