@@ -7,10 +7,18 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int, Int32, UInt8, UInt64
+from jaxtyping import Float32, Int, Int32, UInt8, UInt64
 
 from cpc.data.skipped import Skipped
 from cpc.types import Batch, UserError
+
+#: Least correlation of two images' pixels, and of their thumbnails, for one to be a copy of the
+#: other that was saved again: as JPEG, with a palette or in another size.
+MIN_CORRELATION, MIN_THUMBNAIL_CORRELATION = 0.99, 0.99
+#: Least standard deviation of an image's pixels: of flatter ones, only equal ones are copies.
+MIN_CONTRAST = 4.0
+#: Sides of a thumbnail, and images that are compared at a time.
+THUMBNAIL, BLOCK_IMAGES = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -72,24 +80,72 @@ def find_digests(images: Images) -> UInt64[np.ndarray, " n"]:
     return np.array([digest_pixels(pixels[i]) for i in range(len(images))], np.uint64)
 
 
+def find_near(
+    pixels: UInt8[np.ndarray, "n y x ch"] | LazyPixels,
+    others: UInt8[np.ndarray, "m y x ch"] | LazyPixels,
+) -> dict[int, int]:
+    """Return index -> index of a nearly equal one of the others; empty if not in memory."""
+    if isinstance(pixels, LazyPixels) or isinstance(others, LazyPixels):
+        return {}
+    near, blocks = {}, range(0, len(others), BLOCK_IMAGES)
+    known = [_normalize(_shrink(others[start : start + BLOCK_IMAGES])) for start in blocks]
+    for start in range(0, len(pixels) if len(others) else 0, BLOCK_IMAGES):
+        block = pixels[start : start + BLOCK_IMAGES]
+        thumbnails = _normalize(_shrink(block))
+        products = np.concatenate([thumbnails @ one.T for one in known], axis=1)
+        best = products.argmax(axis=1)
+        largest = products[np.arange(len(best)), best]
+        rows = np.flatnonzero(largest > MIN_THUMBNAIL_CORRELATION)
+        for row in rows.tolist():
+            pair = np.stack([block[row], others[best[row]]])
+            first, second = _normalize(pair.astype(np.float32))
+            if first @ second > MIN_CORRELATION:
+                near[start + row] = int(best[row])
+    return near
+
+
+def _shrink(pixels: UInt8[np.ndarray, "n _ _ ch"]) -> Float32[np.ndarray, "n _ _ ch"]:
+    """Return thumbnails, each pixel the mean of a rectangle."""
+    means = pixels.astype(np.float32)
+    for axis in (1, 2):
+        size = means.shape[axis]
+        bounds = np.linspace(0, size, min(size, THUMBNAIL) + 1).astype(int)
+        sums = np.add.reduceat(means, bounds[:-1], axis)
+        means = sums / np.diff(bounds).reshape(-1, *[1] * (3 - axis)).astype(np.float32)
+    return means
+
+
+def _normalize(values: Float32[np.ndarray, "n y x ch"]) -> Float32[np.ndarray, "n d"]:
+    """Return images as unit vectors without their mean; flat ones as zero."""
+    rows = values.reshape(len(values), -1)
+    rows = rows - rows.mean(axis=1, keepdims=True)
+    deviation = rows.std(axis=1, keepdims=True)
+    unit = rows / np.maximum(deviation * rows.shape[1] ** 0.5, np.float32(1e-6))
+    return np.where(deviation < MIN_CONTRAST, np.float32(0), unit)
+
+
 def leave_out_shared(images: Images, others: Images, where: str) -> Images:
     """Return images without those that `others` have, too, by their pixels.
 
-    Those are listed in `skipped`: (path or record, that it is a copy of one of `where`).
+    If both were decoded from files into memory, images that differ as by another format, palette or
+    size are copies as well. Copies are listed in `skipped`: (path or record, that it is a copy of
+    one of `where`).
     """
     known: dict[int, int] = {}
     for index, digest in enumerate(find_digests(others).tolist()):
         known.setdefault(digest, index)
-    own = find_digests(images)
-    shared = [index for index, digest in enumerate(own.tolist()) if digest in known]
+    own = find_digests(images).tolist()
+    are_decoded = images.digests is not None and others.digests is not None
+    shared = find_near(images.pixels, others.pixels) if are_decoded else {}
+    shared |= {index: known[digest] for index, digest in enumerate(own) if digest in known}
     copies = [
-        (name, f"{name} has the pixels of {others.describe(known[int(own[index])])}, of {where}")
-        for index in shared
+        (name, f"{name} has the pixels of {others.describe(shared[index])}, of {where}")
+        for index in sorted(shared)
         for name in [images.describe(index)]
     ]
     if not copies:
         return images
-    kept = select_images(images, np.delete(np.arange(len(images)), shared))
+    kept = select_images(images, np.delete(np.arange(len(images)), list(shared)))
     return replace(kept, skipped=(*images.skipped, *copies))
 
 

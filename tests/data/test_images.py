@@ -1,7 +1,12 @@
+import dataclasses
+import io
+
 import numpy as np
+import PIL.Image
 import pytest
 
 from cpc import data
+from cpc.data.images import find_digests
 from cpc.types import UserError
 
 
@@ -93,3 +98,25 @@ def test_processes_share_the_global_batch():
 def test_impossible_batches(arguments, message):
     with pytest.raises(UserError, match=message):
         data.make_image_batches(images(), seed=0, **arguments)
+
+
+def test_an_image_that_was_saved_again_is_a_copy():
+    rng = np.random.default_rng(0)
+    blobs = [PIL.Image.fromarray(one) for one in rng.integers(0, 256, (12, 4, 4, 3), np.uint8)]
+    photos = [blob.resize((48, 48), PIL.Image.Resampling.BICUBIC) for blob in blobs]
+    file = io.BytesIO()
+    photos[1].save(file, "JPEG", quality=80)
+    saved = [PIL.Image.open(file), photos[2].quantize(256), photos[3].resize((96, 96))]
+    ours = [one.convert("RGB").resize((32, 32)) for one in (*saved, *photos[6:])]
+    flat = PIL.Image.new("RGB", (32, 32), "grey")
+    theirs = [*(one.resize((32, 32)) for one in photos[:6]), flat]
+    ours.append(PIL.Image.new("RGB", (32, 32), "white"))
+    sets = []
+    for some in (ours, theirs):
+        pixels, labels = np.stack([np.asarray(one) for one in some]), np.zeros(len(some), np.int32)
+        made = data.Images(pixels, labels, ())
+        sets.append(dataclasses.replace(made, digests=find_digests(made)))
+    kept = data.leave_out_shared(*sets, "the test set")
+    assert [name for name, _ in kept.skipped] == ["image 0", "image 1", "image 2"]
+    assert [why.split(",")[0][-7:] for _, why in kept.skipped] == ["image 1", "image 2", "image 3"]
+    assert len(kept) == 7
