@@ -43,7 +43,11 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
         seed=config.seed,
         block_sentences=options.block_sentences,
     )
+    train, num_tested = data.leave_out_tested(train, test)
     unused = find_unused(corpus, options.max_words)
+    if num_tested:
+        why = f"{num_tested:,} sentences to train on are left out, as the test text has them too"
+        unused = (*unused, ("data.test_fraction", why))
     cut = "".join(f"{reason}; " for _, reason in unused)
     log(
         f"data: {data.describe_corpus(corpus)}; {len(train.sentence_starts) - 1:,} sentences to "

@@ -18,6 +18,7 @@ from cpc.data import (
     encode,
     index_of,
     keep_probabilities,
+    leave_out_tested,
     read_text_folder,
     read_vocabulary,
     select_sentences,
@@ -454,6 +455,30 @@ def test_texts_without_copies_are_as_if_no_copy_had_been_there(tmp_path):
     assert len(left.skipped) == 2
     assert sentences(left)[:2] == sentences(alone)[:2]
     assert left.vocabulary.counts[:5].tolist() == alone.vocabulary.counts[:5].tolist()
+
+
+def test_sentences_of_the_test_text_do_not_train(tmp_path):
+    draw = np.random.default_rng(0).integers(0, 300, (100, 9))
+    text = " ".join(" ".join(f"w{n}" for n in row) + "." for row in draw)
+    corpus = read_text_folder(
+        write(tmp_path / "t", twice=f"{text}\n\nShort one.\n\n{text}"), tmp_path / "p", quiet
+    )
+    train, _, test = split_sentences(corpus, valid=0, test=0.3, block_sentences=10)
+    left, num_copies = leave_out_tested(train, test)
+    parts = (sentences(part) for part in (train, left, test))
+    before, after, known = ([one for document in part for one in document] for part in parts)
+    assert num_copies == sum(one in known for one in before) > 0
+    assert after == [one for one in before if one not in known]
+    assert leave_out_tested(left, test)[1] == 0
+    with pytest.raises(UserError, match="test text"):
+        leave_out_tested(test, test)
+
+
+def test_initials_end_no_sentence():
+    words = ["in", "the", "u", "s", "a", "now", ".", "so", "am", "i", "."]
+    assert tokenize("In the U.S.A. now. So am I.") == words
+    assert tokenize('צה"ל בא. "טוב."') == ['צה"ל', "בא", ".", "טוב", '."']
+    assert tokenize('א"א" "א') == ['א"א', "א"]
 
 
 def test_common_sentences_do_not_make_copies(tmp_path):

@@ -1,6 +1,7 @@
 """Text as numbers: a vocabulary, tokens on the disk, and where sentences and documents begin."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from cpc.types import UserError
 
 #: The word of all that is not in the vocabulary, id 0.
 UNKNOWN = "<unk>"
+#: Words of a sentence that two texts have by copying, hardly by chance.
+MIN_COPIED_WORDS = 8
 
 
 class Vocabulary(NamedTuple):
@@ -159,6 +162,32 @@ def split_sentences(
             )
     train, of_valid, of_test = (select_sentences(corpus, mask) for mask in masks)
     return train, of_valid, of_test
+
+
+def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
+    """Return the text to train on without sentences of the test text, and how many it had.
+
+    These are copies inside one document, such as a text that is there twice. Sentences of fewer
+    than `MIN_COPIED_WORDS` words stay.
+
+    Raises:
+        UserError: no sentence is left.
+    """
+    tested = {sentence for sentence in _long_sentences(test) if sentence}
+    mask = np.array([sentence not in tested for sentence in _long_sentences(train)], bool)
+    if not mask.any():
+        raise UserError(
+            f"all {len(mask):,} sentences to train on are also in the test text: give other text"
+        )
+    num_copies = int((~mask).sum())
+    return (select_sentences(train, mask) if num_copies else train), num_copies
+
+
+def _long_sentences(corpus: Corpus) -> Iterator[bytes]:
+    """Yield the tokens of each sentence as bytes, none for short ones."""
+    for start, stop in itertools.pairwise(corpus.sentence_starts.tolist()):
+        is_long = stop - start >= MIN_COPIED_WORDS
+        yield corpus.tokens[start:stop].tobytes() if is_long else b""
 
 
 def hash_uniform(seed: int, *columns: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:

@@ -25,7 +25,7 @@ from cpc.files import read_sealed, sync_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
-VERSION = 4
+VERSION = 5
 TOKENS, SENTENCES, DOCUMENTS = "tokens.int32", "sentences.int64", "documents.int64"
 VOCABULARY, INDEX = "vocabulary.tsv", "index.json"
 #: Endings of prose in formats that are not read, which are listed.

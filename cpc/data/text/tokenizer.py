@@ -7,8 +7,8 @@ character with its marks is a word. Format characters such as soft hyphens are d
 
 A sentence ends at `.`, `!` or `?` before white space, at any other sentence terminator of Unicode
 wherever it stands, and at an empty line. Closing quotes and brackets may follow. No sentence ends
-after a title or abbreviation of `ABBREVIATIONS`, or after a single letter other than a and i
-("J. Smith").
+after a title or abbreviation of `ABBREVIATIONS`, after a single letter other than a and i
+("J. Smith"), or after initials ("U.S.A.").
 
 Lines: words are separated by white space and a sentence is a line, as in files that are tokenized
 already, such as Mikolov's of the Penn Treebank and the BookCorpus.
@@ -60,11 +60,12 @@ def compile_patterns(last: int) -> Patterns:
     letter, one = rf"[^\W_{spaceless}]", rf"(?![{marks}])[{spaceless}]"
     tie = (
         rf"[{marks}]++\u200d?|['\u05f3\u05f4\u00b7]{letter}"
+        r"|(?<=[\u05d0-\u05ea])\"(?=[\u05d0-\u05ea])"  # Hebrew initials, as keyboards write them
         rf"|[\u200c\u200d]++(?={letter}|[{marks}])"
     )
     word = rf"{letter}++(?:(?:{tie}){letter}*+)*+|{one}(?:[\u200c\u200d]?[{marks}])*+"
     no_end = "".join(rf"(?<!\b[{word[0]}{word[0].upper()}]{word[1:]})" for word in ABBREVIATIONS)
-    stop = rf"[!?]|\.(?=[{terminals}])|{no_end}(?<![^\w'][b-hj-zB-HJ-Z])\."
+    stop = rf"[!?]|\.(?=[{terminals}])|{no_end}(?<![^\w'][b-hj-zB-HJ-Z])(?<!\b[^\W\d_]\.[aiAI])\."
     end = (
         rf"(?<![{terminals}])(?:"
         rf"[.!?{wide}]*+[{sure}][{terminals}]*+[{closers}]*+"
