@@ -59,7 +59,7 @@ def run(folders: Sequence[str], workdir: str | None, paper: str | None = None) -
     paths = [pathlib.Path(folder).expanduser() for folder in folders]
     if workdir is None and len(paths) > 1:
         raise UserError(
-            "--workdir is required for the page of several folders, e.g. --workdir runs/compared"
+            "--workdir is required for several folders, e.g. --workdir runs/compared"
         )
     runs = find(paths)
     from experiments import comparison  # seconds, which a mistake in the command need not wait

@@ -39,13 +39,13 @@ def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
         form = "one" if whole.ndim == ndim else "batch"
         wrong = [whole] if whole.ndim not in (ndim, ndim + 1) else []
         items = [whole] if form == "one" else list(whole) if not wrong else []
+    if not all(item.size for item in (*items, *wrong)) or not (items or wrong):
+        raise UserError("x has no values: pass at least one array, and none that is empty")
     if wrong:
         raise UserError(
-            f"x has shape {wrong[0].shape}, but its axes must be {axes}: "
+            f"x has shape {wrong[0].shape}, but its axes must be ({', '.join(axes.split())}): "
             "pass one such array, a batch (b, ...), or a list"
         )
-    if not items or not all(item.size for item in items):
-        raise UserError("x has no values: pass at least one array, and none that is empty")
     return items, form
 
 
@@ -84,7 +84,7 @@ def take_sounds(
     Raises:
         UserError: x is not sound, or is several channels.
     """
-    items, form = list_items(x, "s")
+    items, form = list_items(x, "samples")
     rows, samples = len(items), min(map(len, items))
     if form == "batch" and samples < min(stride, rows):
         raise UserError(
@@ -183,7 +183,7 @@ def take_series(
         UserError: x is not a series, or has other channels.
     """
     if channels == 1:  # a series of one axis is its channel
-        x = [_add_axis(item, 1) for item in x] if isinstance(x, list) else _add_axis(x, 1)
+        x = _add_axis(x, 1)
     items, form = list_items(x, "time channels")
     for item in items:
         if item.shape[1] != channels:
@@ -218,8 +218,7 @@ def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], 
     Raises:
         UserError: x is not of images, or its values are out of range.
     """
-    x = [_add_axis(item, 2) for item in x] if isinstance(x, list) else _add_axis(x, 2)
-    items, form = list_items(x, "y x channels")
+    items, form = list_items(_add_axis(x, 2), "y x channels")
     for item in items:
         if item.shape[-1] not in IMAGE_CHANNELS:
             is_first = item.shape[0] in IMAGE_CHANNELS
@@ -229,7 +228,9 @@ def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], 
 
 
 def _add_axis(x: Any, ndim: int) -> Any:
-    """Return an array of `ndim` axes with a last axis of 1; anything else as it is."""
+    """Return arrays of `ndim` axes, one or several, with a last axis of 1; others as they are."""
+    if isinstance(x, list | tuple):
+        return [_add_axis(item, ndim) for item in x]
     return x[..., None] if getattr(x, "ndim", None) == ndim else x
 
 

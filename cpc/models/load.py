@@ -72,6 +72,8 @@ def load_pretrained(folder: str | Path) -> Pretrained:
         files, or weights that do not fit the model.
     """
     run, folder = None, Path(folder).expanduser()
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: pass a run, or a folder with an exported model")
     if not (folder / WEIGHTS).exists() and (folder / EXPORTED / WEIGHTS).exists():
         run, folder = folder, folder / EXPORTED
     if not (folder / WEIGHTS).exists():

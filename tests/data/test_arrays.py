@@ -108,6 +108,8 @@ def test_series_are_standardized_as_their_files():
     np.testing.assert_allclose(same, x, rtol=1e-6)
     (whole,), form = arrays.take_series(np.arange(9), channels=1, standardize=False)
     assert (whole.shape, whole.dtype, form) == ((9, 1), np.float32, "one")
+    several, form = arrays.take_series((np.arange(9), np.arange(4)), channels=1, standardize=False)
+    assert ([one.shape for one in several], form) == ([(9, 1), (4, 1)], "list")
     assert arrays.take_series(np.zeros((2, 9, 3)), channels=3, standardize=True)[1] == "batch"
 
 
