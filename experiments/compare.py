@@ -58,9 +58,7 @@ def run(folders: Sequence[str], workdir: str | None, paper: str | None = None) -
         raise UserError("no run is given: pass run directories, or a folder with runs")
     paths = [pathlib.Path(folder).expanduser() for folder in folders]
     if workdir is None and len(paths) > 1:
-        raise UserError(
-            "--workdir is required for several folders, e.g. --workdir runs/compared"
-        )
+        raise UserError("--workdir is required for several folders, e.g. --workdir runs/compared")
     runs = find(paths)
     from experiments import comparison  # seconds, which a mistake in the command need not wait
 
