@@ -80,6 +80,9 @@ def describe_data(config: Config, sequences: Sequences, data: SeriesData) -> str
     ]
     if copies := train.sequences.skipped[len(sequences.skipped) :]:
         parts.append(count_names(copies, "copies left out"))
+    contents = enumerate(sequences.contents)
+    if flat := [(sequences.names[file], "") for file, content in contents if content is None]:
+        parts.append(count_names(flat, "flat files kept"))
     if num_without := (data.file_labels < 0).sum() if data.file_names else 0:
         parts.append(f"{num_without:,} files without a label")
     return "; ".join(parts)

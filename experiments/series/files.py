@@ -148,10 +148,12 @@ def measure(
     mean = origin + total / end_step
     for start, end in blocks:  # again: E[x^2] - E[x]^2 of numbers far from 0 is what rounding left
         part = np.asarray(values[start:end], np.float64)
-        squares += ((part - mean) ** 2).sum(axis=0)
         with np.errstate(over="ignore"):
             single = part.astype(np.float32) + np.float32(0)  # no -0.0
-            digest.update(single.tobytes())
+        if not np.isfinite(single).all():
+            raise UserError("it has numbers beyond the range of float32: save it in another unit")
+        squares += ((part - mean) ** 2).sum(axis=0)
+        digest.update(single.tobytes())
     deviation = np.sqrt(squares / end_step)
     scale = np.where(deviation > 1e-12 * np.abs(mean), deviation, 1.0)
     return (mean, scale), digest.digest() if deviation.any() else None

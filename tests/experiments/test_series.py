@@ -417,6 +417,18 @@ def test_a_copy_with_labels_is_the_one_that_is_kept(tmp_path):
     assert all(found.step_labels[file] is not None for file in kept)
 
 
+def test_flat_files_are_counted_and_numbers_beyond_float32_skipped(tmp_path):
+    rng, logged = np.random.default_rng(0), []
+    for number in range(4):
+        write(tmp_path, f"{number}.npy", rng.normal(size=(64, 1)))
+    write(tmp_path, "flat.npy", np.full((64, 1), 0.5))
+    write(tmp_path, "huge.npy", 1e300 * rng.normal(size=(64, 1)))
+    config = of_files(tmp_path, **{"data.max_skipped_fraction": 0.5})
+    found = data.load_data(config, logged.append)
+    assert [name for name, _ in found.train.sequences.skipped] == ["huge.npy"]
+    assert "1 flat files kept (flat)" in logged[0]
+
+
 def test_every_file_is_read_or_listed(tmp_path):
     x = np.random.default_rng(0).normal(size=(64, 2))
     write(tmp_path, "a/x.npy", x)
