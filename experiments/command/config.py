@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, TypeAlias
 
@@ -29,7 +29,9 @@ ALIASES = {
     "lr": "learning_rate",
     "wd": "weight_decay",
     "warmup": "warmup_steps",
-    **dict.fromkeys(("epochs", "steps", "max_steps", "num_iterations", "iterations"), "num_steps"),
+    **dict.fromkeys(("epochs", "max_epochs", "n_epochs", "num_epochs"), "num_steps"),
+    **dict.fromkeys(("steps", "max_steps", "num_iterations", "iterations"), "num_steps"),
+    **dict.fromkeys(("dir", "folder", "root", "data_dir"), "path"),
     **dict.fromkeys(("hidden", "hidden_size", "hidden_dim", "hidden_width"), "context_width"),
     **dict.fromkeys(("dim", "latent_dim", "embedding_dim", "z_dim"), "width"),
     **dict.fromkeys(("layers", "num_layers"), "context_layers"),
@@ -135,7 +137,7 @@ def find_key(known: Mapping[str, Any], name: str) -> None:
         raise UserError(f"the config has no key {name}; {hint}")
 
 
-def suggest_key(known: Iterable[str], name: str) -> str:
+def suggest_key(known: Collection[str], name: str) -> str:
     """Return the key that is most similar to a name, or means the same; "" if none is.
 
     Last parts are compared, so that the section of a key may be missing or wrong.
@@ -143,9 +145,12 @@ def suggest_key(known: Iterable[str], name: str) -> str:
     >>> known = ["num_steps", "optim.learning_rate", "optim.clip_norm", "model.padding"]
     >>> [suggest_key(known, name) for name in ("optim.lr", "optim.clip", "num_step", "model.foo")]
     ['optim.learning_rate', 'optim.clip_norm', 'num_steps', '']
+    >>> suggest_key(["evaluate.num_steps", "policy.epochs"], "epochs")  # before other words for it
+    'policy.epochs'
     """
     section, _, last = name.lower().replace("-", "_").rpartition(".")
-    last = ALIASES.get(last, last)
+    ends = {key.rpartition(".")[2] for key in known}
+    last = ALIASES[last] if last not in ends and ALIASES.get(last) in ends else last
 
     def similarity(key: str) -> tuple[float, float]:
         own_section, _, own = key.rpartition(".")

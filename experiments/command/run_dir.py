@@ -280,10 +280,10 @@ def check_same_data(
                 ", ".join(f"{parts[part]['number']:,} to {part}" for part in own)
                 for parts in (found, own)
             )
+            change = f"was {before}; is {now}" if before != now else f"other files, {now}"
             raise UserError(
-                f"the data are not those that {where} began with ({before}; now {now}), and test "
-                "data may have been trained on: bring the old ones back, or choose another "
-                "--workdir"
+                f"the data changed since {where} started ({change}), so test data may have been "
+                "trained on: restore the data, or use a new --workdir"
             )
     if is_first():
         write_sealed(path / MEMBERS, own)

@@ -149,8 +149,8 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
     path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
     if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
         raise UserError(
-            f"the words of the text are not those that {workdir} began with: give the text as it "
-            "was, or another --workdir"
+            f"the words of the text changed since {workdir} started: restore the text, or use a "
+            "new --workdir"
         )
     data.write_vocabulary(path, vocabulary)
     if config.data.source == "grammar":

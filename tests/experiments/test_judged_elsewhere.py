@@ -164,7 +164,7 @@ def test_the_command_keeps_the_scores_of_the_run(tmp_path):
     own.rename(tmp_path / "gone")
     (same / "0.npz").unlink()
     others = run(*judge, f"--data.path={same}", status=2)
-    assert "the data are not those that" in others.stderr
+    assert "the data changed since" in others.stderr
     (tmp_path / "c").mkdir()
     (tmp_path / "gone").rename(tmp_path / "c" / "in")
     run(*judge, f"--data.path={tmp_path / 'c' / 'in'}")

@@ -414,9 +414,7 @@ def test_a_run_does_not_go_on_where_its_test_utterances_would_train(audio, folde
         audio.run(folder_config, str(tmp_path / "run"))
         audio.run(folder_config, str(tmp_path / "run"))
     write_clips(tmp_path / "clips", (1.0,) * 14)
-    words = (
-        r"not those that .*run began with \(10 to train, 2 to test; now 12 to train, 2 to test\)"
-    )
+    words = r"changed since .*run started \(was 10 to train, 2 to test; is 12 to train, 2 to test\)"
     mistake(audio, folder_config, tmp_path / "run", words)
     with contextlib.redirect_stdout(io.StringIO()):
         audio.run(folder_config, str(tmp_path / "other"))

@@ -299,7 +299,7 @@ def test_a_checkpoint_of_other_data_is_not_resumed(tmp_path):
     begin(tmp_path)
     check_same_data(tmp_path, data, identify)
     (tmp_path / "data.json").unlink()
-    with pytest.raises(UserError, match=r"checkpoints/3 began with \(2 to train, .*now 1 to train"):
+    with pytest.raises(UserError, match=r"checkpoints/3 started \(was 2 to train, .*is 1 to train"):
         check_same_data(tmp_path, less, identify)
     check_same_data(tmp_path, data, identify)
 

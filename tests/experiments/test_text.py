@@ -293,7 +293,7 @@ def test_other_words_than_those_a_run_began_with_are_refused(tmp_path):
     words = made.train.vocabulary
     other = words._replace(words=(*words.words[:-2], words.words[-1], words.words[-2]))
     changed = made._replace(train=made.train._replace(vocabulary=other))
-    with pytest.raises(UserError, match="not those that"):
+    with pytest.raises(UserError, match="changed since"):
         text.record(config, tmp_path, changed)
 
 
