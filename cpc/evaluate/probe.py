@@ -182,9 +182,16 @@ def initial_layers(
 
 @jax.jit
 def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Mean and standard deviation of each dimension; 1 for a constant one."""
+    """Return the mean and standard deviation of each dimension; 1 for a constant one.
+
+    Deviations are divided by a power of two before they are squared, which would overflow from
+    about 1e19 on and vanish below about 1e-19.
+    """
     mean = x.mean(axis=0)
-    std = jnp.sqrt(jnp.mean(jnp.square(x - mean), axis=0))
+    largest = jnp.abs(x - mean).max(axis=0)
+    unit = jnp.where((largest > 0) & (largest < jnp.inf), largest, 1.0)
+    unit = jnp.ldexp(jnp.float32(1.0), jnp.frexp(unit)[1] - 1)
+    std = unit * jnp.sqrt(jnp.mean(jnp.square((x - mean) / unit), axis=0))
     return mean, jnp.where(std > 1e-6 * jnp.abs(mean), std, 1.0)
 
 

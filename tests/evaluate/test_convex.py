@@ -71,6 +71,24 @@ def test_a_fit_that_stops_before_it_has_converged_is_named(monkeypatch):
     assert "not converged" in describe_fit(stopped)
 
 
+def test_labels_that_do_not_depend_on_the_features_are_a_converged_fit():
+    """The gradient at zero weights, which the tolerance is relative to, is rounding alone."""
+    x = np.random.default_rng(0).standard_normal((100, 5))
+    probe = fit_lbfgs_probe(np.tile(x, (3, 1)), np.repeat([0, 1, 2], 100), num_classes=3, l2s=[0.1])
+    assert probe.converged
+    np.testing.assert_allclose(probe.params[0][0], 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("factor", [1e-24, 1e-20, 1e20, 1e30])
+def test_the_scale_of_features_changes_nothing(factor):
+    """In float32 their squares vanish or overflow."""
+    x, y = unequal_axes(200, 4)
+    want, found = (
+        predict(fit_lbfgs_probe(x * s, y, num_classes=3, l2s=[0.1]), x * s) for s in (1, factor)
+    )
+    np.testing.assert_allclose(found, want, atol=1e-3)
+
+
 def test_weights_of_a_penalty_are_compared_on_some_rows_as_on_all(monkeypatch):
     x, y = unequal_axes(1500, 6)
     options = {"num_classes": 3, "tolerance": 1e-6}
@@ -146,8 +164,9 @@ def test_user_mistakes():
             fit(x, 0 * y, num_classes=3)
         with pytest.raises(UserError, match=r"0\.\.1"):
             fit(x, y, num_classes=2)
-        with pytest.raises(UserError, match="above zero"):
-            fit(x, y, num_classes=3, l2s=[0.0, 0.1])
+        for l2 in (0.0, np.nan, np.inf):
+            with pytest.raises(UserError, match="above zero"):
+                fit(x, y, num_classes=3, l2s=[0.1, l2])
     three = np.array([0, 1, 2])
     with pytest.raises(UserError, match="single row"):
         fit_lbfgs_probe(x[:3], three, num_classes=3)
