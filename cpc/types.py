@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 Array: TypeAlias = jax.Array
@@ -70,6 +71,8 @@ class Position(NamedTuple):
                [0, 1, 2]], dtype=int32)
         """
         shape = (num_sequences, num_times, *(() if num_lanes is None else (num_lanes,)))
+        for size in shape:
+            check_type("a size of Position.grid", size, int | np.integer, "pass whole numbers")
         if min(shape) < 1:
             raise UserError(
                 f"Position.grid has an empty axis (got {shape}): pass sizes of 1 or more"
@@ -209,6 +212,21 @@ def check_type(name: str, value: Any, kinds: Any, fix: str) -> None:
     if not isinstance(value, kinds):
         got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
         raise UserError(f"{name} has the wrong type (got {got}): {fix}")
+
+
+def check_array(name: str, value: Any, kind: Any = np.number) -> None:
+    """Check that an argument is an array of real numbers, or of one kind of them.
+
+    Raises:
+      UserError: it is no array, such as a list, or its entries are of another kind.
+    """
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        fix = "pass a JAX or NumPy array"
+        raise UserError(f"{name} is not an array (got {type(value).__name__}): {fix}")
+    if not jnp.issubdtype(dtype, kind) or jnp.issubdtype(dtype, np.complexfloating):
+        numbers = "integers" if kind is np.integer else "real numbers"
+        raise UserError(f"{name} does not hold {numbers} (got {dtype}): pass an array of {numbers}")
 
 
 def check_function(name: str, value: Any, num_arguments: int, fix: str) -> None:

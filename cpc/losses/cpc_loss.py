@@ -22,6 +22,7 @@ from cpc.types import (
     NegativeSampler,
     Rule,
     UserError,
+    check_array,
     check_function,
     check_type,
 )
@@ -253,6 +254,8 @@ def check_inputs(
     check_shapes(z, predictions, positions)
     if maps is not None:
         _check_maps(maps, c, predictions)
+    if memory is not None:
+        check_type("memory", memory, MemoryBank, "pass MemoryBank(keys, positions, exists)")
     if memory is not None and memory.keys.shape != (*memory.exists.shape, z.shape[-1]):
         raise UserError(
             f"the memory's keys have shape {memory.keys.shape}: they must be as wide as z, "
@@ -286,6 +289,8 @@ def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
     Raises:
       UserError: naming the shapes.
     """
+    check_array("z", z)
+    check_array("predictions", predictions)
     *latents, width = z.shape
     num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
     if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
@@ -294,6 +299,8 @@ def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
             "(b, t, ..., d) and (b, t, ..., k, d), with k of 1 or more"
         )
     for name, each in positions._asdict().items():
+        if not isinstance(each, int):
+            check_array(f"the positions' {name}", each, np.integer)
         if not broadcasts_to(jnp.shape(each), tuple(latents)):
             raise UserError(
                 f"the positions' {name} has shape {jnp.shape(each)}: it must broadcast to that of "
@@ -339,9 +346,12 @@ def _check_maps(maps, c, predictions):
 
 
 def _check_offsets(offsets, num_offsets, length):
-    """Offsets are one a prediction, and some anchor of the length has a latent that far ahead."""
-    if len(offsets) != num_offsets or min(offsets) < 1:
-        raise UserError(f"offsets is {offsets}: name {num_offsets}, one a prediction, each above 0")
+    """Offsets ascend, one a prediction, and some anchor has a latent that far ahead."""
+    fix = f"name {num_offsets} whole numbers, one a prediction, each above the one before"
+    check_type("offsets", offsets, tuple | list | range | np.ndarray, fix)
+    ascend = all(a < b for a, b in zip((0, *offsets), offsets, strict=False))
+    if len(offsets) != num_offsets or not ascend or any(int(k) != k for k in offsets):
+        raise UserError(f"offsets do not fit the predictions (got {tuple(offsets)}): {fix}")
     if max(offsets) >= length:
         raise UserError(
             f"an offset of {max(offsets)} needs sequences of more than {max(offsets)} latents, but "

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.masking import check
+from cpc.losses.masking import check, check_matrix
 from cpc.types import UserError
 
 
@@ -27,6 +27,8 @@ def alignment(
     Array(2., dtype=float32)
     """
     check("power", power, above=0)
+    check_matrix("z", z)
+    check_matrix("z_positive", z_positive)
     if z.shape != z_positive.shape:
         raise UserError(f"z_positive has shape {z_positive.shape}: it must be that of z, {z.shape}")
     squared = jnp.square(z.astype(jnp.float32) - z_positive.astype(jnp.float32)).sum(-1)
@@ -52,6 +54,7 @@ def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array,
     Array(-8., dtype=float32)
     """
     check("scale", scale, above=0)
+    check_matrix("z", z)
     m = z.shape[0]
     if m < 2:
         raise UserError(f"z holds {m} latents: uniformity needs at least 2")

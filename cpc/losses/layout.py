@@ -49,7 +49,7 @@ def is_in_shards(
 def check_negatives(
     anchors: AnyPosition, candidates: AnyPosition, rule: NegativeRule, offsets: Iterable[int]
 ) -> None:
-    """Check that of the anchors with a positive one has a negative, if all positions are known.
+    """Check that some anchor has a positive and a negative, if all positions are known.
 
     Latents count whether they exist or not, since a batch may hold little but padding. Anchors are
     compared with all candidates in blocks until one is found, which mostly is in the first block.
@@ -61,7 +61,8 @@ def check_negatives(
       offsets: of the positives.
 
     Raises:
-      UserError: none has, so that the loss would be 0 without a gradient.
+      UserError: no anchor has a positive, or none of these a negative, so that the loss would be 0
+        without a gradient.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return
@@ -78,12 +79,17 @@ def check_negatives(
             some_positive |= with_positive.any()
             if (np.asarray(negative) & ~positive)[with_positive].any():
                 return
-    if some_positive:
-        name, num = getattr(rule, "name", "given"), len(np.unique(there.sequence))
+    if not some_positive:
+        times = np.min(there.time), np.max(there.time)
         raise UserError(
-            f"no anchor has a negative under the rule {name} (got {num} sequences): pass a larger "
-            "batch or another rule"
+            f"no anchor has a positive {offsets} steps ahead (got times {times[0]} to {times[1]}): "
+            "pass times that count latents, as Position.grid does"
         )
+    name, num = getattr(rule, "name", "given"), len(np.unique(there.sequence))
+    raise UserError(
+        f"no anchor has a negative under the rule {name} (got {num} sequences): pass a larger "
+        "batch or another rule"
+    )
 
 
 def _read(positions, where, shape) -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ from jax import lax
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-from cpc.types import UserError
+from cpc.types import UserError, check_array
 
 #: One number for all rows, learnable if it is an array.
 Number: TypeAlias = float | int | Float[Array, ""]
@@ -39,9 +39,11 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
     """Check the shapes and take out what does not count, before any arithmetic can see it.
 
     Raises:
-      UserError: shapes that do not belong together; two arrays of one shape without a mask, as of
-        embeddings; a mask that is not of booleans.
+      UserError: no arrays of numbers; shapes that do not belong together; two arrays of one shape
+        without a mask, as of embeddings; a mask that is not of booleans.
     """
+    check_array("positive", positive)
+    check_array("negatives", negatives)
     if positive.ndim not in (1, 2):
         raise UserError(f"positive has shape {positive.shape}: it must be (m,) or (m, p)")
     m = positive.shape[0]
@@ -78,12 +80,24 @@ def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
     Raises:
       UserError: several positives an anchor; what `read_rows` refuses.
     """
+    check_array("positive", positive)
     if positive.ndim != 1:
         raise UserError(
             f"positive has shape {positive.shape}: it must be (m,), one positive an anchor: "
             "pass scores, not embeddings, and give each of several positives a row of its own"
         )
     return read_rows(positive, negatives, where)
+
+
+def check_matrix(name: str, value: Any) -> None:
+    """Check that an argument is a matrix of real numbers.
+
+    Raises:
+      UserError: it is not.
+    """
+    check_array(name, value)
+    if value.ndim != 2:
+        raise UserError(f"{name} is not a matrix (got shape {value.shape}): pass a row per latent")
 
 
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
@@ -94,6 +108,9 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
     """
     if mask is None:
         return jnp.ones(shape, bool)
+    if not hasattr(mask, "dtype"):
+        fix = f"pass an array of booleans of the shape {shape}"
+        raise UserError(f"{name} is not an array (got {type(mask).__name__}): {fix}")
     if mask.shape != shape or mask.dtype != bool:
         raise UserError(
             f"{name} is {mask.dtype} of shape {mask.shape}: it must be booleans of the shape "
@@ -196,11 +213,13 @@ def logistic_loss(rows: Rows) -> Float[Array, " m"]:
 def check(
     name: str, value: Any, *, above: float | int = -jnp.inf, least: float | int = -jnp.inf
 ) -> None:
-    """Refuse several numbers, or one that is known, being no tracer, and too small or NaN.
+    """Refuse anything but one number, and one that is known and too small or NaN.
 
     Raises:
       UserError: naming it.
     """
+    if not isinstance(value, int | float):
+        check_array(name, value)
     if jnp.ndim(value):
         raise UserError(f"{name} has shape {jnp.shape(value)}: it must be one number")
     if isinstance(value, Tracer):

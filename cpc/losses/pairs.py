@@ -5,11 +5,14 @@ Skip-gram has a positive for each word of the window. Pair by pair these are the
 the scores before; together the negatives are scored once an anchor and not once a pair.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.masking import Number, log_sum_exp
+from cpc.losses.masking import Number, check_matrix, log_sum_exp, read_mask
+from cpc.types import ArrayLike, UserError, check_type
 
 
 def logistic_pairs(
@@ -35,10 +38,14 @@ def logistic_pairs(
       where: which negatives count for which positive; all by default. The others may hold NaN.
       weight: w.
 
+    Raises:
+      UserError: arrays that do not fit each other.
+
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
     Array([8.], dtype=float32)
     """
+    check_pairs(positive, negatives, where_positive, where)
     positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
     counts = where_positive[..., None] if where is None else where & where_positive[..., None]
     negatives = jnp.where(counts.any(1), negatives, 0).astype(jnp.float32)
@@ -63,10 +70,14 @@ def softmax_pairs(
       where_positive: which positives are there; the others may hold NaN.
       where: which negatives count for which positive; all by default. The others may hold NaN.
 
+    Raises:
+      UserError: arrays that do not fit each other.
+
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
     Array([4.], dtype=float32)
     """
+    check_pairs(positive, negatives, where_positive, where)
     positive = jnp.where(where_positive, positive, 0).astype(jnp.float32)
     negatives = negatives.astype(jnp.float32)
     if where is None:
@@ -80,3 +91,23 @@ def softmax_pairs(
         some = where.any(-1)
         loss = jnp.where(some, jnp.logaddexp(positive, jnp.where(some, rest, 0.0)) - positive, 0.0)
     return jnp.where(where_positive, loss, 0.0).sum(-1)
+
+
+def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> None:
+    """Check that scores of pairs and their masks fit each other.
+
+    Raises:
+      UserError: naming the array that does not.
+    """
+    check_matrix("positive", positive)
+    check_matrix("negatives", negatives)
+    m, p = positive.shape
+    if len(negatives) != m:
+        raise UserError(
+            f"negatives do not fit {m} anchors (got shape {negatives.shape}): pass scores ({m}, n)"
+        )
+    fix = f"pass booleans ({m}, {p})"
+    check_type("where_positive", where_positive, ArrayLike, fix)
+    read_mask("where_positive", where_positive, (m, p))
+    if where is not None:
+        read_mask("where", where, (m, p, negatives.shape[1]))

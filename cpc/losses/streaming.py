@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
@@ -16,6 +17,7 @@ from cpc.types import (
     NegativeRule,
     Position,
     UserError,
+    check_array,
     check_function,
     check_type,
 )
@@ -72,7 +74,7 @@ def streaming_info_nce(
 
     Raises:
       UserError: an argument of another type; shapes that do not belong together; positions, if
-        they are known, under which no anchor that has a positive has a negative; a temperature
+        they are known, under which no anchor has a positive and a negative; a temperature
         known not to be positive; block or columns below 1.
 
     Equal scores give exactly log N, and a tie is half a win:
@@ -122,6 +124,7 @@ def read_inputs(
       UserError: shapes that do not belong together, naming the arguments.
     """
     check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
+    check_type("offset", offset, int | np.integer, "pass one whole number of steps")
     queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
     keys, there = _read("candidates", "keys", candidates, keys, where_candidates)
     if queries.shape[1] != keys.shape[1]:
@@ -136,6 +139,9 @@ def read_inputs(
 def _read(latents, vectors, positions, x, where):
     """What does not exist is 0, whatever it was."""
     check_type(f"the positions of {latents}", positions, AnyPosition, "pass a Position of (m,)")
+    check_array(vectors, x)
+    for name, each in positions._asdict().items():
+        check_array(f"{name} of {latents}", each, np.integer)
     if x.ndim != 2 or not x.shape[0] or {jnp.shape(p) for p in positions} != {x.shape[:1]}:
         raise UserError(
             f"{vectors} has shape {x.shape} and the positions of {latents} have "

@@ -6,7 +6,15 @@ from jax import lax
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.info_nce import info_nce
-from cpc.losses.masking import Number, log_sum_exp, read_rows, read_single, scale, softmax_loss
+from cpc.losses.masking import (
+    Number,
+    check_matrix,
+    log_sum_exp,
+    read_rows,
+    read_single,
+    scale,
+    softmax_loss,
+)
 from cpc.types import UserError
 
 
@@ -27,6 +35,8 @@ def view_scores(
     >>> negatives.shape, float(abs(negatives).max())
     ((4, 2), 0.0)
     """
+    check_matrix("first", first)
+    check_matrix("second", second)
     if first.shape != second.shape:
         raise UserError(f"second has shape {second.shape}: it must be that of first, {first.shape}")
     b = first.shape[0]

@@ -44,6 +44,45 @@ def test_embeddings_are_no_scores(name, shape, unchecked):
         OF_SCORES[name](first, second)
 
 
+@pytest.mark.parametrize("name", OF_SCORES)
+def test_scores_and_masks_are_arrays_of_numbers(name, unchecked):
+    loss, positive, scores = OF_SCORES[name], jnp.zeros(2), jnp.zeros((2, 3))
+    wrong = [
+        (0.0, 1.0), (None, scores), ([0.0, 1.0], scores), (positive, scores.tolist()),
+        (positive > 0, scores), (positive, scores > 0), (positive, 1j * scores),
+        (positive, scores, [[True] * 3] * 2), (positive, scores, True),
+    ]  # fmt: skip
+    for args in wrong:
+        with pytest.raises(UserError, match=r"positive|negatives|where"):
+            loss(*args)
+    right = loss(positive, scores)
+    for kind in (np.int32, np.float64, jnp.bfloat16):
+        found = loss(np.zeros(2, kind), np.zeros((2, 3), kind))
+        np.testing.assert_allclose(found, right, rtol=1e-6)
+
+
+def test_other_losses_take_matrices_of_numbers(unchecked):
+    x, there = jnp.ones((2, 3)), jnp.ones((2, 3), bool)
+    for wrong in (x.tolist(), None, x[0], x[None], x > 0):
+        for loss in (losses.view_scores, losses.alignment):
+            with pytest.raises(UserError, match=r"first|z "):
+                loss(wrong, wrong)
+        with pytest.raises(UserError, match="z "):
+            losses.uniformity(wrong)
+        for loss in (losses.logistic_pairs, losses.softmax_pairs):
+            for args in ((wrong, x, there), (x, wrong, there), (x, x, x), (x, x[:1], there)):
+                with pytest.raises(UserError, match=r"positive|negatives"):
+                    loss(*args)
+
+
+@pytest.mark.parametrize("value", ["0.1", None, [0.1], jnp.ones(2)])
+def test_a_temperature_is_one_number(value, unchecked):
+    with pytest.raises(UserError, match="temperature"):
+        losses.info_nce(jnp.zeros(2), jnp.zeros((2, 3)), temperature=value)
+    with pytest.raises(UserError, match="temperature"):
+        run(2, temperature=value)
+
+
 @pytest.mark.parametrize("name", SEVERAL)
 def test_several_positives_as_many_as_negatives_go_with_a_mask(name):
     rng = np.random.default_rng(2)
@@ -92,6 +131,18 @@ def test_a_batch_without_negatives_is_refused(name):
     for loss in (losses.streaming_info_nce, losses.streaming_symmetric_info_nce):
         with pytest.raises(UserError, match="no anchor has a negative"):
             loss(x, x, flat, flat, rule, 1)
+
+
+def test_a_batch_without_positives_is_refused():
+    """Times that count no latents, as those in seconds or of one latent a sequence."""
+    right = Position.grid(2, 5)
+    for time in (0 * right.time, 10 * right.time, 0):
+        with pytest.raises(UserError, match="no anchor has a positive"):
+            losses.cpc_loss(outputs_of(2), right._replace(time=time), negatives.batch)
+    flat, x = jax.tree.map(np.ravel, right), outputs_of(2).z.reshape(10, 4)
+    for loss in (losses.streaming_info_nce, losses.streaming_symmetric_info_nce):
+        with pytest.raises(UserError, match="no anchor has a positive"):
+            loss(x, x, flat, flat, negatives.batch, 5)
 
 
 def test_sup_con_of_one_group_is_refused():
@@ -166,6 +217,30 @@ WRONG = {
     "positions": [(1, 2, 3, 4), "grid", None, tuple(Position.grid(2, 5)), np.zeros((2, 5))],
     "outputs": [tuple(outputs_of(2)), outputs_of(2).z, None],
 }
+
+
+GRID = Position.grid(2, 5)
+MALFORMED = {
+    "z is": {"outputs": CPCOutputs(*(x.tolist() for x in outputs_of(2)))},
+    "predictions is": {"outputs": outputs_of(2)._replace(predictions=None)},
+    "positions' time": {"positions": GRID._replace(time=GRID.time.tolist())},
+    "positions' group": {"positions": GRID._replace(group=None)},
+    "positions' sequence": {"positions": GRID._replace(sequence=GRID.sequence > 0)},
+    "positions' lane": {"positions": GRID._replace(lane=0.0 * GRID.lane)},
+    "where": {"where": [[True] * 5] * 2},
+    "memory": {"memory": (1, 2, 3)},
+    "offsets": {"offsets": 2},
+    "offsets ": {"offsets": (2, 1)},
+    "offsets do": {"offsets": (1, 1)},
+    "offsets do not": {"offsets": (0.5, 1.5)},
+}
+
+
+@pytest.mark.parametrize("match", MALFORMED)
+def test_malformed_arguments_are_named(match, unchecked):
+    args = {"outputs": outputs_of(2), "positions": GRID, "rule": negatives.batch}
+    with pytest.raises(UserError, match=match):
+        losses.cpc_loss(**{**args, **MALFORMED[match]})
 
 
 @pytest.mark.parametrize("name", WRONG)

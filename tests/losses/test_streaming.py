@@ -206,7 +206,7 @@ def test_both_directions_equal_two_calls(block):
 @pytest.mark.parametrize(("backend", "rows"), [("cpu", 512), ("gpu", 1200)])
 def test_both_directions_take_more_at_a_time_on_an_accelerator(backend, rows, monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    x, place = jnp.zeros((1200, 2)), Position(*(jnp.zeros(1200, int) for _ in range(4)))
+    x, place = jnp.zeros((1200, 2)), jax.tree.map(np.ravel, Position.grid(1, 1200))
     text = jax.make_jaxpr(
         lambda x: streaming_symmetric_info_nce(x, x, place, place, negatives.batch, 1)
     )(x)
