@@ -130,31 +130,42 @@ def describe_record(record: Mapping[str, Any]) -> str:
     if record.get("series") == "probes":
         scores = {k: v for k, v in record.items() if "/" in k}
         return "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
-    is_train, losses = record.get("split", "train") == "train", record["offset_loss"]
-    words = [f"loss {mean_of_known(np.asarray(losses)):.3f}"]
+    is_train, losses = record.get("split", "train") == "train", np.asarray(record["offset_loss"])
+    words = [f"loss {fixed(mean_of_known(losses), 3)}"]
     rule = "" if is_train else f" ({rule_title(record['rule'])})"
+    if np.isnan(losses).all():
+        return f"no loss at any offset: no anchor was counted, or the loss is NaN{rule}"
     if record["has_bound"]:
-        kind, ceiling = "lower bound" if record["is_bound"] else "estimate", record["log_n"]
-        ceiling = mean_of_known(np.asarray(ceiling))
+        kind = "lower bound" if record["is_bound"] else "estimate"
+        ceiling = mean_of_known(np.asarray(record["log_n"]))
         if record.get("series") == "strict":
-            return f"{kind} {record['nats']:.2f} nats of log N {ceiling:.2f}{rule}"
+            return f"{kind} {fixed(record['nats'], 2)} nats of log N {ceiling:.2f}{rule}"
         words[0] += f" of log N {ceiling:.2f}"
-        words.append(f"{kind} {record['nats']:.2f} nats{rule}")
+        words.append(f"{kind} {fixed(record['nats'], 2)} nats{rule}")
         return "  ".join(words)
     words.append(
         f"top-1 {100 * record['top1']:.1f} % (chance {100 * record['chance']:.2g} %){rule}"
     )
-    if "strict_nats" in record:
-        words.append(f"lower bound {record['strict_nats']:.2f} nats")
+    if not math.isnan(record.get("strict_nats", math.nan)):
+        words.append(f"lower bound {fixed(record['strict_nats'], 2)} nats")
     return "  ".join(words)
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return a number with so many decimals, or with three digits if it is huge.
+
+    >>> fixed(2.5, 2), fixed(-3e17, 2)
+    ('2.50', '-3e+17')
+    """
+    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
 def mean_of_known(values: np.ndarray) -> float:
     """Return the mean over the offsets that had an anchor, NaN if none had.
 
-    Short clips may be all that a few steps see.
+    Short clips may be all that a few steps see. An infinite loss is one that diverged, and counts.
     """
-    known = values[np.isfinite(values)]
+    known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
 
 

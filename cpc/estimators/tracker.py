@@ -105,21 +105,24 @@ class Tracker:
 
         `labels` are the offsets of the track's entries in words, such as 2 or 2 down.
         """
+        named = list(zip(labels, track.state, strict=True))
         if "diverged" in track.state:
             loss, ceiling = np.nanmax(track.loss), np.nanmean(track.log_n)
+            where = ", ".join(label for label, state in named if state == "diverged")
             return (
-                f"the training diverges: the loss is up to {loss:.3g} nats, that of guessing "
-                f"log N = {ceiling:.2f}; if it stays there, lower optim.learning_rate"
+                f"the training diverges: at offset {where} the loss is up to {loss:.3g} nats, that "
+                f"of guessing log N = {ceiling:.2f}; if it stays there, lower optim.learning_rate"
             )
         if set(track.state) == {"chance"}:
-            if np.isnan(track.value).all():
+            if np.isnan(track.n).all():
                 return f"the {self.word} has no anchor: the rule leaves none a negative"
+            if np.isnan(track.value).all():
+                return f"the {self.word} is not a number: the loss is NaN at each offset"
             value, ceiling = np.nanmean(track.value), np.nanmean(track.log_n)
             return (
                 f"the {self.word} sits at chance: log N - L is {value:.3f} nats of {ceiling:.2f}, "
                 "nothing is predicted yet"
             )
-        named = zip(labels, track.state, strict=True)
         full = [label for label, state in named if state == "saturated"]
         if full:
             return (

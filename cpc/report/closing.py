@@ -21,7 +21,10 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
             for score in to_scores(rows)
             if (score.method, score.metric) == (ours.method, ours.metric)
         }
-        names = (*words.baselines, f"random {ours.features}", ours.features)
+        learned, untrained = ours.features, f"random {ours.features}"
+        if learned in words.baselines or learned.startswith("random "):  # nothing learned is scored
+            learned, untrained = "", learned
+        names = (*words.baselines, "" if untrained in words.baselines else untrained, learned)
         values = [alike[name].value if name in alike else None for name in names]
         how = METHODS.get(ours.method, ours.method)
         name = f"{task.replace('_', ' ')} of {data} by {unit}, {how}, {column_of(ours.metric)}"

@@ -106,23 +106,26 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
         known = strict[strict.bound.notna()]
         first = known[known.direction == known.direction.iloc[0]]
         directions = known.direction.nunique()
-        over, whose = f"{len(known)} offsets", ""
+        over, whose = f"averaged over {len(known)} offsets, ", ""
         if directions > 1:
-            over = f"{len(known)} predictions in {directions} directions"
+            over = f"averaged over {len(known)} predictions in {directions} directions, "
             whose = f" of {first.direction.iloc[0]}"
+        mean, unit = f"{nats(known.bound.mean())} nats {over}", ""
+        if len(known) == 1:
+            mean, unit = "", " nats"
+        ends = [f"{nats(one.bound)}{unit} at offset {one.offset}" for one in first.itertuples()]
+        places = " and ".join(ends[:: max(1, len(ends) - 1)]) + whose
         sentences.append(
             "Mutual information between context and future latent, lower bound on test "
-            f"{words.examples}: {known.bound.mean():.2f} nats averaged over {over}, "
-            f"{first.bound.iloc[0]:.2f} at offset {first.offset.iloc[0]} and "
-            f"{first.bound.iloc[-1]:.2f} at offset {first.offset.iloc[-1]}{whose} "
+            f"{words.examples}: {mean}{places} "
             f"(rule “{title_of(run, strict)}”, ceiling log N = "
             f"{show(strict.log_n.mean(), '.2f')})."
         )
     rule = rule_title(str(trained.rule.iloc[0]))
     if not trained.is_bound.all() and trained.bound.notna().any():
         sentences.append(
-            f"Under the training rule “{rule}”, log N − L is {trained.bound.mean():.2f} nats of at "
-            f"most {show(trained.log_n.mean(), '.2f')}. It is an estimate and not a bound on "
+            f"Under the training rule “{rule}”, log N − L is {nats(trained.bound.mean())} nats "
+            f"of at most {show(trained.log_n.mean(), '.2f')}. It is an estimate and not a bound on "
             "mutual information, because these negatives are not independent of the anchor."
         )
     elif trained.bound.isna().all() and trained.acc_top1.notna().any():
@@ -133,9 +136,18 @@ def bound_sentences(run: Run, words: Words) -> list[str]:
             + (f"; {optimum}." if (optimum := optimum_phrase(run)) else ".")
         )
     if not sentences:
-        return [f"The last evaluation on test {words.examples} gave no number at any offset."]
+        sentences = [f"The last evaluation on test {words.examples} gave no number at any offset."]
     shown = strict if len(strict) else trained
     return [*sentences, *state_sentences(shown, title_of(run, shown))]
+
+
+def nats(value: float | int) -> str:
+    """Return nats with two decimals, or with three digits if a training has run away.
+
+    >>> nats(1.234), nats(-0.5), nats(-3e17)
+    ('1.23', '−0.50', '−3e+17')
+    """
+    return show(float(value), ".2f" if abs(value) < 1e5 else ".3g")
 
 
 def optimum_phrase(run: Run) -> str:
@@ -158,7 +170,7 @@ def title_of(run: Run, rows: Frame) -> str:
 
 def state_sentences(rows: Frame, rule: str) -> list[str]:
     """Return the offsets that cannot be trusted, and why."""
-    has_value = rows.bound.notna()
+    has_value = rows.bound.notna() | (rows.state == "diverged")  # an infinite loss has no number
     if not has_value.any():
         return []
     states, sentences = rows.state.where(has_value, ""), []
@@ -245,7 +257,10 @@ def score_sentences(run: Run, words: Words) -> list[str]:
         chance = f"chance {with_unit(ours.chance, ours.metric)}" if ours.chance is not None else ""
         inside = "; ".join(part for part in (interval_phrase(ours), chance) if part)
         against = " and ".join(
-            against_phrase(ours, other, words) for others in baselines for other in others
+            against_phrase(ours, other, words)
+            for others in baselines
+            for other in others
+            if other.features != ours.features
         )
         sentences.append(
             f"{task_title(task)} of {data} by {unit}, {ours.method} on "
@@ -300,14 +315,16 @@ def harm_sentences(run: Run, words: Words) -> list[str]:
         if is_worse:
             harmed.append(
                 f"{ours.task.replace('_', ' ')} of {ours.data} by {ours.unit}, {ours.method} on "
-                f"{ours.features}, from {with_unit(before, ours.metric)} to "
+                f"{ours.features}, {'' if ours.metric == 'accuracy' else f'{ours.metric} '}"
+                f"from {with_unit(before, ours.metric)} to "
                 f"{with_unit(ours.value, ours.metric)}"
             )
     if not harmed:
         return []
     advice = "train on more data, or for fewer steps"
     section = next((name for name in ("negatives", "cpc") if name in run.config), "")
-    if section and training_rule(run).startswith("own_sequence"):
+    rule = training_rule(run) or str(run.config.get(section, {}).get("rule"))
+    if section and rule.startswith("own_sequence"):
         advice += (
             f"; for what tells {words.sequence}s apart set {section}.rule=batch, with more "
             f"{words.sequence}s, such as more subjects, per batch"
@@ -321,7 +338,7 @@ def harm_sentences(run: Run, words: Words) -> list[str]:
 
 
 def lost_sentences(run: Run, words: Words) -> list[str]:
-    """Return where a baseline beats the learned features by a method other than the headline's."""
+    """Return where a baseline beats the learned features, except for the headline's comparison."""
     sentences = []
     for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
         ours = None if is_curve(rows) else headline_score(rows, words)
@@ -331,9 +348,10 @@ def lost_sentences(run: Run, words: Words) -> list[str]:
         same = {(s.method, s.metric): s for s in to_scores(rows[rows.features == ours.features])}
         for other in others:
             mine = same.get((other.method, other.metric))
-            if mine is None or other.method == ours.method:
+            if mine is None or (other.method, other.metric) == (ours.method, ours.metric):
                 continue
             found, how = difference(mine, other), METHODS.get(mine.method, mine.method)
+            how += "" if mine.metric == ours.metric else f", {mine.metric}"
             if is_better(found.low, found.high, mine.higher_is_better) is False:
                 sentences.append(
                     f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
@@ -352,7 +370,7 @@ def trained_sentence(ours: Score, untrained: Score) -> str:
     better = is_better(found.low, found.high, ours.higher_is_better)
     verdict = {True: "", False: ": training has lost", None: ": not distinguishable"}[better]
     if not has_interval(found):
-        verdict = f"; no interval, as there is {no_interval_reason(ours, untrained)}"
+        verdict = f"; no interval, as {no_interval_reason(ours, untrained)}"
     return (
         f"Trained minus untrained, {ours.method} on {ours.features} for "
         f"{ours.task.replace('_', ' ')} of {ours.data} by {ours.unit}: "
@@ -368,8 +386,9 @@ def has_interval(found: Difference) -> bool:
 
 def no_interval_reason(*scores: Score) -> str:
     """Return why a difference of scores has no interval."""
-    sizes = {len(score.outcomes.sums) for score in scores if score.outcomes is not None}
-    return "one test item" if sizes == {1} else "none for each of them"
+    known = [score.outcomes.counts for score in scores if score.outcomes is not None]
+    is_one = bool(known) and all(np.count_nonzero(counts) == 1 for counts in known)
+    return "there is one test item" if is_one else "not both scores have one"
 
 
 def with_unit(value: float | int | None, metric: str) -> str:
@@ -402,7 +421,7 @@ def against_phrase(ours: Score, other: Score, words: Words) -> str:
     lead = f"{lead_phrase(found, ours.metric)}{points}" if found.paired else ""
     if not has_interval(found):
         lead = f"{lead_phrase(found, ours.metric)}{points}"
-        return f"{lead} over {name}, without an interval"
+        return f"difference from {name} {lead}, without an interval"
     if better is None:
         return f"not distinguishable from {name}" + (f", difference {lead}" if lead else "")
     return f"{'better' if better else 'worse'} than {name}" + (f" by {lead}" if lead else "")

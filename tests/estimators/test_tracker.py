@@ -132,3 +132,15 @@ def test_a_loss_beyond_twice_that_of_guessing_diverges(values, state):
     assert ("learning_rate" in (Tracker(False).warning(track, ["1"]) or "")) == (
         state == "diverged"
     )
+
+
+def test_the_sentence_on_a_diverging_training_names_the_offsets():
+    log_n = np.log(64)
+    fine, far = (sums_of([value] * 2, [8, 8], log_n) for value in (16.0, -1e3))
+    track = Tracker(True)(jax.tree.map(lambda *ends: np.concatenate(ends), fine, far, fine))
+    assert "at offset 2 the loss" in Tracker(True).warning(track, ["1", "2", "3"])
+
+
+def test_a_loss_that_is_not_a_number_is_not_for_want_of_negatives():
+    track = Tracker(True)(sums_of([np.nan, np.nan], [8, 8], np.log(64)))
+    assert "NaN" in Tracker(True).warning(track, ["1"])

@@ -307,7 +307,7 @@ def test_nothing_is_found_where_nothing_is(tmp_path):
     assert findings.state_of(findings.headline(readings)) == "chance"
     said = findings.claim(readings, ROWS)
     assert said[0].startswith("No information was found: InfoNCE reads ")
-    assert said[0].endswith("That proves no independence.")
+    assert said[0].endswith("That does not prove independence.")
 
 
 @pytest.mark.parametrize(("found", "fields", "said"), [
@@ -370,6 +370,31 @@ def test_a_part_of_y_that_is_a_map_of_x_is_said_first(x, y, words):
     said = findings.claim([reading(null=null, gain=null, bend=null)], 500, identity)
     assert said[0] == identity
     assert not any("not saturated" in line or "more data" in line for line in said)
+
+
+def test_a_map_that_the_bound_does_not_find_is_not_denied():
+    chance = reading(found=Interval(0.0, -0.1, 0.1), null=Interval(0.0, -0.1, 0.1))
+    identity = arrays.find_identity(NOISE, NOISE)
+    said = findings.claim([chance._replace(gain=chance.null, bend=chance.null)], 500, identity)
+    assert said[0] == identity
+    assert not any("No information" in one or "ore data" in one for one in said)
+
+
+def test_a_map_of_the_rows_at_hand_is_called_so():
+    """Noise this small keeps the order of rows, and its information has a limit."""
+    assert "If it always is" in arrays.find_identity(NOISE, NOISE + 1e-9 * good(500, 3))
+
+
+def test_a_bound_that_diverged_is_called_so():
+    wild = reading(found=Interval(-1e9, -2e9, 0.0), null=Interval(0.0, -0.1, 0.1))
+    (said,) = findings.claim([wild._replace(gain=wild.null, bend=wild.null)], 500)
+    assert "InfoNCE diverged on" in said
+
+
+def test_one_row_is_too_few_rather_than_constant(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((1, 3)))
+    with pytest.raises(UserError, match="200"):
+        arrays.read_pairs(tmp_path / "x.npy", tmp_path / "x.npy", max_rows=500, seed=0)
 
 
 @pytest.mark.parametrize("y", [

@@ -660,6 +660,46 @@ def test_a_difference_of_one_test_item_has_no_verdict(tmp_path):
     assert "without an interval" in against_phrase(ours, other, AUDIO)
 
 
+def test_without_learned_features_no_column_is_cpcs(tmp_path):
+    """Of baselines alone, and of the network untrained: neither is compared with itself."""
+    mfcc = PHONES._replace(features="mfcc")
+    said = summary(probed(tmp_path, mfcc), AUDIO)
+    assert not any("distinguishable" in one for one in said)
+    head, row = closing_lines(tmp_path, AUDIO)
+    assert "CPC" not in head
+    assert row.split()[-2:] == ["21.0", "73.0"]
+    write_scores(tmp_path, [PHONES._replace(features="random c", value=0.5), mfcc])
+    head, row = closing_lines(tmp_path, AUDIO)
+    assert head.split()[-1] == "untrained"
+    assert row.split()[-1] == "50.0"
+
+
+def test_a_lost_metric_of_the_headlines_method_is_named(tmp_path):
+    five = PHONES._replace(metric="top-5 accuracy", value=0.8, low=0.79, high=0.81)
+    better = five._replace(features="mfcc", value=0.9, low=0.89, high=0.91)
+    said = summary(probed(tmp_path, PHONES, five, better), AUDIO)
+    assert any("top-5 accuracy" in one and "90.0 % to 80.0 %" in one for one in said)
+
+
+def test_advice_follows_the_rule_of_the_config_if_no_step_is_recorded(tmp_path):
+    untrained = PHONES._replace(features="random c", value=0.9, low=0.89, high=0.91)
+    probed(tmp_path, PHONES, untrained)
+    (tmp_path / "config.json").write_text('{"negatives": {"rule": "own_sequence"}}')
+    assert "own_sequence" not in summary(read_run(tmp_path), AUDIO)[0]
+
+
+def test_an_infinite_loss_is_worse_than_guessing_and_not_unmeasured(workdir):
+    path = workdir / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        record["bound"][2] = record["offset_loss"][2] = None  # as infinity is recorded
+        record["state"][2] = "diverged"
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    said = summary(read_run(workdir), AUDIO)
+    assert any("Worse than guessing at offset 3" in one for one in said)
+    assert not any("No number at" in one for one in said)
+
+
 def test_captions_promise_only_intervals_that_there_are(tmp_path):
     alone = PHONES._replace(low=None, high=None)
     captions = []

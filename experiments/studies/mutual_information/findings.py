@@ -50,11 +50,16 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
     known = [identity] if identity else []
     limited = at_ceiling([one for one in readings if one is not best])
     if state == "chance":
+        has_diverged = not abs(found.value) < DIVERGED
+        read = "diverged" if has_diverged else f"reads {nats(found)} nats"
         said = (
-            f"No information was found: InfoNCE reads {nats(found)} nats on held-out rows and "
-            f"{nats(null)} with y shuffled. That proves no independence."
+            f"{'InfoNCE did not find it: it' if identity else 'No information was found: InfoNCE'} "
+            f"{read} on held-out rows; with y shuffled it reads {nats(null)} nats."
         )
-        more = [f"But {limited}."] if limited else more_data(best, "With more rows")
+        said += "" if identity else " That does not prove independence."
+        more = [f"But {limited}."] if limited else []
+        if not (limited or has_diverged or identity):
+            more = [f"{one[0].upper()}{one[1:]}." for one in more_data(best)]
         return [*known, said, *more, *others(readings, num_rows)]
     parts = [f"x and y share at least {show(found.low, '.2f')} nats"]
     top = show(best.ceiling, ".2f")
@@ -62,13 +67,13 @@ def claim(readings: Sequence[Reading], num_rows: int, identity: str = "") -> lis
         parts.append(f"saturated at the ceiling of {top}: it may be far more")
     elif state == "warn":
         parts.append(f"near the ceiling of {top}, which hides part of what is above")
-    if limited:
+    if limited and state != "saturated":
         parts.append(f"{limited}: it may be far more")
     if state == "fine" and not limited and not identity:
         parts.append("not saturated")
     if not limited and not identity:
-        parts += more_data(best, "")
-    said = "; ".join(part.rstrip(".") for part in parts) + "."
+        parts += more_data(best)
+    said = "; ".join(parts) + "."
     return [*known, said, *others(readings, num_rows)]
 
 
@@ -88,8 +93,8 @@ def at_ceiling(readings: Sequence[Reading]) -> str:
     return f"{NAMES[top.estimator]} reads {value} of at most {ceiling}"
 
 
-def more_data(reading: Reading, begin: str) -> list[str]:
-    """Return what the line over 1 / n promises of more rows."""
+def more_data(reading: Reading) -> list[str]:
+    """Return, without a full stop, what the line over 1 / n promises of more rows."""
     gain, bend = reading.gain, reading.bend
     if gain is None or bend is None:
         return []
@@ -101,7 +106,7 @@ def more_data(reading: Reading, begin: str) -> list[str]:
         said = f"more data would add {nats(gain)}"
     if bend.low > 0 or bend.high < 0:
         said += ", by a line that the points do not quite follow"
-    return [f"{begin}: {said}." if begin else said]
+    return [said]
 
 
 def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
@@ -110,8 +115,8 @@ def others(readings: Sequence[Reading], num_rows: int) -> list[str]:
     known = [value for value in values if abs(value) < DIVERGED]
     said = []
     if known:
-        span = show_interval(min(known), max(known))
-        said.append(f"Estimates that are no bounds read {span} nats.")
+        span = show_interval(min(known), max(known)) if len(known) > 1 else show(known[0], ".2f")
+        said.append(f"Estimates that are not bounds read {span} nats.")
     most = certifiable(num_rows)
     if any(value > most for value in values):
         said.append(f"No sure bound from {num_rows:,} rows can pass {show(most, '.1f')} nats.")

@@ -1,0 +1,37 @@
+"""Records on the console: numbers that are missing, infinite or huge."""
+
+import numpy as np
+import pytest
+
+from experiments.records import describe_record, mean_of_known
+
+RECORD = {
+    "split": "test", "rule": "one_per_sequence", "has_bound": True, "is_bound": True,
+    "log_n": np.full(3, 4.0),
+}  # fmt: skip
+
+
+def line(losses, **fields):
+    losses = np.array(losses)
+    own = {"offset_loss": losses, "nats": mean_of_known(4.0 - losses)}
+    return describe_record({**RECORD, **own, **fields})
+
+
+@pytest.mark.parametrize("series", ["", "strict"])
+def test_an_infinite_loss_at_one_offset_is_not_left_out(series):
+    assert "-inf nats" in line([1.0, np.inf, np.nan], series=series)
+    assert "3.00 nats" in line([1.0, 1.0, np.nan], series=series)
+
+
+@pytest.mark.parametrize("series", ["", "strict"])
+def test_huge_and_missing_numbers_are_short(series):
+    assert "-3e+17 nats" in line([3e17] * 3, series=series)
+    none = line([np.nan] * 3, series=series, log_n=np.full(3, np.nan))
+    assert "no loss" in none
+    assert "nan " not in none
+
+
+def test_a_strict_bound_without_a_number_is_left_out():
+    record = {"offset_loss": np.ones(1), "has_bound": False, "top1": 0.5, "chance": 0.01}
+    assert "bound" not in describe_record({**record, "split": "train", "strict_nats": np.nan})
+    assert "bound 1.50" in describe_record({**record, "split": "train", "strict_nats": 1.5})
