@@ -2,6 +2,7 @@ import io
 import os
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -482,7 +483,7 @@ def test_a_link_to_itself_is_no_folder(folder):
         (folder / path).symlink_to(folder / path)
     images = read_all_but(folder)
     assert sorted(greys(images)) == [10, 20, 30, 40, 50]
-    assert len(images.skipped) == 3  # those below the split
+    assert len(images.skipped) == 4
 
 
 def test_a_class_is_one_however_its_accents_are_written(folder):
@@ -573,3 +574,13 @@ def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, harm
     assert path.read_bytes() == content
     read()
     assert len(said) == 3
+
+
+def test_what_lies_next_to_the_splits_is_listed_unless_it_is_no_data(folder):
+    data_files = ["a.png", "test.tar.gz", "more.zip", "images.npz", "noend"]
+    for name in (*data_files, "README", "LICENSE.txt", "labels.csv", ".hidden", "notes.md"):
+        (folder / name).write_bytes(b"0")
+    skipped = data.read_image_folder(folder, "train", log=quiet).skipped
+    assert sorted(Path(name).name for name, why in skipped if "in no split" in why) == sorted(
+        data_files
+    )

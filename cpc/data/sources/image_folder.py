@@ -20,6 +20,7 @@ from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.data.skipped import Skipped
 from cpc.data.walk import (
+    COMPANIONS,
     find_data,
     is_folder,
     is_of_runs,
@@ -151,10 +152,12 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _list_strays(root: Path) -> list[Skipped]:
-    """Images next to the splits, which no split reads."""
-    names = sorted(entry.name for entry in _scan(root) if not is_folder(entry))
+    """Return images, archives and other data next to the splits, which no split reads."""
+    paths = [root / entry.name for entry in _scan(root) if not is_folder(entry)]
     return [
-        (printable(root / name), f"{printable(root / name)} lies in no split: move it into one")
-        for name in names
-        if Path(name).suffix.lower() in IMAGE_SUFFIXES and not name.startswith(".")
+        (printable(path), f"{printable(path)} lies in no split: move it into one, or unpack it")
+        for path in sorted(paths)
+        if not path.name.startswith(".")
+        and path.suffix.lower() not in COMPANION_SUFFIXES
+        and path.stem.lower() not in COMPANIONS
     ]
