@@ -21,6 +21,7 @@ from cpc.types import (
     NegativeSampler,
     UserError,
     check_function,
+    check_type,
     is_positive,
 )
 
@@ -132,6 +133,10 @@ def _batches(positions, labels, utterances):
     """Positions, labels and utterances of each batch, all flat."""
     if isinstance(positions, AnyPosition):
         positions, labels, utterances = [positions], [labels], [utterances]
+    fix = "pass Position.grid(b, t), or a list of the positions of several batches"
+    check_type("positions", positions, list | tuple, fix)
+    for batch in positions:
+        check_type("positions of a batch", batch, AnyPosition, fix)
     batches = []
     for name, values in (("labels", labels), ("utterances", utterances)):
         if values is not None and len(values) != len(positions):

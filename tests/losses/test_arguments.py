@@ -264,6 +264,10 @@ def test_rules_take_rules_and_functions(unchecked):
     for rule, choose in (("batch", None), (negatives.batch, 16), (negatives.batch, "hardest")):
         with pytest.raises(UserError, match=r"rule|choose"):
             negatives.audit_rule(rule, Position.grid(2, 3), [1], choose=choose)
+    here = Position.grid(2, 3)
+    for positions in (tuple(here), here._asdict(), here.time, "grid", None, [tuple(here)]):
+        with pytest.raises(UserError, match="^positions"):
+            negatives.audit_rule(negatives.batch, positions, [1])
     flat = jax.tree.map(np.ravel, Position.grid(1, 5))
     x = outputs_of(1).z[0]
     for positions, rule in ((tuple(flat), negatives.batch), (flat, "batch"), (flat, 3)):
