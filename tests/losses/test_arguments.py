@@ -266,7 +266,7 @@ def test_rules_take_rules_and_functions(unchecked):
             negatives.audit_rule(rule, Position.grid(2, 3), [1], choose=choose)
     here = Position.grid(2, 3)
     for positions in (tuple(here), here._asdict(), here.time, "grid", None, [tuple(here)]):
-        with pytest.raises(UserError, match="^positions"):
+        with pytest.raises(UserError, match=r"^positions"):
             negatives.audit_rule(negatives.batch, positions, [1])
     flat = jax.tree.map(np.ravel, Position.grid(1, 5))
     x = outputs_of(1).z[0]
