@@ -633,7 +633,8 @@ def tasks_asked(config):
 
 def folds(config, made, model, variables):
     made = made._replace(tasks={"movies": (("a b", "b c") * 20, np.arange(40) % 2)})
-    answer = types.SimpleNamespace(items=np.arange(2), correct=np.ones(2), l2s=(1.0,))
+    fields = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
+    answer = types.SimpleNamespace(**fields)
     with calls(text_probes, cross_validate=answer) as found:
         list(text_probes.sentence_scores(config, made, model, variables, "movies"))
     return found["cross_validate"][1]["num_folds"]
