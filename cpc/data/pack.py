@@ -53,8 +53,7 @@ def pack(
 
     Utterances are brought into 16 bits here: a constant offset is subtracted, one that exceeds full
     scale is divided by its peak, both listed in `shortened`. One without sound, and one with the
-    sound of another, whatever their names, formats, rates and levels, is left out and listed in
-    `skipped`.
+    samples of another, whatever their names and formats, is left out and listed in `skipped`.
 
     Samples are checked as they are read, a block when a read first touches it; damage is a
     `UserError`, after which the same command packs again. That takes 0.4 s per GB, spread over a

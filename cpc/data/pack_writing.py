@@ -26,12 +26,11 @@ from cpc.data.journal import (
 from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
 from cpc.data.log import Log
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts
-from cpc.data.similar import SAMPLES_COMPARED, Signatures, have_same_sound, sign_sound
 from cpc.data.sources.folder import check_skipped
 from cpc.files import replacing, seal, write_text
 from cpc.types import UserError
 
-INDEX_VERSION = 4
+INDEX_VERSION = 3
 INDEX_NAME = "index.json"
 #: uint32, the crc32 of each block of the samples.
 SUMS_NAME = "samples.crc32"
@@ -52,26 +51,6 @@ class Decoded(NamedTuple):
 
     parts: Iterable[np.ndarray]
     notes: list[str]
-    signature: np.ndarray | None
-    """Of `sign_sound`; None if the utterance is too long to be in memory."""
-
-
-class Place(NamedTuple):
-    """Where the samples of an utterance are in the pack."""
-
-    name: str
-    first_byte: int
-    length: int
-
-
-class Known(NamedTuple):
-    """The utterances that are in the pack, by which copies are found."""
-
-    first_with: dict[str, str]
-    """Digest of samples -> name of the utterance that has them."""
-    signatures: Signatures
-    signed: list[Place]
-    """The utterance of each signature."""
 
 
 def write_pack(
@@ -170,7 +149,9 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
     done = read_journal(journal, path)
     if done.stop:
         log(f"going on after {done.stop:,} utterances that were packed before")
-    known = _read_known(recordings, path, done)
+    first_with = {
+        digest: recordings.names[i] for digest, i in zip(done.digests, done.kept, strict=True)
+    }
     before, began = done.stop, time.monotonic()
     said, again = began, ""
     with path.open("r+b") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -181,7 +162,7 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
             new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [], [], [])
             for index, decoded in zip(some, pool.map(decode, some), strict=True):
                 try:
-                    new = _write_one(file, decoded, index, recordings, new, known)
+                    new = _write_one(file, decoded, index, recordings, new, first_with)
                 except UserError as error:
                     file.truncate(new.num_bytes)
                     file.seek(new.num_bytes)
@@ -198,44 +179,6 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
     return done
 
 
-def _read_known(recordings: Recordings, path: Path, done: Written) -> Known:
-    """Return the digests and signatures of the utterances that an interrupted call packed."""
-    known, first_byte = Known({}, Signatures(), []), 0
-    with path.open("rb") as file:
-        for index, digest, length in zip(done.kept, done.digests, done.lengths, strict=True):
-            place = Place(recordings.names[index], first_byte, length)
-            known.first_with[digest] = place.name
-            if length <= SAMPLES_AT_ONCE:
-                _add_signature(known, place, sign_sound(_read_back(file, place)))
-            first_byte += 2 * length
-    return known
-
-
-def _add_signature(known: Known, place: Place, signature: np.ndarray | None) -> None:
-    if signature is not None:
-        known.signatures.add(signature)
-        known.signed.append(place)
-
-
-def _read_back(file: BinaryIO, place: Place, length: int | None = None) -> np.ndarray:
-    """Return the first samples of an utterance of the pack, all by default."""
-    num_bytes = 2 * (place.length if length is None else min(length, place.length))
-    return np.frombuffer(os.pread(file.fileno(), num_bytes, place.first_byte), "<i2")
-
-
-def _find_same_sound(
-    file: BinaryIO, place: Place, signature: np.ndarray | None, known: Known
-) -> str:
-    """Return the name of a known utterance with the same sound in other samples; "" if none."""
-    numbers = [] if signature is None else known.signatures.find(signature)
-    if numbers:
-        file.flush()
-    for other in (known.signed[number] for number in numbers):
-        if have_same_sound(*(_read_back(file, one, SAMPLES_COMPARED) for one in (place, other))):
-            return other.name
-    return ""
-
-
 def _next_lot(lengths: np.ndarray, start: int) -> range:
     """The next utterances to decode together, or one that is too long for memory alone."""
     total = np.cumsum(lengths[start : start + DECODED_AT_ONCE].astype(float))
@@ -246,17 +189,15 @@ def _decode(recordings: Recordings, index: int) -> Decoded:
     """Bring an utterance into 16 bits; one that is too long for memory is read twice, in parts."""
     notes: list[str] = []
     parts: Iterable[np.ndarray] = read_parts(recordings, index, notes.append)
-    signature = None
     if recordings.lengths[index] <= SAMPLES_AT_ONCE:
         parts = list(parts)
         levels = measure_levels(parts)
         parts = [to_int16(part, levels) for part in parts]
-        signature = sign_sound(np.concatenate(parts)) if parts else None
     else:
         levels = measure_levels(parts)
         again = read_parts(recordings, index, lambda _: None)
         parts = (to_int16(part, levels) for part in again)
-    return Decoded(parts, [*notes, *levels.describe()], signature)
+    return Decoded(parts, [*notes, *levels.describe()])
 
 
 def _write_one(
@@ -265,7 +206,7 @@ def _write_one(
     index: int,
     recordings: Recordings,
     new: Written,
-    known: Known,
+    first_with: dict[str, str],
 ) -> Written:
     """Write an utterance; where that raises, `new` is as it was.
 
@@ -275,7 +216,7 @@ def _write_one(
         index: its place in `recordings`.
         recordings: all that are packed.
         new: what was written of this lot.
-        known: those that are packed; this one is added.
+        first_with: digest of samples -> name of the utterance that has them; this one is added.
     """
     if isinstance(decoded, UserError):
         raise decoded
@@ -291,13 +232,9 @@ def _write_one(
         raise UserError(f"{name} has no samples")
     if not squares:
         raise LeftOutError(f"{name} is silent: all its samples are equal in 16 bits")
-    if first := known.first_with.get(digest.hexdigest()):
+    first = first_with.setdefault(digest.hexdigest(), name)
+    if first != name:
         raise LeftOutError(f"{name} has the samples of {first}, of which it is a copy")
-    place = Place(name, new.num_bytes, length)
-    if first := _find_same_sound(file, place, decoded.signature, known):
-        raise LeftOutError(f"{name} has the sound of {first}, of which it is a copy")
-    known.first_with[digest.hexdigest()] = name
-    _add_signature(known, place, decoded.signature)
     if length < promised:
         what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
         new.altered.append((name, what))

@@ -11,9 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-import scipy.signal
 import soundfile
-import soxr
 
 from cpc import data, files
 from cpc.data.recordings import read_windows
@@ -587,58 +585,3 @@ def test_nothing_to_pack_is_one_sentence(tmp_path):
             dataclasses.replace(source, read=read, stream=None),
             tmp_path / "pack", lambda _: None, max_skipped_fraction=1.0,
         )  # fmt: skip
-
-
-def make_voice(seed, seconds=2.0):
-    """Return noise whose loudness changes, each seed in its own way, at 16 kHz."""
-    rng = np.random.default_rng(seed)
-    loudness = np.interp(np.arange(seconds * 16_000) / 800, np.arange(41), rng.random(41) ** 3)
-    noise = scipy.signal.lfilter([1.0], [1.0, -0.9], rng.standard_normal(len(loudness)))
-    return 0.05 * loudness * noise
-
-
-def test_the_same_sound_in_other_samples_is_packed_once(tmp_path):
-    voice, root = make_voice(0), tmp_path / "in"
-    up = soxr.resample(voice, 16_000, 44_100)
-    versions = {
-        "copied_mp3.mp3": (voice, 16_000, {}),
-        "copied_quiet.wav": (-0.3 * voice, 16_000, {}),
-        "copied_rate.wav": (up, 44_100, {"subtype": "PCM_24"}),
-        "copied_rough.wav": (voice, 16_000, {"subtype": "PCM_U8"}),
-        "copied_telephone.wav": (soxr.resample(voice, 16_000, 8000), 8000, {"subtype": "ULAW"}),
-    }
-    # Another one that is as loud at every moment is no copy.
-    loudness = np.repeat(np.random.default_rng(9).random(8) ** 4, 20_000)
-    noises = loudness * np.random.default_rng(8).standard_normal((2, len(loudness))) / 20
-    others = {f"other{i}.wav": (make_voice(i), 16_000, {}) for i in range(1, 5)}
-    others |= {f"noise{i}.wav": (noise, 16_000, {}) for i, noise in enumerate(noises)}
-    root.mkdir()
-    for name, (sound, rate, how) in {"a.wav": (voice, 16_000, {}), **versions, **others}.items():
-        soundfile.write(root / name, sound, rate, **how)
-    packed = data.pack_folder(root, tmp_path / "pack", lambda _: None)
-    assert set(packed.names) == {"a", *(name[:-4] for name in others)}
-    assert {name for name, _ in packed.skipped} == {name[:-4] for name in versions}
-
-
-def test_copies_are_found_after_packing_was_interrupted(tmp_path, monkeypatch):
-    module, root = sys.modules["cpc.data.pack_writing"], tmp_path / "in"
-    root.mkdir()
-    for i in range(4):
-        soundfile.write(root / f"a{i}.wav", make_voice(i), 16_000)
-    soundfile.write(root / "b.wav", 0.5 * make_voice(1), 16_000)
-    monkeypatch.setattr(module, "DECODED_AT_ONCE", 2)
-    add, count = module.add_lot, iter(range(9))
-
-    def stop(*arguments):
-        if next(count) == 2:
-            raise KeyboardInterrupt
-        return add(*arguments)
-
-    monkeypatch.setattr(module, "add_lot", stop)
-    with pytest.raises(KeyboardInterrupt):
-        data.pack_folder(root, tmp_path / "pack", lambda _: None)
-    said = []
-    packed = data.pack_folder(root, tmp_path / "pack", said.append)
-    assert any("going on" in line for line in said)
-    assert packed.names == ("a0", "a1", "a2", "a3")
-    assert [(name, "a1" in why) for name, why in packed.skipped] == [("b", True)]
