@@ -271,19 +271,6 @@ def test_huge_scores_keep_their_gradient(gap, dtype):
 
 
 @pytest.mark.slow
-def test_no_negatives_is_no_loss_and_no_nan():
-    outputs = random_outputs(1, 6, 3, 2)
-
-    def loss(outputs):
-        return cpc_loss(outputs, positions_of(1, 6), negatives.excluding_sequence)
-
-    (value, sums), gradients = jax.value_and_grad(loss, has_aux=True)(outputs)
-    assert float(value) == 0.0
-    np.testing.assert_array_equal(sums.anchors, 0.0)
-    jax.tree.map(lambda g: np.testing.assert_array_equal(g, 0.0), gradients)
-
-
-@pytest.mark.slow
 def test_padding_has_no_part_and_no_gradient():
     outputs = random_outputs(3, 9, 4, 3)
     where = jnp.arange(9)[None] < jnp.array([9, 6, 4])[:, None]
@@ -613,7 +600,10 @@ GAP = np.array([0, 1, 3, 4, 5, 6])
     ("positions", "rule"),
     [
         (positions_of(4, 6)._replace(time=GAP[None]), negatives.one_per_sequence),
-        (positions_of(4, 6)._replace(time=np.arange(24).reshape(4, 6)), negatives.one_per_sequence),
+        (
+            positions_of(4, 6)._replace(time=np.arange(6) + np.array([[0], [1], [0], [1]])),
+            negatives.one_per_sequence,
+        ),
         (
             positions_of(4, 6)._replace(lane=np.array([0, 1, 0, 0])[:, None]),
             negatives.one_per_sequence,
