@@ -489,11 +489,12 @@ def test_mistakes_are_sentences(images, tmp_path):
         status=2,
     )
     assert "tfds build cifar10" in tfds.stderr
-    image = Image.open(images / "train" / "temple" / "0.jpeg")
     for split in ("train", "test"):
         unlabelled = tmp_path / "flat" / split
         unlabelled.mkdir(parents=True)
         for i in range(4):
+            name = f"{i}.{'png' if i % 3 else 'jpeg'}"
+            image = Image.open(images / split / "temple" / name)
             image.save(unlabelled / f"{i}.png")
     done = run(
         config,
@@ -516,7 +517,9 @@ def test_a_set_of_tfds_trains(tmp_path):
     )
 
     def example(split, i):
-        return {"image": png(np.full((20, 20, 3), 250 * (i % 2), np.uint8)), "label": i % 2}
+        rng = np.random.default_rng([len(split), i])  # an image of its own
+        pixels = 200 * (i % 2) + rng.integers(50, size=(20, 20, 3))
+        return {"image": png(pixels.astype(np.uint8)), "label": i % 2}
 
     splits = {"train": (5, 3), "test": (4,)}
     root = write_tfds(tmp_path / "sets" / "toy" / "1.0.0", features, example, splits)

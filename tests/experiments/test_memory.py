@@ -184,6 +184,8 @@ def has_negatives(config, length):
 
 def count_every_pair(config, length):
     """As they are defined: of all anchors of the first window, of all candidates."""
+    if length < 2:
+        return False
     rule, batch_size = build_rule(config), config.data.batch_size
     sequence, time = np.divmod(np.arange(batch_size * length), length)
     candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))

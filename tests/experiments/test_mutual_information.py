@@ -337,7 +337,7 @@ def test_a_report_of_an_unfinished_run_is_a_sentence(tmp_path):
 @pytest.mark.slow
 def test_the_command_explains_itself():
     done = commands.run("experiments.mutual_information", "--help")
-    assert "configs/mi_staircase.py" in done.stdout
+    assert "--config mi_staircase" in done.stdout
     assert "--config" in done.stdout
     assert "--workdir" in done.stdout
 

@@ -276,5 +276,5 @@ def test_a_page_without_findings_is_a_sentence(tmp_path):
 @pytest.mark.slow
 def test_the_command_explains_itself():
     done = commands.run("experiments.nce", "--help")
-    for words in ("--workdir", "--quick", "experiments.nce --workdir runs/nce"):
+    for words in ("--workdir", "--quick", "cpc nce --workdir runs/nce"):
         assert words in done.stdout

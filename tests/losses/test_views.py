@@ -246,10 +246,11 @@ def test_sup_con_equals_naive_twin(inside):
 @pytest.mark.slow
 def test_huge_scores_of_several_positives_are_finite():
     positive, negatives = jnp.array([[1e4, -1e4]]), jnp.array([[-1e4, 1e4]])
+    where = jnp.ones((1, 2), bool)  # or they could be embeddings
     for loss, expected in (
-        (lambda p, n: info_nce(p, n), 1e4),  # log 2 and 2e4
-        (lambda p, n: sup_con(p, n, temperature=1.0), 1e4),
-        (lambda p, n: sup_con(p, n, temperature=1.0, inside=True), np.log(4)),
+        (lambda p, n: info_nce(p, n, where=where), 1e4),  # log 2 and 2e4
+        (lambda p, n: sup_con(p, n, where=where, temperature=1.0), 1e4),
+        (lambda p, n: sup_con(p, n, where=where, temperature=1.0, inside=True), np.log(4)),
     ):
         value, slopes = jax.value_and_grad(lambda p, n, f=loss: f(p, n).sum(), (0, 1))(
             positive, negatives

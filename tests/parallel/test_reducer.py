@@ -127,7 +127,7 @@ def outputs_and_positions():
     rng = np.random.default_rng(1)
     z = jnp.asarray(rng.normal(size=(B, A, D)), jnp.float32)
     predictions = jnp.asarray(rng.normal(size=(B, A, 2, D)), jnp.float32)
-    place = [np.arange(B)[:, None], np.arange(A)[None], np.zeros((1, 1)), np.zeros((1, 1))]
+    place = [np.arange(B)[:, None], np.arange(A)[None], *np.zeros((2, 1, 1), int)]
     return CPCOutputs(z, z, predictions), Position(*(jnp.asarray(p, jnp.int32) for p in place))
 
 
@@ -220,9 +220,7 @@ def test_shares_of_the_batch_stay_on_their_devices():
     z, predictions = (
         jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((B, A, D), (B, A, 2, D))
     )
-    positions = Position(
-        np.arange(B)[:, None], np.arange(A)[None], np.zeros((1, 1)), np.zeros((1, 1))
-    )
+    positions = Position(np.arange(B)[:, None], np.arange(A)[None], *np.zeros((2, 1, 1), int))
 
     def compute(reducer):
         def loss(z, predictions):
