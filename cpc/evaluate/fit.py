@@ -88,7 +88,7 @@ def fit_probes(
     """Fit probes to training frames, one for each hidden width; the test set has no way in.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2`. A linear probe is
-    fitted by L-BFGS until the norm of its gradient is 3e-3 of that at zero weights
+    fitted by L-BFGS until the norm of its gradient is 5e-3 of that at zero weights
     (`Probe.converged`: whether it got there in 200 iterations). A hidden layer, which has no single
     optimum, is fitted by a number of updates of Adam with cosine decay.
 
