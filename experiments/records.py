@@ -154,10 +154,10 @@ def describe_record(record: Mapping[str, Any]) -> str:
 def fixed(value: float, digits: int) -> str:
     """Return a number with so many decimals, or with three digits if it is huge.
 
-    >>> fixed(2.5, 2), fixed(-3e17, 2)
-    ('2.50', '-3e+17')
+    >>> fixed(2.5, 2), fixed(-3e17, 2), fixed(-1e-3, 2)
+    ('2.50', '-3e+17', '0.00')
     """
-    return f"{value:.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
+    return f"{value:z.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
 
 
 def mean_of_known(values: np.ndarray) -> float:

@@ -323,7 +323,9 @@ def describe_environment(mesh: jax.sharding.Mesh) -> dict[str, Any]:
 def write_skipped(workdir: pathlib.Path, skipped: Iterable[tuple[str, str]]) -> None:
     """List what was left out of the data, and why, in the run directory."""
     if is_first():
-        lines = [f"{path}: {reason}\n" for path, reason in skipped]
+        # Some reasons begin with the path, for the console.
+        lines = [f"{path}: {reason.removeprefix(f'{path}: ').removeprefix(f'{path} ')}\n"
+                 for path, reason in skipped]  # fmt: skip
         write_text(workdir / "skipped.txt", "".join(lines), errors="replace")
 
 

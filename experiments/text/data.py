@@ -36,21 +36,20 @@ def load_data(config: Config, log: Callable[[str], object]) -> TextData:
     """Read, pack and split the text of `config.data`, and read what the probes ask about."""
     options = config.data
     corpus = read_corpus(config, log)
-    train, _, test = data.split_sentences(
+    train, test, num_tested = data.split_for_training(
         corpus,
-        valid=0,
         test=options.test_fraction,
         seed=config.seed,
         block_sentences=options.block_sentences,
     )
-    train, num_tested = data.leave_out_tested(train, test)
     unused = find_unused(corpus, options.max_words)
     if num_tested:
         why = f"{num_tested:,} sentences to train on are left out, as the test text has them too"
         unused = (*unused, ("data.test_fraction", why))
     cut = "".join(f"{reason}; " for _, reason in unused)
+    used = data.describe_corpus(corpus._replace(vocabulary=train.vocabulary))
     log(
-        f"data: {data.describe_corpus(corpus)}; {len(train.sentence_starts) - 1:,} sentences to "
+        f"data: {used}; {len(train.sentence_starts) - 1:,} sentences to "
         f"train, {len(test.sentence_starts) - 1:,} to test; {cut}"
         + count_names(corpus.skipped, "files skipped")
     )

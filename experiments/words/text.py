@@ -14,7 +14,7 @@ from cpc.data.text import (
     Vocabulary,
     describe_corpus,
     read_text_folder,
-    split_sentences,
+    split_for_training,
 )
 from cpc.types import UserError
 
@@ -62,10 +62,14 @@ def load_text(data: Any, seed: int, log: Callable[[str], object]) -> Text:
         corpus = pack(Path(data.path), data, log, data.form)
     else:
         corpus = pack(prepare_texts(data.source, log=log) / "text", data, log)
-    log(f"data: {describe_corpus(corpus)}; {count_names(corpus.skipped, 'files skipped')}")
+    skipped = count_names(corpus.skipped, "files skipped")
     if data.test_fraction == 0:
+        log(f"data: {describe_corpus(corpus)}; {skipped}")
         return Text(corpus, corpus._replace(tokens=corpus.tokens[:0]))
-    train, _, test = split_sentences(corpus, valid=0.0, test=data.test_fraction, seed=seed)
+    train, test, num_copies = split_for_training(corpus, test=data.test_fraction, seed=seed)
+    copies = f"{num_copies:,} training sentences are also in the test text and left out; "
+    used = describe_corpus(corpus._replace(vocabulary=train.vocabulary))
+    log(f"data: {used}; {copies if num_copies else ''}{skipped}")
     return Text(train, test)
 
 

@@ -22,6 +22,7 @@ from cpc.data import (
     read_text_folder,
     read_vocabulary,
     select_sentences,
+    split_for_training,
     split_sentences,
     subsample,
     tokenize,
@@ -472,6 +473,26 @@ def test_sentences_of_the_test_text_do_not_train(tmp_path):
     assert leave_out_tested(left, test)[1] == 0
     with pytest.raises(UserError, match="test text"):
         leave_out_tested(test, test)
+
+
+def test_words_of_the_test_text_alone_are_unknown(tmp_path):
+    draw = np.random.default_rng(0).integers(0, 400, (200, 9))
+    text = " ".join(" ".join(f"w{n}" for n in row) + "." for row in draw)
+    corpus = read_text_folder(write(tmp_path / "t", one=text), tmp_path / "p", quiet)
+    train, test, _ = split_for_training(corpus, test=0.3, seed=0, block_sentences=10)
+    words = [word for document in sentences(train) for one in document for word in one.split()]
+    vocabulary = train.vocabulary
+    assert test.vocabulary == vocabulary
+    assert set(vocabulary.words[1:]) == set(words)
+    assert vocabulary.counts.tolist() == [words.count(word) for word in vocabulary.words]
+    assert (np.diff(vocabulary.counts[1:]) <= 0).all()
+    plain = split_sentences(corpus, valid=0, test=0.3, block_sentences=10)[2]
+    expected = [
+        [" ".join(w if w in words else "<unk>" for w in one.split()) for one in document]
+        for document in sentences(plain)
+    ]
+    assert sentences(test) == expected
+    assert (test.tokens == 0).any()
 
 
 def test_initials_end_no_sentence():

@@ -18,6 +18,7 @@ from cpc.data.text.corpus import (
     leave_out_tested,
     pad_sentences,
     select_sentences,
+    split_for_training,
     split_sentences,
     subsample,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "read_text_folder",
     "read_vocabulary",
     "select_sentences",
+    "split_for_training",
     "split_sentences",
     "subsample",
     "tokenize",

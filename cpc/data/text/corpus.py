@@ -22,7 +22,7 @@ class Vocabulary(NamedTuple):
     words: tuple[str, ...]
     """Id -> word; id 0 is `<unk>`."""
     counts: np.ndarray
-    """int64, of each word in the whole text; of id 0 what was cut."""
+    """int64, of each word in the text that it was made from; of id 0 what was cut."""
 
 
 class Corpus(NamedTuple):
@@ -162,6 +162,47 @@ def split_sentences(
             )
     train, of_valid, of_test = (select_sentences(corpus, mask) for mask in masks)
     return train, of_valid, of_test
+
+
+def split_for_training(
+    corpus: Corpus, *, test: float | int, seed: int, block_sentences: int = 100
+) -> tuple[Corpus, Corpus, int]:
+    """Return the text to train on, the text to test on, and how many copies training left out.
+
+    Split as `split_sentences` does. Sentences to train on that are also in the test text are left
+    out, and the vocabulary is that of the training text.
+
+    Raises:
+        UserError: a part has no sentences.
+    """
+    train, _, tested = split_sentences(
+        corpus, valid=0, test=test, seed=seed, block_sentences=block_sentences
+    )
+    train, num_copies = leave_out_tested(train, tested)
+    train, tested = fit_vocabulary(train, tested)
+    return train, tested, num_copies
+
+
+def fit_vocabulary(train: Corpus, *others: Corpus) -> list[Corpus]:
+    """Return the texts with the vocabulary of the first, by decreasing count.
+
+    Words that the first text lacks become `<unk>` in the others. Tokens are copied to memory.
+
+    >>> words = Vocabulary(("<unk>", "a", "b"), np.array([0, 2, 1]))
+    >>> text = Corpus(np.array([2, 1, 1]), np.array([0, 1, 3]), np.array([0, 2]), words, [])
+    >>> _, test = fit_vocabulary(select_sentences(text, np.array([False, True])), text)
+    >>> test.vocabulary.words, test.tokens
+    (('<unk>', 'a'), array([0, 1, 1], dtype=int32))
+    """
+    counts = count_words(train)
+    falling = 1 + np.argsort(-counts[1:], kind="stable")
+    kept = np.concatenate([[0], falling[counts[falling] > 0]])
+    rank = np.zeros(len(counts), np.int32)
+    rank[kept] = np.arange(len(kept))
+    vocabulary = Vocabulary(tuple(train.vocabulary.words[i] for i in kept.tolist()), counts[kept])
+    return [
+        part._replace(tokens=rank[part.tokens], vocabulary=vocabulary) for part in (train, *others)
+    ]
 
 
 def leave_out_tested(train: Corpus, test: Corpus) -> tuple[Corpus, int]:
