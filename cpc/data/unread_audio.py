@@ -11,7 +11,7 @@ KBITS = (
 )
 #: Of version 1; version 2 has a half, and 2.5 a quarter of it.
 RATES_HZ = (44_100, 48_000, 32_000)
-#: The four bytes that begin a frame of layer III, of a version, rate and number of kbit/s there are.
+#: First four bytes of a frame of layer III, with a version, rate and number of kbit/s that exist.
 FRAME = re.compile(
     rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][%s][\x00-\xff]"
     % b"".join(re.escape(bytes([byte])) for byte in range(0x10, 0xF0) if byte & 12 != 12)
