@@ -3,9 +3,9 @@
 cpc audio --config audio_voices --workdir runs/voices
 
 Settings were chosen on training utterances (docs/audio.md). Measured on 2 CPU cores, mean of seeds
-0 to 2: strict bound 3.56 nats; frame-wise linear probe accuracy of c: festvox-ru phones 73.1 %
-(MFCC with context 69.0 %, untrained 66.3 %), asterisk-en phones 68.4 % (65.7, 61.5), speakers
-94.1 % (83.1, 82.2).
+0 to 2: strict bound 3.56 nats; frame-wise linear probe accuracy of c: festvox-ru phones 73.7 %
+(MFCC with context 69.6 %, untrained 69.5 %), asterisk-en phones 68.6 % (65.9, 63.8), speakers
+94.5 % (83.8, 84.9).
 """
 
 from typing import Any
