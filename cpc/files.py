@@ -69,6 +69,8 @@ def advise(error: BaseException) -> str:
     """
     if "Too many open files" in str(error):  # libraries wrap the error, and keep its text
         return "raise the limit on open files (ulimit -n)"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file is in the way: choose another path"
     return "free some space or check the permissions"
 
 

@@ -91,7 +91,10 @@ def _directions(x):
 
 
 def _pairs(x, y):
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    try:
+        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"x or y does not hold numbers ({error}): pass two arrays") from None
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
         raise UserError(f"x is {x.shape} and y is {y.shape}: they must be (n, dx) and (n, dy)")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):

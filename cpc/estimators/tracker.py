@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cpc.losses import OffsetSums
+from cpc.types import check_type
 
 
 class Track(NamedTuple):
@@ -64,6 +65,12 @@ class Tracker:
     is_bound: bool
     rule: str = ""
     has_log_n: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the types: a rule where its `is_bound` is wanted would count as true."""
+        for name in ("is_bound", "has_log_n"):
+            fix = "pass a rule's is_bound" if name == "is_bound" else "pass True or False"
+            check_type(name, getattr(self, name), bool, fix)
 
     @property
     def word(self) -> str:

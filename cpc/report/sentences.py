@@ -181,7 +181,8 @@ def state_sentences(rows: Frame, rule: str) -> list[str]:
         "saturated": "Saturated at {} ({}): the number is the ceiling log N, not the information; "
         "only more negatives can show more.",
         "warn": "Close to its ceiling at {} ({}): there it probably understates the information.",
-        "chance": "Not above chance at {} ({}): nothing is predicted that far ahead.",
+        "chance": "Not above chance at {} ({}): the 95 % interval reaches 0; train longer, or test "
+        "on more data.",
         "diverged": "Worse than guessing at {} ({}): the loss is more than twice log N, as when a "
         "training diverges; lower the learning rate.",
     }
@@ -321,7 +322,7 @@ def harm_sentences(run: Run, words: Words) -> list[str]:
             )
     if not harmed:
         return []
-    advice = "train on more data, or for fewer steps"
+    advice = "train on more data, or compare checkpoints of fewer and more steps"
     section = next((name for name in ("negatives", "cpc") if name in run.config), "")
     rule = training_rule(run) or str(run.config.get(section, {}).get("rule"))
     if section and rule.startswith("own_sequence"):

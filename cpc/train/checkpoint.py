@@ -274,7 +274,7 @@ def restore_params(
     steps = _steps(path)
     if not steps or step not in (None, *steps):
         wanted = "No checkpoint" if step is None else f"No checkpoint of step {step}"
-        raise UserError(f"{wanted} is in {path}; it has the steps {steps or 'none'}.")
+        raise UserError(f"{wanted} is in {path}: choose among {steps or 'other runs'}")
     for candidate in reversed(steps) if step is None else [step]:
         try:
             return *_read_params(path / str(candidate)), candidate

@@ -20,7 +20,7 @@ from cpc.models import (
 )
 from cpc.negatives import outside_overlap
 from cpc.types import Batch, Rule, SoundPosition, UserError
-from experiments.command.config import Config
+from experiments.command.config import Config, check_word
 from experiments.objective import Direction
 from experiments.problem import LossSizes
 from experiments.sequences import CONTEXTS, positions
@@ -49,6 +49,7 @@ def build_model(config: Config) -> Model:
 def build_encoder(config: Config) -> Any:
     """Return the encoder by the config's words, with its geometry."""
     options = config.model
+    check_word("model.encoder", options.encoder, AUDIO_ENCODERS)  # a run may be of another version
     encoder = AUDIO_ENCODERS[options.encoder](
         options.width,
         norm=options.norm,

@@ -59,7 +59,7 @@ def check(config: Config) -> None:
     if "read_every" in config and config.num_steps % config.read_every:
         raise UserError(
             f"the config's read_every is {config.read_every}: it must divide num_steps, "
-            f"{config.num_steps}"
+            f"{config.num_steps}; set --config.read_every={config.num_steps}"
         )
     methods.make_methods(config)
     PROTOCOLS[config.protocol].check(config)

@@ -71,7 +71,7 @@ def describe_data(config: Config, sequences: Sequences, data: SeriesData) -> str
         tested = "its end to test"
     elif options.group_level:
         whole, held = ({data.groups[file] for file, *_ in part.pieces} for part in (train, test))
-        tested += f", of {len(held):,} groups, not among the {len(whole):,} to train"
+        tested += f", of {len(held):,} of the {len(held | whole):,} groups"
     parts = [
         f"data: {len(sequences.names):,} files of {options.channels} channels, "
         f"{sum(map(len, sequences.values)):,} steps",

@@ -43,10 +43,11 @@ def check_data(config: Config, data: SeriesData) -> None:
         train, test = (count_each(task, data, part) for part in (data.train, data.test))
         for which, counts in (("train", train), ("test", test)):
             if not counts.any():
-                key = "data.step_label" if task == "steps" else "data.file_label"
+                key = "step_label" if task == "steps" else "file_label"
                 raise UserError(
                     f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
-                    f"{key}, or take {task} out of probe.tasks"
+                    f"data.{key} (it is {config.data[key]!r}) to the name in the files, or take "
+                    f"{task} out of probe.tasks"
                 )
         if np.count_nonzero(train) < 2:
             raise UserError(

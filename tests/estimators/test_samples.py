@@ -115,3 +115,9 @@ BAD = np.where(np.arange(6)[:, None] == 2, np.nan, X)
 def test_bad_input(estimator, x, y, words):
     with pytest.raises(UserError, match=words):
         estimator(x, y)
+
+
+@pytest.mark.parametrize("estimator", [ksg, cca])
+def test_words_are_not_arrays(estimator):
+    with pytest.raises(UserError, match="two arrays"):
+        estimator("a", "b")

@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from cpc import negatives
 from cpc.estimators import Tracker
 from cpc.losses import OffsetSums
+from cpc.types import UserError
 from tests.estimators.coverage import SETTINGS, coverage, draw_sums
 
 
@@ -144,3 +146,9 @@ def test_the_sentence_on_a_diverging_training_names_the_offsets():
 def test_a_loss_that_is_not_a_number_is_not_for_want_of_negatives():
     track = Tracker(True)(sums_of([np.nan, np.nan], [8, 8], np.log(64)))
     assert "NaN" in Tracker(True).warning(track, ["1"])
+
+
+@pytest.mark.parametrize("value", ["yes", negatives.batch, 1, None])
+def test_a_tracker_takes_booleans_alone(value):
+    with pytest.raises(UserError, match="is_bound"):
+        Tracker(value)

@@ -89,7 +89,7 @@ def check(config: Config) -> None:
     if config.num_steps % config.read_every:
         raise UserError(
             f"the config's read_every is {config.read_every}: it must divide num_steps, "
-            f"{config.num_steps}"
+            f"{config.num_steps}; set --config.read_every={config.num_steps}"
         )
     for key in ("critics", "widths", "joint_widths"):
         if not config[key]:
