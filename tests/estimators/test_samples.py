@@ -118,6 +118,6 @@ def test_bad_input(estimator, x, y, words):
 
 
 @pytest.mark.parametrize("estimator", [ksg, cca])
-def test_words_are_not_arrays(estimator):
+def test_words_are_not_arrays(estimator, unchecked):
     with pytest.raises(UserError, match="two arrays"):
         estimator("a", "b")

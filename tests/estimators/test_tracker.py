@@ -149,6 +149,6 @@ def test_a_loss_that_is_not_a_number_is_not_for_want_of_negatives():
 
 
 @pytest.mark.parametrize("value", ["yes", negatives.batch, 1, None])
-def test_a_tracker_takes_booleans_alone(value):
+def test_a_tracker_takes_booleans_alone(value, unchecked):
     with pytest.raises(UserError, match="is_bound"):
         Tracker(value)

@@ -326,8 +326,9 @@ def run_probes(tmp_path, config, **tasks):
 def test_probes_see_what_is_there(tmp_path):
     settings = {"probe.tasks": ("movies", "next"), "probe.num_folds": 3}
     scores = run_probes(tmp_path, tiny(**settings), movies=labelled())
-    for features in ("z", "mean", "bag"):
-        assert scores["movies", features].value > 0.9, features
+    least = {"z": 0.8, "mean": 0.9, "bag": 0.9}  # z is of a network with its first, random weights
+    for features, accuracy in least.items():
+        assert scores["movies", features].value > accuracy, features
     for score in scores.values():
         assert score.low <= score.value <= score.high
         assert score.step == 3
