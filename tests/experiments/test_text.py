@@ -326,7 +326,8 @@ def run_probes(tmp_path, config, **tasks):
 def test_probes_see_what_is_there(tmp_path):
     settings = {"probe.tasks": ("movies", "next"), "probe.num_folds": 3}
     scores = run_probes(tmp_path, tiny(**settings), movies=labelled())
-    least = {"z": 0.8, "mean": 0.9, "bag": 0.9}  # z is of a network with its first, random weights
+    # z and mean are of random word vectors with 4 numbers, which tell words apart by chance.
+    least = {"z": 0.75, "mean": 0.75, "bag": 0.9}
     for features, accuracy in least.items():
         assert scores["movies", features].value > accuracy, features
     for score in scores.values():
