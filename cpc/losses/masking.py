@@ -136,7 +136,8 @@ def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
     The temperature is read in float32: in the dtype of what it divides its gradient would be summed
     in that, and the sum of many small parts in bfloat16 stops growing.
     """
-    return (queries / jnp.asarray(temperature, jnp.float32)).astype(dtype)
+    scaled = queries / jnp.asarray(temperature, jnp.float32)
+    return scaled.astype(jax.dtypes.canonicalize_dtype(dtype))  # NumPy has float64 without x64
 
 
 def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:

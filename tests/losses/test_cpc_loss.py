@@ -848,3 +848,18 @@ def test_memory_of_other_latents_is_named(shape, unchecked):
     memory = MemoryBank(jnp.zeros(shape), positions, jnp.ones(6, bool))
     with pytest.raises(UserError, match="the memory's keys have shape"):
         cpc_loss(random_outputs(4, 5, 2, 2), positions_of(4, 5), negatives.batch, memory=memory)
+
+
+def test_float64_of_numpy_is_read_as_float32(unchecked):
+    """JAX would warn of each array, and warnings are errors here."""
+    rng = np.random.default_rng(0)
+    latents = (
+        rng.normal(size=(3, 7, 4)),
+        rng.normal(size=(3, 7, 4)),
+        rng.normal(size=(3, 7, 2, 4)),
+    )
+    given, wanted = (
+        cpc_loss(CPCOutputs(*(x.astype(d) for x in latents)), Position.grid(3, 7), negatives.batch)
+        for d in (np.float64, np.float32)
+    )
+    assert float(given[0]) == pytest.approx(float(wanted[0]), rel=1e-6)

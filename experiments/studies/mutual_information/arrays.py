@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from cpc.data.walk import check_file
 from cpc.types import UserError
 from experiments.series.files import describe_problem
 from experiments.series.formats import read_file
@@ -43,6 +44,7 @@ def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
         UserError: no file of numbers, a number that is not finite, a column that is constant.
     """
     path = pathlib.Path(path).expanduser()
+    check_file(path)
     try:
         values = np.asarray(read_file(path)[0][:], np.float64)
     except Exception as error:  # whatever a reader makes of a damaged file
