@@ -274,7 +274,8 @@ def restore_params(
     steps = _steps(path)
     if not steps or step not in (None, *steps):
         wanted = "No checkpoint" if step is None else f"No checkpoint of step {step}"
-        raise UserError(f"{wanted} is in {path}: choose among {steps or 'other runs'}")
+        fix = f"choose a step of {steps}" if steps else "train the run first"
+        raise UserError(f"{wanted} is in {path}: {fix}")
     for candidate in reversed(steps) if step is None else [step]:
         try:
             return *_read_params(path / str(candidate)), candidate
