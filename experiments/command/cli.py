@@ -127,7 +127,25 @@ def interrupt_again(late: Any, shown: Callable[[Any], object]) -> None:
         shown(late)
 
 
+def note_interrupts() -> list[int]:
+    """Return a list that grows at each Ctrl-C, which raises `KeyboardInterrupt` as before.
+
+    A library's C code may turn the `KeyboardInterrupt` into an error of its own: matplotlib says
+    "Invalid bounding box". The list shows what was behind it.
+    """
+    interrupts = []
+
+    def interrupt(number, frame):
+        interrupts.append(number)
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored behind an &
+        signal.signal(signal.SIGINT, interrupt)
+    return interrupts
+
+
 def _guard(main, words, takes_folders):
+    interrupts = note_interrupts()
     if words and not takes_folders:
         own = flags.FLAGS.flags_by_module_dict().get(sys.argv[0], [])
         wanted = [f"--{one.name}" for one in own if one.flag_type() == "string" and not one.default]
@@ -149,6 +167,8 @@ def _guard(main, words, takes_folders):
     except KeyboardInterrupt:
         fail("interrupted", 130)
     except Exception as error:
+        if interrupts:
+            fail("interrupted", 130)
         await_verdict()
         if str(error).startswith("RESOURCE_EXHAUSTED"):
             fail(

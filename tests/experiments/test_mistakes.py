@@ -551,6 +551,27 @@ def test_an_interrupt_that_a_callback_swallows_comes_again():
     assert said == [other]
 
 
+def test_an_interrupt_that_a_library_turns_into_its_own_error_is_one_sentence():
+    code = """
+import signal, sys
+from experiments.command import cli
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored behind a shell's &
+
+def main():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise ValueError("Invalid bounding box") from None
+
+sys.argv = ["main"]
+cli.run(main, shared=())
+"""
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def test_an_interrupt_while_imports_run_is_one_sentence():
     code = "import sys; sys.argv[0] = '-m'; import experiments; raise KeyboardInterrupt"
     words = [sys.executable, "-c", code]
