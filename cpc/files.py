@@ -221,7 +221,7 @@ def _parse_float(digits: str) -> float:
 def read_lines(path: Path) -> list[tuple[str, bool]]:
     """Return the lines of a text file, and whether each is as it was written.
 
-    The last one may lack its sum, as it is written first; files of older versions have none. The
+    The last one may lack its sum, as it is written first. Without a file of sums all count. The
     sums are looked up wherever they stand, so that a line more or less costs only itself.
     """
     lines = read_text(path, errors="replace").split("\n")

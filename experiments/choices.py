@@ -1,7 +1,6 @@
 """What a config's words of loss, negatives and temperature stand for, and which go together."""
 
 import functools
-import pathlib
 
 import jax.numpy as jnp
 
@@ -21,18 +20,6 @@ RULES = {
         negatives.same_group,
         negatives.one_per_sequence,
     )
-}
-#: Names that a config once had, and what it should say instead. Of latents no log q is known:
-#: these are then the very same functions.
-RENAMED = {
-    "ranking_nce": ("info_nce", "without log q of the candidates it is info_nce"),
-    "sampled_softmax": (
-        "info_nce",
-        "it is info_nce, which negatives.choose=proposed corrects for log q of its draws",
-    ),
-    "nt_xent": ("info_nce", "it is info_nce with loss.cosine=True and negatives.temperature=0.5"),
-    "negative_sampling": ("sigmoid", "it is sigmoid with loss.bias=0"),
-    "sampled_logistic": ("sigmoid", "without log q of the candidates it is sigmoid"),
 }
 #: Losses with the floor of cosines, which a bias would move scores away from.
 FLOORED = ("debiased", "hard_weighted")
@@ -156,23 +143,16 @@ def build_loss(options: Config) -> AnchorLoss:
         "triplet_semi_hard": bind(losses.triplet, margin=margin, mining="semi_hard"),
         "triplet_all": bind(losses.triplet, margin=margin, mining="all"),
     }
-    name, _ = RENAMED.get(options.name, (options.name, ""))  # a run that has begun goes on
-    check_word("loss.name", name, table)
-    return table[name]
+    check_word("loss.name", options.name, table)
+    return table[options.name]
 
 
-def check_loss(options: Config, workdir: str | None = None) -> None:
-    """Refuse to begin a run with a loss that is another one's name, or that its keys do not fit.
-
-    What has begun in the directory goes on.
+def check_loss(options: Config) -> None:
+    """Check that the options of the loss go together.
 
     Raises:
         UserError: saying which key to set instead.
     """
-    if workdir and (pathlib.Path(workdir).expanduser() / "metrics.jsonl").exists():
-        return
-    if options.name in RENAMED:
-        raise UserError(f"loss.name is {options.name!r}: in a config {RENAMED[options.name][1]}")
     if options.name in COSINE and not options.cosine:
         raise UserError(
             f"loss.name is {options.name!r}, whose scores are cosines: set loss.cosine=True"

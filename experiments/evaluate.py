@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from absl import flags
 
+from configs.keys import make_config
 from cpc import models
 from cpc.data import at_loudness
 from cpc.files import plain, read_object, write_sealed
@@ -36,7 +37,7 @@ from experiments.command.config import (
     check_config,
     check_word,
     judged_on,
-    upgrade,
+    load_config,
     with_settings,
 )
 from experiments.command.run_dir import open_run, write_skipped
@@ -121,7 +122,7 @@ def config_of(pretrained: models.Pretrained) -> Config:
     recorded = pretrained.about.get("config")
     module: Any = pretrained.module
     encoder, context = module.encoder, module.context
-    config = upgrade(recorded or {}, AUDIO.keys)
+    config = load_config(recorded, AUDIO.keys) if recorded else make_config(AUDIO.keys)
     network = {"context_layers": context.num_layers}
     if not recorded:
         network |= {name: getattr(encoder, name) for name in ("width", "norm", "padding")}

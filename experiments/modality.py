@@ -4,8 +4,8 @@ import pathlib
 
 from cpc.types import UserError
 from experiments.audio.modality import AUDIO
-from experiments.command.config import Config, find_kind, upgrade
-from experiments.command.run_dir import read_config
+from experiments.command.config import Config, find_kind, load_config
+from experiments.command.run_dir import read_config, writer_of
 from experiments.image.modality import IMAGE
 from experiments.problem import Modality
 from experiments.series.modality import SERIES
@@ -21,7 +21,7 @@ MODALITIES: dict[str, Modality] = {
 
 
 def read_modality(workdir: pathlib.Path) -> tuple[Modality, Config]:
-    """Return the modality of a recorded run, and its config with all of today's keys.
+    """Return the modality of a recorded run, and its config.
 
     Raises:
         UserError: the directory holds no run of a known kind.
@@ -36,4 +36,4 @@ def read_modality(workdir: pathlib.Path) -> tuple[Modality, Config]:
     if modality is None:
         but = f", but one of {kind}, which this command does not take" if kind else ""
         raise UserError(f"{workdir} holds no run of {', '.join(MODALITIES)}{but}")
-    return modality, upgrade(recorded, modality.keys)
+    return modality, load_config(recorded, modality.keys, writer_of(workdir))

@@ -16,7 +16,7 @@ from cpc.results import (
     to_scores,
     unit_of,
 )
-from experiments.command.config import Config, upgrade, with_settings
+from experiments.command.config import Config, load_config, with_settings
 from experiments.problem import Modality
 
 CARD = "README.md"
@@ -85,7 +85,7 @@ the rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
 ## Use
 
 ```python
-{modality.show_use(upgrade(config, modality.keys), folder)}
+{modality.show_use(load_config(config, modality.keys), folder)}
 ```
 
 `model.safetensors` holds the arrays; `config.json` the modules with all their fields, and the

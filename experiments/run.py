@@ -71,7 +71,7 @@ def run(
     training.check_logger(config)
     mesh = cluster.start(device, config, workdir)
     check_batch_size(config.data.batch_size, mesh)
-    check_run(modality, config, workdir, mesh.size)
+    check_run(modality, config, mesh.size)
     sizes = modality.loss_sizes(config)
     check_memory(config, mesh, *sizes)
     check_sizes(config, mesh, modality.describe_input(config)["shape"], *sizes)
@@ -88,15 +88,13 @@ def run(
         run_problem(modality, config, folder, problem, make_probe, mesh, only_audit)
 
 
-def check_run(
-    modality: Modality, config: Config, workdir: str | None = None, num_devices: int = 1
-) -> None:
+def check_run(modality: Modality, config: Config, num_devices: int = 1) -> None:
     """Check all of a config that needs no data."""
     check_config(config, modality.keys)
     check_every(config)
     modality.check(config)
     modality.build_model(config)
-    check_loss(config.loss, workdir)
+    check_loss(config.loss)
     build_objective(config, tuple(range(1, modality.loss_sizes(config).num_offsets + 1)))
     optim = config.optim
     if optim.warmup_steps > config.num_steps:

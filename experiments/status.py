@@ -14,7 +14,6 @@ was not started yet). What may not be read is unreadable, whatever it holds.
 import itertools
 import math
 import pathlib
-import platform
 import shutil
 import statistics
 import sys
@@ -22,7 +21,6 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import psutil
 from absl import flags
 
 from cpc.files import read_object, read_text
@@ -127,7 +125,7 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
         run = None
     except OSError as error:
         return Status(name, "unreadable", problem=describe_error(error))
-    failure, process = read(folder / "failed.json"), has_process(folder)
+    failure, process = read(folder / "failed.json"), lock.is_held(folder)
     problem = ""
     if run is not None and is_complete(run):
         state = "done"
@@ -203,34 +201,6 @@ def was_stopped(folder: pathlib.Path) -> bool:
     except OSError:
         return False
     return bool(lines) and lines[-1].startswith("stopped by ")
-
-
-def has_process(folder: pathlib.Path) -> bool | None:
-    """Return whether a process works in a run directory; None if it is not known on this machine.
-
-    Its lock says so, whatever the clock does; of runs that had none, the process that is recorded.
-    """
-    if (held := lock.is_held(folder)) is not None:
-        return held
-    path = folder / "environment.json"
-    environment = read(path)
-    pid = environment.get("pid")
-    if isinstance(pid, int) and pid > 0 and environment.get("host") == platform.node():
-        return is_alive(pid, time_of(path))
-    return None
-
-
-def is_alive(pid: int, recorded: float) -> bool:
-    """Return whether a process that was there at that time, in seconds since 1970, still is."""
-    try:
-        process = psutil.Process(pid)
-        # Who started later has been given the number anew.
-        is_same = process.create_time() < recorded + CLOCK_SECONDS
-        return is_same and process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except (psutil.NoSuchProcess, OverflowError):
-        return False
-    except psutil.AccessDenied:  # it is another user's
-        return True
 
 
 def is_fresh(run: Run, now: float) -> bool:

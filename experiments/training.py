@@ -13,7 +13,6 @@ import optax
 
 from cpc.data import prefetch
 from cpc.files import plain, read_object
-from cpc.losses import OffsetSums
 from cpc.models import Model
 from cpc.results.scores import read_records
 from cpc.train import (
@@ -44,9 +43,6 @@ from experiments.command.config import Config
 from experiments.command.run_dir import identify_run
 from experiments.problem import Probe, Problem, model_variables
 from experiments.records import describe_record, make_evaluation, make_summary, strict_sums
-
-#: Fields of `OffsetSums` that older runs lack, latest first.
-LATEST_SUMS = ("projection", "chance")
 
 
 def train(
@@ -102,7 +98,7 @@ def open_training(
 ) -> Iterator[tuple[TrainState, Checkpoints, Sequence[Writer], Callable[[], str]]]:
     """The newest state of a run directory, its checkpoints, its writers, and `stop`."""
     with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
-        restored = restore(checkpoint, state)
+        restored = checkpoint.restore(state)
         state = restored[0] if restored else state
         start = int(state.step)
         if start:
@@ -137,52 +133,6 @@ def check_logger(config: Config) -> None:
             f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
             "leave logger empty"
         )
-
-
-def restore(checkpoint: Checkpoints, state: TrainState) -> tuple[TrainState, Any] | None:
-    """Return the newest state and what was saved with it; older runs lack some sums."""
-    try:
-        return checkpoint.restore(state)
-    except UserError as error:
-        metrics = state.metrics
-        of_older = [
-            jax.tree.map(functools.partial(_without, names), metrics, is_leaf=_is_sums)
-            for names in (LATEST_SUMS[:1], LATEST_SUMS)
-        ]
-        without_strict = {name: sums for name, sums in of_older[-1].items() if name != "strict"}
-        for older in (*of_older, without_strict):
-            with contextlib.suppress(UserError):
-                if restored := checkpoint.restore(state._replace(metrics=older)):
-                    found, metadata = restored
-                    renewed = {
-                        name: jax.tree.map(_with_latest, now, found.metrics[name], is_leaf=_is_sums)
-                        for name, now in metrics.items()
-                        if name in found.metrics
-                    }
-                    return found._replace(metrics={**metrics, **renewed}), metadata
-        raise error from None
-
-
-def _is_sums(leaf: Any) -> bool:
-    return isinstance(leaf, OffsetSums)
-
-
-def _without(names: Sequence[str], leaf: Any) -> Any:
-    """Return the sums of a run from before those of these names."""
-    if not _is_sums(leaf):
-        return leaf
-    return {name: value for name, value in leaf._asdict().items() if name not in names}
-
-
-def _with_latest(now: Any, older: Any) -> Any:
-    """Complete older sums, as if all anchors had the mean N and no sequence were a negative."""
-    if not _is_sums(now):
-        return older
-    latest = {
-        "projection": older["log_n"] - older["loss"],
-        "chance": older["anchors"] ** 2 / jnp.maximum(older["n"], 1.0),
-    }
-    return OffsetSums(**latest | older)
 
 
 def make_step(

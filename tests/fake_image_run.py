@@ -1,11 +1,12 @@
 """A run on pictures as the experiments write it, with plausible numbers and no training."""
 
-import json
 import pathlib
 
 import numpy as np
 
-from tests.fake_run import fake_record
+from cpc.files import write_arrays, write_sealed
+from cpc.results import Outcomes, Score, write_scores
+from tests.fake_run import fake_record, write_records
 
 DIRECTIONS = ("down", "up")
 OFFSETS = [2, 3, 4]
@@ -54,19 +55,26 @@ def write_metrics(workdir, rng):
     records = []
     for step in range(100, 501, 100):
         record = image_record(step, "batch", False, rng) | {"split": "train"}
-        record |= {"per_step": 128, "per_step_unit": "pictures", "steps_per_second": 3.5}
+        record |= {"per_step": 128, "per_step_unit": "images", "steps_per_second": 3.5}
         records.append(record | {"seconds": step / 3.5, "learning_rate": 1e-3, "gradient_norm": 1})
     for step in (0, 250, 500):
         records.append(image_record(step, "batch", False, rng))
         records.append(image_record(step, "one_per_sequence", True, rng))
-        accuracies = {"classes/z/linear": 0.6 + step / 2000, "classes/pixels/linear": 0.7}
+        accuracies = {
+            "classes/shapes/z/linear/image": 0.6 + step / 2000,
+            "classes/shapes/pixels/linear/image": 0.7,
+        }
         records.append({"step": step, "split": "test", "series": "probes", **accuracies})
-    lines = [json.dumps(record) for record in records]
-    (workdir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    write_records(workdir, records)
 
 
-def class_rows():
-    """As `cpc.evaluate.picture_rows` makes them."""
+def outcomes(accuracy, rng, num=10_000):
+    """Right and wrong answers on the same images, so that scores are paired."""
+    return Outcomes(rng.permutation(num) < round(accuracy * num), items="shapes")
+
+
+def class_scores(rng):
+    """Of 10,000 images, each network answered the same ones."""
     accuracies = {
         ("random z", "linear"): 0.741,
         ("random c", "linear"): 0.752,
@@ -77,36 +85,20 @@ def class_rows():
         ("z", "knn"): 0.81,
         ("supervised", "whole network"): 0.912,
     }
-    rows = []
-    for (features, probe), accuracy in accuracies.items():
-        others = {
-            name: [accuracy - other, accuracy - other - 0.008, accuracy - other + 0.008, 1e-9]
-            for (name, with_probe), other in accuracies.items()
-            if with_probe == probe and name != features
-        }
-        rows.append(
-            {
-                "task": "classes",
-                "data": "shapes",
-                "features": features,
-                "probe": probe,
-                "unit": "picture",
-                "accuracy": accuracy,
-                "low": accuracy - 0.007,
-                "high": accuracy + 0.007,
-                "majority": 0.25,
-                "num_classes": 4,
-                "num_train": 60_000,
-                "num_test": 10_000,
-                "setting": "lbfgs, l2 0.001" if probe == "linear" else "",
-                "versus": others,
-            }
+    return [
+        Score(
+            "classes", "shapes", "image", features, method, "accuracy", accuracy,
+            low=accuracy - 0.007, high=accuracy + 0.007, chance=0.25, step=500,
+            num_train=60_000, num_test=10_000,
+            setting="lbfgs, l2 0.001" if method == "linear" else "",
+            outcomes=outcomes(accuracy, rng),
         )
-    return rows
+        for (features, method), accuracy in accuracies.items()
+    ]  # fmt: skip
 
 
-def few_label_rows():
-    """As `cpc.evaluate.few_label_row` makes them."""
+def few_label_scores():
+    """Curves over the share of the labels."""
     curves = {
         ("z", "frozen"): (0.72, 0.85),
         ("z", "fine-tuned"): (0.74, 0.915),
@@ -114,32 +106,26 @@ def few_label_rows():
         ("random z", "frozen"): (0.58, 0.74),
         ("supervised", "fine-tuned"): (0.62, 0.912),
     }
-    rows = []
+    scores = []
     for (features, mode), (first, last) in curves.items():
         for fraction in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0):
             accuracy = first + (last - first) * (1 + np.log10(fraction) / 2)
             reach = 0.006 + 0.02 * (fraction < 0.03)
-            rows.append(
-                {
-                    "features": features,
-                    "mode": mode,
-                    "fraction": fraction,
-                    "num_labels": round(60_000 * fraction),
-                    "accuracy": accuracy,
-                    "low": accuracy - reach,
-                    "high": accuracy + reach,
-                    "by_seed": [accuracy] * 3,
-                    "num_test": 10_000,
-                }
-            )
-    return rows
+            score = Score(
+                "few_labels", "shapes", "image", features, mode, "accuracy", accuracy,
+                low=accuracy - reach, high=accuracy + reach, step=500,
+                num_train=round(60_000 * fraction), num_test=10_000,
+                setting=f"{100 * fraction:g} % of the labels",
+            )  # fmt: skip
+            scores.append(score)
+    return scores
 
 
-def write_arrays(folder, rng):
+def write_images(folder, rng):
     labels = rng.integers(0, len(CLASSES), 8)
     found = np.where(rng.uniform(size=(8, 8)) < 0.8, labels[:, None], (labels[:, None] + 1) % 4)
     queries, pictures = draw_images(labels, rng), draw_images(found.ravel(), rng)
-    np.savez(
+    write_arrays(
         folder / "neighbours.npz",
         queries=queries,
         neighbours=pictures.reshape(8, 8, 28, 28, 1),
@@ -149,14 +135,14 @@ def write_arrays(folder, rng):
     )
     patches = cut(pictures).reshape(-1, 8, 8, 1)
     brightest = np.argsort(-patches.reshape(len(patches), -1).mean(1))[: 8 * 12]
-    np.savez(
+    write_arrays(
         folder / "units.npz",
         units=np.arange(3, 11),
         patches=patches[brightest].reshape(8, 12, 8, 8, 1),
     )
     plain = cut(queries)
     augmented = np.clip(plain * rng.uniform(0.4, 1.3, (*plain.shape[:3], 1, 1, 1)), 0, 255)
-    np.savez(folder / "augmented.npz", plain=plain, augmented=augmented.astype(np.uint8))
+    write_arrays(folder / "augmented.npz", plain=plain, augmented=augmented.astype(np.uint8))
 
 
 def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
@@ -164,13 +150,12 @@ def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
     rng = np.random.default_rng(0)
     folder = workdir / "probes"
     folder.mkdir(parents=True, exist_ok=True)
-    (workdir / "config.json").write_text(json.dumps({"data": {"source": "shapes"}, "seed": 0}))
-    (workdir / "environment.json").write_text(json.dumps({"devices": ["TFRT_CPU_0"]}))
+    write_sealed(workdir / "config.json", {"data": {"source": "shapes"}, "seed": 0})
+    write_sealed(workdir / "environment.json", {"devices": ["TFRT_CPU_0"]})
     write_metrics(workdir, rng)
-    (folder / "classes.json").write_text(json.dumps({"step": 500, "rows": class_rows()}))
-    (folder / "few_labels.json").write_text(json.dumps({"step": 500, "rows": few_label_rows()}))
-    (folder / "done.json").write_text(json.dumps({"step": 500}))
-    write_arrays(folder, rng)
+    write_scores(workdir, [*class_scores(rng), *few_label_scores()])
+    write_sealed(folder / "done.json", {"step": 500})
+    write_images(folder, rng)
     audit = [
         {
             "name": "negatives_mean",
@@ -186,5 +171,5 @@ def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
         },
     ]
     content = {"rule": "batch", "title": "batch, 2 batches", "rows": audit}
-    (workdir / "audit.json").write_text(json.dumps(content))
+    write_sealed(workdir / "audit.json", content)
     return workdir

@@ -1,9 +1,12 @@
 """A run directory as the experiments write it, with plausible numbers and no training."""
 
-import json
 import pathlib
 
 import numpy as np
+
+from cpc.files import write_arrays, write_sealed
+from cpc.results import Score, write_scores
+from cpc.train.metrics import JsonlWriter
 
 OFFSETS = list(range(1, 13))
 NUM_POINTS = 200
@@ -34,6 +37,7 @@ def fake_record(step, rule, is_bound, candidates, information, rng):
         "bound_low": (bound - 0.12).tolist(),
         "bound_high": (bound + 0.12).tolist(),
         "acc_top1": np.clip(0.9 * np.exp(bound - log_n) + 1 / candidates, 0, 1).tolist(),
+        "chance_top1": [1 / candidates] * 12,
         "acc_pairwise": (1 - 0.5 * np.exp(-bound)).tolist(),
         "state": state.tolist(),
         "std_z": 0.4 + 0.2 * (1 - np.exp(-step / 500)),
@@ -42,6 +46,14 @@ def fake_record(step, rule, is_bound, candidates, information, rng):
         "rank_c": 10 + 50 * (1 - np.exp(-step / 900)),
         "another_key": "ignored",
     }
+
+
+def write_records(workdir, records):
+    """Write records of metrics as a training does."""
+    writer = JsonlWriter(workdir / "metrics.jsonl")
+    for record in records:
+        writer.write(record)
+    writer.close()
 
 
 def write_metrics(workdir, num_steps, rng):
@@ -59,35 +71,19 @@ def write_metrics(workdir, num_steps, rng):
     for step in range(0, num_steps + 1, 250):
         records.append(fake_record(step, "batch", False, 1024, 4.4, rng))
         records.append(fake_record(step, "one_per_sequence", True, 64, 4.2, rng))
-    lines = [json.dumps(record) for record in records]
-    (workdir / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    write_records(workdir, records)
 
 
-def probe_row(task, data, features, probe, unit, accuracy, majority, num_classes):
-    return {
-        "task": task,
-        "data": data,
-        "features": features,
-        "probe": probe,
-        "unit": unit,
-        "accuracy": accuracy,
-        "low": max(0.0, accuracy - 0.012),
-        "high": min(1.0, accuracy + 0.012),
-        "majority": majority,
-        "num_classes": num_classes,
-        "num_train": 502_446,
-        "num_test": 93_926,
-        "num_test_utterances": 93,
-        "weight_decay": 1e-5,
-    }
-
-
-def write_probes(workdir, rng):
-    folder = workdir / "probes"
-    folder.mkdir()
-    phones = [
-        probe_row("phones", "festvox-ru", features, probe, "frame", accuracy, 0.213, 51)
-        for features, probe, accuracy in (
+def probe_scores():
+    """Scores of phones and speakers, without outcomes of test items."""
+    phones = Score(
+        "phones", "festvox-ru", "frame", "c", "linear", "accuracy", 0.0, chance=0.213,
+        step=2000, num_train=502_446, num_test=93_926, setting="l2 1e-05",
+    )  # fmt: skip
+    speakers = phones._replace(task="speakers", data="voices", chance=0.26)
+    scores = [
+        phones._replace(features=features, method=method, value=accuracy)
+        for features, method, accuracy in (
             ("c", "linear", 0.562),
             ("c", "hidden", 0.634),
             ("z", "linear", 0.441),
@@ -95,25 +91,27 @@ def write_probes(workdir, rng):
             ("random c", "linear", 0.351),
         )
     ]
-    speakers = [
-        probe_row("speakers", "voices", features, "linear", unit, accuracy, 0.26, 10)
-        for features, by_frame, by_utterance in (
-            ("c", 0.871, 0.992),
-            ("mfcc", 0.713, 0.961),
-            ("random c", 0.311, 0.452),
-        )
-        for unit, accuracy in (("frame", by_frame), ("utterance", by_utterance))
-    ]
-    for task, rows in (("phones", phones), ("speakers", speakers)):
-        (folder / f"{task}.json").write_text(json.dumps({"step": 2000, "rows": rows}))
+    for features, by_frame, by_utterance in (
+        ("c", 0.871, 0.992),
+        ("mfcc", 0.713, 0.961),
+        ("random c", 0.311, 0.452),
+    ):
+        scores += [
+            speakers._replace(features=features, value=by_frame),
+            speakers._replace(features=features, value=by_utterance, unit="utterance", num_test=93),
+        ]
+    return [s._replace(low=s.value - 0.012, high=min(1.0, s.value + 0.012)) for s in scores]
+
+
+def write_speaker_map(folder, rng):
     speaker = np.arange(NUM_POINTS) % 10
     features = 2 * rng.standard_normal((10, 64))[speaker] + rng.standard_normal((NUM_POINTS, 64))
-    names = np.array([f"voice-{number}" for number in range(10)])
-    np.savez(
-        folder / "picture.npz",
+    write_arrays(
+        folder / "speaker_map.npz",
+        step=np.asarray(2000),
         features=features.astype(np.float32),
         speaker=speaker.astype(np.int32),
-        names=names,
+        names=np.array([f"voice-{number}" for number in range(10)]),
     )
 
 
@@ -141,14 +139,17 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
         "command": "python -m experiments.audio --config configs/audio_voices.py "
         "--workdir runs/voices",
     }
-    (workdir / "config.json").write_text(json.dumps(config))
-    (workdir / "environment.json").write_text(json.dumps(environment))
+    write_sealed(workdir / "config.json", config)
+    write_sealed(workdir / "environment.json", environment)
     (workdir / "skipped.txt").write_text("1004/is.flac: no samples\n1009/<b>.flac: no samples\n")
     write_metrics(workdir, num_steps, rng)
-    write_probes(workdir, rng)
+    write_scores(workdir, probe_scores())
+    write_speaker_map(workdir / "probes", rng)
     return workdir
 
 
 def add_records(workdir, *records):
-    with (workdir / "metrics.jsonl").open("a") as file:
-        file.writelines(json.dumps(record) + "\n" for record in records)
+    writer = JsonlWriter(workdir / "metrics.jsonl", start_step=10**9)
+    for record in records:
+        writer.write(record)
+    writer.close()

@@ -1,14 +1,15 @@
 """A run directory of a few lines, whose numbers a test chooses."""
 
-import json
+from cpc.files import write_sealed
+from cpc.results import Score, write_scores
+from tests.fake_run import write_records
 
 
-def probe_row(features, accuracy, half=0.01, probe="linear", **more):
-    return {
-        "task": "classes", "data": "clothes", "unit": "image", "features": features,
-        "probe": probe, "accuracy": accuracy, "low": accuracy - half, "high": accuracy + half,
-        **more,
-    }  # fmt: skip
+def probe_score(features, accuracy, half=0.01, method="linear", **more):
+    return Score(
+        "classes", "clothes", "image", features, method, "accuracy", accuracy,
+        low=accuracy - half, high=accuracy + half, step=20,
+    )._replace(**more)  # fmt: skip
 
 
 def record(step, split, nats, **more):
@@ -19,7 +20,7 @@ def record(step, split, nats, **more):
     }  # fmt: skip
 
 
-def write_run(path, seed=0, step=20, nats=1.0, rows=(), log=(), **model):
+def write_run(path, seed=0, step=20, nats=1.0, scores=(), log=(), **model):
     """Settings of the model are keywords; `log` are further records."""
     (path / "probes").mkdir(parents=True)
     config = {
@@ -27,16 +28,15 @@ def write_run(path, seed=0, step=20, nats=1.0, rows=(), log=(), **model):
         "num_steps": 20,
         "log_every": len(model) + 1,  # differs where something else does, and is no column
         "model": {"norm": "none", **model},
-        "probe": {"tasks": ["linear"] if rows else []},
+        "probe": {"tasks": ["linear"] if scores else []},
     }
-    (path / "config.json").write_text(json.dumps(config))
-    (path / "environment.json").write_text(json.dumps({"command": "python -m x"}))
+    write_sealed(path / "config.json", config)
+    write_sealed(path / "environment.json", {"command": "python -m x"})
     train = {"seconds": 30.0, "steps_per_second": 2.0, "per_step_unit": "images", "per_step": 8}
-    records = [record(step, "train", nats, **train), record(step, "test", nats), *log]
-    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    if rows:
-        (path / "probes" / "classes.json").write_text(json.dumps({"step": 20, "rows": list(rows)}))
-        (path / "probes" / "done.json").write_text(json.dumps({"step": 20, "tasks": ["linear"]}))
+    write_records(path, [record(step, "train", nats, **train), record(step, "test", nats), *log])
+    if scores:
+        write_scores(path, [score._replace(seed=seed) for score in scores])
+        write_sealed(path / "probes" / "done.json", {"step": 20, "tasks": ["linear"]})
     if step == 20:
         (path / "report.html").write_text("")
     return path

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cpc.files import read_arrays, read_json, write_arrays, write_sealed
+from cpc.files import read_json, write_sealed
 from cpc.results import (
     Outcomes,
     Score,
@@ -91,7 +91,7 @@ def test_scores_on_the_way_have_names_that_hold_slashes(workdir):
 
 
 def test_counts_of_items_may_differ_by_feature(tmp_path):
-    """As those of boundaries do, where they are found and true ones. Old files had one for all."""
+    """As those of boundaries do, where they are found and true ones."""
     counts = {"c": [3, 5], "z": [4, 6]}
     scores = [
         PHONES._replace(features=name, value=3 / sum(n), outcomes=Outcomes([1, 2], n, "same"))
@@ -100,11 +100,6 @@ def test_counts_of_items_may_differ_by_feature(tmp_path):
     write_scores(tmp_path, scores)
     found = {score.features: score.outcomes.counts.tolist() for score in read_scores(tmp_path)}
     assert found == counts
-    arrays = read_arrays(tmp_path / "scores.npz")
-    old = {key: one for key, one in arrays.items() if not key.startswith("counts")}
-    write_arrays(tmp_path / "scores.npz", **old, **{"counts-same": np.array(counts["z"])})
-    kept = {score.features: score.outcomes is not None for score in read_scores(tmp_path)}
-    assert kept == {"c": False, "z": True}
 
 
 def test_shares_with_equally_many_labels_are_two_scores(tmp_path):
@@ -118,11 +113,6 @@ def test_shares_with_equally_many_labels_are_two_scores(tmp_path):
     )
     found = {score.setting: score.outcomes.sums.tolist() for score in read_scores(tmp_path)}
     assert found == right
-    arrays = read_arrays(tmp_path / "scores.npz")  # before, all three had the key of the last
-    (key,) = (key for key, sums in arrays.items() if digest(sums) == digest([0, 1]))
-    write_arrays(tmp_path / "scores.npz", **{k: x for k, x in arrays.items() if k != key})
-    found = {score.setting: score.outcomes.sums.tolist() for score in read_scores(tmp_path)}
-    assert found["2 % of the labels"] == [1, 0]
 
 
 def test_outcomes_of_another_fit_are_not_taken_for_those_of_a_score(tmp_path):
@@ -155,7 +145,7 @@ def test_damaged_scores_are_kept_aside(tmp_path):
     assert (tmp_path / "damaged-scores.json").read_text() == "{"
 
 
-def test_old_rows_are_scores(tmp_path):
+def test_scores_of_a_run(tmp_path):
     run = read_run(write_fake_run(tmp_path))
     scores = {(s.task, s.unit, s.features, s.method): s for s in to_scores(run.scores)}
     found = scores["phones", "frame", "c", "hidden"]
@@ -166,7 +156,7 @@ def test_old_rows_are_scores(tmp_path):
     assert run.problems == []
 
 
-def test_old_rows_of_images_are_scores(tmp_path):
+def test_scores_of_images(tmp_path):
     run = read_run(write_fake_image_run(tmp_path))
     last = {
         (s.task, s.features, s.method, s.num_train): s for s in to_scores(last_scores(run.scores))
@@ -175,19 +165,9 @@ def test_old_rows_of_images_are_scores(tmp_path):
     ours = last["classes", "z", "linear", 60_000]
     assert (ours.unit, ours.data) == ("image", "shapes")
     lead = difference(ours, last["classes", "random z", "linear", 60_000])
-    assert (lead.paired, round(lead.low, 4)) == ("items", 0.106)  # as it was recorded
+    assert (lead.paired, round(lead.value, 4)) == ("items", 0.114)
     on_the_way = run.scores[(run.scores.features == "z") & (run.scores.method == "linear")]
     assert sorted(on_the_way.step) == [0, 250, 500]
-
-
-def test_top_5_of_old_rows_is_a_metric_of_its_own(tmp_path):
-    write_fake_image_run(tmp_path)
-    path = tmp_path / "probes" / "classes.json"
-    recorded = json.loads(path.read_text())
-    recorded["rows"][4]["top_5"] = {"accuracy": 0.955, "low": 0.95, "high": 0.96}
-    path.write_text(json.dumps(recorded))
-    (five,) = [s for s in read_scores(tmp_path) if s.metric == "top-5 accuracy"]
-    assert (five.value, five.features, five.chance) == (0.955, "z", None)
 
 
 def test_frames_of_metrics_and_offsets(tmp_path):
@@ -258,8 +238,6 @@ def test_a_record_without_log_n_minus_l(workdir):
         ("truth.json", '{"offsets": [1]}'),
         ("scores.json", '{"scores": [{"task": "x"}]}'),
         ("scores.json", '{"scores": [{"value": NaN}]}'),
-        ("probes/phones.json", "{"),
-        ("probes/phones.json", '{"step": 1, "rows": [{"features": "c"}]}'),
     ],
 )
 def test_damage_in_one_file_is_one_sentence(workdir, file, content):

@@ -89,8 +89,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
             f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
             f"again with cpc export --workdir {run}, or give {folder}"
         )
-    # Exports of old have no sum.
-    if config.get("sha256") not in (None, _sum(folder / WEIGHTS)):
+    if config.get("sha256") != _sum(folder / WEIGHTS):
         raise UserError(
             f"{folder / WEIGHTS} is damaged: its sha256 is not that in {CONFIG}: export again"
         )

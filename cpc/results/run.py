@@ -216,19 +216,13 @@ def make_frames(records: Sequence[Mapping[str, Any]]) -> tuple[Frame, Frame]:
     named = {"offsets": "offset", "directions": "direction"}
     columns = {named.get(key, key): _numbers(values) for key, values in columns.items()}
     offsets = pd.DataFrame({**columns, "record": index}).join(metrics[[*own]], on="record")
-    wanted = ("n", "log_n", "offset_loss", "bound", "acc_top1", "acc_pairwise")
+    wanted = (
+        "n", "log_n", "offset_loss", "bound", "bound_low", "bound_high", "acc_top1", "chance_top1",
+        "acc_pairwise",
+    )  # fmt: skip
     for name in ("offset", *wanted):
         if name not in offsets:
             offsets[name] = math.nan
-    for name in ("bound_low", "bound_high"):
-        if name not in offsets:
-            offsets[name] = offsets["bound"]
-    if "chance_top1" not in offsets:
-        chances = [
-            1 / n if isinstance(n, int | float) and n > 0 else math.nan
-            for n in offsets["n"].tolist()
-        ]
-        offsets["chance_top1"] = np.array(chances, dtype=float)
     for name in ("direction", "state"):
         texts = offsets[name] if name in offsets else [None] * len(offsets)
         offsets[name] = [text if isinstance(text, str) else "" for text in texts]

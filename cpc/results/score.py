@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,13 +18,7 @@ class Outcomes:
     image, or a whole utterance with all of its frames.
     """
 
-    def __init__(
-        self,
-        sums: Any,
-        counts: Any = None,
-        items: str = "",
-        versus: Mapping[str, Sequence[float]] | None = None,
-    ) -> None:
+    def __init__(self, sums: Any, counts: Any = None, items: str = "") -> None:
         """Keep the sums and counts of each item.
 
         Args:
@@ -32,13 +26,10 @@ class Outcomes:
             counts: (items,) such as frames; all ones by default.
             items: says which items these are, such as a digest of their labels (`digest`). Scores
                 are paired only if these agree.
-            versus: by other features [difference, low, high, p-value], as runs recorded it that
-                kept no outcomes.
         """
         self.sums = np.asarray(sums)
         self.counts = np.ones(len(self.sums), np.int32) if counts is None else np.asarray(counts)
         self.items = items
-        self.versus = versus or {}
 
     def __repr__(self) -> str:
         """Return a short text, as tables of scores show it."""

@@ -53,7 +53,7 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
 
 def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
     problems: list[str] = []
-    kept = _read_new_scores(workdir, problems)
+    kept = _read_recorded(workdir, problems)
     if any(SCORES in problem for problem in problems):
         (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
     arrays, rows = {}, []
@@ -77,7 +77,7 @@ def _merged(kept: Sequence[Score], given: Sequence[Score]) -> list[Score]:
 
 
 def read_scores(workdir: str | Path) -> list[Score]:
-    """Return the scores of a run directory, of older formats too, as far as they are whole."""
+    """Return the scores of a run directory, as far as they are whole."""
     workdir = Path(workdir)
     config = read_object(workdir / "config.json", []) or {}
     return scores_of(workdir, read_records(workdir, []), config, [])
@@ -109,26 +109,22 @@ def to_scores(frame: Frame) -> list[Score]:
 def scores_of(
     workdir: Path, records: Sequence[Mapping], config: Mapping[str, Any], problems: list[str]
 ) -> list[Score]:
-    """Return all scores, new and old; where two are the same one, the newer format counts."""
-    new = _read_new_scores(workdir, problems)
-    data = config.get("data")
-    data = data if isinstance(data, dict) else {}
-    where = str(data.get("name") or data.get("source") or "")
+    """Return the recorded scores, and those that the metrics alone have, of steps on the way."""
+    recorded = _read_recorded(workdir, problems)
     seed = config.get("seed")
     seed = seed if isinstance(seed, int) else 0
-    old = [score._replace(seed=seed) for score in _read_old_scores(workdir, where, problems)]
-    measured = {(*(getattr(s, name) for name in QUESTION), s.step) for s in (*old, *new)}
+    measured = {(*(getattr(s, name) for name in QUESTION), s.step) for s in recorded}
     on_the_way = [
         score._replace(seed=seed)
         for record in records
         if record.get("series") == "probes"
-        for score in _recorded_scores(record, where)
+        for score in _recorded_scores(record)
         if (*(getattr(score, name) for name in QUESTION), score.step) not in measured
     ]
-    return _merged([*on_the_way, *old], new)
+    return _merged(on_the_way, recorded)
 
 
-def _read_new_scores(workdir: Path, problems: list[str]) -> list[Score]:
+def _read_recorded(workdir: Path, problems: list[str]) -> list[Score]:
     content = read_object(workdir / SCORES, problems)
     rows = content.get("scores") if content else None
     arrays, scores = {}, []
@@ -148,12 +144,9 @@ def _read_new_scores(workdir: Path, problems: list[str]) -> list[Score]:
 
 def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray]) -> Outcomes | None:
     key = _key(score)
-    if key not in arrays:  # as it was before shares of the labels were told apart
-        key = digest(*(str(part) for part in identity(score)[:-1]))
     if items is None or key not in arrays:
         return None
-    counts = arrays.get(f"counts-{key}", arrays.get(f"counts-{items}"))  # old files have the latter
-    found = Outcomes(arrays[key], counts, items)
+    found = Outcomes(arrays[key], arrays.get(f"counts-{key}"), items)
     # The two files are not replaced in one step: the outcomes may be of another fit.
     return (
         found if abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value)) else None
@@ -165,78 +158,16 @@ def _key(score: Score) -> str:
     return digest(*(str(part) for part in parts), *([share] if share else []))
 
 
-def _read_old_scores(workdir: Path, where: str, problems: list[str]) -> list[Score]:
-    """Rows of probes/*.json, as runs wrote them before there were scores."""
-    scores = []
-    for path in sorted(workdir.glob("probes/*.json")):
-        content = read_object(path, problems) or {}
-        rows = content.get("rows")
-        for row in rows if isinstance(rows, list) else []:
-            try:
-                scores += _old_scores(row, path.stem, where, int(content.get("step") or 0))
-            except DAMAGED:
-                problems.append(f"A row of {path} is damaged and is left out.")
-    return scores
-
-
-def _old_scores(row: Mapping[str, Any], task: str, where: str, step: int) -> list[Score]:
-    unit = str(row.get("unit", "image")).replace("picture", "image")
-    decay = row.get("weight_decay")
-    setting = str(row.get("setting") or (f"l2 {decay:g}" if decay is not None else ""))
-    if "fraction" in row:
-        setting = f"{100 * row['fraction']:g} % of the labels"
-    num_train = row.get("num_labels", row.get("num_train"))
-    tests = row.get("num_test_utterances" if unit == "utterance" else "num_test")
-    first = Score(
-        task=str(row.get("task", task)),
-        data=str(row.get("data", where)),
-        unit=unit,
-        features=str(row["features"]),
-        method=str(row.get("probe", row.get("mode"))),
-        metric="accuracy",
-        value=float(row["accuracy"]),
-        low=_number(row.get("low")),
-        high=_number(row.get("high")),
-        chance=_number(row.get("majority")),
-        step=step,
-        num_train=None if num_train is None else int(num_train),
-        num_test=None if tests is None else int(tests),
-        setting=setting,
-        outcomes=Outcomes([], versus=_versus(row["versus"])) if row.get("versus") else None,
-    )
-    check_score(first)
-    if "top_5" not in row:
-        return [first]
-    five = {"value": row["top_5"]["accuracy"], "low": row["top_5"]["low"]}
-    five |= {"high": row["top_5"]["high"], "chance": None, "outcomes": None}
-    return [first, check_score(first._replace(metric="top-5 accuracy", **five))]
-
-
-def _versus(content: Any) -> dict[str, list[float]]:
-    """Return what older runs recorded of pairs: four numbers for each name."""
-    return {
-        str(name): [float(one) for one in row[:3]] + list(row[3:]) for name, row in content.items()
-    }
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
-def _recorded_scores(record: Mapping[str, Any], where: str) -> list[Score]:
-    """Scores of a record of the metrics, by their names: `name_of`, or task/features/probe."""
+def _recorded_scores(record: Mapping[str, Any]) -> list[Score]:
+    """Return the scores of a record of the metrics, by their names (`name_of`)."""
     scores = []
     for name, value in record.items():
         parts = [part.replace(SLASH, "/") for part in name.split("/")]
-        if not isinstance(value, int | float) or len(parts) not in (3, 5, 6):
-            continue
-        if len(parts) == 3:
-            (task, features, method), data, unit = parts, where, "image"
-        else:
+        if isinstance(value, int | float) and len(parts) in (5, 6):
             task, data, features, method, unit = parts[:5]
-        metric = parts[5] if len(parts) == 6 else "accuracy"
-        question = task, data, unit.replace("picture", "image"), features, method, metric
-        scores.append(Score(*question, float(value), step=int(record["step"])))
+            metric = parts[5] if len(parts) == 6 else "accuracy"
+            question = task, data, unit, features, method, metric
+            scores.append(Score(*question, float(value), step=int(record["step"])))
     return scores
 
 

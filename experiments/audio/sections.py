@@ -70,13 +70,10 @@ def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | Non
     Raises:
         UserError: the file is damaged.
     """
-    folder = run.workdir / "probes"
-    # The second is what runs wrote before.
-    known = (folder / "speaker_map.npz", folder / "picture.npz")
-    found = [path for path in known if path.exists()]
-    if not found:
+    path = run.workdir / "probes" / "speaker_map.npz"
+    if not path.exists():
         return None
-    stored = read_arrays(found[0])
+    stored = read_arrays(path)
     try:
         features, speaker = stored["features"].astype(np.float32), stored["speaker"]
         names = [str(name) for name in stored["names"]]
@@ -85,7 +82,7 @@ def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | Non
     except (LookupError, ValueError, TypeError):
         whole, features, speaker, names = False, np.zeros(0), np.zeros(0), []
     if not whole:
-        raise UserError(f"{found[0]} holds no map of speakers")
+        raise UserError(f"{path} holds no map of speakers")
     return features, speaker, names
 
 

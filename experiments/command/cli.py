@@ -27,7 +27,7 @@ from cpc.files import flatten
 from cpc.train import await_verdict, leave_failing, leave_processes
 from cpc.types import UserError
 from experiments.command import names
-from experiments.command.config import parse_settings, renew_settings, suggest_key
+from experiments.command.config import parse_settings, suggest_key
 
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Directory of a run, which training creates or resumes."
@@ -40,7 +40,7 @@ CLOSED = 141
 def define_config(default: str | None = None) -> flags.FlagHolder:
     """Define --config, a name in configs/ or a file with get_config(); --config.a=1 sets a key."""
     try:
-        sys.argv[1:] = names.find_configs(renew_settings(sys.argv[1:]))
+        sys.argv[1:] = names.find_configs(sys.argv[1:])
     except UserError as error:
         fail(str(error))
     return config_flags.DEFINE_config_file(

@@ -1,4 +1,4 @@
-"""The config of a run: how its keys are set and checked, and how an old one becomes today's."""
+"""The config of a run: how its keys are set, checked and read back."""
 
 import copy
 import re
@@ -16,14 +16,6 @@ from cpc.types import UserError
 #: A ConfigDict, whose attributes no type checker knows.
 Config: TypeAlias = Any
 
-#: What keys were called in configs that were recorded before.
-RENAMED = {
-    "negatives.groups": "negatives.shards",
-    "augment.colour_drop": "augment.color_drop",
-    "num_pictures": "num_images",
-}
-#: What kinds were called in exported models.
-RENAMED_KINDS = {"pictures": "image"}
 #: Words for keys in other frameworks -> last parts of keys here.
 ALIASES = {
     "lr": "learning_rate",
@@ -163,19 +155,6 @@ def suggest_key(known: Collection[str], name: str) -> str:
     return best if best and similarity(best)[0] >= MIN_SIMILARITY else ""
 
 
-def renew_settings(arguments: Sequence[str]) -> list[str]:
-    """Return command-line words in which keys have today's names, so that old commands still run.
-
-    >>> renew_settings(["--config.negatives.groups=8", "--config.seed=1"])
-    ['--config.negatives.shards=8', '--config.seed=1']
-    """
-    found = [(word, SETTING.fullmatch(word)) for word in arguments]
-    return [
-        word.replace(match[1], RENAMED.get(match[1], match[1]), 1) if match else word
-        for word, match in found
-    ]
-
-
 def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
     """Return the keys that flags set, with their values, as every command reads them.
 
@@ -186,7 +165,7 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: there is no such key, or a value is of another type.
     """
-    known, arguments = flatten(config), renew_settings(arguments)
+    known = flatten(config)
     given = {match[1]: match[2] for text in arguments if (match := SETTING.fullmatch(text))}
     for name in given:
         find_key(known, name)
@@ -239,42 +218,40 @@ def judged_on(config: Config, keys: Keys, arguments: Sequence[str]) -> Config:
     return with_settings(config, settings)
 
 
-def upgrade(recorded: Mapping[str, Any], keys: Keys) -> Config:
-    """Return a recorded config as one of today: keys that it lacks get their defaults.
+def load_config(recorded: Any, keys: Keys, writer: str = "the version that wrote it") -> Config:
+    """Return a recorded config, whose values JSON may have made lists of.
 
-    Here, and in `find_kind`, is all that is known of how configs once were.
+    Args:
+        recorded: the content of a config.json.
+        keys: every key that its kind has.
+        writer: the version of cpc that recorded it, for the message.
 
     Raises:
-        UserError: a value, or a section, is of another type.
+        UserError: its keys or types are not those of this version.
     """
-    known = flatten(keys)
-    settings = {RENAMED.get(name, name): value for name, value in flatten(recorded).items()}
-    for name, value in settings.items():
-        if name in known and isinstance(known[name].default, tuple) and isinstance(value, list):
-            settings[name] = tuple(value)  # JSON has no tuples
+    if not isinstance(recorded, Mapping | ConfigDict):
+        raise UserError("the recorded config is damaged: it is not a JSON object")
+    given, known = flatten(recorded), flatten(keys)
+    for name in sorted(given.keys() ^ known.keys()):
+        verb = "has" if name in given else "lacks"
+        raise UserError(
+            f"the recorded config {verb} the key {name}, so another version of cpc wrote it: "
+            f"continue with {writer}, or start again in another --workdir"
+        )
+    for name, value in given.items():
+        if isinstance(known[name].default, tuple) and isinstance(value, list):
+            given[name] = tuple(value)  # JSON has no tuples
     try:
-        config = with_settings(make_config(keys), settings)
-        # Once a path was not refused where nothing read it: the run is one without it.
-        return with_settings(config, unread(keys, flatten(config).get("data.source")))
+        return with_settings(make_config(keys), given)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         first = str(error).partition("\n")[0]
-        raise UserError(f"the recorded config is damaged or of something else: {first}") from error
+        raise UserError(f"the recorded config is damaged: {first}") from error
 
 
 def find_kind(recorded: Any) -> str:
-    """Return the kind of a recorded config, or of one that had no key for it."""
-    if isinstance(recorded, Mapping | ConfigDict):
-        if isinstance(kind := recorded.get("kind"), str):
-            return RENAMED_KINDS.get(kind, kind)
-        if "protocol" in recorded:
-            return "mutual_information"
-        sections = {name: recorded.get(name) for name in ("data", "augment")}
-        data = sections["data"] if isinstance(sections["data"], Mapping | ConfigDict) else {}
-        if "window_samples" in data:
-            return "audio"
-        if "size" in data or sections["augment"]:
-            return "image"
-    return ""
+    """Return the kind of a recorded config; "" if it says none."""
+    kind = recorded.get("kind") if isinstance(recorded, Mapping | ConfigDict) else None
+    return kind if isinstance(kind, str) else ""
 
 
 def check_word(key: str, given: str, known: Sequence[str] | Mapping[str, Any]) -> None:

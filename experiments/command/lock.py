@@ -81,7 +81,7 @@ def is_held(folder: pathlib.Path) -> bool | None:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no such file, as in runs of older versions; or no locks here
+    except OSError:  # no such file, or no locks here
         return None
     return None if _owner(folder).get("host", platform.node()) != platform.node() else False
 

@@ -33,7 +33,7 @@ from cpc.types import UserError
 from experiments.command import lock
 from experiments.command.cli import command_line
 from experiments.command.cluster import describe_version
-from experiments.command.config import Config, upgrade
+from experiments.command.config import Config, find_kind, load_config
 
 #: What a start, or a sweep of it, writes into a run directory before the data are read.
 BEFORE_DATA = ("config.json", "environment.json", "log.txt", "failed.json", lock.LOCK)
@@ -127,14 +127,28 @@ def check_same_run(path: pathlib.Path, config: Config, keys: Keys) -> bool:
     Raises:
         UserError: something is of another config; names it, and the keys in which they differ.
     """
+
+    def check(recorded, where, **advice):
+        if find_kind(recorded) == config.get("kind"):
+            recorded = load_config(recorded, keys, writer_of(path))
+        check_same_config(recorded, config, where, **advice)
+
     recorded = read_config(path)
     if recorded is not None:
-        check_same_config(upgrade(recorded, keys), config, path)
+        check(recorded, path)
     for where, identity in identities(path):
         if "config" in identity:
-            found = upgrade(identity["config"], keys)
-            check_same_config(found, config, where, f"move it out of {path}")
+            check(identity["config"], where, advice=f"move it out of {path}")
     return recorded is not None
+
+
+def writer_of(path: pathlib.Path) -> str:
+    """Return which version of cpc wrote a run, for messages."""
+    found = read_object(path / "environment.json", []) or {}
+    revision, version = found.get("git_revision"), found.get("cpc")
+    if revision:
+        return f"revision {revision}"
+    return f"cpc {version}" if version else "the version that wrote it"
 
 
 def identify_run(path: pathlib.Path, config: Config) -> dict[str, Any]:

@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from cpc.files import plain, write_json, write_text
+from cpc.files import write_json, write_text
 from cpc.report.engine import Section, markdown, write_page
 from cpc.report.sentences import last_known, with_unit
 from cpc.results import Cell, Frame, Run, compare, group_by_seed, read_run, settings, stem
 from cpc.types import UserError
-from experiments.command.config import find_kind, upgrade
 from experiments.command.run_dir import read_failure
 from experiments.comparison.figures import curves, dots, watched
 from experiments.comparison.tables import cell_table, question_table, runs_table
-from experiments.modality import MODALITIES
 from experiments.questions import (
     ALIKE,
     answers,
@@ -89,19 +87,10 @@ def read_runs(
             problems[name] = failure
         if (path / "config.json").exists() or (path / "metrics.jsonl").exists():
             run = read_run(path)
-            found.append((name, run._replace(config=upgraded(run.config))))
+            found.append((name, run))
             if run.problems:
                 problems.setdefault(name, " ".join(run.problems))
     return found, problems
-
-
-def upgraded(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded config with today's keys, so that old runs are one cell with new ones."""
-    modality = MODALITIES.get(find_kind(config))
-    try:
-        return dict(config) if modality is None else plain(upgrade(config, modality.keys))
-    except UserError:  # it has a key that nothing knows
-        return dict(config)
 
 
 def best_sentences(cells: Sequence[Cell], scores: Frame) -> list[str]:

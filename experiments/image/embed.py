@@ -13,7 +13,7 @@ from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
 from cpc.data.walk import check_name
 from cpc.models import patch_grid
 from cpc.types import UserError
-from experiments.command.config import Config, check_config, upgrade
+from experiments.command.config import Config, check_config, load_config
 from experiments.embedding import list_files, skip
 from experiments.image.prepare import prepare, side_of
 from experiments.problem import Embedding
@@ -46,7 +46,7 @@ def read_config(pretrained: models.Pretrained) -> Config:
     recorded = pretrained.about.get("config")
     if not isinstance(recorded, Mapping):
         raise UserError("the model does not say how images were cut into patches: export it again")
-    config = upgrade(recorded, KEYS)
+    config = load_config(recorded, KEYS)
     check_config(config, KEYS)
     crop, patch = side_of(config), config.model.patch
     cut = [*patch_grid((crop, crop), patch, config.model.stride), patch, patch]

@@ -11,7 +11,6 @@ from cpc.files import flatten, read_json
 from cpc.report.engine import Figure, Section, Table, show
 from cpc.results import Difference, Frame, at_end, last_evaluation, last_scores
 from cpc.types import UserError
-from experiments.command.config import RENAMED
 from experiments.reproduce.cells import MIXED, OTHER_SHARDS
 from experiments.reproduce.claims import PHONES_TABLE
 from experiments.reproduce.estimates import combine, in_percent
@@ -113,10 +112,9 @@ def shards_frame(reproduction: Reproduction) -> Frame:
             own, strict = (at_end(run, last_evaluation(run, which)) for which in (False, True))
             if not len(own):
                 continue
-            config = {RENAMED.get(name, name): value for name, value in flatten(run.config).items()}
             entry = {
                 "cell": cell,
-                "shards": config.get("negatives.shards"),
+                "shards": flatten(run.config).get("negatives.shards"),
                 "N": own.n.mean(),
                 "log N": own.log_n.mean(),
                 "log N − L (estimate)": own.bound.mean(),

@@ -9,7 +9,7 @@ from cpc.types import UserError
 from experiments.audio.modality import AUDIO
 from experiments.audio.model import build_encoder
 from experiments.audio.sections import MIN_DISTINCT_POINTS, NO_MAP, flat_points, read_speaker_map
-from experiments.command.config import upgrade
+from experiments.command.config import load_config
 from experiments.image.figures import units_figure
 from experiments.image.sections import check_arrays
 from experiments.reproduce.cells import FAR_OFFSETS, IMAGE, MIXED
@@ -75,7 +75,7 @@ def offsets_section(reproduction: Reproduction) -> Section:
     offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
     if offsets is None:
         return Section(title, ["Not measured."])
-    config = upgrade(reproduction.runs[FAR_OFFSETS][0].config, AUDIO.keys)
+    config = load_config(reproduction.runs[FAR_OFFSETS][0].config, AUDIO.keys)
     frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
     figure = offsets_figure(offsets.frame, frame_ms)
     formats = {

@@ -10,7 +10,7 @@ from cpc.files import flatten, plain, read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
-from experiments.command.config import RENAMED, Config, with_settings
+from experiments.command.config import Config, with_settings
 from experiments.modality import MODALITIES
 from experiments.reproduce.bound import measure_bound
 from experiments.reproduce.cells import (
@@ -198,9 +198,6 @@ def joined(
     there = recorded.get("reproduction") if isinstance(recorded, dict) else None
     if there is None:
         raise UserError(f"{folder} holds a sweep, no reproduction: choose another --workdir")
-    user = {kind: renamed(one) for kind, one in there.get("user", {}).items()}
-    # A kind that came since has had no settings.
-    there = {**there, "user": {**{kind: {} for kind in plan["user"]}, **user}}
     found = [
         f"{key} is {there.get(key)!r} there and {plan[key]!r} here"
         for key in ("scale", "data", "user")
@@ -226,14 +223,9 @@ def joined(
     return {**wanted, "reproduction": {**plan, **more}, "cells": cells}
 
 
-def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as JSON has them, by the names that keys have today."""
-    return {RENAMED.get(name, name): plain(value) for name, value in settings.items()}
-
-
 def trained(base: Config, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that a training depends on: probes may change between two starts."""
-    whole = flatten(with_settings(base, renamed(settings)))
+    whole = flatten(with_settings(base, settings))
     return {name: plain(value) for name, value in whole.items() if not name.startswith("probe.")}
 
 

@@ -40,7 +40,7 @@ from cpc.files import plain, write_sealed
 from cpc.types import UserError
 from experiments import compare
 from experiments.command import cli, run_dir
-from experiments.command.config import Config, upgrade
+from experiments.command.config import Config, load_config
 from experiments.modality import MODALITIES
 from experiments.sweep import halving
 from experiments.sweep.cells import Cell, differences, make_cells
@@ -225,7 +225,7 @@ def check_same_sweep(
         raise UserError(f"{folder} holds a reproduction, no sweep: choose another --workdir")
     try:
         theirs = [Cell(name, settings) for name, settings in recorded["cells"].items()]
-        base = plain(upgrade(recorded["config"], keys))
+        base = plain(load_config(recorded["config"], keys))
         found = [words for _, words in run_dir.differences(base, wanted["config"])]
     except (TypeError, KeyError, AttributeError):
         raise UserError(f"{folder / 'sweep.json'} is damaged: choose another --workdir") from None

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from configs import audio_synthetic
-from configs.audio import KEYS
 from cpc import data
 from cpc.data import unpack
 from cpc.files import plain, write_json
@@ -20,7 +19,6 @@ from experiments import training
 from experiments.audio import heard
 from experiments.audio.data import AudioData
 from experiments.audio.modality import AUDIO
-from experiments.command.config import upgrade
 from experiments.problem import model_variables
 from experiments.records import make_evaluation
 from experiments.run import check_run
@@ -217,12 +215,6 @@ def test_one_program_for_all_steps_and_a_resumed_run_is_the_same_bit_for_bit(mad
     for i in (2, 3):
         resumed = again(resumed, put_batch(problem.draw(i), mesh))
     jax.tree.map(np.testing.assert_array_equal, *jax.device_get((resumed.params, state.params)))
-
-
-def test_a_run_from_before_augmentation_has_none():
-    recorded = plain(make_config())
-    del recorded["augment"]
-    assert upgrade(recorded, KEYS).augment.side == "none"
 
 
 @pytest.mark.parametrize(

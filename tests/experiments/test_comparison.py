@@ -5,18 +5,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from configs.keys import make_config
-from cpc.files import plain, write_json
 from cpc.report.engine import cells as texts
-from cpc.results import Score, compare, group_by_seed, read_run, write_scores
+from cpc.results import (
+    Outcomes,
+    Score,
+    compare,
+    difference,
+    group_by_seed,
+    read_run,
+    write_scores,
+)
 from cpc.types import UserError
-from experiments.comparison import read_runs, write_comparison
+from experiments.comparison import write_comparison
 from experiments.comparison.figures import curves, score_steps
 from experiments.comparison.page import best_sentences
 from experiments.comparison.tables import cell_table, question_table
-from experiments.modality import MODALITIES
 from experiments.questions import Question, headline
-from tests.small_run import probe_row, record, write_run
+from tests.small_run import probe_score, record, write_run
 
 LINEAR = Question("classes", "clothes", "image", "z", "linear", "accuracy")
 
@@ -38,8 +43,13 @@ def ends(found, over=""):
     return [found[over or "value"], found[f"{prefix}low"], found[f"{prefix}high"]]
 
 
-def rows(z, random, half=0.01, **more):
-    return [probe_row("z", z, half, **more), probe_row("random z", random, half)]
+def probes(z, random, half=0.01):
+    return [probe_score("z", z, half), probe_score("random z", random, half)]
+
+
+def right(fraction, num=400):
+    """Outcomes of images in one order, so that differences are paired."""
+    return Outcomes(np.arange(num) < fraction * num, items="clothes")
 
 
 def cells_of(tmp_path, **runs):
@@ -47,16 +57,20 @@ def cells_of(tmp_path, **runs):
 
 
 def test_one_seed(tmp_path):
-    """Intervals over test items; over the untrained network as recorded, pairs of items."""
-    versus = {"versus": {"random z": [0.10, 0.08, 0.12, 0.001]}}
-    base = write_run(tmp_path / "base", nats=1.25, rows=rows(0.6, 0.5, 0.03, **versus))
-    other = write_run(tmp_path / "other", nats=1.5, rows=rows(0.7, 0.5, 0.04), norm="layer")
+    """Intervals over test items; those over the untrained network are of pairs of items."""
+    paired = [one._replace(outcomes=right(one.value)) for one in probes(0.6, 0.5, 0.03)]
+    base = write_run(tmp_path / "base", nats=1.25, scores=paired)
+    other = write_run(tmp_path / "other", nats=1.5, scores=probes(0.7, 0.5, 0.04), norm="layer")
     cells, table = write(tmp_path, base=base, other=other)
     bound = score(cells["base"], "c", "information")
     assert (bound["value"], bound["method"]) == (pytest.approx(1.25), "bound")
     assert cells["other"]["settings"] == {"model.norm": "layer"}
     assert ends(score(cells["base"])) == pytest.approx([0.6, 0.57, 0.63])
-    assert ends(score(cells["base"]), "over_untrained") == [0.10, 0.08, 0.12]
+    lead = difference(*paired)
+    assert ends(score(cells["base"]), "over_untrained") == pytest.approx(
+        [lead.value, lead.low, lead.high]
+    )
+    assert lead.paired == "items"
     assert score(cells["base"])["over_first"] is None
     # Half-widths of 0.03 and 0.04 make one of 0.05; 0.04 and 0.04 one of 0.04 * sqrt(2).
     assert ends(score(cells["other"]), "over_first") == pytest.approx([0.1, 0.05, 0.15])
@@ -65,9 +79,8 @@ def test_one_seed(tmp_path):
     assert over == pytest.approx([0.2, 0.2 - half, 0.2 + half])
     head, _, first, second = table.splitlines()
     assert head.startswith("| cell | norm | log N − L, nats | classes, clothes, linear on z, % |")
-    assert first.startswith(
-        "| base | none | 1.25 | 60.0 (57.0 to 63.0) | +10.0 (+8.0 to +12.0) |  |"
-    )
+    shown = f"+10.0 (+{100 * lead.low:.1f} to +{100 * lead.high:.1f})"
+    assert first.startswith(f"| base | none | 1.25 | 60.0 (57.0 to 63.0) | {shown} |  |")
     assert "| +10.0 (+5.0 to +15.0) | 1 | 20 | 30 s |" in second
 
 
@@ -77,11 +90,14 @@ def test_several_seeds(tmp_path):
     runs = {}
     for seed in range(3):
         runs[f"base,seed={seed}"] = write_run(
-            tmp_path / f"b{seed}", seed, nats=1 + seed, rows=rows(theirs[seed], 0.4 + 0.01 * seed)
+            tmp_path / f"b{seed}",
+            seed,
+            nats=1 + seed,
+            scores=probes(theirs[seed], 0.4 + 0.01 * seed),
         )
     for seed in range(3):
         runs[f"far,seed={seed}"] = write_run(
-            tmp_path / f"f{seed}", seed, rows=rows(ours[seed], 0.4), offsets=5
+            tmp_path / f"f{seed}", seed, scores=probes(ours[seed], 0.4), offsets=5
         )
     cells, _ = write(tmp_path, **runs)
     assert list(cells) == ["base", "far"]
@@ -99,9 +115,10 @@ def test_several_seeds(tmp_path):
 
 def test_seeds_that_are_not_at_their_end_are_not_counted(tmp_path):
     """The value and its interval are of two."""
-    runs = {f"a,seed={s}": write_run(tmp_path / f"a{s}", s, rows=rows(0.5, 0.4)) for s in (0, 1)}
+    scores = probes(0.5, 0.4)
+    runs = {f"a,seed={s}": write_run(tmp_path / f"a{s}", s, scores=scores) for s in (0, 1)}
     path = tmp_path / "a2"
-    runs["a,seed=2"] = write_run(path, 2, step=10, rows=rows(0.5, 0.4))
+    runs["a,seed=2"] = write_run(path, 2, step=10, scores=probes(0.5, 0.4))
     for file in (path / "probes").iterdir():
         file.unlink()
     _, table = write(tmp_path, **runs)
@@ -109,8 +126,8 @@ def test_seeds_that_are_not_at_their_end_are_not_counted(tmp_path):
 
 
 def test_two_seeds_without_a_common_one(tmp_path):
-    a = [write_run(tmp_path / f"a{s}", s, rows=rows(0.5 + 0.01 * s, 0.4)) for s in (0, 1)]
-    b = [write_run(tmp_path / f"b{s}", s, rows=rows(0.5, 0.4), norm="x") for s in (2, 3)]
+    a = [write_run(tmp_path / f"a{s}", s, scores=probes(0.5 + 0.01 * s, 0.4)) for s in (0, 1)]
+    b = [write_run(tmp_path / f"b{s}", s, scores=probes(0.5, 0.4), norm="x") for s in (2, 3)]
     named = {f"{p.name[0]}_seed{i}": p for i, p in enumerate([*a, *b])}
     cells, _ = write(tmp_path, **named)
     half = math.hypot(stats.t.ppf(0.975, 1) * 0.005, 0.01, 0.01)  # and the items of either
@@ -120,7 +137,7 @@ def test_two_seeds_without_a_common_one(tmp_path):
 
 def test_an_interval_of_accuracies_stays_among_them(tmp_path):
     for seed, accuracy in enumerate((0.1, 0.9)):
-        write_run(tmp_path / f"r_seed{seed}", seed, rows=rows(accuracy, 0.4))
+        write_run(tmp_path / f"r_seed{seed}", seed, scores=probes(accuracy, 0.4))
     cells = cells_of(tmp_path, **{path.name: path for path in sorted(tmp_path.iterdir())})
     (row,) = compare(cells).query("features == 'z'").to_dict("records")
     assert ends(row) == [0.5, 0.0, 1.0]
@@ -146,24 +163,10 @@ def test_equal_configs_under_two_names_of_a_sweep_stay_two_cells(tmp_path):
     assert [cell.name for cell in cells] == ["first", "again"]
 
 
-def test_an_old_run_is_one_cell_with_a_new_one_of_the_same_config(tmp_path):
-    config = plain(make_config(MODALITIES["audio"].keys))
-    for seed, name in enumerate(("new", "old")):
-        (tmp_path / name).mkdir()
-        write_json(tmp_path / name / "config.json", config | {"seed": seed})
-    old = json.loads((tmp_path / "old" / "config.json").read_text())
-    del old["kind"], old["model"]["encoder"]
-    old["negatives"]["groups"] = old["negatives"].pop("shards")
-    write_json(tmp_path / "old" / "config.json", old)
-    found, problems = read_runs([(name, tmp_path / name) for name in ("new", "old")])
-    assert [len(cell.runs) for cell in group_by_seed(found)] == [2]
-    assert problems == {}
-
-
 @pytest.mark.slow
 def test_failed_waiting_and_damaged_runs(tmp_path):
     good, failed, damaged = (tmp_path / name for name in ("good", "failed", "damaged"))
-    write_run(good, rows=rows(0.5, 0.4))
+    write_run(good, scores=probes(0.5, 0.4))
     failed.mkdir()
     failure = {"status": 2, "error": "no <data> there", "command": "python -m again"}
     (failed / "failed.json").write_text(json.dumps(failure))
@@ -191,8 +194,8 @@ def test_the_first_cell_has_no_score(tmp_path):
     cells, table = write(tmp_path, first=first)
     assert cells["first"]["scores"] == []
     assert "| first |" in table
-    a = write_run(tmp_path / "a", rows=rows(0.6, 0.5))
-    b = write_run(tmp_path / "b", rows=rows(0.7, 0.5), norm="layer")
+    a = write_run(tmp_path / "a", scores=probes(0.6, 0.5))
+    b = write_run(tmp_path / "b", scores=probes(0.7, 0.5), norm="layer")
     runs = {"first": first, "a": a, "b": b}
     cells, _ = write(tmp_path, **runs)
     assert score(cells["b"])["over_first"] is None
@@ -206,6 +209,7 @@ def test_estimates_and_other_ceilings_are_not_ranked(tmp_path):
     cells = cells_of(tmp_path, base=base, other=other)
     assert best_sentences(cells, compare(cells))[0].startswith("Highest bound: other")
     text = (other / "metrics.jsonl").read_text()
+    (other / "metrics.crc32").unlink()  # the sums are of other lines
     (other / "metrics.jsonl").write_text(text.replace("2.08, 2.08", "4.08, 4.08"))
     cells = cells_of(tmp_path, base=base, other=other)
     (sentence,) = best_sentences(cells, compare(cells))
@@ -223,6 +227,7 @@ def test_bounds_of_other_offsets_are_not_ranked(tmp_path):
     base = write_run(tmp_path / "base", nats=1.0)
     other = write_run(tmp_path / "other", nats=3.0, norm="x")
     text = (other / "metrics.jsonl").read_text()
+    (other / "metrics.crc32").unlink()  # the sums are of other lines
     assert '"offsets": [2, 3]' in text
     text = text.replace('"offsets": [2, 3]', '"offsets": [1, 2]')
     (other / "metrics.jsonl").write_text(text)
@@ -246,7 +251,7 @@ def test_scores_over_the_training(tmp_path):
         record(step, "test", 1.0, series="probes") | {"classes/clothes/z/linear/image": 0.01 * step}
         for step in (5, 10)
     ]
-    write_run(tmp_path / "run", rows=rows(0.5, 0.4), log=log)
+    write_run(tmp_path / "run", scores=probes(0.5, 0.4), log=log)
     cells = cells_of(tmp_path, run=tmp_path / "run")
     steps, values = score_steps(cells[0].runs[0][1], LINEAR)
     assert steps.tolist() == [5, 10, 20]

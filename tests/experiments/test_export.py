@@ -10,14 +10,13 @@ import pytest
 
 from configs import audio_synthetic, image_fashion_mnist
 from cpc import models
-from cpc.files import write_json
+from cpc.files import plain, write_json
 from cpc.results import Score, write_scores
 from cpc.train import open_checkpoints
 from cpc.types import UserError
 from experiments import model_card as share
 from experiments import run as command
 from experiments.audio import modality as audio
-from experiments.command.config import find_kind
 from experiments.export import folder as export
 from experiments.image import modality as image
 from experiments.image.modality import IMAGE
@@ -127,12 +126,8 @@ def test_the_card_has_the_bound_the_probes_and_code_that_runs(tmp_path):
     records = [{"step": step, "bound": [value] * 2} for step, value in nats.items()]
     lines = [json.dumps({**record, **common}) for record in records]
     (run / "metrics.jsonl").write_text("\n".join([json.dumps({"step": 4}), *lines]))
-    (run / "probes").mkdir()
-    words = {"task": "classes", "data": "fashion_mnist", "features": "z", "probe": "linear"}
-    accuracy = {"accuracy": 0.81234, "low": 0.8, "high": 0.82, "majority": 0.1}
-    row = {**words, "unit": "picture", **accuracy}
-    (run / "probes" / "classes.json").write_text(json.dumps({"step": 4, "rows": [row]}))
-    (run / "probes" / "done.json").write_text(json.dumps({"step": 4, "tasks": []}))
+    question = ("classes", "fashion_mnist", "image", "z", "linear", "accuracy")
+    write_scores(run, [Score(*question, 0.81234, low=0.8, high=0.82, chance=0.1, step=4)])
     export.run(str(run), None, None)
     card = (run / "exported" / "README.md").read_text()
     assert "at least 1.23 nats" in card
@@ -164,11 +159,7 @@ def small_run(tmp_path):
 
 
 def test_damaged_and_null_records_are_passed_over(small_run):
-    (small_run / "probes").mkdir()
-    (small_run / "probes" / "cut.json").write_text('{"step": 4, "ro')
-    row = {"task": "x", "data": "x", "unit": "x", "features": "x", "probe": "x"}
-    row |= {"accuracy": 0.5, "low": None, "majority": 0.1}
-    (small_run / "probes" / "whole.json").write_text(json.dumps({"step": 4, "rows": [row]}))
+    write_scores(small_run, [Score(*"xxxxx", "accuracy", 0.5, None, None, chance=0.1, step=4)])
     export.run(str(small_run), None, None)
     card = (small_run / "exported" / "README.md").read_text()
     assert "at least 0.50 nats" in card
@@ -238,19 +229,6 @@ def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_an_export_of_another_time_is_read(small_run):
-    """Images were called pictures once; paths and keys are those of today."""
-    export.run(str(small_run), None, None)
-    path = small_run / "exported" / "config.json"
-    recorded = json.loads(path.read_text())
-    del recorded["crc32"]
-    recorded["input"]["kind"] = "pictures"
-    del recorded["about"]["config"]["kind"]
-    path.write_text(json.dumps(recorded))
-    assert find_kind(models.load_pretrained(small_run / "exported").input) == "image"
-    assert find_kind(recorded["about"]["config"]) == "image"
-
-
 def test_the_code_on_an_audio_card_runs(audio_run):
     folder, _ = audio_run
     export.run(str(folder), None, None)
@@ -266,8 +244,8 @@ def test_the_code_on_an_audio_card_runs(audio_run):
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        ({"data": {"window_samples": 1280}}, r"no checkpoints: train it first .*cpc audio"),
-        ({"data": {"size": 28}}, r"no checkpoints: train it first .*cpc image"),
+        (plain(audio_synthetic.get_config()), r"no checkpoints: train it first .*cpc audio"),
+        (plain(image_fashion_mnist.get_config()), r"no checkpoints: train it first .*cpc image"),
         ({"tasks": 3}, "holds no run of audio, image"),
         (None, r"config\.json"),
     ],

@@ -20,12 +20,13 @@ import soundfile
 from configs.keys import make_config
 from configs.words import KEYS as WORDS_KEYS
 from cpc.data import read_folder
-from cpc.files import plain
+from cpc.files import plain, write_json
 from cpc.types import UserError
 from experiments import memory
 from experiments.command import cli
-from experiments.command.config import check_config, judged_on, upgrade, with_settings
-from experiments.modality import MODALITIES
+from experiments.command.config import check_config, judged_on, load_config, with_settings
+from experiments.command.run_dir import check_same_run
+from experiments.modality import MODALITIES, read_modality
 from experiments.sweep.jobs import KINDS
 from tests import commands
 from tests.commands import ONE_DEVICE
@@ -389,12 +390,24 @@ def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
         KINDS[kind].check(config)
 
 
-def test_a_run_that_recorded_a_path_that_nothing_read_is_one_without_it():
-    keys = MODALITIES["image"].keys
-    config = make_config(keys)
-    recorded = plain(with_settings(config, {"data.path": "mine"}))
-    assert upgrade(recorded, keys) == config
-    assert upgrade({"data": {"path": "mine", "source": "folder"}}, keys).data.path == "mine"
+def test_a_recorded_config_is_read_back():
+    config = make_config(MODALITIES["image"].keys)
+    recorded = json.loads(json.dumps(plain(config)))  # tuples come back as lists
+    assert load_config(recorded, MODALITIES["image"].keys) == config
+
+
+@pytest.mark.parametrize("change", ["lacks the key seed", "has the key sead"])
+def test_a_config_of_another_version_names_its_revision(tmp_path, change):
+    config = make_config(MODALITIES["image"].keys)
+    recorded = plain(config)
+    recorded.pop("seed") if "lacks" in change else recorded.update(sead=1)
+    write_json(tmp_path / "config.json", recorded)
+    write_json(tmp_path / "environment.json", {"git_revision": "abc123"})
+    said = f"{change}.*revision abc123"
+    with pytest.raises(UserError, match=said):
+        read_modality(tmp_path)
+    with pytest.raises(UserError, match=said):
+        check_same_run(tmp_path, config, MODALITIES["image"].keys)
 
 
 def test_a_look_at_other_data_forgets_what_their_source_does_not_read():

@@ -15,7 +15,7 @@ from configs import audio_voices_paper, image_fashion_mnist
 from cpc.types import UserError
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData, Phones
-from experiments.command.config import upgrade, with_settings
+from experiments.command.config import with_settings
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
@@ -221,13 +221,6 @@ def test_an_audit_has_a_label_for_each_latent(padding):
     found = audio.label_latents(look.config, sound, batch)["phone"]
     assert found.shape == look.first.z.shape[:2]
     assert found[:, 0].tolist() == [1, 3]  # 400 samples are 2.5 labels
-
-
-def test_a_run_from_before_there_was_a_choice_has_the_encoder_of_the_waveform():
-    recorded = audio_voices_paper.get_config().to_dict()
-    del recorded["model"]["encoder"]
-    config = upgrade(recorded, MODALITIES["audio"].keys)
-    assert audio.build_encoder(config) == audio.build_encoder(audio_voices_paper.get_config())
 
 
 @pytest.mark.parametrize(("keys", "words"), [

@@ -415,21 +415,6 @@ def test_a_learned_temperature_stays_within_its_bounds():
         assert float(made.temperature(params, {})) == pytest.approx(limit)
 
 
-@pytest.mark.parametrize("name", choices.RENAMED)
-def test_a_name_of_another_loss_trains_only_what_has_begun(name, tmp_path):
-    options = make_config().loss
-    options.name = name
-    with pytest.raises(UserError, match=rf"{name}.*{choices.RENAMED[name][0]}"):
-        choices.check_loss(options, str(tmp_path))
-    (tmp_path / "metrics.jsonl").touch()
-    choices.check_loss(options, str(tmp_path))
-    new = make_config(choices.RENAMED[name][0]).loss
-    scores = [jnp.array([0.3]), jnp.array([[0.1, -2.0]]), None]
-    old = getattr(losses, name)(*scores, **({"temperature": 1.0} if name == "nt_xent" else {}))
-    assert float(choices.build_loss(new)(*scores)[0]) == float(old[0])
-    assert float(choices.build_loss(options)(*scores)[0]) == float(old[0])
-
-
 @pytest.mark.parametrize("name", choices.FLOORED)
 def test_a_bias_of_a_loss_with_a_floor_is_refused(name):
     options = make_config(name, cosine=True).loss
@@ -449,12 +434,12 @@ def test_a_run_that_began_with_a_bias_and_a_floor_goes_on_without():
 
 
 @pytest.mark.parametrize("name", choices.COSINE)
-def test_what_presumes_cosines_is_refused_without(name, tmp_path):
+def test_what_presumes_cosines_is_refused_without(name):
     options = make_config(name).loss
     choices.check_loss(options)
     options.cosine = False
     with pytest.raises(UserError, match=r"loss\.cosine=True"):
-        choices.check_loss(options, str(tmp_path))
+        choices.check_loss(options)
 
 
 @pytest.mark.parametrize(

@@ -246,24 +246,6 @@ def test_probes_may_change_between_two_starts(tmp_path):
     assert recorded["probe.features"] == list(cell.settings["probe.features"])
 
 
-def test_a_folder_of_an_earlier_version_goes_on(tmp_path):
-    """Whose keys have had other names, whose cells did not set what is the default, whose kinds
-    were fewer."""
-    user = {"audio": {"negatives.groups": 2}, "image": {}}
-    cells = cells_.plan_cells(["mixed"], "smoke", "synthetic", {}, 1)
-    settings = {key: value for key, value in cells[0].settings.items() if "shards" not in key}
-    old = {**plan("smoke", user=user), "data": "synthetic"}
-    recorded = {"reproduction": old, "cells": {"mixed,seed=0": {**settings, "negatives.groups": 1}}}
-    (tmp_path / "sweep.json").write_text(json.dumps(recorded))
-    now = {**old, "user": {"audio": {"negatives.shards": 2}, "image": {}, "rl": {}}}
-    with reproduce.open_folder(tmp_path, now, cells):
-        pass
-    del recorded["cells"]["mixed,seed=0"]["negatives.groups"]
-    (tmp_path / "sweep.json").write_text(json.dumps(recorded))
-    with reproduce.open_folder(tmp_path, now, cells):
-        pass
-
-
 def test_a_folder_with_something_else(tmp_path):
     cells = planned("mixed")
     with reproduce.open_folder(tmp_path, plan(), cells):

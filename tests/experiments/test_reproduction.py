@@ -15,6 +15,7 @@ from scipy import stats
 from sklearn.manifold import TSNE
 
 from cpc.evaluate import bootstrap_interval
+from cpc.files import write_arrays
 from cpc.report.engine import cells as shown
 from cpc.results import Outcomes, Score, score_frame, write_scores
 from cpc.results.compare import independent_difference
@@ -476,7 +477,9 @@ def whole_folder(folder):
     speaker = np.arange(40) % 2
     features = (rng.standard_normal((40, 3)) + 9 * speaker[:, None]).astype(np.float32)
     names = np.array(["<b>&\"'ana", "bo"])
-    np.savez(mixed / "probes" / "picture.npz", features=features, speaker=speaker, names=names)
+    write_arrays(
+        mixed / "probes" / "speaker_map.npz", features=features, speaker=speaker, names=names
+    )
     rows = [
         {"offset": k, "n": n, "value": 1.0, "low": 0.9, "high": 1.1, "is_bound": n < 64}
         for k in (1, 3)
@@ -537,22 +540,16 @@ def test_the_same_folder_gives_the_same_page(tmp_path):
     assert write_reproduction(folder).read_bytes() == first
 
 
-OLD = {"accuracy": 0.4, "low": 0.39, "high": 0.41, "majority": 0.1, "probe": "linear"}
-
-
-def test_a_folder_of_an_earlier_version_is_shown(tmp_path):
-    """Its rows are dictionaries of accuracies, its unit is the picture, its shards are groups."""
+def test_table_4_is_of_the_five_best_and_table_3_of_the_best(tmp_path):
     write_plan(tmp_path, ["mixed", "open-groups", "image"], parts=["table 3", "table 4", "bound"])
-    for name, groups in (("mixed", 1), ("open-groups", 4)):
-        write_cell(tmp_path, name, groups=groups)
-    path = write_cell(tmp_path, "image")
-    five = {"top_5": {"accuracy": 0.75, "low": 0.74, "high": 0.76}}
-    old = {"task": "classes", "data": "shapes", "unit": "picture", **OLD}
-    rows = [{**old, "features": "z", **five}, {**old, "features": "c"}]
-    rows += [{**old, "features": "random z", "accuracy": 0.3, "low": 0.29, "high": 0.31, **five}]
-    rows[2]["top_5"] = {"accuracy": 0.5, "low": 0.49, "high": 0.51}
-    (path / "probes").mkdir()
-    (path / "probes" / "classes.json").write_text(json.dumps({"step": 20, "rows": rows}))
+    for name, shards in (("mixed", 1), ("open-groups", 4)):
+        write_cell(tmp_path, name, shards=shards)
+    words = {"data": "shapes", "task": "classes", "unit": "image"}
+    best = [probe(name, value, 0.01, **words) for name, value in
+            (("z", 0.4), ("c", 0.4), ("random z", 0.3))]  # fmt: skip
+    five = [probe(name, value, 0.01, **words)._replace(metric="top-5 accuracy") for name, value in
+            (("z", 0.75), ("random z", 0.5))]  # fmt: skip
+    write_cell(tmp_path, "image", more=[*best, *five])
     third, fourth = results_of(tmp_path)
     measured = {name: fourth.rows.value[name] for name in ("CPC", "random initialization")}
     assert measured == {"CPC": 75.0, "random initialization": 50.0}

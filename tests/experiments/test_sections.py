@@ -38,8 +38,7 @@ def test_table_1_lies_beside_the_run(voices):
     assert cells(phones)[1] == ["MFCC", "61.4", "39.7"]
     assert cells(phones)[3] == ["CPC, one hidden layer", "63.4", "72.5"]
     assert cells(speakers)[-1][1:] == ["–", "98.5"]  # no supervised network was trained
-    (voices / "probes" / "phones.json").unlink()
-    (voices / "probes" / "speakers.json").unlink()
+    (voices / "scores.json").unlink()
     assert audio.paper_section(read_run(voices)) is None
 
 
@@ -50,16 +49,15 @@ def test_paper_numbers():
     assert linear == {"phones": [27.6, 39.7, 64.6, 74.6], "speakers": [1.87, 17.6, 97.4, 98.5]}
 
 
-@pytest.mark.parametrize("name", ["speaker_map", "picture"])
-def test_speaker_map_is_capped_and_needs_points(voices, monkeypatch, name):
+def test_speaker_map_is_capped_and_needs_points(voices, monkeypatch):
     monkeypatch.setattr(audio, "MAX_POINTS", 60)
-    (voices / "probes" / "picture.npz").unlink()
+    path = voices / "probes" / "speaker_map.npz"
+    path.unlink()
     assert audio.speakers_section(read_run(voices)) is None
 
     def write(count):
         features = np.random.default_rng(0).standard_normal((count, 4), dtype=np.float32)
         names = np.array(["anna", "<script>"])
-        path = voices / "probes" / f"{name}.npz"
         write_arrays(path, features=features, speaker=np.arange(count) % 2, names=names)
         return audio.speakers_section(read_run(voices))
 
@@ -92,7 +90,7 @@ def test_points_that_do_not_differ_have_no_map(name):
 def test_a_map_of_equal_points_is_a_sentence(voices):
     names = np.array(["a", "b"])
     write_arrays(
-        voices / "probes" / "picture.npz",
+        voices / "probes" / "speaker_map.npz",
         features=np.ones((24, 4), np.float32),
         speaker=np.arange(24) % 2,
         names=names,
@@ -116,8 +114,8 @@ def test_some_equal_points_one_column_and_any_scale_still_have_a_map(scale):
 
 @pytest.mark.parametrize("damage", ["cut", "text", "other names", "array", "no speaker", "nan"])
 def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
-    path = voices / "probes" / "picture.npz"
-    arrays = arrays_of(voices, "picture")
+    path = voices / "probes" / "speaker_map.npz"
+    arrays = arrays_of(voices, "speaker_map")
     if damage == "other names":
         arrays["x"] = arrays.pop("names")
     if damage == "no speaker":
@@ -134,7 +132,7 @@ def test_a_speaker_map_that_cannot_be_read_is_named(voices, damage):
             np.save(file, np.zeros(3))
     section = audio.speakers_section(read_run(voices))
     assert section.figures == ()
-    assert "picture.npz" in section.sentences[0]
+    assert "speaker_map.npz" in section.sentences[0]
 
 
 @pytest.mark.slow

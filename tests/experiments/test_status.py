@@ -13,14 +13,14 @@ from cpc.results import Score, write_scores
 from cpc.types import UserError
 from experiments import compare, status
 from experiments.command import lock
-from tests.small_run import probe_row, write_run
+from tests.small_run import probe_score, write_run
 
 
 @pytest.fixture
 def runs(tmp_path):
     """A finished run, one that trains, one long silent, a sweep, and things of others."""
-    row = probe_row("z", 0.5)
-    write_run(tmp_path / "deep" / "down" / "done", rows=[probe_row("c", 0.4), row])
+    score = probe_score("z", 0.5)
+    write_run(tmp_path / "deep" / "down" / "done", scores=[probe_score("c", 0.4), score])
     write_run(tmp_path / "now", step=10)
     old = write_run(tmp_path / "old", step=10)
     for path in [old, *old.rglob("*")]:
@@ -95,6 +95,7 @@ def test_an_error_rate_is_in_the_table(tmp_path):
     write_scores(run, [rate._replace(features="random c", value=0.9), rate])
     (row,) = status.read_all(tmp_path)
     assert row.score == rate
+    (run / "metrics.crc32").unlink()  # the sums are of other lines
     assert "12.3 % error rate ↓" in status.table([row], 120)
     (run / "metrics.jsonl").write_text(
         (run / "metrics.jsonl").read_text().replace('"is_bound": true', '"is_bound": false')
@@ -114,10 +115,13 @@ def test_damaged_files_do_not_stop_it(runs, content):
 
 @pytest.mark.parametrize("key", ["step", "num_steps", "nats", "steps_per_second", "seconds"])
 def test_values_of_another_type(runs, key):
+    (runs / "now" / "metrics.crc32").unlink()  # the sums are of other lines
     for name in ("config.json", "metrics.jsonl"):
         path = runs / "now" / name
-        lines = [json.loads(line) | {key: {"a": [None]}} for line in path.read_text().splitlines()]
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        text = path.read_text()
+        lines = [text] if name == "config.json" else text.splitlines()
+        changed = [json.loads(line) | {key: {"a": [None]}} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     assert "now" in status.describe(status.read_all(runs), 80)
 
 
@@ -152,6 +156,7 @@ def test_done_needs_steps_probes_and_report(runs):
     (run / "probes" / "done.json").write_text('{"step": 10, "tasks": []}')
     assert not status.is_done(run)
     (run / "probes" / "done.json").write_text('{"step": 20, "data": ["clothes"]}')
+    (run / "scores.json").unlink()
     assert not status.is_done(run)  # the scores are lost
     (run / "scores.json").write_text('{"scores": []}')
     assert status.is_done(run)

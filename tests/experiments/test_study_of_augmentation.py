@@ -5,6 +5,7 @@ import json
 import pytest
 
 from configs import audio_voices
+from cpc.files import read_json, write_sealed
 from cpc.types import UserError
 from experiments.command.config import with_settings
 from experiments.studies import augmentation as study
@@ -42,9 +43,9 @@ def fake_cells(folder, nats):
         settings = study.CELLS[name]
         for seed, value in enumerate(of_seeds):
             path = write_run(folder / f"{name},seed={seed}", seed=seed, nats=value)
-            config = json.loads((path / "config.json").read_text())
+            config = read_json(path / "config.json")
             sections = {"augment": {key.split(".")[1]: v for key, v in settings.items()}}
-            (path / "config.json").write_text(json.dumps(config | sections))
+            write_sealed(path / "config.json", config | sections)
 
 
 def test_the_page_says_what_differs_by_more_than_seeds(tmp_path):

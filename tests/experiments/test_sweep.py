@@ -12,6 +12,7 @@ from configs import (
     mi_tasks,
 )
 from configs.audio import KEYS
+from configs.keys import Key
 from cpc.files import flatten, read_json
 from cpc.results import Score, read_scores, write_scores
 from cpc.train import make_mesh
@@ -167,19 +168,20 @@ def test_a_word_that_no_cell_knows_is_refused(module, key, value, words):
 
 
 def test_another_sweep_is_told_by_what_differs(tmp_path):
+    keys = {"seed": Key(0, "seed"), "model": {"width": Key(8, "width")}}
     here = {"config": {"seed": 0, "model": {"width": 8}}, "cells": {"a": {"seed": 1}, "b": {}}}
     here["rounds"] = [1, None]
-    check_same_sweep(here, here, tmp_path, {})
+    check_same_sweep(here, here, tmp_path, keys)
     other = {"config": {"seed": 0, "model": {"width": 4}}, "cells": {"a": {"seed": 2}, "c": {}}}
     words = r"model\.width is 4 there and 8 here; only there: c; only here: b; other settings: a"
     with pytest.raises(UserError, match=words):
-        check_same_sweep(other, here, tmp_path, {})
+        check_same_sweep(other, here, tmp_path, keys)
     with pytest.raises(UserError, match="its --rounds or --rank-by"):
-        check_same_sweep({**here, "rounds": [3, None]}, here, tmp_path, {})
+        check_same_sweep({**here, "rounds": [3, None]}, here, tmp_path, keys)
     with pytest.raises(UserError, match="damaged"):
-        check_same_sweep([], here, tmp_path, {})
+        check_same_sweep([], here, tmp_path, keys)
     with pytest.raises(UserError, match="holds a reproduction, no sweep"):
-        check_same_sweep({"reproduction": {}, "cells": {}}, here, tmp_path, {})
+        check_same_sweep({"reproduction": {}, "cells": {}}, here, tmp_path, keys)
     assert differences([Cell("a", {})], [Cell("a", {})]) == []
 
 
@@ -471,9 +473,3 @@ def test_a_sweep_end_to_end(tmp_path):
     refused = command(folder, "--cell=", status=2)
     assert "holds another sweep (only there: wrong)" in refused.stderr
     assert refused.stderr.count("\n") == 1
-
-
-def test_old_names_of_keys_still_set_them():
-    config = audio_synthetic.get_config()
-    (cell,) = make_cells(config, ["negatives.groups=4"], [], None)
-    assert cell.settings == {"negatives.shards": 4}

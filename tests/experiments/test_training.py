@@ -1,7 +1,5 @@
 """The step of an experiment: every option trains, on any number of devices, to the same numbers."""
 
-import collections
-import functools
 import itertools
 import types
 
@@ -200,46 +198,6 @@ def test_the_strict_bound_is_of_independently_drawn_batches(made):
     assert changed_any[1]["bound"].tolist() != before[1]["bound"].tolist()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("names", "lacking"),
-    [
-        (("offsets", "strict"), {"projection"}),
-        (("offsets", "strict"), {"projection", "chance"}),
-        (("offsets",), {"projection", "chance"}),
-    ],
-)
-def test_a_run_from_before_some_sums_resumes(made, tmp_path, names, lacking):
-    """Chance is then as if all had one N, and the projection as if none were negatives."""
-    config = make_config(loss__name="sigmoid")
-    problem, mesh = problem_of(config, made), make_mesh(1)
-    state, step, _ = training.make_step(config, problem, mesh)
-    state = step(state, put_batch(problem.draw(0), mesh))
-    older = {name: value for name, value in state.metrics.items() if name != "strict"}
-    for name in names:  # such a tuple had no field of that name
-        sums = state.metrics[name]._asdict()
-        fields = sorted(set(sums) - lacking, key=list(sums).index)
-        older[name] = collections.namedtuple("OffsetSums", fields)(*(sums[one] for one in fields))
-    with open_checkpoints(tmp_path) as checkpoints:
-        checkpoints.save(1, state._replace(metrics=older), {})
-        checkpoints.wait()
-        fresh, _, _ = training.make_step(config, problem, mesh)
-        restored, _ = training.restore(checkpoints, fresh)
-    assert int(restored.step) == 1
-    assert restored.metrics["loss"] == state.metrics["loss"]
-    for name in names:
-        sums = state.metrics[name]
-        jax.tree.map(
-            functools.partial(np.testing.assert_allclose, rtol=1e-5),
-            restored.metrics[name],
-            sums._replace(projection=sums.log_n - sums.loss),
-        )
-    assert np.any(restored.metrics["strict"].anchors) == ("strict" in names)
-    assert jax.tree.structure(restored) == jax.tree.structure(state)
-    places = [leaf.sharding for leaf in jax.tree.leaves(restored.metrics)]
-    assert places == [leaf.sharding for leaf in jax.tree.leaves(fresh.metrics)]
-
-
 def test_what_cannot_be_restored_is_told_of_the_state_as_it_is(tmp_path):
     def state(width):
         params, metrics = {"w": jnp.ones(width)}, {"strict": jnp.zeros(2)}
@@ -249,7 +207,7 @@ def test_what_cannot_be_restored_is_told_of_the_state_as_it_is(tmp_path):
         checkpoints.save(3, state(3), {})
         checkpoints.wait()
         with pytest.raises(UserError, match=r"params/w is \[\[3\].* and \[\[4\]"):
-            training.restore(checkpoints, state(4))
+            checkpoints.restore(state(4))
 
 
 def test_a_service_is_told_that_a_training_failed(tmp_path):
