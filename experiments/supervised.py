@@ -19,7 +19,9 @@ from jaxtyping import Float, Int
 from cpc.data import prefetch
 from cpc.files import read_object, write_sealed
 from cpc.train import (
+    Cadence,
     Checkpoints,
+    Sinks,
     Stopped,
     TrainState,
     Writer,
@@ -168,12 +170,10 @@ def train_on_labels(
     last = max(1, int(num_steps / (1 + cooldown)))
     due = evaluations(evaluate_every, last) if accuracy else [last]
 
-    def advance(state, end, stop, **saving):
+    def advance(state, end, stop, checkpoint=None):
         batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
-        return fit(
-            state, step, batches, num_steps=end, log_every=log_every, writers=writers, stop=stop,
-            **saving,
-        )  # fmt: skip
+        cadence, sinks = Cadence(log_every, 0, save_every), Sinks(checkpoint, writers)
+        return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
 
     train = functools.partial(
         train_until_best, advance=advance, measure=measure, due=due, cooldown=cooldown
@@ -184,7 +184,7 @@ def train_on_labels(
         # Whatever decides when it ends is among the settings, too.
         length = {"due": due, "patience": [RISING, PATIENCE], "cooldown": cooldown}
         with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
-            state, reason = train(state, stop, checkpoint=checkpoint, save_every=save_every)
+            state, reason = train(state, stop, checkpoint)
         if reason:
             raise Stopped(
                 f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
@@ -262,12 +262,12 @@ def cool_down() -> optax.GradientTransformation:
 def train_until_best(
     state: TrainState,
     stop: Callable[[], str] = lambda: "",
+    checkpoint: Checkpoints | None = None,
     *,
     advance: Callable[..., tuple[TrainState, str]],
     measure: Callable[[TrainState], float],
     due: Sequence[int],
     cooldown: float,
-    **saving: Any,
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
@@ -288,7 +288,7 @@ def train_until_best(
         if number == end:
             return state, stop()
         following = end if end < NEVER else min(one for one in due if one > number)
-        state, reason = advance(state, following, stop, **saving)
+        state, reason = advance(state, following, stop, checkpoint)
         if reason:
             return state, reason
 

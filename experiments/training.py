@@ -16,10 +16,12 @@ from cpc.files import plain, read_object
 from cpc.models import Model
 from cpc.results.scores import read_records
 from cpc.train import (
+    Cadence,
     Checkpoints,
     JsonlWriter,
     ProgressWriter,
     ServiceWriter,
+    Sinks,
     TensorBoardWriter,
     TrainState,
     Writer,
@@ -35,7 +37,6 @@ from cpc.train import (
     restore_params,
     stop_on_signals,
 )
-from cpc.train.loop import check_multiples
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
 from experiments.command.cluster import describe_version
@@ -71,7 +72,7 @@ def train(
         )
 
     console = ProgressWriter(config.num_steps, describe_record, problem.per_step)
-    with open_training(workdir, state, console, config) as (state, checkpoint, writers, stop):
+    with open_training(workdir, state, console, config) as (state, sinks, stop):
         seconds = seconds_recorded(workdir) if is_first() else 0.0
         state, reason = fit(
             state,
@@ -79,24 +80,24 @@ def train(
             batches,
             num_steps=config.num_steps,
             summarize=make_summary(problem, schedule, console.say, seconds),
-            log_every=config.log_every,
             evaluate=make_evaluation(config, problem, probe, mesh),
-            eval_every=config.eval_every,
-            checkpoint=checkpoint,
-            save_every=config.save_every,
-            writers=writers,
+            cadence=cadence_of(config),
+            sinks=sinks,
             stop=stop,
-            steps_per_launch=per_launch,
-            metadata=identify_run(workdir, config),
         )
     return reason, model_variables(state.params, state.ema, state.extra)
+
+
+def cadence_of(config: Config) -> Cadence:
+    """Return the intervals of a config."""
+    return Cadence(*(config[name] for name in Cadence._fields))
 
 
 @contextlib.contextmanager
 def open_training(
     folder: pathlib.Path, state: TrainState, console: ProgressWriter, config: Config
-) -> Iterator[tuple[TrainState, Checkpoints, Sequence[Writer], Callable[[], str]]]:
-    """The newest state of a run directory, its checkpoints, its writers, and `stop`."""
+) -> Iterator[tuple[TrainState, Sinks, Callable[[], str]]]:
+    """The newest state of a run directory, its checkpoints and writers, and `stop`."""
     with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
         restored = checkpoint.restore(state)
         state = restored[0] if restored else state
@@ -106,9 +107,9 @@ def open_training(
             of = f", saved by another version ({before}; this is {now})" if before != now else ""
             console.say(f"resuming from step {start:,}{of if before else ''}")
         writers: list[Writer] = []
+        identity = identify_run(folder, config)
         if is_first():
             tensorboard = TensorBoardWriter(folder / "tensorboard", start)
-            identity = identify_run(folder, config)
             records = JsonlWriter(folder / "metrics.jsonl", start, identity)
             writers = [records, tensorboard, console]
             if config.get("logger"):
@@ -119,7 +120,7 @@ def open_training(
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)
-            yield state, checkpoint, writers, stop
+            yield state, Sinks(checkpoint, writers, identity), stop
 
 
 def check_logger(config: Config) -> None:
@@ -178,8 +179,7 @@ def check_step(config: Config, num_devices: int = 1) -> None:
         )
     if config.steps_per_launch < 1:
         raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
-    lengths = ("num_steps", "log_every", "eval_every", "save_every")
-    check_multiples(config.steps_per_launch, {name: config[name] for name in lengths})
+    cadence_of(config).check_multiples({"num_steps": config.num_steps})
     if parts > 1 and config.model.get("norm") == "batch":
         raise UserError(
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "

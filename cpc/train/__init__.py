@@ -19,7 +19,7 @@ from cpc.train.distributed import (
     run_on_first,
     wait_for_all,
 )
-from cpc.train.loop import FitResult, fit, means_per_step
+from cpc.train.loop import Cadence, FitResult, Sinks, fit, means_per_step
 from cpc.train.mesh import (
     BATCH_AXIS,
     batch_sharding,
@@ -47,11 +47,13 @@ from cpc.train.step import jit_step, make_train_step, scan_steps
 
 __all__ = [
     "BATCH_AXIS",
+    "Cadence",
     "Checkpoints",
     "FitResult",
     "JsonlWriter",
     "ProgressWriter",
     "ServiceWriter",
+    "Sinks",
     "Stopped",
     "TensorBoardWriter",
     "TrainState",

@@ -28,6 +28,41 @@ from cpc.types import Array, PyTree, UserError
 
 #: summarize(sums of the window on the host, step) -> the numbers of a training record
 Summarize = Callable[[dict[str, Any], int], Mapping[str, Any]]
+#: evaluate(state) -> the records of an evaluation
+Evaluate = Callable[[TrainState], Iterable[Mapping[str, Any]]]
+
+
+class Cadence(NamedTuple):
+    """How often a run records, evaluates and saves, in steps."""
+
+    log_every: int = 100
+    """Steps from one training record to the next; 0 for the last step alone."""
+    eval_every: int = 0
+    """Steps from one evaluation to the next; 0 for the last step alone."""
+    save_every: int = 0
+    """Steps from one save to the next; 0 for the last step alone."""
+    steps_per_launch: int = 1
+    """Steps that one call of the step function does, with one element of the batches."""
+
+    def check_multiples(self, numbers: Mapping[str, int]) -> None:
+        """Require whole launches in every interval and in other, named numbers of steps."""
+        for name, number in {**numbers, **self._asdict()}.items():
+            if number % self.steps_per_launch:
+                raise UserError(
+                    f"{name} is {number}, which is no multiple of the {self.steps_per_launch} "
+                    "steps of a launch: choose a multiple, or lower steps_per_launch"
+                )
+
+
+class Sinks(NamedTuple):
+    """Where a run's states and records go."""
+
+    checkpoint: Checkpoints | None = None
+    """Saves the states; None for nowhere."""
+    writers: Sequence[Writer] = ()
+    """Take each record."""
+    metadata: Mapping[str, Any] | None = None
+    """Saved with each state, for `Checkpoints.restore` to return; values that JSON can hold."""
 
 
 class FitResult(NamedTuple):
@@ -45,16 +80,11 @@ def fit(
     *,
     num_steps: int,
     summarize: Summarize | None = None,
-    log_every: int = 100,
-    evaluate: Callable[[TrainState], Iterable[Mapping[str, Any]]] = lambda state: (),
-    eval_every: int = 0,
-    checkpoint: Checkpoints | None = None,
-    save_every: int = 0,
-    metadata: Mapping[str, Any] | None = None,
-    writers: Sequence[Writer] = (),
+    evaluate: Evaluate = lambda state: (),
+    cadence: Cadence = Cadence(),
+    sinks: Sinks = Sinks(),
     stop: Callable[[], str] = lambda: "",
     steps_in_flight: int = 8,
-    steps_per_launch: int = 1,
 ) -> FitResult:
     """Train from `state.step` to `num_steps`.
 
@@ -64,81 +94,58 @@ def fit(
         batches: from the index of the first step to its batches and all later ones.
         num_steps: the step to end at, whatever the step to start from.
         summarize: makes the numbers of a training record; default `means_per_step`.
-        log_every: steps from one training record to the next; 0 for never.
         evaluate: makes the records of an evaluation; an entry "loss" in one of them (lower is
             better) decides which checkpoint is the best, among those saved at a step evaluated. If
             it raises `Stopped`, the state is saved, and evaluated when it is resumed.
-        eval_every: steps from one evaluation to the next; 0 for the last step alone.
-        checkpoint: where states are saved; None for nowhere.
-        save_every: steps from one save to the next; 0 for the last step alone.
-        metadata: comes back from `Checkpoints.restore`; what JSON can hold.
-        writers: take each record.
+        cadence: the intervals between records, evaluations and saves.
+        sinks: the checkpoints and the writers.
         stop: asked before each step; a non-empty answer saves and ends.
         steps_in_flight: so many calls of `step_fn` at least are queued on the device, and twice
             that at most.
-        steps_per_launch: steps that one call of `step_fn` does, with one element of `batches`; what
-            else is counted in steps must be a multiple of it, so that all is done where it is due.
 
     Raises:
-        UserError: a number of steps is no multiple of `steps_per_launch`, the loss, a gradient or,
-            where it would be saved, a parameter is not finite (nothing is saved from then on), the
-            batches end early, or a disk is full.
+        UserError: a number of steps is no multiple of the cadence's launch, the loss, a gradient
+            or, where it would be saved, a parameter is not finite (nothing is saved from then on),
+            the batches end early, or a disk is full.
     """
     step = start = int(state.step)
-    check_multiples(
-        steps_per_launch,
-        {
-            "num_steps": num_steps,
-            "log_every": log_every,
-            "eval_every": eval_every,
-            "save_every": save_every,
-            "the step to start from": start,
-        },
-    )
-    windows = _Windows(state, summarize or means_per_step, writers)
+    cadence.check_multiples({"num_steps": num_steps, "the step to start from": start})
+    checkpoint, per_launch = sinks.checkpoint, cadence.steps_per_launch
+    windows = _Windows(state, summarize or means_per_step, sinks.writers)
     throttle, num_waits = _make_throttle(steps_in_flight), 0
     iterator = iter(batches(start))
     owes = checkpoint is not None and checkpoint.owed_evaluation == start
     try:
         while True:
-            reason = stop() or _preemption(checkpoint, step, steps_per_launch)
+            reason = stop() or _preemption(checkpoint, step, per_launch)
             ends = bool(reason) or step >= num_steps
             # A checkpoint implies the evaluation due at its step: a resumed run does not repeat it.
             evaluates = (step > start or step == 0 or owes) and (
-                step == num_steps or _is_due(step, eval_every)
+                step == num_steps or _is_due(step, cadence.eval_every)
             )
-            saves = ends or _is_due(step, save_every)
+            saves = ends or _is_due(step, cadence.save_every)
             if evaluates or saves:
                 windows.write()
                 failure = describe_failure(state.failure, state.params)
                 _check_finite(failure or _describe_overflow(state.params, step), checkpoint)
                 report_busy(step)  # not before: a device that hangs shows while it is waited for
-                metric, owed = None, None
-                try:
-                    for record in evaluate(state) if evaluates else ():
-                        windows.write_record({"step": step, "split": "test", **record})
-                        metric = record.get("loss", metric)
-                except Stopped as stopped:
-                    reason, ends, saves, owed = stop() or str(stopped), True, True, step
-                if checkpoint and owed is not None:
-                    checkpoint.owed_evaluation = owed
-                if checkpoint and saves:
-                    checkpoint.save(step, state, dict(metadata or {}), metric)
-                if checkpoint and evaluates and owed is None:
-                    checkpoint.owed_evaluation = None  # not before its metric is kept
+                records = evaluate if evaluates else None
+                cut_short = _evaluate_and_save(state, step, records, saves, windows, sinks, stop)
+                if cut_short is not None:
+                    reason, ends = cut_short, True
                 windows.restart_clock(step)
             if ends:
                 break
             report_step(step, num_waits)
             batch = _next_batch(iterator, step, num_steps)
-            step += steps_per_launch
+            step += per_launch
             report_step(step, num_waits)
             state = step_fn(state, batch)
-            if step == start + steps_per_launch:
+            if step == start + per_launch:
                 windows.restart_clock(step)  # the first call compiles
             if (failure := windows.write()) is not None:
                 _check_finite(describe_failure(failure, state.params), checkpoint)
-            if _is_due(step, log_every) or step == num_steps:
+            if _is_due(step, cadence.log_every) or step == num_steps:
                 state = windows.cut(state, step)
             num_waits = throttle(state.step)
     finally:
@@ -146,6 +153,33 @@ def fit(
     if checkpoint:
         checkpoint.wait()
     return FitResult(state, reason)
+
+
+def _evaluate_and_save(
+    state: TrainState,
+    step: int,
+    evaluate: Evaluate | None,
+    saves: bool,
+    windows: "_Windows",
+    sinks: Sinks,
+    stop: Callable[[], str],
+) -> str | None:
+    """Do what is due on a state that was found finite; return why the evaluation was cut short."""
+    checkpoint, metric, cut_short = sinks.checkpoint, None, None
+    try:
+        for record in evaluate(state) if evaluate else ():
+            windows.write_record({"step": step, "split": "test", **record})
+            metric = record.get("loss", metric)
+    except Stopped as stopped:
+        cut_short = stop() or str(stopped)
+    is_cut_short = cut_short is not None
+    if checkpoint and is_cut_short:
+        checkpoint.owed_evaluation = step
+    if checkpoint and (saves or is_cut_short):
+        checkpoint.save(step, state, dict(sinks.metadata or {}), metric)
+    if checkpoint and evaluate and not is_cut_short:
+        checkpoint.owed_evaluation = None  # not before its metric is kept
+    return cut_short
 
 
 def means_per_step(sums: Mapping[str, Any], step: int) -> dict[str, Any]:
@@ -211,16 +245,6 @@ class _Windows:
     def write_record(self, record: Mapping[str, Any]) -> None:
         for writer in self._writers:
             writer.write(record)
-
-
-def check_multiples(steps_per_launch: int, numbers: Mapping[str, int]) -> None:
-    """Refuse numbers of steps that are no multiple of those of a launch."""
-    for name, number in numbers.items():
-        if number % steps_per_launch:
-            raise UserError(
-                f"{name} is {number}, which is no multiple of the {steps_per_launch} steps of a "
-                "launch: choose a multiple, or lower steps_per_launch"
-            )
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -13,6 +13,7 @@ from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.files import write_json
 from cpc.results import Frame, read_run
 from cpc.train import (
+    Cadence,
     ProgressWriter,
     describe_values,
     fit,
@@ -52,17 +53,15 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> bool:
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     step = jit_step(make_train_step(loss_fn, tx), state)
     console = ProgressWriter(num_steps, describe_values("truth", "info_nce"))
-    with open_training(folder, state, console, config) as (state, checkpoint, writers, stop):
+    with open_training(folder, state, console, config) as (state, sinks, stop):
         _, reason = fit(
             state,
             step,
             lambda first: (level(config, i) for i in range(first, num_steps)),
             num_steps=num_steps,
             summarize=make_summary(config),
-            log_every=config.log_every,
-            checkpoint=checkpoint,
-            save_every=config.save_every,
-            writers=writers,
+            cadence=Cadence(log_every=config.log_every, save_every=config.save_every),
+            sinks=sinks,
             stop=stop,
         )
     if reason:

@@ -15,6 +15,7 @@ from cpc.estimators import Tracker
 from cpc.files import write_arrays
 from cpc.results import print_scores, write_scores
 from cpc.train import (
+    Cadence,
     ProgressWriter,
     TrainState,
     describe_values,
@@ -25,7 +26,7 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
-from experiments.command.run_dir import identify_run, open_run
+from experiments.command.run_dir import open_run
 from experiments.records import describe_offsets
 from experiments.rl import evaluate, step
 from experiments.training import check_logger, open_training, seconds_recorded
@@ -75,21 +76,21 @@ def train(
         return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
 
     seconds = seconds_recorded(folder)
-    with open_training(folder, state, console, config) as (state, checkpoint, writers, stop):
+    with open_training(folder, state, console, config) as (state, sinks, stop):
         state, reason = fit(
             state,
             jit_step(task.launch, state),
             lambda first: iter(lambda: 0, 1),  # what a launch needs, it makes
             num_steps=num_steps,
             summarize=make_summary(config, task, per_step, num_steps, seconds),
-            log_every=config.log_rollouts * per_launch,
             evaluate=at_end,
-            checkpoint=checkpoint,
-            save_every=config.save_rollouts * per_launch,
-            writers=writers,
+            cadence=Cadence(
+                log_every=config.log_rollouts * per_launch,
+                save_every=config.save_rollouts * per_launch,
+                steps_per_launch=per_launch,
+            ),
+            sinks=sinks,
             stop=stop,
-            steps_per_launch=per_launch,
-            metadata=identify_run(folder, config),
         )
     return state, reason
 

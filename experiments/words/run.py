@@ -18,6 +18,7 @@ from cpc.data.words import WordStream, word_stream
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
 from cpc.train import (
+    Cadence,
     ProgressWriter,
     TrainState,
     describe_values,
@@ -33,7 +34,6 @@ from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config
 from experiments.command.run_dir import (
     check_same_data,
-    identify_run,
     open_run,
     write_skipped,
 )
@@ -139,21 +139,21 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
         (words_per_step / 1000, "k words"),
     )
     seconds = seconds_recorded(folder)
-    with open_training(folder, run.state, console, config) as (state, checkpoint, writers, stop):
+    with open_training(folder, run.state, console, config) as (state, sinks, stop):
         state, reason = fit(
             state,
             run.launch,
             batches,
             num_steps=num_launches * per_launch,
             summarize=make_summary(words_per_step, num_launches * per_launch, seconds),
-            log_every=config.log_launches * per_launch,
-            checkpoint=checkpoint,
-            save_every=config.save_launches * per_launch,
-            writers=writers,
+            cadence=Cadence(
+                log_every=config.log_launches * per_launch,
+                save_every=config.save_launches * per_launch,
+                steps_per_launch=per_launch,
+            ),
+            sinks=sinks,
             stop=stop,
             steps_in_flight=2,
-            steps_per_launch=per_launch,
-            metadata=identify_run(folder, config),
         )
     return state, reason
 

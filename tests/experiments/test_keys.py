@@ -134,7 +134,7 @@ def of_fit(name):
 
     @contextlib.contextmanager
     def opened(folder, state, console, config):
-        yield state, None, (), None
+        yield state, None, None
 
     def effect(config):
         state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
@@ -150,7 +150,8 @@ def of_fit(name):
             training.train(config, pathlib.Path(), _problem(""), None, make_mesh(1))
             args, options = found["fit"]
             args[2](0)
-        return {**options, **found["prefetch"][1], "launches": found["prefetch"][0][2]}[name]
+        launches = {"launches": found["prefetch"][0][2], **found["prefetch"][1]}
+        return {**options, **options["cadence"]._asdict(), **launches}[name]
 
     return effect
 

@@ -85,14 +85,15 @@ def fitted(option):
         found = {}
 
         def fit(state, launch, batches, **options):
-            found.update(options, state=state, records=options["evaluate"](jax.device_get(state)))
+            found.update(options, **options["cadence"]._asdict())
+            found.update(state=state, records=options["evaluate"](jax.device_get(state)))
             return state, ""
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run, "fit", fit)
             patch.setattr(
                 run, "open_training",
-                lambda folder, state, *others: contextlib.nullcontext((state, None, [], None)),
+                lambda folder, state, *others: contextlib.nullcontext((state, None, None)),
             )  # fmt: skip
             patch.setattr(run, "seconds_recorded", lambda folder: 0.0)
             patch.setattr(run.evaluate, "describe", lambda config, watched: ["a record"])

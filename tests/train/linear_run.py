@@ -86,13 +86,9 @@ def run(
                 step,
                 batches(mesh, **data),
                 num_steps=num_steps,
-                log_every=log_every,
                 evaluate=evaluate,
-                eval_every=eval_every,
-                checkpoint=checkpoint,
-                save_every=save_every,
-                metadata={"problem": "linear"},
-                writers=writers,
+                cadence=train.Cadence(log_every, eval_every, save_every),
+                sinks=train.Sinks(checkpoint, writers, {"problem": "linear"}),
                 stop=stop,
             )
         finally:

@@ -206,8 +206,9 @@ def test_parameters_that_an_update_makes_infinite_are_not_saved(tmp_path):
     step = train.jit_step(train.make_train_step(linear_run.loss_fn, tx, ema_decay=0.9), state)
     overflow = r"in layer/bias after step 1; nothing was saved before"
     with train.open_checkpoints(tmp_path) as checkpoint:
+        sinks = train.Sinks(checkpoint)
         with pytest.raises(UserError, match=overflow):
-            train.fit(state, step, linear_run.batches(mesh), num_steps=1, checkpoint=checkpoint)
+            train.fit(state, step, linear_run.batches(mesh), num_steps=1, sinks=sinks)
         assert checkpoint.latest_step is None
 
 
@@ -316,10 +317,9 @@ def test_metrics_are_written_while_the_next_step_runs():
         step,
         lambda start: (train.put_batch(linear_run.batch_of_step(i), mesh) for i in range(9)),
         num_steps=5,
-        log_every=2,
         evaluate=lambda state: [{"at": int(state.step)}],
-        eval_every=4,
-        writers=[order],
+        cadence=train.Cadence(log_every=2, eval_every=4),
+        sinks=train.Sinks(writers=[order]),
         steps_in_flight=1,
     )
     assert order.events == [
@@ -354,11 +354,9 @@ def launches(workdir, steps_per_launch, num_steps=20, *, stop=lambda: "", **opti
                 batches,
                 num_steps=num_steps,
                 evaluate=linear_run.evaluate,
-                checkpoint=checkpoint,
-                writers=[writer],
+                cadence=train.Cadence(**how, steps_per_launch=steps_per_launch),
+                sinks=train.Sinks(checkpoint, [writer]),
                 stop=stop,
-                steps_per_launch=steps_per_launch,
-                **how,
             )
     return linear_run.host(result.state), linear_run.records(workdir)
 
