@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Float, Int
 
 from cpc.data import prefetch
-from cpc.files import read_object, write_sealed
+from cpc.files import plain, read_object, write_sealed
 from cpc.train import (
     Cadence,
     Checkpoints,
@@ -91,48 +91,70 @@ def make_own_optimizer(
     return optax.chain(tx, scale_by_layer(layer_decay, parts))
 
 
+class Recipe(NamedTuple):
+    """How a network is trained on labels."""
+
+    tx: optax.GradientTransformation
+    num_steps: int
+    """With `accuracy` at most."""
+    evaluate_every: int
+    """Steps to the first evaluation; later ones lie further apart (`GROWTH`)."""
+    accuracy: Callable[[Answer], float] | None = None
+    """Of an answer, on labels that are held out of the training and of the test."""
+    loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
+    """Of the scores and their batch; labels below 0 count as none."""
+
+    def plan(self) -> "Plan":
+        """Return when the training is evaluated and how it ends."""
+        if self.accuracy is None:
+            return Plan([max(1, self.num_steps)], 0.0)
+        last = max(1, int(self.num_steps / (1 + COOLDOWN)))
+        return Plan(evaluations(self.evaluate_every, last), COOLDOWN)
+
+
+class Plan(NamedTuple):
+    """The steps that a training is evaluated at, and the part of the steps that a cooldown adds."""
+
+    due: Sequence[int]
+    cooldown: float
+
+    def end_of_cooldown(self, step: int) -> int:
+        """Return the step at which the rate is zero if it begins to fall at `step`."""
+        return step + int(self.cooldown * step)
+
+
 def train_on_labels(
+    config: Config,
     features: Features,
     variables: Any,
     draw: Callable[[int], Batch],
-    tx: optax.GradientTransformation,
+    recipe: Recipe,
     *,
     num_classes: int,
-    num_steps: int,
     rng: Array,
-    loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"]),
-    accuracy: Callable[[Answer], float] | None = None,
-    evaluate_every: int = 1,
-    log_every: int = 0,
     writers: Sequence[Writer] = (),
-    num_threads: int = 0,
     folder: pathlib.Path | None = None,
-    save_every: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> tuple[Answer, str]:
     """Train a network and a softmax on its features together, by the loop of every training.
 
-    Minimises a loss of the scores features W + b, W and b from zero, on one device. With
-    `accuracy`, until that does not rise any more; then the rate falls to zero from where it was
-    highest, and the parameters count with which it was highest in all.
+    Minimises a loss of the scores features W + b, W and b from zero, on one device. If the recipe
+    has an accuracy, until that does not rise any more; then the rate falls to zero from where it
+    was highest, and the parameters count with which it was highest in all.
 
     Args:
+        config: of the run, whose intervals and threads these are.
         features: of a batch under "x", one row of features for each label.
         variables: where the network starts: "params", and what else it keeps.
         draw: index of a step -> its batch: "x" and what the loss asks for.
-        num_steps: of the training; with `accuracy` at most.
-        evaluate_every: steps to the first evaluation; later ones lie further apart (`GROWTH`).
+        recipe: the optimizer, the length and what is minimised.
         rng: the root of the training's random keys.
-        loss: of the scores and their batch; by default `cross_entropy` of its "label", below 0
-            where there is none.
-        accuracy: of an answer, on labels that are held out of the training and of the test.
-        writers: get a record of the loss every `log_every` steps (0: at the last), and of the
-            accuracy.
-        num_threads: that draw batches ahead.
+        writers: get a record of the loss every `log_every` steps, and of the accuracy.
         folder: for checkpoints every `save_every` steps, where the accuracy is due and at a signal;
             without it a training that is cut short starts anew. The last stays, so that the same
             call answers at once. One process alone writes them.
-        settings: json of what the training depends on; checkpoints of other settings are deleted.
+        settings: json of what the training depends on beside the config; checkpoints of other
+            settings are deleted.
 
     Returns:
         The answer of the trained network, as in evaluation, and in words how long it was trained.
@@ -142,10 +164,8 @@ def train_on_labels(
         UserError: the loss or a gradient is not finite.
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
-
-    def loss_fn(params, extra, batch, rng):
-        scores, own = score(params, extra["own"], batch, rng, True)
-        return loss(scores, batch), ({**extra, "own": own}, {})
+    state, step = make_step(score, params, extra, recipe, rng)
+    plan, cadence = recipe.plan(), Cadence(config.log_every, save_every=config.save_every)
 
     @jax.jit
     def answer(params, extra, x):
@@ -154,46 +174,52 @@ def train_on_labels(
     def measure(state: TrainState) -> float:
         """How good its parameters are; where nothing says so, the later the better."""
         number = int(state.step)
-        if accuracy is None:
+        if recipe.accuracy is None:
             return number
-        found = float(accuracy(functools.partial(answer, state.params, state.extra["own"])))
+        found = float(recipe.accuracy(functools.partial(answer, state.params, state.extra["own"])))
         for writer in writers:
             writer.write({"step": number, "split": "held-out", "accuracy": found})
         return found
 
+    # Whatever decides when it ends is among the settings, too.
+    length = {"due": plan.due, "patience": [RISING, PATIENCE], "cooldown": plan.cooldown}
+    settings = {"config": plain(config), **(settings or {}), **length}
+    with resumed(folder, settings, state) as (checkpoint, state, stop):
+
+        def advance(state, end):
+            batches = functools.partial(
+                prefetch, draw, stop=end, num_threads=config.data.num_threads
+            )
+            sinks = Sinks(checkpoint, writers)
+            return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
+
+        state, reason = train_until_best(state, advance, measure, plan)
+        reason = reason or stop()
+    best, number = state.extra["best"], int(state.step)
+    if reason:
+        raise Stopped(
+            f"the training on labels was stopped by {reason} at step {number:,}: the same command "
+            "resumes it"
+        )
+    words = f"best at step {int(best['step']):,} of {number:,}"
+    at_limit = AT_LIMIT if number == plan.end_of_cooldown(plan.due[-1]) else ""
+    return functools.partial(answer, best["params"], best["extra"]), words + at_limit
+
+
+def make_step(
+    score: Callable[..., tuple[Array, Any]], params: Any, extra: Any, recipe: Recipe, rng: Array
+) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState]]:
+    """Return the state before the first step, and the compiled step."""
+
+    def loss_fn(params, extra, batch, rng):
+        scores, own = score(params, extra["own"], batch, rng, True)
+        return recipe.loss(scores, batch), ({**extra, "own": own}, {})
+
     # The best so far is part of the state, so that a checkpoint holds all that an end depends on.
     best = {"params": params, "extra": extra, "step": jnp.int32(0), "accuracy": jnp.float32(-1)}
-    tx = optax.chain(tx, cool_down())
+    tx = optax.chain(recipe.tx, cool_down())
     state = init_state(params, {"own": extra, "best": best}, tx, rng, {})
-    step = jit_step(make_train_step(loss_fn, tx), state)
-    cooldown = COOLDOWN if accuracy else 0.0
-    last = max(1, int(num_steps / (1 + cooldown)))
-    due = evaluations(evaluate_every, last) if accuracy else [last]
-
-    def advance(state, end, stop, checkpoint=None):
-        batches = functools.partial(prefetch, draw, stop=end, num_threads=num_threads)
-        cadence, sinks = Cadence(log_every, 0, save_every), Sinks(checkpoint, writers)
-        return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
-
-    train = functools.partial(
-        train_until_best, advance=advance, measure=measure, due=due, cooldown=cooldown
-    )
-    if folder is None or jax.process_count() > 1:
-        state, _ = train(state)
-    else:
-        # Whatever decides when it ends is among the settings, too.
-        length = {"due": due, "patience": [RISING, PATIENCE], "cooldown": cooldown}
-        with resumed(folder, {**(settings or {}), **length}, state) as (checkpoint, state, stop):
-            state, reason = train(state, stop, checkpoint)
-        if reason:
-            raise Stopped(
-                f"the training on labels was stopped by {reason} at step {int(state.step):,}: the "
-                "same command resumes it"
-            )
-    best, number = state.extra["best"], int(state.step)
-    words = f"best at step {int(best['step']):,} of {number:,}"
-    at_limit = AT_LIMIT if number == last + int(cooldown * last) else ""
-    return functools.partial(answer, best["params"], best["extra"]), words + at_limit
+    return state, jit_step(make_train_step(loss_fn, tx), state)
 
 
 def put_head(
@@ -261,19 +287,19 @@ def cool_down() -> optax.GradientTransformation:
 
 def train_until_best(
     state: TrainState,
-    stop: Callable[[], str] = lambda: "",
-    checkpoint: Checkpoints | None = None,
-    *,
-    advance: Callable[..., tuple[TrainState, str]],
+    advance: Callable[[TrainState, int], tuple[TrainState, str]],
     measure: Callable[[TrainState], float],
-    due: Sequence[int],
-    cooldown: float,
+    plan: Plan,
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
-    Measured at the steps that are `due`, until the last or `PATIENCE` in a row that are no better
+    Measured at the steps that are due, until the last or `PATIENCE` in a row that are no better
     than the best before, and once more when the rate has fallen to zero from the best.
+
+    Args:
+        advance: trains a state to a step; returns the state, and why it stopped before it, or "".
     """
+    due = plan.due
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
         if end == NEVER and number in due:
@@ -281,14 +307,14 @@ def train_until_best(
             since = max(int(state.extra["best"]["step"]), due[min(RISING, len(due) - 1)])
             waited = sum(since < one <= number for one in due)
             if number == due[-1] or waited >= PATIENCE:
-                end = number + int(cooldown * number)
-                state = begin_cooldown(state, end) if cooldown else state
+                end = plan.end_of_cooldown(number)
+                state = begin_cooldown(state, end) if plan.cooldown else state
         elif number == end:
             state = keep_best(state, measure(state))
         if number == end:
-            return state, stop()
+            return state, ""
         following = end if end < NEVER else min(one for one in due if one > number)
-        state, reason = advance(state, following, stop, checkpoint)
+        state, reason = advance(state, following)
         if reason:
             return state, reason
 
@@ -342,9 +368,12 @@ def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
 
 @contextlib.contextmanager
 def resumed(
-    folder: pathlib.Path, settings: Mapping[str, Any], state: TrainState
-) -> Iterator[tuple[Checkpoints, TrainState, Callable[[], str]]]:
+    folder: pathlib.Path | None, settings: Mapping[str, Any], state: TrainState
+) -> Iterator[tuple[Checkpoints | None, TrainState, Callable[[], str]]]:
     """The checkpoints of a folder, the newest state among them or else this one, and `stop`."""
+    if folder is None or jax.process_count() > 1:
+        yield None, state, lambda: ""
+        return
     stamp = folder / "settings.json"
     if folder.exists() and read_object(stamp, []) != settings:
         shutil.rmtree(folder)

@@ -23,7 +23,7 @@ from cpc.train import ProgressWriter, scale_by_layer
 from cpc.types import Array, Batch
 from experiments.audio.supervised import contexts_of
 from experiments.command.config import Config
-from experiments.supervised import Features, hold_out, train_on_labels
+from experiments.supervised import Features, Recipe, hold_out, train_on_labels
 
 #: Frames that the head sees, and from one of its answers to the next.
 KERNEL, STRIDE = 8, 4
@@ -97,43 +97,45 @@ def fit_head(
     draw = draw_utterances(pick(train, kept), network.stride, config.seed)
     features, variables = under_head(config, network, draw(0), rng)
 
-    def loss(scores, batch):
-        nats, count = ctc_nats(scores, batch["num_frames"], batch["phones"])
-        return nats / jnp.maximum(count, 1)
-
     def answer_with(answer, inputs):
         return embed_utterances(answer, inputs, network.stride * STRIDE, ahead=ahead)
 
     wanted = pick(train, held)
     console = ProgressWriter(config.probe.ctc_steps)
-    answer, words = train_on_labels(
-        features,
-        variables,
-        draw,
+    recipe = Recipe(
         optax.chain(
             optax.clip_by_global_norm(1.0),
             optax.adam(LEARNING_RATE),
             scale_by_layer(network.layer_decay, ("context", "encoder")),
         ),
-        num_classes=num_phones + 1,
-        num_steps=config.probe.ctc_steps,
-        rng=rng,
-        loss=loss,
-        accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
+        config.probe.ctc_steps,
         evaluate_every=max(10, config.probe.ctc_steps // 40),
-        log_every=config.log_every,
+        accuracy=lambda answer: quality(answer_with(answer, wanted.inputs), wanted.phones),
+        loss=ctc_loss,
+    )
+    answer, words = train_on_labels(
+        config,
+        features,
+        variables,
+        draw,
+        recipe,
+        num_classes=num_phones + 1,
+        rng=rng,
         writers=(console,),
-        num_threads=config.data.num_threads,
         folder=folder,
-        save_every=config.save_every,
         settings={
-            "config": json.loads(config.to_json()),
             "utterances": len(train.inputs),
             "labels": crc32(json.dumps([num_phones, *train.phones]).encode()),
         },
     )
     console.close()
     return functools.partial(answer_with, answer), words
+
+
+def ctc_loss(scores: Array, batch: Batch) -> Array:
+    """Return the mean nats per utterance of the phones of a batch."""
+    nats, count = ctc_nats(scores, batch["num_frames"], batch["phones"])
+    return nats / jnp.maximum(count, 1)
 
 
 def pick(utterances: Labelled, numbers: Sequence[int]) -> Labelled:

@@ -1,7 +1,6 @@
 """The network of an audio run, trained whole on labels of frames (the paper's Table 1)."""
 
 import functools
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from experiments.command.config import Config
 from experiments.supervised import (
     Answer,
     Features,
+    Recipe,
     hold_out,
     make_own_optimizer,
     train_on_labels,
@@ -79,23 +79,23 @@ def train_supervised(
     layer_decay = 1.0 if start is None else config.probe.layer_decay
     hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
     console = ProgressWriter(num_steps, rate=(hours, "h audio"))
+    recipe = Recipe(
+        make_own_optimizer(config, num_steps, layer_decay, ("context", "encoder")),
+        num_steps,
+        evaluate_every=min(1000, max(10, config.num_steps // 4)),
+        accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
+    )
     answer, words = train_on_labels(
+        config,
         contexts_of(model),
         start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
         draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept]),
-        make_own_optimizer(config, num_steps, layer_decay, ("context", "encoder")),
+        recipe,
         num_classes=num_classes,
-        num_steps=num_steps,
         rng=rng,
-        accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
-        evaluate_every=min(1000, max(10, config.num_steps // 4)),
-        log_every=config.log_every,
         writers=(console,),
-        num_threads=options.num_threads,
         folder=folder,
-        save_every=config.save_every,
         settings={
-            "config": json.loads(config.to_json()),
             "recordings": list(recordings.names),
             "labels": [num_classes, crc32(np.concatenate(labels).tobytes())],
         },

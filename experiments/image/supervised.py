@@ -1,7 +1,6 @@
 """The network of an image run, trained whole on the classes of images (CPC v2's fine-tuning)."""
 
 import functools
-import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from cpc.data import Images, make_image_batches
 from cpc.evaluate import embed_images
 from cpc.models import Model
 from experiments.command.config import Config
-from experiments.supervised import make_own_optimizer, train_on_labels
+from experiments.supervised import Recipe, make_own_optimizer, train_on_labels
 
 #: Images to classes.
 Classify = Callable[[Any], np.ndarray]
@@ -39,7 +38,7 @@ def train_classifier(
     and falls once that has come.
     The folder is for checkpoints, from which the training goes on where it was stopped.
     """
-    num_classes, options = len(labelled.class_names), config.probe
+    options = config.probe
     batch_size = min(config.data.batch_size, len(labelled))
     draw = make_image_batches(labelled, batch_size=batch_size, seed=config.seed)
     num_steps = max(100, options.num_epochs * len(labelled) // batch_size)
@@ -59,26 +58,24 @@ def train_classifier(
 
     decay = 1.0 if start is None else options.layer_decay
     schedule = "constant" if stop_by else "cosine"
-    tx = make_own_optimizer(config, num_steps, decay, ("encoder",), schedule)
-    answer, words = train_on_labels(
-        pooled_z,
-        start or model.init(root, batch),
-        draw,
-        tx,
-        num_classes=num_classes,
-        num_steps=num_steps,
-        rng=root,
+    recipe = Recipe(
+        make_own_optimizer(config, num_steps, decay, ("encoder",), schedule),
+        num_steps,
+        evaluate_every=max(10, num_steps // 40),
         accuracy=(lambda one: (classes(one, stop_by.pixels) == stop_by.labels).mean())
         if stop_by
         else None,
-        evaluate_every=max(10, num_steps // 40),
-        num_threads=config.data.num_threads,
+    )
+    answer, words = train_on_labels(
+        config,
+        pooled_z,
+        start or model.init(root, batch),
+        draw,
+        recipe,
+        num_classes=len(labelled.class_names),
+        rng=root,
         folder=folder,
-        save_every=config.save_every,
-        settings={
-            "config": json.loads(config.to_json()),
-            "labels": crc32(labelled.labels.tobytes()),
-        },
+        settings={"labels": crc32(labelled.labels.tobytes())},
     )
     return functools.partial(classes, answer), words
 

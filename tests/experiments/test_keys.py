@@ -787,8 +787,8 @@ def recognised(get):
     def effect(config):
         config.probe.tasks, found = ("ctc",), []
 
-        def train(features, start, draw, tx, **options):
-            made = get(start, draw(0), options)
+        def train(config, features, start, draw, recipe, **options):
+            made = get(start, draw(0), recipe)
             found.append(made)
             answers = options["num_classes"]
             return lambda x: np.zeros((len(x), x.shape[1] // 4 or 1, answers), np.float32), ""
@@ -900,7 +900,7 @@ TABLES["audio"] = {
                            [["network", "lstm"]], BY_CTC),
     "probe.ctc_minutes": Case((0.1, 0.2), recognised(lambda _, batch, options: len(batch["x"])),
                               [8, 8], BY_CTC),
-    "probe.ctc_steps": Case(7, recognised(lambda *args: args[2]["num_steps"]), [7], BY_CTC),
+    "probe.ctc_steps": Case(7, recognised(lambda *args: args[2].num_steps), [7], BY_CTC),
     "probe.ctc_beam": Case(3, decoders_of, {"linear", "linear, beam 3"}, BY_CTC),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }  # fmt: skip
@@ -1092,10 +1092,10 @@ TABLES["image"] = {
     "probe.fractions": Case((1.0,), COUNT, [12], ALL_TASKS),
     "probe.num_subsets": Case(1, COUNT, [6, 12], ALL_TASKS),
     "probe.num_epochs": Case(
-        100, image_fits(lambda name, args, options: options["num_steps"], "train_on_labels"),
+        100, image_fits(lambda name, args, options: args[4].num_steps, "train_on_labels"),
         [275], SUPERVISED),  # of 12 images one is held out
     "probe.layer_decay": Case(
-        0.5, image_fits(lambda name, args, options: rate_below(args[3]), "train_on_labels"),
+        0.5, image_fits(lambda name, args, options: rate_below(args[4].tx), "train_on_labels"),
         [0.5, 1.0], {"probe.tasks": ("few_labels", "fine_tuned"), "probe.features": (),
                      "probe.fractions": (1.0,)}),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),

@@ -94,7 +94,9 @@ def test_utterances_to_stop_by_are_not_trained_on_and_likelihood_tells_while_ans
     monkeypatch.setattr(
         ctc_head,
         "train_on_labels",
-        lambda *args, **options: found.update(options, draw=args[2]) or (None, ""),
+        lambda *args, **options: (
+            found.update(draw=args[3], accuracy=args[4].accuracy) or (None, "")
+        ),
     )
     fit_head(config, frozen(train.inputs), train, 3, tmp_path / "head")
     drawn = {x.tobytes() for step in range(40) for x in found["draw"](step)["x"]}
@@ -164,7 +166,7 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
     variables = model.init(jax.random.key(7), {"x": window})
     starts, decays = [], []
 
-    def end(features, start, draw, tx, *, num_classes, **options):
+    def end(config, features, start, draw, recipe, *, num_classes, **options):
         params = start["params"]
         starts.append(params.get("network", params))
         return (

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from ml_collections import ConfigDict
 
 from configs import audio_synthetic, image_fashion_mnist
 from cpc import data
@@ -31,6 +32,7 @@ from experiments.image.modality import IMAGE
 from experiments.image.prepare import prepare as image_prepare
 from experiments.supervised import (
     PATIENCE,
+    Recipe,
     cross_entropy,
     hold_out,
     kept_until_done,
@@ -66,7 +68,10 @@ def test_cross_entropy_at_the_edges():
     assert cross_entropy(jnp.ones((2, 4), jnp.bfloat16), jnp.array([0, 3])).dtype == jnp.float32
 
 
-def toy(unlabelled=0.0, num_steps=40, stop_at=None, drawn=None, **options):
+def toy(
+    unlabelled=0.0, num_steps=40, stop_at=None, drawn=None, accuracy=None, evaluate_every=1,
+    save_every=0, **options,
+):  # fmt: skip
     """Rows far from zero, told apart once their mean, which the network keeps, is taken off."""
 
     def centred(params, extra, batch, rng, train):
@@ -92,10 +97,11 @@ def toy(unlabelled=0.0, num_steps=40, stop_at=None, drawn=None, **options):
         def close(self):
             pass
 
+    config = {"log_every": 10, "save_every": save_every, "data": {"num_threads": 2}}
     answer, words = train_on_labels(
-        centred, {"params": jnp.ones(1), "mean": jnp.zeros(())}, draw, optax.adam(0.1),
-        num_classes=2, num_steps=num_steps, rng=jax.random.key(0), num_threads=2, log_every=10,
-        writers=(Keep(),), **options,
+        ConfigDict(config), centred, {"params": jnp.ones(1), "mean": jnp.zeros(())}, draw,
+        Recipe(optax.adam(0.1), num_steps, evaluate_every, accuracy),
+        num_classes=2, rng=jax.random.key(0), writers=(Keep(),), **options,
     )  # fmt: skip
     return answer, words, records
 
@@ -386,8 +392,8 @@ def test_utterances_to_stop_by_are_neither_trained_on_nor_tested(
         drawn.append(recordings)
         return data.make_batches(recordings, **options)
 
-    def end(*args, accuracy, **options):
-        accuracy(lambda x: np.zeros((len(x), x.shape[1] // 160, 2), np.float32))
+    def end(*args, **options):
+        args[4].accuracy(lambda x: np.zeros((len(x), x.shape[1] // 160, 2), np.float32))
         return (lambda x: np.zeros((len(x), x.shape[1] // 160, 2), np.float32)), "ended"
 
     def record_read(recordings, i):
@@ -586,8 +592,8 @@ def test_networks_trained_on_labels_take_the_optimizer_of_their_run(monkeypatch)
     gradient = {"w": jax.random.normal(jax.random.key(0), (8, 4))}
     found = {}
 
-    def take(features, variables, draw, tx, **options):
-        update, _ = tx.update(gradient, tx.init(gradient), gradient)
+    def take(config, features, variables, draw, recipe, **options):
+        update, _ = recipe.tx.update(gradient, recipe.tx.init(gradient), gradient)
         sizes = np.abs(update["w"])
         found[config.optim.name] = np.ptp(sizes) / sizes.mean()
         return lambda x: x, ""
@@ -623,7 +629,7 @@ def test_batch_norm_of_the_images_network_sees_the_batches(monkeypatch):
     images = Images(pixels, np.arange(8, dtype=np.int32) % 2, ("a", "b"))
     found = {}
 
-    def take(features, variables, draw, tx, **options):
+    def take(config, features, variables, draw, recipe, **options):
         params, extra = variables["params"], {"batch_stats": variables["batch_stats"]}
         for train in (True, False):
             x, after = features(params, extra, {"x": jnp.asarray(pixels)}, options["rng"], train)
@@ -659,11 +665,11 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
     prepare = lambda *args: {"x": batch}  # noqa: E731
     found = {}
 
-    def take(features, variables, draw, tx, **options):
+    def take(config, features, variables, draw, recipe, **options):
         params = {"model": variables["params"], "head": jnp.ones(3)}
-        state = tx.init(params)
+        state = recipe.tx.init(params)
         for _ in range(3):
-            update, state = tx.update(params, state, params)
+            update, state = recipe.tx.update(params, state, params)
         rates = jax.tree.map(lambda leaf: float(leaf.ravel()[0]), update)
         whole, own = rates["head"], rates["model"]["encoder"]
         found.update({name: {rate / whole for rate in jax.tree.leaves(own[name])} for name in own})
