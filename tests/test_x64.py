@@ -287,7 +287,7 @@ def updates(make):
     return case
 
 
-SLOW_FIT = {"weight_decays": (1e-3,), "min_updates": 20, "num_epochs": 1}
+SLOW_FIT = {"weight_decays": (1e-3,), "updates": evaluate.Updates(1, 20)}
 ONE_EACH = np.arange(24)
 RIDGE = fitted(evaluate.fit_ridge_probe)
 EVALUATE = {

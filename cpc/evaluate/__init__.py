@@ -40,7 +40,7 @@ from cpc.evaluate.fit import fit_probe, fit_probes
 from cpc.evaluate.images import embed_images, image_scores
 from cpc.evaluate.mfcc import mfcc
 from cpc.evaluate.neighbours import Top, knn_predict, most_exciting, nearest
-from cpc.evaluate.probe import Probe, adam_cosine, describe_fit, paper_sgd, predict
+from cpc.evaluate.probe import Probe, Updates, adam_cosine, describe_fit, paper_sgd, predict
 from cpc.evaluate.probe_scores import answer_scores, probe_scores
 from cpc.evaluate.reliable import (
     area_under_curve,
@@ -61,6 +61,7 @@ __all__ = [
     "Probe",
     "Stacked",
     "Top",
+    "Updates",
     "abx_score",
     "adam_cosine",
     "answer_scores",

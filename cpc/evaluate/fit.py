@@ -1,6 +1,5 @@
 """Softmax regression on frozen features: linear to convergence, or by a number of updates."""
 
-import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -22,8 +21,9 @@ from cpc.evaluate.convex import (
 )
 from cpc.evaluate.probe import (
     CALL_UPDATES,
-    MakeOptimizer,
+    Layers,
     Probe,
+    Updates,
     adam_cosine,
     begin_fit,
     check_finite,
@@ -38,6 +38,9 @@ from cpc.evaluate.probe import (
 )
 from cpc.evaluate.stacked import Stacked, as_stacked, keep
 from cpc.types import Array, ArrayLike, UserError
+
+#: Share of the training utterances that choose the weight decay.
+VALIDATION_FRACTION = 0.1
 
 
 class Frames(NamedTuple):
@@ -61,15 +64,11 @@ def fit_probe(
     labels: Int[np.ndarray, " n"],
     utterances: Int[np.ndarray, " n"],
     *,
-    num_classes: int,
     hidden_width: int = 0,
     **options: Any,
 ) -> Probe:
     """Fit a probe to training frames: one of `fit_probes`, whose options these are."""
-    widths = (hidden_width,)
-    return fit_probes(
-        features, labels, utterances, num_classes=num_classes, hidden_widths=widths, **options
-    )[0]
+    return fit_probes(features, labels, utterances, hidden_widths=(hidden_width,), **options)[0]
 
 
 def fit_probes(
@@ -80,10 +79,8 @@ def fit_probes(
     num_classes: int,
     hidden_widths: Sequence[int] = (0,),
     weight_decays: Sequence[float | int] = (1e-5, 1e-4, 1e-3),
-    validation_fraction: float = 0.1,
-    optimizer: MakeOptimizer | None = None,
     seed: int = 0,
-    **updates: Any,
+    updates: Updates = Updates(),
 ) -> list[Probe]:
     """Fit probes to training frames, one for each hidden width; the test set has no way in.
 
@@ -92,8 +89,8 @@ def fit_probes(
     (`Probe.converged`: whether it got there in 200 iterations). A hidden layer, which has no single
     optimum, is fitted by a number of updates of Adam with cosine decay.
 
-    The weight decay is the one with the most correct frames of a share of `validation_fraction` of
-    the training utterances, after fits on the others: linear ones on at most 65,536 of their
+    The weight decay is the one with the most correct frames of a tenth of the
+    training utterances, after fits on the others: linear ones on at most 65,536 of their
     frames, with weight decays as much larger as these are fewer; those with a hidden layer by a
     third of the updates. The probe is then fitted with it on all training utterances.
 
@@ -105,9 +102,8 @@ def fit_probes(
             images with one row each, `np.arange(n)`.
         hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
         weight_decays: the grid; with one entry nothing is set aside for validation.
-        optimizer: fits linear probes also by updates: `adam_cosine`, or `paper_sgd`.
         seed: of the validation split, the order of rows and the hidden layer.
-        updates: num_epochs, min_updates, batch_size and learning_rate of `fit_by_updates`.
+        updates: of a hidden layer, and, with an optimizer, also of linear probes.
 
     Raises:
         UserError: labels out of range, fewer than two classes, features that are not finite, or a
@@ -115,9 +111,8 @@ def fit_probes(
     """
     check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)
-    train, validation = split_utterances(
-        labels, utterances, validation_fraction if len(weight_decays) > 1 else 0.0, rng
-    )
+    fraction = VALIDATION_FRACTION if len(weight_decays) > 1 else 0.0
+    train, validation = split_utterances(labels, utterances, fraction, rng)
     chosen = np.concatenate([train, validation])
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
     x = jnp.asarray(rows.frames, jnp.float32)
@@ -129,12 +124,9 @@ def fit_probes(
     frames = Frames(x, rows, y, len(train), mean, std)
 
     def fit(hidden_width: int) -> Probe:
-        if optimizer is None and not hidden_width:
+        if updates.optimizer is None and not hidden_width:
             return fit_to_convergence(frames, num_classes, weight_decays)
-        return choose_by_updates(
-            frames, num_classes, hidden_width, weight_decays, seed,
-            optimizer=optimizer or adam_cosine, **updates,
-        )  # fmt: skip
+        return choose_by_updates(frames, num_classes, hidden_width, weight_decays, seed, updates)
 
     # Side by side: products this small leave a core to another fit, or to its compilation.
     with ThreadPoolExecutor(2) as pool:
@@ -169,61 +161,52 @@ def choose_by_updates(
     hidden_width: int,
     weight_decays: Sequence[float | int],
     seed: int,
-    **options: Any,
+    updates: Updates,
 ) -> Probe:
     """Return the probe with the weight decay best on the validation rows, by updates."""
-    fit = functools.partial(
-        fit_by_updates, frames, num_classes=num_classes, hidden_width=hidden_width, seed=seed,
-        **options,
-    )  # fmt: skip
+
+    def fit(num_rows: int, weight_decays: Sequence[float | int], share: float | int) -> list[Probe]:
+        draw = np.random.default_rng([seed, num_rows])
+        layers = initial_layers(draw, len(frames.mean), hidden_width, num_classes)
+        return fit_by_updates(frames, num_rows, layers, weight_decays, draw, share, updates)
+
     best = 0
     if frames.num_train < len(frames.labels):
-        fitted = fit(frames.num_train, weight_decays, share=1 / 3)
+        fitted = fit(frames.num_train, weight_decays, 1 / 3)
         best = int(np.argmax([frames.count_correct(probe) for probe in fitted]))
-    return fit(len(frames.labels), weight_decays[best : best + 1])[0]
+    return fit(len(frames.labels), weight_decays[best : best + 1], 1)[0]
 
 
 def fit_by_updates(
     frames: Frames,
     num_rows: int,
+    layers: Layers,
     weight_decays: Sequence[float | int],
-    *,
-    num_classes: int,
-    hidden_width: int,
-    seed: int,
-    optimizer: MakeOptimizer,
-    share: float | int = 1,
-    num_epochs: int = 10,
-    min_updates: int = 1000,
-    batch_size: int = 1024,
-    learning_rate: float = 5e-3,
+    draw: np.random.Generator,
+    share: float | int,
+    updates: Updates,
 ) -> list[Probe]:
     """Return a probe for each weight decay, of the first rows, all fitted at once.
 
     Args:
         frames: training frames; num_rows: number of their first rows to fit on.
+        layers: to start from.
         weight_decays: of the probes.
-        num_classes, hidden_width, seed, optimizer: as of `fit_probes`.
+        draw: orders the rows.
         share: of the updates that is made.
-        num_epochs: passes over the data; the fit goes on until there are `min_updates` updates.
-        batch_size: rows of an update.
-        learning_rate: of the optimizer; 0.1 for `paper_sgd`.
     """
-    size = min(batch_size, num_rows)
-    num_updates = math.ceil(share * max(num_epochs * (num_rows // size), min_updates))
+    size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
+    in_epochs = updates.num_epochs * (num_rows // size)
+    num_updates = math.ceil(share * max(in_epochs, updates.min_updates))
     num_calls = -(-num_updates // CALL_UPDATES)
     per_call = -(-num_updates // num_calls)
-    make = functools.partial(fit_layers, optimizer=optimizer, num_updates=num_calls * per_call)
-    draw = np.random.default_rng([seed, num_rows])
-    layers = initial_layers(draw, len(frames.mean), hidden_width, num_classes)
+    how = {"optimizer": optimizer, "num_updates": num_calls * per_call}
     of_each = jax.tree.map(lambda w: np.stack([w] * len(weight_decays)), layers)
-    params, state = begin_fit(
-        of_each, learning_rate, num_updates=num_calls * per_call, optimizer=optimizer
-    )
-    penalty = np.array(weight_decays, np.float32), learning_rate
+    params, state = begin_fit(of_each, updates.learning_rate, **how)
+    penalty = np.array(weight_decays, np.float32), updates.learning_rate
     first, y = frames.rows.first, frames.labels
     for drawn in itertools.islice(draw_rows(num_rows, per_call, size, draw), num_calls):
-        params, state = make(params, state, frames.x, first[drawn], y[drawn], *penalty)
+        params, state = fit_layers(params, state, frames.x, first[drawn], y[drawn], *penalty, **how)
     return [
         Probe(take(params, number), frames.mean, frames.std, float(decay))
         for number, decay in enumerate(weight_decays)

@@ -39,6 +39,19 @@ class Probe(NamedTuple):
     """Whether the gradient reached its tolerance, if the fit has one."""
 
 
+class Updates(NamedTuple):
+    """How many updates a fit makes, of how many rows each, by which optimizer."""
+
+    num_epochs: int = 10
+    """Passes over the data; the fit goes on until there are `min_updates` updates."""
+    min_updates: int = 1000
+    batch_size: int = 1024
+    learning_rate: float = 5e-3
+    """0.1 for `paper_sgd`."""
+    optimizer: MakeOptimizer | None = None
+    """`adam_cosine` or `paper_sgd`; None for the first, and for linear probes without updates."""
+
+
 def describe_fit(probe: Probe) -> str:
     """Return the chosen weight decay, and whether the fit stopped before it had converged.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cpc.data import Recordings, align, select
-from cpc.evaluate import answer_scores, probe_scores
+from cpc.evaluate import Updates, answer_scores, probe_scores
 from cpc.results import Score
 from cpc.types import UserError
 from experiments.audio.data import AudioData, first_minutes, labels_at, name_of, num_labels
@@ -149,7 +149,7 @@ def frame_scores(
             *expected,
             hidden_widths=(0, hidden) if hidden else (0,),
             num_classes=labels.num_classes,
-            num_epochs=config.probe.num_epochs,
+            updates=Updates(num_epochs=config.probe.num_epochs),
             **words,
         )
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from cpc.data import Images, select_images
 from cpc.evaluate import (
+    Updates,
     describe_fit,
     embed_images,
     few_label_score,
@@ -222,10 +223,9 @@ def fit_linear(
             labels,
             np.arange(len(labels)),
             num_classes=num_classes,
-            learning_rate=0.1,
-            optimizer=paper_sgd,
-            batch_size=2048,
-            min_updates=85_000,
+            updates=Updates(
+                min_updates=85_000, batch_size=2048, learning_rate=0.1, optimizer=paper_sgd
+            ),
         )
     elif solver == "ridge":
         probe = fit_ridge_probe(train, labels, num_classes=num_classes)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from cpc.evaluate import bootstrap_interval, embed_pieces, embed_utterances, probe_scores
+from cpc.evaluate import Updates, bootstrap_interval, embed_pieces, embed_utterances, probe_scores
 from cpc.models import Model
 from cpc.results import Outcomes, Score, digest, print_scores, write_scores
 from cpc.train import raise_if_stopped
@@ -102,7 +102,7 @@ def run_tasks(
                 "data": name_of(config),
                 "num_classes": len(names),
                 "hidden_widths": (0, *filter(None, [config.probe.hidden_width])),
-                "num_epochs": config.probe.num_epochs,
+                "updates": Updates(num_epochs=config.probe.num_epochs),
             }
             units = ("frame",) if task == "steps" else ("frame", "file")
             fitted, own = cut_single(train, labels[0])

@@ -4,6 +4,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from cpc.evaluate import (
+    Updates,
     adam_cosine,
     fit_lbfgs_probe,
     fit_probes,
@@ -24,7 +25,9 @@ QUICK = {"min_updates": 300, "batch_size": 128}
 
 
 def fit_probe(*args, **options):
-    return fit_probe_fully(*args, **{**QUICK, **options})
+    """Fit a probe by few updates, whose fields may be among the options."""
+    given = {name: options.pop(name) for name in Updates._fields if name in options}
+    return fit_probe_fully(*args, updates=Updates(**{**QUICK, **given}), **options)
 
 
 def blobs(num_frames, num_classes=4, width=8, noise=1.0, seed=0):
@@ -172,11 +175,12 @@ def test_decays_are_compared_after_a_third_of_the_updates(monkeypatch, min_updat
 
 
 def test_probes_that_are_fitted_side_by_side_are_those_that_are_fitted_alone():
-    data, options = blobs(200), {"num_classes": 4, "num_epochs": 1, "min_updates": 30}
-    together = fit_probes(*data, hidden_widths=(0, 5), **{**QUICK, **options})
+    data, options = blobs(200), {"num_epochs": 1, "min_updates": 30}
+    updates = Updates(**{**QUICK, **options})
+    together = fit_probes(*data, num_classes=4, hidden_widths=(0, 5), updates=updates)
     assert [len(probe.params) for probe in together] == [1, 2]
     for width, probe in zip((0, 5), together, strict=True):
-        alone = fit_probe(*data, hidden_width=width, **options)
+        alone = fit_probe(*data, num_classes=4, hidden_width=width, **options)
         assert probe.weight_decay == alone.weight_decay
         jax.tree.map(np.testing.assert_array_equal, probe, alone)
 

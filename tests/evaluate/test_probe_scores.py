@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cpc.evaluate import answer_scores, fit_probe, predict, probe_scores
+from cpc.evaluate import Updates, answer_scores, fit_probe, predict, probe_scores
 from cpc.results import difference
 from cpc.types import UserError
 
@@ -34,8 +34,7 @@ def test_scores_say_what_they_measure():
             num_classes=3,
             hidden_widths=(0, 8),
             units=("frame", "utterance"),
-            min_updates=300,
-            batch_size=64,
+            updates=Updates(min_updates=300, batch_size=64),
         )
     )
     assert len(scores) == 8
@@ -61,7 +60,7 @@ def test_scores_say_what_they_measure():
 def test_scores_on_the_same_utterances_are_paired():
     train, train_labels = speakers_data(60, 0)
     test, test_labels = speakers_data(40, 1)
-    options = {"task": "speakers", "data": "toy", "num_classes": 3, "min_updates": 200}
+    options = {"task": "speakers", "data": "toy", "num_classes": 3}
     good, bad = probe_scores(train, test, train_labels, test_labels, **options)
     assert difference(good, bad).paired == "items"
     assert difference(good, bad).low > 0.2
@@ -79,7 +78,7 @@ def test_scores_of_answers_are_those_of_the_probe_that_gave_them():
         utterance[0] = -1
     features = [(y[:, None] + rng.standard_normal((len(y), 2))).astype(np.float32) for y in labels]
     options = {"task": "speakers", "data": "toy", "units": ("frame", "utterance")}
-    fit_options = {"num_classes": 2, "weight_decays": (0.1,), "min_updates": 30}
+    fit_options = {"num_classes": 2, "weight_decays": (0.1,)}
     scores = list(
         probe_scores({"c": features}, {"c": features}, labels, labels, **options, **fit_options)
     )
@@ -101,7 +100,7 @@ def test_scores_by_frame_skip_unlabeled_frames():
     rng = np.random.default_rng(0)
     labels = [rng.integers(-1, 2, 50) for _ in range(20)]
     features = {"c": [np.stack([y, y**2], axis=1).astype(np.float32) for y in labels]}
-    options = {"task": "phones", "data": "toy", "num_classes": 2, "min_updates": 300}
+    options = {"task": "phones", "data": "toy", "num_classes": 2}
     (score,) = probe_scores(features, features, labels, labels, **options)
     assert score.value == 1
     assert score.num_test == sum((y >= 0).sum() for y in labels)

@@ -478,6 +478,10 @@ def option(name):
     return lambda args, options: options[name]
 
 
+def num_epochs(args, options):
+    return options["updates"].num_epochs
+
+
 def embedded(config):
     return series_modality.describe_input(config)
 
@@ -526,7 +530,7 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "probe.tasks": Case((), series_fits(option("task")), []),
     "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
     "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
-    "probe.num_epochs": Case(7, series_fits(option("num_epochs")), [7] * 4),
+    "probe.num_epochs": Case(7, series_fits(num_epochs), [7] * 4),
     "probe.leave_one_out": Case(True, left_out, ["c", "z", "raw", "random c"]),
     "probe.every": Case(20, due, [0, 20, 40, 60, 80]),
 }}  # fmt: skip
@@ -891,7 +895,7 @@ TABLES["audio"] = {
     "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
     "probe.delay": Case(2, audio_fits(contexts_of)),
     "probe.hidden_width": Case(0, audio_fits(option("hidden_widths")), [(0,)] * 6),
-    "probe.num_epochs": Case(7, audio_fits(option("num_epochs")), [7] * 6),
+    "probe.num_epochs": Case(7, audio_fits(num_epochs), [7] * 6),
     "probe.hours": Case(0.005, audio_fits(of_task("phones")), [6, None] * 3),
     "probe.minutes_per_speaker": Case(0.1, audio_fits(of_task("speakers")), [None, 6] * 3),
     "probe.lose_last_frame": Case(True, last_frame, True),
