@@ -1,6 +1,7 @@
 """Adam, Lion, Muon, RMSProp or schedule-free Adam with warm-up, a schedule, clipping and decay."""
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,14 +14,6 @@ import optax.contrib
 from cpc.types import Array, PyTree, UserError
 
 Schedule = Callable[[Any], Any]
-#: b1, b2 and eps of each optimizer; None: it has no such number.
-DEFAULTS: dict[str, tuple[float | None, float, float | None]] = {
-    "adam": (0.9, 0.999, 1e-8),
-    "lion": (0.9, 0.99, None),
-    "muon": (0.9, 0.999, 1e-8),
-    "rmsprop": (None, 0.99, 1e-5),
-    "schedule_free": (0.9, 0.999, 1e-8),
-}
 
 
 def make_optimizer(
@@ -32,21 +25,17 @@ def make_optimizer(
     name: str = "adam",
     clip_norm: float = 0.0,
     weight_decay: float = 0.0,
-    b1: float | None = None,
-    b2: float | None = None,
-    eps: float | None = None,
+    **numbers: float,
 ) -> tuple[optax.GradientTransformation, Schedule]:
     """Make the optimizer and its schedule, a function from the step to the learning rate.
 
-    `name` is "adam" (Kingma and Ba 2015), "lion" (Chen et al. 2023), "muon" (Jordan et al. 2024:
-    weights by orthogonalized momentum, each update with a root mean square of 0.2 as in Liu et al.
-    2025; biases and embeddings by Adam with Nesterov's), "rmsprop" (Tieleman and Hinton 2012) or
-    "schedule_free" (Defazio et al. 2024: Adam whose steps are averaged instead of shortened;
-    evaluate the `schedule_free_average`).
     Gradients are clipped to the global norm `clip_norm` (0: not at all). Weight decay is decoupled
     (Loshchilov and Hutter 2019) and spares vectors and scalars, biases and scales of norms.
-    `b1` and `b2` average gradients and their squares, `eps` is added to denominators; each
-    optimizer has its own `DEFAULTS`. The momentum of Muon's matrices is optax's 0.95.
+
+    Args:
+        name: one of `OPTIMIZERS`.
+        numbers: b1 and b2, which average gradients and their squares, and eps, which is added to
+            denominators; each optimizer has its own defaults.
 
     Raises:
         UserError: an unknown name or schedule, a number that the optimizer does not use, or
@@ -58,59 +47,90 @@ def make_optimizer(
             f"clip_norm {clip_norm} and weight_decay {weight_decay} must not be negative; "
             "0 switches them off."
         )
-    beta1, beta2, epsilon = _numbers(name, b1, b2, eps)
-    decay = {"weight_decay": weight_decay, "mask": _decayed}
-    if name == "lion":
-        own = optax.lion(rate, beta1, beta2, **decay)
-    elif name == "muon":
-        muon = functools.partial(
-            optax.contrib.muon,
-            eps=epsilon,
-            adam_b1=beta1,
-            adam_b2=beta2,
-            consistent_rms=0.2,
-            muon_weight_dimension_numbers=_matrices,
+    if name not in OPTIMIZERS:
+        names = ", ".join(map(repr, OPTIMIZERS))
+        raise UserError(f"the optimizer is unknown (got {name!r}): choose one of {names}")
+    used = inspect.signature(OPTIMIZERS[name]).parameters
+    for label, value in numbers.items():
+        if label not in used:
+            raise UserError(f"{name} does not use {label} (got {value}): leave it out")
+    if name == "schedule_free" and schedule != "constant":
+        raise UserError(
+            f"schedule_free has no schedule but a warm-up, and schedule is {schedule!r}: set "
+            "it to 'constant', or choose another optimizer"
         )
-        own = muon(rate)
-        if weight_decay:  # its own leaves out what it gives to Adam
-            falling = optax.add_decayed_weights(-weight_decay, _decayed)
-            own = optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
-    elif name == "rmsprop":
-        own = optax.rmsprop(rate, decay=beta2, eps=epsilon)
-        if weight_decay:
-            raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
-    elif name == "schedule_free":
-        if schedule != "constant":
-            raise UserError(
-                f"schedule_free has no schedule but a warm-up, and schedule is {schedule!r}: set "
-                "it to 'constant', or choose another optimizer"
-            )
-        # Optax counts the steps of this average from 1.
-        weighting = lambda count: rate(count - 1)  # noqa: E731
-        own = optax.contrib.schedule_free(
-            optax.adamw(rate, 0.0, beta2, epsilon, **decay), weighting, beta1
-        )
-    else:
-        own = (
-            optax.adamw(rate, beta1, beta2, epsilon, **decay)
-            if weight_decay
-            else optax.adam(rate, beta1, beta2, epsilon)
-        )
+    own = OPTIMIZERS[name](rate, weight_decay, **numbers)
     return (optax.chain(optax.clip_by_global_norm(clip_norm), own) if clip_norm else own), rate
 
 
-def _numbers(name: str, *given: float | None) -> Any:
-    """b1, b2 and eps as given, or as the optimizer has them by default."""
-    if name not in DEFAULTS:
-        names = ", ".join(map(repr, DEFAULTS))
-        raise UserError(f"the optimizer is unknown (got {name!r}): choose one of {names}")
-    for label, value, default in zip(("b1", "b2", "eps"), given, DEFAULTS[name], strict=True):
-        if value is not None and default is None:
-            raise UserError(f"{name} does not use {label} (got {value}): leave it out")
-    return [
-        default if value is None else value
-        for value, default in zip(given, DEFAULTS[name], strict=True)
-    ]
+def make_adam(
+    rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+) -> optax.GradientTransformation:
+    """Return Adam (Kingma and Ba 2015)."""
+    if weight_decay:
+        return optax.adamw(rate, b1, b2, eps, weight_decay=weight_decay, mask=_decayed)
+    return optax.adam(rate, b1, b2, eps)
+
+
+def make_lion(
+    rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.99
+) -> optax.GradientTransformation:
+    """Return Lion (Chen et al. 2023)."""
+    return optax.lion(rate, b1, b2, weight_decay=weight_decay, mask=_decayed)
+
+
+def make_muon(
+    rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+) -> optax.GradientTransformation:
+    """Return Muon (Jordan et al. 2024), with updates as in Liu et al. (2025).
+
+    Weights move by orthogonalized momentum of optax's 0.95, each update with a root mean square of
+    0.2; biases and embeddings by Adam with Nesterov's momentum, which the numbers are of.
+    """
+    muon = functools.partial(
+        optax.contrib.muon,
+        eps=eps,
+        adam_b1=b1,
+        adam_b2=b2,
+        consistent_rms=0.2,
+        muon_weight_dimension_numbers=_matrices,
+    )
+    if not weight_decay:
+        return muon(rate)
+    # Its own leaves out what it gives to Adam.
+    falling = optax.add_decayed_weights(-weight_decay, _decayed)
+    return optax.chain(muon(1.0), falling, optax.scale_by_schedule(rate))
+
+
+def make_rmsprop(
+    rate: Schedule, weight_decay: float, b2: float = 0.99, eps: float = 1e-5
+) -> optax.GradientTransformation:
+    """Return RMSProp (Tieleman and Hinton 2012)."""
+    if weight_decay:
+        raise UserError("rmsprop has no decoupled weight decay here: set weight_decay to 0")
+    return optax.rmsprop(rate, decay=b2, eps=eps)
+
+
+def make_schedule_free(
+    rate: Schedule, weight_decay: float, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+) -> optax.GradientTransformation:
+    """Return Adam whose steps are averaged instead of shortened (Defazio et al. 2024).
+
+    Evaluate the `schedule_free_average`.
+    """
+    adam = optax.adamw(rate, 0.0, b2, eps, weight_decay=weight_decay, mask=_decayed)
+    # Optax counts the steps of this average from 1.
+    return optax.contrib.schedule_free(adam, lambda count: rate(count - 1), b1)
+
+
+#: make(learning rate by step, weight decay, its own numbers by name), by the optimizer's name.
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": make_adam,
+    "lion": make_lion,
+    "muon": make_muon,
+    "rmsprop": make_rmsprop,
+    "schedule_free": make_schedule_free,
+}
 
 
 def _decayed(params: PyTree) -> PyTree:
