@@ -112,32 +112,37 @@ def walk_files(root: str | Path) -> Walk:
             links.sort(reverse=True)
         folder = folders.pop() if folders else links.pop()
         try:
-            status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
-            if (status.st_dev, status.st_ino) in seen:
+            if reason := find_reason(folder, seen):
                 name = printable(folder)
-                found.passed_over.append((name, f"{name} links to a folder that is read already"))
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            if len(seen) > 1 and is_of_runs(folder):
-                name = printable(folder)
-                found.passed_over.append((name, f"{name} is the directory of a run, and no data"))
-                continue
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if not is_folder(entry):
-                        found.files.append(entry.path)
-                    elif entry.name.startswith("."):
-                        continue
-                    elif entry.is_symlink():
-                        links.append(entry.path)
-                    else:
-                        folders.append(entry.path)
+                found.passed_over.append((name, f"{name} {reason}"))
+            else:
+                list_entries(folder, found.files, folders, links)
         except OSError as error:
             name = printable(folder)
             found.unreadable.append((name, f"the folder {name} cannot be read: {error.strerror}"))
     for column in found:
         column.sort()
     return found
+
+
+def find_reason(folder: str, seen: set[tuple[int, int]]) -> str:
+    """Return why a folder is passed over, or "" after adding it to those `seen`, the root first."""
+    status = os.stat(folder)  # noqa: PTH116 (a million paths need not become objects)
+    if (status.st_dev, status.st_ino) in seen:
+        return "links to a folder that is read already"
+    seen.add((status.st_dev, status.st_ino))
+    is_below_root = len(seen) > 1
+    return "is the directory of a run, and no data" if is_below_root and is_of_runs(folder) else ""
+
+
+def list_entries(folder: str, files: list[str], folders: list[str], links: list[str]) -> None:
+    """Add what is in a folder to files, folders and links to folders; hidden folders to none."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not is_folder(entry):
+                files.append(entry.path)
+            elif not entry.name.startswith("."):
+                (links if entry.is_symlink() else folders).append(entry.path)
 
 
 def is_of_runs(folder: str) -> bool:

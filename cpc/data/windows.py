@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, gains, read_windows
 from cpc.types import Batch, UserError
@@ -55,6 +55,21 @@ def uniform_windows(lengths: Int[np.ndarray, " n"], window_length: int) -> DrawW
     def draw(rng, number):
         which = np.searchsorted(ends, rng.integers(ends[-1], size=number), side="right")
         return which, rng.integers(np.maximum(last, 0)[which] + 1)
+
+    return draw
+
+
+def one_speaker_windows(
+    lengths: Int[np.ndarray, " n"], window_length: int, speaker_of: Int[np.ndarray, " n"]
+) -> DrawWindows:
+    """Return a draw of which all windows are of one speaker, that of a uniform first window."""
+    draw_first = uniform_windows(lengths, window_length)
+
+    def draw(rng, number):
+        first, _ = draw_first(rng, number)
+        own = np.flatnonzero(speaker_of == speaker_of[first[0]])
+        which, start = uniform_windows(lengths[own], window_length)(rng, number)
+        return own[which], start
 
     return draw
 
@@ -115,39 +130,23 @@ def make_packed_batches(
         UserError: no recordings, recordings without `rms`, a batch or window below 1, or a batch
             that does not divide among the processes.
     """
-    if batch_size < 1:
-        raise UserError(f"a batch of {batch_size} windows holds nothing: choose at least 1")
-    if window_samples < 1:
-        raise UserError(f"a window of {window_samples} samples holds nothing: choose at least 1")
-    if batch_size % num_processes:
-        raise UserError(
-            f"a batch of {batch_size} does not divide among {num_processes} processes: "
-            f"choose a multiple of {num_processes}"
-        )
-    if not len(recordings):
-        raise UserError("there are no recordings to draw windows from: check what was selected")
-    rms = recordings.rms
-    if rms is None:
-        raise UserError("the recordings have no loudness yet: pack them")
+    gain = gains(check_drawable(recordings, window_samples, batch_size, num_processes))
+    gain = gain / np.float32(32768)
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
-    draw = uniform_windows(recordings.lengths, window_samples)
-    gain = gains(rms) / np.float32(32768)
-    real = np.minimum(recordings.lengths, window_samples)
-    is_short = recordings.lengths < window_samples
+    lengths = recordings.lengths
+    draw = uniform_windows(lengths, window_samples)
+    if one_speaker:
+        draw = one_speaker_windows(lengths, window_samples, speaker_of)
+    real = np.minimum(lengths, window_samples)
+    is_short = lengths < window_samples
     # A clip has a window on either side to itself, as its own may be counted from its end, too.
-    slots = np.where(is_short, 2 * window_samples, recordings.lengths)
+    slots = np.where(is_short, 2 * window_samples, lengths)
     line = np.append(0, np.cumsum(slots))[:-1] + np.where(is_short, window_samples, 0)
     rows_each = batch_size // num_processes
     rows = np.arange(process * rows_each, (process + 1) * rows_each)
 
     def batch(step: int) -> Batch:
-        rng = np.random.default_rng((seed, step))
-        utterance, start = draw(rng, batch_size)
-        if one_speaker:  # that of the first window
-            own = np.flatnonzero(speaker_of == speaker_of[utterance[0]])
-            draw_own = uniform_windows(recordings.lengths[own], window_samples)
-            which, start = draw_own(rng, batch_size)
-            utterance = own[which]
+        utterance, start = draw(np.random.default_rng((seed, step)), batch_size)
         utterance, start = utterance[rows], start[rows]
         num_samples = {"num_samples": real[utterance].astype(np.int32)} if is_short.any() else {}
         return {
@@ -162,3 +161,23 @@ def make_packed_batches(
         }
 
     return batch
+
+
+def check_drawable(
+    recordings: Recordings, window_samples: int, batch_size: int, num_processes: int
+) -> Float[np.ndarray, " n"]:
+    """Validate the options of `make_packed_batches` and return the recordings' loudness."""
+    if batch_size < 1:
+        raise UserError(f"a batch of {batch_size} windows holds nothing: choose at least 1")
+    if window_samples < 1:
+        raise UserError(f"a window of {window_samples} samples holds nothing: choose at least 1")
+    if batch_size % num_processes:
+        raise UserError(
+            f"a batch of {batch_size} does not divide among {num_processes} processes: "
+            f"choose a multiple of {num_processes}"
+        )
+    if not len(recordings):
+        raise UserError("there are no recordings to draw windows from: check what was selected")
+    if recordings.rms is None:
+        raise UserError("the recordings have no loudness yet: pack them")
+    return recordings.rms

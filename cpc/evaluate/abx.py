@@ -107,22 +107,7 @@ def make_cells(
         max_speakers: of X for each A.
         seed: of the draws.
     """
-    rng = random.Random(seed)
-    contexts = [(item.before, item.after) if in_context else () for item in items]
-    keys = list(zip(contexts, items, strict=True))
-    # By first appearance: the order of the reference, on which its draws depend.
-    order = [
-        {name: i for i, name in enumerate(dict.fromkeys(names))}
-        for names in (
-            contexts,
-            (item.speaker for item in items),
-            (item.phone for item in items),
-        )
-    ]
-    names = [(context, item.speaker, item.phone) for context, item in keys]
-    places = [tuple(own[name] for own, name in zip(order, three, strict=True)) for three in names]
-    kept = sorted((i for i, has in enumerate(exists) if has), key=places.__getitem__)
-    sets = {three: list(own) for three, own in itertools.groupby(kept, key=names.__getitem__)}
+    rng, sets = random.Random(seed), group_tokens(items, exists, in_context)
     others: dict[tuple, list[str]] = {}
     for context, speaker, phone in sets:
         others.setdefault((context, phone), []).append(speaker)
@@ -131,25 +116,46 @@ def make_cells(
         tokens = sets[three]
         return tuple(rng.sample(tokens, max_tokens) if len(tokens) > max_tokens else tokens)
 
+    def speakers_of_x(context, speaker, phone):
+        if not across:
+            return [speaker] if len(sets[context, speaker, phone]) > 1 else []
+        speakers = [other for other in others[context, phone] if other != speaker]
+        return rng.sample(speakers, max_speakers) if len(speakers) > max_speakers else speakers
+
+    def make_cell(context, speaker, other, first, second):
+        if across:
+            a, b = take(context, speaker, first), take(context, speaker, second)
+            return Cell((first, second), speaker, a, b, take(context, other, first))
+        b = take(context, speaker, second)  # the reference draws in this order
+        a = take(context, speaker, first)
+        return Cell((first, second), speaker, a, b, a)
+
     for (context, speaker), group in itertools.groupby(sets, key=lambda three: three[:2]):
         phones = [phone for _, _, phone in group]
         for first in phones if len(phones) > 1 else ():
-            if across:
-                speakers = [s for s in others[context, first] if s != speaker]
-                if len(speakers) > max_speakers:
-                    speakers = rng.sample(speakers, max_speakers)
-            else:
-                speakers = [speaker] if len(sets[context, speaker, first]) > 1 else []
+            speakers = speakers_of_x(context, speaker, first)
             for other, second in itertools.product(speakers, phones):
-                if second == first:
-                    continue
-                if across:
-                    a, b = take(context, speaker, first), take(context, speaker, second)
-                    x = take(context, other, first)
-                else:  # the reference draws in this order
-                    b = take(context, speaker, second)
-                    a = x = take(context, speaker, first)
-                yield Cell((first, second), speaker, a, b, x)
+                if second != first:
+                    yield make_cell(context, speaker, other, first, second)
+
+
+def group_tokens(
+    items: Sequence[Item], exists: Sequence[bool], in_context: bool
+) -> dict[tuple[tuple[str, ...], str, str], list[int]]:
+    """Return the tokens of each context, speaker and phone.
+
+    All in the order of the first appearance of these: the reference's, on which its draws depend.
+    """
+    names = [
+        ((item.before, item.after) if in_context else (), item.speaker, item.phone)
+        for item in items
+    ]
+    order = [
+        {name: i for i, name in enumerate(dict.fromkeys(own))} for own in zip(*names, strict=True)
+    ]
+    places = [tuple(own[name] for own, name in zip(order, three, strict=True)) for three in names]
+    kept = sorted((i for i, has in enumerate(exists) if has), key=places.__getitem__)
+    return {three: list(own) for three, own in itertools.groupby(kept, key=names.__getitem__)}
 
 
 def cell_errors(

@@ -347,6 +347,10 @@ def connect_to_first(host: str, port: int, me: int, number: int, end: float) -> 
         time.sleep(0.2)
 
 
+class Ended(Exception):
+    """The watch is over; its argument is what `watch` returns."""
+
+
 def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: float) -> str | None:
     """Wait until the own process leaves (None) or dies (""), or another ends all (a sentence).
 
@@ -357,66 +361,95 @@ def watch(peers: dict[int, Peer], me: int, number: int, silence: float, hang: fl
     for peer in (own, *peers.values()):
         ready.register(peer.handle, selectors.EVENT_READ, peer)
     interval, last_sent, now = silence / 4, 0.0, float("-inf")
+    try:
+        while os.getppid() == parent:
+            for key, _ in ready.select(min(1.0, interval)):
+                for line in read_lines(key.data, own, number):
+                    if line == "bye" and key.data is not own:
+                        ready.unregister(key.fd)
+                    take_line(line, key.data, own, peers)
+            if not me:
+                compare_identities(own, peers)
+            before, now = now, time.monotonic()
+            # Nothing is held against others from before the roll was full, nor from while this
+            # program was stopped itself, as by a batch system that suspends a job.
+            if now - before > interval:
+                for peer in (own, *peers.values()):
+                    peer.heard = now
+                    peer.heartbeat = peer.heartbeat._replace(changed=now, heard=now)
+            if now - last_sent > interval:
+                last_sent = now
+                for peer in peers.values():
+                    send(peer, ".")
+                heartbeats = {peer.number: peer.heartbeat for peer in (own, *peers.values())}
+                if not me and (sentence := find_hung(heartbeats, number, hang, now)):
+                    return sentence
+            for peer in peers.values():
+                if now - peer.heard > silence:
+                    how = f"has not been heard of for {silence:g} s"
+                    return describe_end([peer.number], number, how)
+    except Ended as ended:
+        return ended.args[0]
+    return ""
 
-    while True:
-        for key, _ in ready.select(min(1.0, interval)):
-            peer: Peer = key.data
-            try:
-                lines = peer.read()
-            except EOFError:
-                if peer is own:
-                    return ""  # it is gone, without a farewell: the others see that
-                return describe_end([peer.number], number, "has ended")
-            for line in lines:
-                if line == "bye" and peer is own:
-                    for other in peers.values():
-                        send(other, "bye")
-                    return None
-                if line == "bye":
-                    ready.unregister(peer.handle)
-                    del peers[peer.number]
-                elif line.startswith("lost "):
-                    return line.removeprefix("lost ")
-                elif line == "all":
-                    send_to_own("all")
-                elif line.startswith(("at ", "busy ")):
-                    peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
-                    for other in peers.values() if me else ():
-                        send(other, line)
-                elif line.startswith("waits "):
-                    peer.identity = line.removeprefix("waits ")
-                    if me:
-                        send(peers[0], line)
-        everyone = own, *peers.values()
-        known = {peer.number: json.loads(peer.identity) for peer in everyone if peer.identity}
-        if not me and len(known) == len(everyone):
-            if sentence := describe_difference(known):
-                return sentence
-            for peer in everyone:
-                peer.identity = ""
-            for peer in peers.values():
-                send(peer, "all")
-            send_to_own("all")
-        before, now = now, time.monotonic()
-        # Nothing is held against others from before the roll was full, nor from while this program
-        # was stopped itself, as by a batch system that suspends a job.
-        if now - before > interval:
-            for peer in (own, *peers.values()):
-                peer.heard = now
-                peer.heartbeat = peer.heartbeat._replace(changed=now, heard=now)
-        if now - last_sent > interval:
-            last_sent = now
-            for peer in peers.values():
-                send(peer, ".")
-            heartbeats = {peer.number: peer.heartbeat for peer in (own, *peers.values())}
-            if not me and (sentence := find_hung(heartbeats, number, hang, now)):
-                return sentence
-        for peer in peers.values():
-            if now - peer.heard > silence:
-                how = f"has not been heard of for {silence:g} s"
-                return describe_end([peer.number], number, how)
-        if os.getppid() != parent:
-            return ""
+
+def read_lines(peer: Peer, own: Peer, number: int) -> list[str]:
+    """Return the lines that have come from a peer.
+
+    Raises:
+        Ended: it is gone, without a farewell; that of the own process is seen by the others.
+    """
+    try:
+        return peer.read()
+    except EOFError:
+        how = "" if peer is own else describe_end([peer.number], number, "has ended")
+        raise Ended(how) from None
+
+
+def take_line(line: str, peer: Peer, own: Peer, peers: dict[int, Peer]) -> None:
+    """Do what a line from the own process or from a peer is for.
+
+    Raises:
+        Ended: the own process leaves, or another was lost.
+    """
+    passes_on = 0 in peers  # what process 0 has to know
+    if line == "bye" and peer is own:
+        for other in peers.values():
+            send(other, "bye")
+        raise Ended(None)
+    if line == "bye":
+        del peers[peer.number]
+    elif line.startswith("lost "):
+        raise Ended(line.removeprefix("lost "))
+    elif line == "all":
+        send_to_own("all")
+    elif line.startswith(("at ", "busy ")):
+        peer.heartbeat = next_heartbeat(peer.heartbeat, line, time.monotonic())
+        if passes_on:
+            send(peers[0], line)
+    elif line.startswith("waits "):
+        peer.identity = line.removeprefix("waits ")
+        if passes_on:
+            send(peers[0], line)
+
+
+def compare_identities(own: Peer, peers: Mapping[int, Peer]) -> None:
+    """Let all go on if all wait with the same identity.
+
+    Raises:
+        Ended: one of them differs.
+    """
+    everyone = own, *peers.values()
+    known = {peer.number: json.loads(peer.identity) for peer in everyone if peer.identity}
+    if len(known) < len(everyone):
+        return
+    if sentence := describe_difference(known):
+        raise Ended(sentence)
+    for peer in everyone:
+        peer.identity = ""
+    for peer in peers.values():
+        send(peer, "all")
+    send_to_own("all")
 
 
 def take_messages(log: str, me: int) -> str:
