@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -34,6 +35,8 @@ WRITING_SECONDS = 3600.0
 RUN_LOCK, SWEEP_LOCK = "run.lock", "sweep.lock"
 #: The arrays of an .npz file may take this many bytes, or this many times the size of the file.
 MAX_ARRAY_BYTES, MAX_INFLATION = 2**30, 20
+#: Bytes of a file that are read at a time.
+CHUNK_BYTES = 2**24
 
 
 @contextlib.contextmanager
@@ -137,14 +140,15 @@ def seal(value: Any) -> dict[str, Any]:
 
 
 def unseal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was sealed, without its checksum; what never was sealed, as it is.
+    """Return what was sealed, without its checksum.
 
     Raises:
-        ValueError: a bit has changed.
+        ValueError: a bit has changed, or there is no checksum.
     """
+    if SEAL not in content:
+        raise ValueError("it has no checksum")
     content = dict(content)
-    recorded = content.pop(SEAL, None)
-    if recorded is not None and recorded != _sum(content):
+    if content.pop(SEAL) != _sum(content):
         raise ValueError("its checksum is wrong")
     return content
 
@@ -158,6 +162,26 @@ def write_arrays(path: str | Path, **arrays: ArrayLike) -> None:
     """Write named arrays as a compressed .npz, whole or not at all."""
     with replacing(path) as part, part.open("wb") as file:
         np.savez_compressed(file, **arrays)  # pyright: ignore[reportArgumentType]
+
+
+def file_sha256(path: Path) -> str:
+    """Return the digest of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_crc32(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
+    """Return the checksum of a file's bytes from start to stop, after the `value` of those before.
+
+    Without `stop`, of those to the end.
+    """
+    left = path.stat().st_size if stop is None else stop - start
+    with path.open("rb") as file:
+        file.seek(start)
+        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
+            value = zlib.crc32(chunk, value)
+            left -= len(chunk)
+    return value
 
 
 def sum_of_line(line: str) -> str:
@@ -243,7 +267,7 @@ def read_json(path: str | Path) -> Any:
     """
     try:
         content = parse_json(read_text(path))
-        return unseal(content) if isinstance(content, dict) else content
+        return unseal(content) if isinstance(content, dict) and SEAL in content else content
     # Bad JSON and bad UTF-8 are both ValueErrors.
     except (OSError, ValueError, RecursionError) as error:
         raise _cannot_read(path, error) from error
@@ -270,11 +294,8 @@ def read_sealed(path: str | Path) -> dict[str, Any]:
         UserError: there is no such file, or it is not as it was written.
     """
     try:
-        content = parse_json(read_text(path))
-        if not isinstance(content, dict) or SEAL not in content:
-            raise ValueError("it has no checksum")
-        return unseal(content)
-    except (OSError, ValueError, RecursionError) as error:
+        return unseal(parse_json(read_text(path)))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise _cannot_read(path, error) from error
 
 

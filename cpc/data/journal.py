@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from cpc.data.skipped import Skipped
+from cpc.files import file_crc32
 
 DATA_NAME = "samples.int16"
 #: What of a half-written pack is whole, a line for each lot of utterances.
 JOURNAL_NAME = "journal.jsonl"
-CHUNK_BYTES = 1 << 24
 #: A half-written pack that nobody has written to for so long is of a process that was killed.
 LEFTOVER_SECONDS = 3600
 
@@ -106,7 +106,7 @@ def read_journal(journal: TextIO, samples: Path) -> Written:
             if int(checksum, 16) != zlib.crc32(text.encode()):
                 break
             new = Written(*json.loads(text))
-            if crc32_of(samples, done.num_bytes, new.num_bytes, done.crc32) != new.crc32:
+            if file_crc32(samples, done.num_bytes, new.num_bytes, done.crc32) != new.crc32:
                 break
             done, end = add_lot(done, new), journal.tell()
     journal.seek(end)
@@ -136,14 +136,3 @@ def add_lot(done: Written, new: Written) -> Written:
 
 def _pairs(entries: list) -> list[Skipped]:
     return [(name, reason) for name, reason in entries]  # json has lists for tuples
-
-
-def crc32_of(path: Path, start: int = 0, stop: int | None = None, value: int = 0) -> int:
-    """Of the bytes from start to stop, or to the end, going on from the value of those before."""
-    left = path.stat().st_size if stop is None else stop - start
-    with path.open("rb") as file:
-        file.seek(start)
-        while left > 0 and (chunk := file.read(min(left, CHUNK_BYTES))):
-            value = zlib.crc32(chunk, value)
-            left -= len(chunk)
-    return value

@@ -1,7 +1,6 @@
 """A model in a folder to share: model.safetensors and config.json, and the way back."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from cpc.files import read_json, write_sealed
+from cpc.files import file_sha256, read_json, write_sealed
 from cpc.models.description import build, describe
 from cpc.models.weights import check_entries, read_weights, write_weights
 from cpc.types import PyTree, UserError
@@ -58,7 +57,7 @@ def save(folder: str | Path, pretrained: Pretrained) -> Path:
             "model": describe(module),
             "input": given,
             "about": about,
-            "sha256": _sum(folder / WEIGHTS),
+            "sha256": file_sha256(folder / WEIGHTS),
         },
     )
     return folder
@@ -89,7 +88,7 @@ def load_pretrained(folder: str | Path) -> Pretrained:
             f"{folder} is of step {about['step']} and the run now at step {newest}: export it "
             f"again with cpc export --workdir {run}, or give {folder}"
         )
-    if config.get("sha256") != _sum(folder / WEIGHTS):
+    if config.get("sha256") != file_sha256(folder / WEIGHTS):
         raise UserError(
             f"{folder / WEIGHTS} is damaged: its sha256 is not that in {CONFIG}: export again"
         )
@@ -110,11 +109,6 @@ def load_pretrained(folder: str | Path) -> Pretrained:
             raise UserError(f"{name} in {folder / WEIGHTS} is of {array.dtype}: export again")
     variables = jax.tree.map(jnp.asarray, unflatten_dict(flat, sep="/"))
     return Pretrained(module, variables, given, about)
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_number(value: Any) -> bool:

@@ -18,9 +18,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 
-from cpc.files import advise, read_json, read_text, write_sealed
+from cpc.files import advise, read_json, read_text, seal, unseal, write_sealed
 from cpc.train.distributed import await_verdict
-from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest, seal, unseal
+from cpc.train.integrity import check_same_shapes, check_sums, describe_leaves, nest
 from cpc.types import PyTree, UserError
 
 _keep = ocp.checkpoint_managers.preservation_policy
@@ -106,7 +106,7 @@ class Checkpoints:
         if metric is not None and np.isfinite(metric):
             self._metrics[step] = float(metric)
         meta = {"leaves": describe_leaves(arrays), "metadata": metadata}
-        meta = seal(meta | {"metric": self._metrics.get(step)})
+        meta = seal({**meta, "metric": self._metrics.get(step)})
         self.wait()  # an error of the save before is told as that one's
         self._last_saved = step
         with self._writing():

@@ -1,6 +1,5 @@
 """What a checkpoint says about itself, and whether what was read is what was written."""
 
-import json
 import pathlib
 import zlib
 from typing import Any
@@ -12,23 +11,6 @@ from cpc.types import PyTree, UserError
 
 #: By path: {"shape": list, "dtype": str, "crc32": int | None}
 Leaves = dict[str, dict[str, Any]]
-
-
-def seal(meta: dict[str, Any]) -> dict[str, Any]:
-    """Return the text and its crc32: a flipped bit in a name must not pass for another model."""
-    text = json.dumps(meta, sort_keys=True)
-    return {"text": text, "crc32": zlib.crc32(text.encode())}
-
-
-def unseal(sealed: dict[str, Any]) -> dict[str, Any]:
-    """Return what was sealed; ValueError if a bit has changed.
-
-    >>> unseal(seal({"width": 3}))
-    {'width': 3}
-    """
-    if zlib.crc32(sealed["text"].encode()) != sealed["crc32"]:
-        raise ValueError("the checksum of its metadata is wrong")
-    return json.loads(sealed["text"])
 
 
 def describe_leaves(arrays: PyTree) -> Leaves:

@@ -9,7 +9,6 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +18,7 @@ import optax
 from cpc.evaluate import count_edits, ctc_nats, embed_utterances, greedy_decode
 from cpc.evaluate.embeddings import continue_mirrored
 from cpc.models import LSTM, Model
+from cpc.results import digest
 from cpc.train import ProgressWriter, scale_by_layer
 from cpc.types import Array, Batch
 from experiments.audio.supervised import contexts_of
@@ -125,7 +125,7 @@ def fit_head(
         folder=folder,
         settings={
             "utterances": len(train.inputs),
-            "labels": crc32(json.dumps([num_phones, *train.phones]).encode()),
+            "labels": digest(num_phones, json.dumps([*train.phones])),
         },
     )
     console.close()

@@ -4,7 +4,6 @@ import functools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
-from zlib import crc32
 
 import jax
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from cpc.data import SAMPLE_RATE_HZ, Recordings, make_batches, read_all, select
 from cpc.evaluate import embed_utterances
 from cpc.models import Model
+from cpc.results import digest
 from cpc.train import ProgressWriter
 from cpc.types import Batch, UserError
 from experiments.audio.data import labels_at
@@ -97,7 +97,7 @@ def train_supervised(
         folder=folder,
         settings={
             "recordings": list(recordings.names),
-            "labels": [num_classes, crc32(np.concatenate(labels).tobytes())],
+            "labels": digest(num_classes, np.concatenate(labels)),
         },
     )
     console.close()

@@ -4,7 +4,6 @@ import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
-from zlib import crc32
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +12,7 @@ import numpy as np
 from cpc.data import Images, make_image_batches
 from cpc.evaluate import embed_images
 from cpc.models import Model
+from cpc.results import digest
 from experiments.command.config import Config
 from experiments.supervised import Recipe, make_own_optimizer, train_on_labels
 
@@ -75,7 +75,7 @@ def train_classifier(
         num_classes=len(labelled.class_names),
         rng=root,
         folder=folder,
-        settings={"labels": crc32(labelled.labels.tobytes())},
+        settings={"labels": digest(labelled.labels)},
     )
     return functools.partial(classes, answer), words
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cpc.data.sources.debian import Package, fetch_archives, file_sha256, find_archive, unpack
+from cpc.data.sources.debian import Package, fetch_archives, find_archive, unpack
+from cpc.files import file_sha256
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))

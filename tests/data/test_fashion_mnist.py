@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from cpc.data.sources import fashion_mnist
-from cpc.data.sources.debian import Package, file_sha256
+from cpc.data.sources.debian import Package
+from cpc.files import file_sha256
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))

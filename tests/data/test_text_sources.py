@@ -21,9 +21,10 @@ import pytest
 from cpc.data import read_text_folder
 from cpc.data.sources import archives, snippets, texts
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import Package, file_sha256
+from cpc.data.sources.debian import Package
 from cpc.data.sources.grammar import OWN_WORDS, grammar_information, make_grammar
 from cpc.data.sources.r_data import decompress, read_lazy_data, unserialize
+from cpc.files import file_sha256
 from cpc.types import UserError
 
 spec = importlib.util.spec_from_file_location("packages", Path(__file__).with_name("packages.py"))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cpc.data.log import Log
-from cpc.data.sources.debian import file_sha256
+from cpc.files import file_sha256
 from cpc.types import UserError
 
 #: Most bytes of a member that is read, and seconds that a program may take.

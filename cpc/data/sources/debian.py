@@ -6,7 +6,6 @@ so an archive that is not the known one counts as what apt verified when it was 
 """
 
 import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cpc.data.log import Log
-from cpc.files import read_json, write_sealed
+from cpc.files import file_sha256, read_json, write_sealed
 from cpc.types import UserError
 
 
@@ -59,12 +58,6 @@ def one_process(lock: Path, log: Log) -> Iterator[None]:
             log(f"another process prepares the same data (it holds {lock}): waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def file_sha256(path: Path) -> str:
-    """Digest of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:

@@ -22,7 +22,6 @@ from cpc.data.sources.debian import (
     Archive,
     fetch_archive,
     fetch_archives,
-    file_sha256,
     one_process,
     unpack,
 )
@@ -34,7 +33,7 @@ from cpc.data.sources.voice_packages import (
     decode,
     reason_to_drop,
 )
-from cpc.files import read_json, write_sealed
+from cpc.files import file_sha256, read_json, write_sealed
 from cpc.types import UserError
 
 #: Change it when the rules change: a folder that was prepared by other rules is made anew.

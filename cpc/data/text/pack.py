@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from cpc.data.journal import crc32_of
 from cpc.data.log import Log
 from cpc.data.skipped import Skipped
 from cpc.data.sources.debian import one_process
@@ -21,7 +20,7 @@ from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
 from cpc.data.walk import Found, find_data, printable
-from cpc.files import read_sealed, sync_folder, write_sealed, write_text
+from cpc.files import file_crc32, read_sealed, sync_folder, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
@@ -142,7 +141,7 @@ def write_pack(
             rank[chunk].tofile(file)
     raw.unlink()
     write_vocabulary(folder / VOCABULARY, vocabulary)
-    sums = {name: crc32_of(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
+    sums = {name: file_crc32(folder / name) for name in (TOKENS, SENTENCES, DOCUMENTS, VOCABULARY)}
     write_sealed(folder / INDEX, {"key": key, "skipped": [*skipped, *copies], "sums": sums})
     log(
         f"packed {int(vocabulary.counts.sum()):,} words in {len(documents):,} documents, "
@@ -332,7 +331,7 @@ def is_whole(folder: Path, key: str) -> bool:
     try:
         index = read_sealed(folder / INDEX)
         return index["key"] == key and all(
-            crc32_of(folder / name) == total for name, total in index["sums"].items()
+            file_crc32(folder / name) == total for name, total in index["sums"].items()
         )
     except (UserError, OSError, LookupError, TypeError):
         return False
