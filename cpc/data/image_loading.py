@@ -44,29 +44,22 @@ class ImageFiles(NamedTuple):
     """Digest of the files and of what `read` makes of them."""
 
 
-def load_images(
-    files: ImageFiles,
-    log: Log,
-    *,
-    max_skipped_fraction: float,
-    memory_bytes: int = MEMORY_BYTES,
-    cache: Path | None = None,
-) -> Images:
+def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Images:
     """Decode all images; those that do not decode are in `skipped`.
 
-    A set of more than `memory_bytes` is decoded all the same, once, to find the damaged ones before
-    a run does; its labels, digests and damages are kept in `cache` (`cache_dir()` if None).
+    A set of more than `MEMORY_BYTES` is decoded all the same, once, to find the damaged ones before
+    a run does; its labels, digests and damages are kept in `cache_dir()`.
 
     Raises:
         UserError: none decodes, more than `max_skipped_fraction` do not, or sizes differ.
     """
     shape = _first_shape(files)
-    if files.num_images * prod(shape) <= memory_bytes:
+    if files.num_images * prod(shape) <= MEMORY_BYTES:
         pixels = np.empty((files.num_images, *shape), np.uint8)
         labels, digests, reasons = _decode_all(files, shape, log, pixels)
     else:
         pixels = None
-        path = (cache_dir() if cache is None else cache) / "images" / f"{files.fingerprint}.json"
+        path = cache_dir() / "images" / f"{files.fingerprint}.json"
         labels, digests, reasons = _checked_once(files, shape, log, path)
     skipped = tuple((files.describe(i), reason) for i, reason in sorted(reasons.items()))
     if len(skipped) > max_skipped_fraction * files.num_images:

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cpc.results.compare import as_student
+from cpc.results.compare import LEVEL, as_student
 
 
 def sums_by_utterance(
@@ -89,7 +89,6 @@ def bootstrap_interval(
     count: Int[np.ndarray, " u"] | Float[np.ndarray, " u"],
     *,
     num_resamples: int = 2000,
-    level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
     """Percentile interval of sum(correct) / sum(count), resampling whole utterances.
@@ -106,7 +105,7 @@ def bootstrap_interval(
     """
     rng = np.random.default_rng(seed)
     correct, count = correct.astype(np.float64), count.astype(np.float64)
-    tail, num_counted = (1 - level) / 2, int((count > 0).sum())
+    tail, num_counted = (1 - LEVEL) / 2, int((count > 0).sum())
     if num_counted < 2:
         return float("nan"), float("nan")
     if (correct == count).all():
@@ -124,6 +123,6 @@ def bootstrap_interval(
     low, high = np.quantile(np.concatenate(accuracies), [tail, 1 - tail])
     if high - low < 1e-9:
         return float("nan"), float("nan")
-    low, high = as_student(correct.sum() / count.sum(), low, high, num_counted, level)
+    low, high = as_student(correct.sum() / count.sum(), low, high, num_counted)
     # Errors can outnumber the words.
     return max(0.0, low), min(high, 1.0) if (correct <= count).all() else high

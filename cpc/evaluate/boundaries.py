@@ -11,13 +11,13 @@ import numpy as np
 import scipy.signal
 from jaxtyping import Float, Int, Num
 
-from cpc.results.compare import as_student
+from cpc.results.compare import LEVEL, as_student
 from cpc.types import UserError
 
 #: Of peaks, from none to all of the range: what a detector is fitted over.
 PROMINENCES = np.linspace(0, 0.6, 61)
 #: Of the bootstrap.
-NUM_RESAMPLES, LEVEL = 2000, 0.95
+NUM_RESAMPLES = 2000
 
 
 class Matches(NamedTuple):
@@ -118,7 +118,7 @@ def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
     )
     values = r_value(Matches(*(drawn @ counts).T))
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    low, high = as_student(float(r_value(total(matches))), low, high, len(counts), LEVEL)
+    low, high = as_student(float(r_value(total(matches))), low, high, len(counts))
     return low, min(high, 1.0)
 
 

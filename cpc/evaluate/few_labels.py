@@ -5,6 +5,7 @@ from jaxtyping import Bool, Int
 
 from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.results import Outcomes, Score, digest
+from cpc.results.compare import LEVEL
 from cpc.types import UserError
 
 #: Shares of the labels in Figure 1 of CPC v2 (Henaff et al., 2019).
@@ -96,9 +97,7 @@ def few_label_score(
     )
 
 
-def seeds_interval(
-    correct: Bool[np.ndarray, "seeds m"], level: float = 0.95
-) -> tuple[float, float]:
+def seeds_interval(correct: Bool[np.ndarray, "seeds m"]) -> tuple[float, float]:
     """Interval of the mean accuracy when both subsets and test images are chance.
 
     mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
@@ -115,10 +114,10 @@ def seeds_interval(
     a = by_seed.var(ddof=1) / num_seeds if num_seeds > 1 else 0.0
     b = by_image.var(ddof=1) / num_images if num_images > 1 else 0.0
     if a + b == 0:
-        return bootstrap_interval(by_image, np.ones(num_images), level=level)
+        return bootstrap_interval(by_image, np.ones(num_images))
     freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_images - 1))
     from scipy import stats  # half a second, which a start of training need not wait
 
-    reach = float(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(a + b))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b))
     accuracy = float(correct.mean())
     return max(0.0, accuracy - reach), min(1.0, accuracy + reach)

@@ -101,14 +101,14 @@ def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> 
     return Difference(value, *as_student(value, low, high, num_counted), paired="items")
 
 
+#: The share of repetitions whose interval contains the true value.
+LEVEL = 0.95
+
+
 def as_student(
-    value: float | int,
-    low: float | int,
-    high: float | int,
-    num_items: int,
-    level: float | int = 0.95,
+    value: float | int, low: float | int, high: float | int, num_items: int
 ) -> tuple[float, float]:
-    """Return a bootstrap interval, widened as Student's is over the normal one, for few items.
+    """Return a bootstrap interval of `LEVEL`, widened for few items as Student's is.
 
     Draws of n items have (n - 1) / n of their variance, and the normal's tails: both make the
     percentile interval too narrow (Hesterberg 2015, "What teachers should know about the
@@ -120,7 +120,7 @@ def as_student(
     """
     from scipy.special import ndtri, stdtrit
 
-    inside = (1 + level) / 2
+    inside = (1 + LEVEL) / 2
     factor = stdtrit(num_items - 1, inside) / ndtri(inside) * math.sqrt(num_items / (num_items - 1))
     return float(value - factor * (value - low)), float(value + factor * (high - value))
 

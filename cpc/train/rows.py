@@ -17,6 +17,9 @@ from cpc.train.state import TrainState, init_state
 from cpc.train.step import brake
 from cpc.types import PyTree
 
+#: What the sums of squares of Adagrad begin at.
+FIRST_SUM = 0.1
+
 #: Ids of the rows that a step reads, by table; None for the whole table.
 RowIds: TypeAlias = dict[str, Array | None]
 #: choose(params, extra, batch, rng) -> (sample, ids): what was drawn, and the rows to be read.
@@ -94,16 +97,15 @@ def init_row_state(
     rule: Literal["sgd", "adagrad"],
     rng: Array,
     metrics_zeros: dict[str, PyTree],
-    start: float = 0.1,
 ) -> TrainState:
     """Return the state before the first step by rows, as `init_state` does.
 
-    `opt_state` holds the sums of squares, which begin at `start`; nothing of "sgd".
+    `opt_state` holds the sums of squares, which begin at `FIRST_SUM`; nothing of "sgd".
     """
     state = init_state(params, extra, optax.identity(), rng, metrics_zeros)
     squares: PyTree = {"tables": {}, "dense": {}}
     if rule == "adagrad":
-        squares = jax.tree.map(lambda leaf: jnp.full(leaf.shape, start, jnp.float32), params)
+        squares = jax.tree.map(lambda leaf: jnp.full(leaf.shape, FIRST_SUM, jnp.float32), params)
     return state._replace(opt_state=squares)
 
 

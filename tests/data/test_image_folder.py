@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from cpc import data
+from cpc.data import image_loading
 from cpc.data.image_file import decode_image
 from cpc.types import UserError
 
@@ -301,12 +302,22 @@ def greys(images):
     return images.pixels[:][:, 0, 0, 0].tolist()
 
 
-@pytest.mark.parametrize("memory_bytes", [10**9, 0])
-def test_splits_and_classes(folder, tmp_path, memory_bytes):
+@pytest.fixture
+def memory_bytes(request, tmp_path, monkeypatch):
+    """How many bytes of images are decoded at once; the others have a cache."""
+    monkeypatch.setattr(image_loading, "MEMORY_BYTES", request.param)
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+    return request.param
+
+
+SIZES = pytest.mark.parametrize("memory_bytes", [10**9, 0], indirect=True)
+LARGE = pytest.mark.parametrize("memory_bytes", [0], indirect=True)
+
+
+@SIZES
+def test_splits_and_classes(folder, memory_bytes):
     def read(split):
-        return data.read_image_folder(
-            folder, split, log=quiet, memory_bytes=memory_bytes, cache=tmp_path / "cache"
-        )
+        return data.read_image_folder(folder, split, log=quiet)
 
     train, val = read("train"), read("val")
     assert isinstance(train.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)
@@ -323,21 +334,14 @@ def test_splits_and_classes(folder, tmp_path, memory_bytes):
     assert train.pixels.shape == (5, 6, 6, 3)
 
 
-@pytest.mark.parametrize("memory_bytes", [10**9, 0])
-def test_damaged_and_empty_are_listed(folder, tmp_path, memory_bytes):
+@SIZES
+def test_damaged_and_empty_are_listed(folder, memory_bytes):
     (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
     (folder / "train/none").mkdir()
     name = "r" + chr(0xDCE9) + "\n.png"  # Latin-1, and a line's end
     (folder / "train/dog" / name).write_bytes(b"")
     for _ in range(2):  # the second time from the cache
-        images = data.read_image_folder(
-            folder,
-            "train",
-            log=quiet,
-            max_skipped_fraction=0.5,
-            memory_bytes=memory_bytes,
-            cache=tmp_path / "cache",
-        )
+        images = data.read_image_folder(folder, "train", log=quiet, max_skipped_fraction=0.5)
         assert sorted(greys(images)) == [10, 30, 40, 50]
         assert images.labels[greys(images).index(40)] == images.class_names.index("dog")
         assert [path.removeprefix(f"{folder}/train/") for path, _ in images.skipped] == [
@@ -350,12 +354,12 @@ def test_damaged_and_empty_are_listed(folder, tmp_path, memory_bytes):
         data.read_image_folder(folder, "train", log=quiet)
 
 
-def test_a_large_set_is_checked_once(folder, tmp_path):
+@LARGE
+def test_a_large_set_is_checked_once(folder, memory_bytes):
     said = []
 
     def read(**changes):
-        options = {"log": said.append, "memory_bytes": 0, "cache": tmp_path / "cache", **changes}
-        return data.read_image_folder(folder, "train", **options)
+        return data.read_image_folder(folder, "train", **{"log": said.append, **changes})
 
     assert greys(read()) == greys(read())
     assert len(said) == 1
@@ -526,12 +530,11 @@ def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
         read_all_but(folder)
 
 
-def test_a_cache_that_may_not_be_written_is_gone_without(folder, tmp_path):
+@LARGE
+def test_a_cache_that_may_not_be_written_is_gone_without(folder, tmp_path, memory_bytes):
     (tmp_path / "cache").write_text("in the way of a folder")
     said = []
-    images = data.read_image_folder(
-        folder, "train", log=said.append, memory_bytes=0, cache=tmp_path / "cache"
-    )
+    images = data.read_image_folder(folder, "train", log=said.append)
     assert sorted(greys(images)) == [10, 20, 30, 40, 50]
     assert "the next run finds this out again" in said[-1]
 
@@ -542,22 +545,16 @@ def test_a_split_is_a_name(folder, split):
         data.read_image_folder(folder, split, log=quiet)
 
 
+@LARGE
 @pytest.mark.parametrize(
     "harm", ["flip", "cut", "[]", "null", "{}", '{"labels": [], "skipped": []}']
 )
-def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, harm):
+def test_a_damaged_cache_is_decoded_again_with_a_sentence(folder, tmp_path, memory_bytes, harm):
     (folder / "train/cat/2.webp").write_bytes(BAD["cut webp"])
     said = []
 
     def read():
-        return data.read_image_folder(
-            folder,
-            "train",
-            log=said.append,
-            max_skipped_fraction=0.5,
-            memory_bytes=0,
-            cache=tmp_path / "cache",
-        )
+        return data.read_image_folder(folder, "train", log=said.append, max_skipped_fraction=0.5)
 
     read()
     (path,) = (tmp_path / "cache/images").iterdir()

@@ -79,18 +79,19 @@ def read(data_dir, name, split, **options):
 
 
 @pytest.mark.parametrize("memory_bytes", [10**9, 0])
-def test_reads_what_was_written(prepared, tmp_path, memory_bytes):
-    options = {"memory_bytes": memory_bytes, "cache": tmp_path / "cache"}
-    images = read(prepared, "stl10", "train", **options)
+def test_reads_what_was_written(prepared, tmp_path, memory_bytes, monkeypatch):
+    monkeypatch.setattr("cpc.data.image_loading.MEMORY_BYTES", memory_bytes)
+    monkeypatch.setenv("CPC_DATA", str(tmp_path / "cache"))
+    images = read(prepared, "stl10", "train")
     assert isinstance(images.pixels, data.LazyPixels if memory_bytes == 0 else np.ndarray)
     np.testing.assert_array_equal(images.pixels[:], [image(i) for i in range(6)])
     assert images.labels.tolist() == [0, 1, 0, 1, 0, 1]
     assert images.class_names == ("airplane", "bird")
-    part = read(prepared, "stl10", "train[:50%]", **options)
+    part = read(prepared, "stl10", "train[:50%]")
     np.testing.assert_array_equal(part.pixels[:], [image(i) for i in range(3)])
-    nameless = read(prepared, "stl10", "unlabelled", **options)
+    nameless = read(prepared, "stl10", "unlabelled")
     assert nameless.labels.tolist() == [data.UNLABELLED] * 2
-    grey = read(prepared, "stl10", "train", size=4, channels=1, **options)
+    grey = read(prepared, "stl10", "train", size=4, channels=1)
     assert grey.pixels.shape == (6, 4, 4, 1)
 
 

@@ -133,7 +133,7 @@ def read_end(workdir: Path) -> tuple:
         int(path.name) for path in workdir.glob("checkpoints/*") if path.name.isdecimal()
     )
     meta = json.loads((workdir / "checkpoints" / str(steps[-1]) / "meta" / "metadata").read_text())
-    return records, json.loads(meta["text"])["leaves"]
+    return records, meta["leaves"]
 
 
 def write_sounds(folder: Path) -> Path:

@@ -1,6 +1,5 @@
 """The image experiment end to end, as its users run it, on crops of two real photographs."""
 
-import functools
 import json
 import pathlib
 import re
@@ -16,7 +15,6 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from configs import image_fashion_mnist
-from cpc import data
 from cpc.data import Images
 from cpc.files import read_arrays
 from cpc.results import read_scores
@@ -358,11 +356,8 @@ def shared(tmp_path):
 
 @pytest.mark.parametrize("memory_bytes", [10**9, 0])
 def test_copies_of_test_images_do_not_train(shared, memory_bytes, monkeypatch):
-    monkeypatch.setattr(
-        data,
-        "read_image_folder",
-        functools.partial(data.read_image_folder, memory_bytes=memory_bytes, cache=shared / "c"),
-    )
+    monkeypatch.setattr("cpc.data.image_loading.MEMORY_BYTES", memory_bytes)
+    monkeypatch.setenv("CPC_DATA", str(shared / "c"))
     config, said = make_config(data__source="folder", data__path=str(shared)), []
     for _ in range(2):  # the second time from the cache
         loaded = image_data.load_data(config, said.append)

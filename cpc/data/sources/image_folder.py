@@ -8,13 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cpc.data.image_file import COMPANION_SUFFIXES, IMAGE_SUFFIXES, read_image
-from cpc.data.image_loading import (
-    MEMORY_BYTES,
-    ImageFiles,
-    check_pixels,
-    fingerprint_files,
-    load_images,
-)
+from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
 from cpc.data.images import Images
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
@@ -41,8 +35,6 @@ def read_image_folder(
     channels: int = 3,
     log: Log = print,
     max_skipped_fraction: float = 0.1,
-    memory_bytes: int = MEMORY_BYTES,
-    cache: Path | None = None,
 ) -> Images:
     """Return the images `ROOT/SPLIT/CLASS/*.jpeg` (jpg, png, ...), at any depth below the class.
 
@@ -59,8 +51,6 @@ def read_image_folder(
         channels: 1 (grey) or 3.
         log: called with each line of progress.
         max_skipped_fraction: more damaged images than this are an error.
-        memory_bytes: a larger set is decoded when asked for, each time.
-        cache: where a larger set's labels and damages are kept, `cache_dir()` if None.
 
     Raises:
         UserError: no such folder or split, no images, sizes that differ, or too many damaged.
@@ -98,13 +88,7 @@ def read_image_folder(
         where=printable(folder),
         fingerprint=fingerprint_files(paths, size, channels, class_names),
     )
-    images = load_images(
-        files,
-        log,
-        max_skipped_fraction=max_skipped_fraction,
-        memory_bytes=memory_bytes,
-        cache=cache,
-    )
+    images = load_images(files, log, max_skipped_fraction)
     return replace(images, skipped=(*images.skipped, *left_out))
 
 

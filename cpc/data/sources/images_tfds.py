@@ -8,13 +8,7 @@ from typing import Any
 import numpy as np
 
 from cpc.data.image_file import decode_image
-from cpc.data.image_loading import (
-    MEMORY_BYTES,
-    ImageFiles,
-    check_pixels,
-    fingerprint_files,
-    load_images,
-)
+from cpc.data.image_loading import ImageFiles, check_pixels, fingerprint_files, load_images
 from cpc.data.images import Images
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
@@ -36,8 +30,6 @@ def read_images_tfds(
     channels: int = 3,
     log: Log = print,
     max_skipped_fraction: float = 0.1,
-    memory_bytes: int = MEMORY_BYTES,
-    cache: Path | None = None,
 ) -> Images:
     """One split of a prepared set of images: imagenet2012, cifar10, stl10, fashion_mnist, ...
 
@@ -50,8 +42,6 @@ def read_images_tfds(
         channels: 1 (grey) or 3.
         log: called with each line of progress.
         max_skipped_fraction: more damaged images than this are an error.
-        memory_bytes: a larger set is decoded when asked for, each time.
-        cache: where a larger set's labels and damages are kept, `cache_dir()` if None.
 
     Raises:
         UserError: not prepared (at once, with the command that prepares it), prepared in another
@@ -83,13 +73,7 @@ def read_images_tfds(
         where=where,
         fingerprint=fingerprint_files(record_files, split, size, channels),
     )
-    return load_images(
-        files,
-        log,
-        max_skipped_fraction=max_skipped_fraction,
-        memory_bytes=memory_bytes,
-        cache=cache,
-    )
+    return load_images(files, log, max_skipped_fraction)
 
 
 def locate_images_tfds(data_dir: str | Path, name: str, split: str) -> list[tuple[str, range]]:
