@@ -1,6 +1,7 @@
 """The keys of every modality: run, loss, negatives and optimizer."""
 
 from configs.keys import Key
+from cpc.negatives import RULES
 
 #: Steps are counted in 32 bits.
 MOST_STEPS = 10**9
@@ -58,7 +59,7 @@ NEGATIVES = {
     "rule": Key(
         "batch",
         "which latents of the batch are negatives",
-        words=("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence"),
+        words=tuple(RULES),
     ),
     "window": Key(
         0,

@@ -4,6 +4,7 @@ from typing import Any
 
 from configs.defaults import LOGGER, MOST_OFFSETS, WIDEST
 from configs.keys import Key, make_config
+from cpc.negatives import RULES
 
 KEYS = {
     "kind": Key("rl", "kind of data", words=("rl",)),
@@ -93,7 +94,7 @@ KEYS = {
             "batch",
             "which latents are negatives: all of the rollout, those of other episodes, of the own "
             "one, or of every other environment at the positive's time",
-            words=("batch", "excluding_sequence", "own_sequence", "one_per_sequence"),
+            words=tuple(word for word in RULES if word != "same_group"),
         ),
         "cosine": Key(True, "whether scores are cosines"),
         "temperature": Key(0.1, "divisor of the scores", above=0),

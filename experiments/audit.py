@@ -13,14 +13,14 @@ from cpc.models import to_frame
 from cpc.negatives import Audit, AuditRow
 from cpc.train import gather_rows, is_first, wait_for_all
 from cpc.types import UserError
-from experiments.command.config import Config
+from experiments.plan import Plan
 from experiments.problem import Problem
 
 #: Batches that are looked at, and anchors of each at each offset.
 NUM_BATCHES, NUM_ANCHORS = 2, 512
 
 
-def audit_run(config: Config, workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
+def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
     """Audit the negatives of a run once, print the table, leave it in the run directory.
 
     If the audit `is_all` that is done, it says so, by which `status` knows that nothing died.
@@ -30,28 +30,29 @@ def audit_run(config: Config, workdir: pathlib.Path, problem: Problem, is_all: b
     wait_for_all("audit")  # all have looked before one writes
     if has_begun:
         return
-    rows = audit_problem(config, problem)
-    title = f"{problem.objective.name}, {NUM_BATCHES} batches"
+    rows = audit_problem(problem)
+    title = f"{problem.plan.negatives}, {NUM_BATCHES} batches"
     print(f"audit of the negatives: {title}\n{negatives.format_audit(rows)}")
     described = [row._asdict() for row in rows]
     if is_first():
-        audit = {"rule": problem.objective.name, "title": title, "rows": described}
+        audit = {"rule": problem.plan.negatives, "title": title, "rows": described}
         write_sealed(path, {**audit, "is_all": True} if is_all else audit)
     if not is_all:
-        check_negatives(config, problem.objective.name, rows)
+        check_negatives(problem.plan, rows)
 
 
-def check_negatives(config: Config, name: str, rows: Audit) -> None:
+def check_negatives(plan: Plan, rows: Audit) -> None:
     """Check that there is something to learn from.
 
     Raises:
         UserError: no anchor has a negative, or for SupCon none of another group.
     """
-    values = {row.name: row.value for row in rows}
+    config, values = plan.config, {row.name: row.value for row in rows}
     if values["anchors_without_negative"] == 1 and not config.negatives.queue:
         raise UserError(
-            f"under {name} not one anchor of {NUM_BATCHES} batches has a negative, so that nothing "
-            "is learned: choose another negatives.rule, a larger data.batch_size, or give more data"
+            f"under {plan.negatives} not one anchor of {NUM_BATCHES} batches has a negative, so "
+            "nothing is learned: choose another negatives.rule, a larger data.batch_size, or give "
+            "more data"
         )
     same = [name for name, value in values.items()
             if name.startswith("false_negatives_by") and value == 1]  # fmt: skip
@@ -62,15 +63,16 @@ def check_negatives(config: Config, name: str, rows: Audit) -> None:
         )
 
 
-def audit_problem(config: Config, problem: Problem) -> Audit:
-    """Return the rows over some training batches; of several directions, the first's."""
+def audit_problem(problem: Problem) -> Audit:
+    """Return the rows over some training batches; of several branches, the first's."""
+    plan, branch = problem.plan, problem.plan.geometry.branches[0]
     batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
-    root = jax.random.key(config.seed)
+    root = jax.random.key(plan.config.seed)
 
     def locate(batch):
         prepared = problem.prepare(batch, root, True)
         outputs, _ = problem.model.apply(variables, prepared, False)
-        _, positions, exists = problem.split_directions(outputs, prepared)[0]
+        _, positions, exists = problem.split_branches(outputs, prepared)[0]
         return positions, exists
 
     prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
@@ -80,7 +82,7 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
     for batch in batches:
         located, exists = jax.device_get(jax.jit(locate)(batch))
         shape = np.broadcast_shapes(*map(np.shape, located))
-        inputs = content_ids(np.asarray(plain(batch)), shape, problem.directions[0])
+        inputs = content_ids(np.asarray(plain(batch)), shape, branch.name)
         label = {**problem.label(batch), "content": inputs}
         utterance = _utterances(batch, located)
         if exists is not None:  # padding is not looked at
@@ -95,12 +97,12 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
 
     def audit(name):
         return negatives.audit_rule(
-            problem.objective.rule,
+            plan.rule,
             positions,
-            problem.offsets[0],
+            branch.offsets,
             labels=[label[name] for label in labels],
             utterances=utterances,
-            choose=problem.objective.choose,
+            choose=plan.choose,
             rng=root,
             num_anchors=NUM_ANCHORS,
         )
@@ -110,7 +112,7 @@ def audit_problem(config: Config, problem: Problem) -> Audit:
     rows = [*_named(*first, only_false=False)]
     for other in others:
         rows += _named(*other, only_false=True)
-    return tuple(rows) + _predictions(config, np.broadcast(*positions[0]).size)
+    return tuple(rows) + _predictions(plan.config, np.broadcast(*positions[0]).size)
 
 
 def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:

@@ -15,34 +15,30 @@ from cpc.losses.info_nce import bound_temperature
 from cpc.losses.tiles import block_size
 from cpc.parallel import takes_ring
 from cpc.types import UserError
-from experiments.choices import build_choice, build_loss, build_rule
-from experiments.command.config import Config
+from experiments.plan import Plan
 
 #: What a container may use, where it is limited: of cgroups 2 and 1.
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def check_memory(
-    config: Config, mesh: jax.sharding.Mesh, num_latents: int, width: int, num_offsets: int
-) -> None:
-    """The scores and gradients of the loss fit a device's memory; the network comes on top.
-
-    `num_latents` are of a window or image, `num_offsets` of all directions together.
+def check_memory(plan: Plan, mesh: jax.sharding.Mesh) -> None:
+    """Check that the scores and gradients of the loss fit a device; the network comes on top.
 
     Raises:
         UserError: they do not, with the numbers, and what of the config needs less.
     """
-    if build_rule(config).aligned and not config.negatives.queue:
+    config = plan.config
+    num_latents, width, num_offsets = sizes_of(plan)
+    if plan.rule.aligned and not config.negatives.queue:
         return  # few of the candidates are scored, and no block of them is kept
-    sizes = config, mesh.size, num_latents, width, num_offsets
-    needed = functools.partial(loss_bytes, *sizes)
+    needed = functools.partial(loss_bytes, plan, mesh.size)
     batch_size, memory = config.data.batch_size, device_bytes(mesh)
     if needed(batch_size) <= memory:
         return
     step = math.lcm(mesh.size * config.optim.accumulate, config.negatives.shards)
     batches = range(step, batch_size + 1, step)  # what a batch needs grows with it
     fits = step * bisect.bisect_right(batches, memory, key=needed)
-    usual = block_size(*candidates_held(*sizes, batch_size))
+    usual = block_size(*candidates_held(plan, mesh.size, batch_size))
     blocks = (usual >> halvings for halvings in range(1, usual.bit_length()))
     block = next((size for size in blocks if needed(batch_size, size) <= memory), 0)
     queue = f" and {config.negatives.queue:,} of a queue" if config.negatives.queue else ""
@@ -57,22 +53,16 @@ def check_memory(
     )
 
 
-def check_sizes(
-    config: Config,
-    mesh: jax.sharding.Mesh,
-    shape: Sequence[int],
-    num_latents: int,
-    width: int,
-    num_offsets: int,
-) -> None:
-    """What weights, a batch and the evaluation hold at the very least fits a device's memory.
+def check_sizes(plan: Plan, mesh: jax.sharding.Mesh, shape: Sequence[int]) -> None:
+    """Check that weights, a batch and the evaluation fit a device, as far as they are known.
 
-    `shape` is of one input, the rest as of `check_memory`.
+    `shape` is of one input.
 
     Raises:
         UserError: one of them does not, with the keys that make it smaller.
     """
-    options, memory = config.model, device_bytes(mesh)
+    config, memory = plan.config, device_bytes(mesh)
+    options, (num_latents, width, num_offsets) = config.model, sizes_of(plan)
     size, contexts = jnp.dtype(options.dtype).itemsize, options.context_width
     (key, number), *_ = config.evaluate.items()
     recurrent = contexts**2 // options.get("context_blocks", 1)
@@ -105,18 +95,16 @@ def check_host(key: str, num_bytes: int) -> None:
         )
 
 
-def candidates_held(
-    config: Config,
-    num_devices: int,
-    num_latents: int,
-    width: int,
-    num_offsets: int,
-    batch_size: int,
-) -> tuple[int, int | None]:
+def sizes_of(plan: Plan) -> tuple[int, int, int]:
+    """Return the latents of a sequence, their width, and the predictions of each."""
+    return plan.geometry.num_latents, plan.geometry.width, plan.geometry.num_offsets
+
+
+def candidates_held(plan: Plan, num_devices: int, batch_size: int) -> tuple[int, int | None]:
     """Candidates whose keys a device holds; how many are scored at a time, None to choose."""
-    is_info_nce = bound_temperature(build_loss(config.loss)) is not None
-    is_aligned = config.loss.get("align_to", 0) > 0
-    may_cut = is_info_nce and not is_aligned and build_choice(config.negatives) is None
+    config, (num_latents, width, num_offsets) = plan.config, sizes_of(plan)
+    is_info_nce = bound_temperature(plan.loss) is not None
+    may_cut = is_info_nce and not plan.is_aligned and plan.choose is None
     num_candidates = batch_size * num_latents + config.negatives.queue
     if not may_cut:
         return num_candidates, num_candidates
@@ -127,22 +115,13 @@ def candidates_held(
     return num_candidates, None
 
 
-def loss_bytes(
-    config: Config,
-    num_devices: int,
-    num_latents: int,
-    width: int,
-    num_offsets: int,
-    batch_size: int,
-    block: int | None = None,
-) -> int:
+def loss_bytes(plan: Plan, num_devices: int, batch_size: int, block: int | None = None) -> int:
     """What one of the devices holds for the loss of a batch, by default in blocks as it chooses."""
-    held, columns = candidates_held(
-        config, num_devices, num_latents, width, num_offsets, batch_size
-    )
+    config, (num_latents, width, num_offsets) = plan.config, sizes_of(plan)
+    held, columns = candidates_held(plan, num_devices, batch_size)
     travels = held < batch_size * num_latents + config.negatives.queue
     block = block_size(held, columns) if block is None else block
-    if build_choice(config.negatives) is not None:  # the compiler cuts the blocks of the batch
+    if plan.choose is not None:  # the compiler cuts the blocks of the batch
         block = -(-block // num_devices)
     return losses.loss_bytes(
         batch_size // num_devices * num_latents,

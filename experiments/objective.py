@@ -1,26 +1,18 @@
-"""What a config asks of the loss: objective, negatives, temperature and memory, as pure functions.
+"""The loss that a plan describes, with its temperature and memory, as pure functions.
 
 Their own parameters (a learned temperature or bias) are trained with the model's; what they carry
 from step to step (a held temperature, a queue, a momentum encoder) lives in the training state.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from cpc import negatives
-from cpc.losses import (
-    Description,
-    MemoryBank,
-    OffsetSums,
-    acpc_loss,
-    cpc_loss,
-    describe,
-    describe_aligned,
-)
+from cpc.losses import MemoryBank, OffsetSums, acpc_loss, cpc_loss
+from cpc.losses.blocks import LossReducer
 from cpc.losses.cpc_loss import add_memory
 from cpc.losses.tiles import Latents
 from cpc.parallel import make_reducer
@@ -34,25 +26,14 @@ from cpc.types import (
     SoundPosition,
     is_positive,
 )
-from experiments.choices import (
-    FLOORED,
-    are_independent,
-    build_choice,
-    build_loss,
-    build_rule,
-    check_alignment,
-    check_groups,
-    check_temperature,
-    name_negatives,
-)
-from experiments.command.config import Config
+from experiments.plan import Plan
 
 #: Anchors of each offset whose negatives' weights hold the temperature.
 ANCHORS_WATCHED = 32
 
 
-class Direction(NamedTuple):
-    """One direction of prediction."""
+class BranchOutputs(NamedTuple):
+    """What a model makes of a batch for one branch of predictions."""
 
     outputs: CPCOutputs
     positions: AnyPosition
@@ -61,127 +42,14 @@ class Direction(NamedTuple):
     """Which latents exist, (b, t, ...); None for all. Padding counts for nothing."""
 
 
-class Objective(NamedTuple):
-    """The loss of a model's outputs, and what it keeps."""
+def init_objective(plan: Plan, branches: Sequence[BranchOutputs]) -> tuple[PyTree, PyTree]:
+    """Return what is learned beside the model, and what is carried from step to step.
 
-    rule: Rule
-    name: str
-    """Of rule, choice and memory, for records."""
-    choose: NegativeSampler | None
-    """Which of the negatives that the rule allows are used; None for all."""
-    description: Description
-    """What the loss learns, and whether log N - L means anything."""
-    is_bound: bool
-    """Whether log N - L is a lower bound on mutual information."""
-    momentum: float
-    """Decay of the encoder whose running average makes the keys; 0: the encoder itself."""
-    init: Callable[[Sequence[Direction]], tuple[PyTree, PyTree]]
-    """init(directions) -> (params, state), of this objective alone; arrays or shapes of arrays."""
-    loss: Callable[..., tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]]
-    """loss(params, state, directions, rng, train, maps=None) -> (loss, sums, state, metrics).
-
-    Directions add up in the loss; their sums stand one after the other along the offsets. `maps`
-    are those of `cpc_loss`, of outputs as the model made them.
+    Args:
+        plan: what the config means.
+        branches: outputs of the model; arrays or shapes of arrays.
     """
-    scored: Callable[[CPCOutputs], CPCOutputs]
-    """Outputs whose dot products are the scores, before the temperature."""
-    temperature: Callable[[PyTree, PyTree], jax.Array]
-    """temperature(params, state) -> tau."""
-
-
-def build_objective(
-    config: Config,
-    offsets: tuple[int, ...],
-    mesh: jax.sharding.Mesh | None = None,
-    apart: Rule | None = None,
-) -> Objective:
-    """The objective of a config, whose predictions are of these offsets, or of the first of them.
-
-    A direction of fewer predictions is of as many offsets, and aligned to as many frames as the
-    last of these is ahead.
-
-    On a mesh of several devices each scores its own anchors (`cpc.parallel`): the same numbers.
-    The rule `apart` leaves out what no config wants as a negative: the same sound once more.
-    """
-    options, of_config = config.negatives, build_rule(config)
-    rule = of_config if apart is None else of_config & apart
-    of_anchor, choose = build_loss(config.loss), build_choice(options)
-    description, is_aligned = describe(of_anchor), config.loss.get("align_to", 0) > 0
-    if is_aligned:
-        check_alignment(config)
-        description = describe_aligned(description)
-    check_groups(config)
-    check_temperature(options)
-    reducer = make_reducer(mesh, BATCH_AXIS) if mesh and mesh.size > 1 else None
-    temperature = functools.partial(_temperature, options)
-
-    def scored(outputs):
-        return to_cosines(outputs) if config.loss.cosine else outputs
-
-    def loss_of(direction, tau, bias, rng, maps, queue):
-        outputs, positions, exists = direction
-        own = offsets[: outputs.predictions.shape[-2]]
-        shared = {"choose": choose, "temperature": tau, "rng": rng, "where": exists}
-        if is_aligned:
-            best = config.loss.align_by == "best"
-            return acpc_loss(outputs, positions, rule, num_frames=own[-1], best=best, **shared)
-        memory = None if queue is None else _memory(queue, positions)
-        maps = None if config.loss.cosine else maps
-        value, sums = cpc_loss(
-            outputs, positions, rule, maps=maps, loss=of_anchor, bias=bias, offsets=own,
-            memory=memory, reducer=reducer, **shared,
-        )  # fmt: skip
-        return value, sums, None
-
-    def loss(params, state, directions, rng, train=True, maps=None):
-        directions = [Direction(scored(outputs), *where) for outputs, *where in directions]
-        new_state, queues, metrics = dict(state), [None] * len(directions), {}
-        if train and options.temperature_rule == "entropy":
-            tau = state["temperature"]
-            # Proposed ones are corrected to weigh alike: the entropy is that of all they stand for.
-            watched = None if options.choose == "proposed" else choose
-            queue = state["queues"][0] if options.queue else None
-            _, scores, where = watched_scores(
-                directions[0], rule, watched, offsets, tau, rng, queue
-            )
-            new_state["temperature"] = negatives.hold_entropy(
-                tau, tau * scores, where, options.target_entropy,
-                options.temperature_low, options.temperature_high,
-            )  # fmt: skip
-        if train and options.queue:
-            queues = state["queues"]
-            metrics["queue_age"] = _mean_age(queues[0], state["step"])
-            new_state |= _push_all(state, directions)
-        tau, bias = temperature(params, new_state), params.get("bias", config.loss.bias)
-        bias = 0.0 if config.loss.name in FLOORED else bias  # a run that has begun with one goes on
-        metrics["temperature"] = tau
-        total, parts, frames = jnp.zeros(()), [], []
-        for i, (direction, queue) in enumerate(zip(directions, queues, strict=True)):
-            key = jax.random.fold_in(rng, i)
-            value, sums, of_each = loss_of(direction, tau, bias, key, maps, queue)
-            total, parts, frames = total + value, [*parts, sums], [*frames, of_each]
-        sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
-        if is_aligned:
-            metrics["frames_per_prediction"] = jnp.concatenate(frames)
-        return total, sums, new_state, metrics
-
-    return Objective(
-        rule=rule,
-        name=name_negatives(of_config, choose, options),
-        choose=choose,
-        description=description,
-        is_bound=description.is_bound(are_independent(rule, choose, options)),
-        momentum=options.momentum,
-        init=functools.partial(_init, config),
-        loss=loss,
-        scored=scored,
-        temperature=temperature,
-    )
-
-
-def _init(config, directions):
-    """What is learned beside the model, and what is carried from step to step."""
-    options, params, state = config.negatives, {}, {}
+    options, params, state = plan.config.negatives, {}, {}
     if options.temperature_rule == "learned":
         raw = negatives.raw_temperature(
             options.temperature, options.temperature_low, options.temperature_high
@@ -189,22 +57,109 @@ def _init(config, directions):
         params["raw_temperature"] = jnp.asarray(raw, jnp.float32)
     if options.temperature_rule == "entropy":
         state["temperature"] = jnp.asarray(options.temperature, jnp.float32)
-    if config.loss.learn_bias:
-        params["bias"] = jnp.asarray(config.loss.bias, jnp.float32)
+    if plan.config.loss.learn_bias:
+        params["bias"] = jnp.asarray(plan.config.loss.bias, jnp.float32)
     if options.queue:
-        widths = [one[0].z.shape[-1] for one in directions]
+        widths = [one[0].z.shape[-1] for one in branches]
         state["queues"] = tuple(negatives.make_queue(options.queue, d) for d in widths)
         state["step"] = jnp.zeros((), jnp.int32)
     return params, state
 
 
-def _temperature(options, params, state):
-    """Learned, held, or fixed."""
+def objective_loss(
+    plan: Plan,
+    params: PyTree,
+    state: PyTree,
+    branches: Sequence[BranchOutputs],
+    rng: jax.Array,
+    train: bool = True,
+    maps: PyTree | None = None,
+    reducer: LossReducer | None = None,
+) -> tuple[jax.Array, OffsetSums, PyTree, dict[str, jax.Array]]:
+    """Return the loss of all branches, their sums by offset, the next state, and metrics.
+
+    The sums of the branches stand one after the other along the offsets.
+
+    Args:
+        plan: what the config means.
+        params: learned by the objective itself.
+        state: carried from step to step by the objective.
+        branches: outputs of the model, as it made them.
+        rng: a key of this step.
+        train: whether the state moves on.
+        maps: those of `cpc_loss`.
+        reducer: scores the anchors of each device by itself; the same numbers.
+    """
+    options, own_options = plan.config.negatives, plan.config.loss
+    branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]
+    new_state, queues, metrics = dict(state), [None] * len(branches), {}
+    if train and options.temperature_rule == "entropy":
+        new_state["temperature"] = _hold_entropy(plan, state, branches[0], rng)
+    if train and options.queue:
+        queues = state["queues"]
+        metrics["queue_age"] = _mean_age(queues[0], state["step"])
+        new_state |= _push_all(state, branches)
+    tau = temperature(plan, params, new_state)
+    metrics["temperature"] = tau
+    shared = {"choose": plan.choose, "temperature": tau}
+    total, parts, frames = jnp.zeros(()), [], []
+    for i, ((outputs, positions, exists), queue) in enumerate(zip(branches, queues, strict=True)):
+        shared |= {"rng": jax.random.fold_in(rng, i), "where": exists}
+        offsets = plan.geometry.branches[i].offsets
+        if plan.is_aligned:
+            value, sums, of_each = acpc_loss(
+                outputs, positions, plan.rule,
+                num_frames=offsets[-1], best=own_options.align_by == "best", **shared,
+            )  # fmt: skip
+            frames.append(of_each)
+        else:
+            value, sums = cpc_loss(
+                outputs, positions, plan.rule,
+                maps=None if own_options.cosine else maps, loss=plan.loss,
+                bias=params.get("bias", own_options.bias), offsets=offsets,
+                memory=None if queue is None else _memory(queue, positions),
+                reducer=reducer, **shared,
+            )  # fmt: skip
+        total, parts = total + value, [*parts, sums]
+    sums = jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+    if frames:
+        metrics["frames_per_prediction"] = jnp.concatenate(frames)
+    return total, sums, new_state, metrics
+
+
+def reducer_of(mesh: jax.sharding.Mesh | None) -> LossReducer | None:
+    """Return what scores each device's own anchors, if there are several devices."""
+    return make_reducer(mesh, BATCH_AXIS) if mesh is not None and mesh.size > 1 else None
+
+
+def _hold_entropy(plan, state, branch, rng):
+    """The temperature at which the negatives' weights keep their entropy."""
+    options, tau = plan.config.negatives, state["temperature"]
+    # Proposed ones are corrected to weigh alike: the entropy is that of all they stand for.
+    watched = None if options.choose == "proposed" else plan.choose
+    queue = state["queues"][0] if options.queue else None
+    _, scores, where = watched_scores(
+        branch, plan.rule, watched, plan.geometry.branches[0].offsets, tau, rng, queue
+    )
+    return negatives.hold_entropy(
+        tau, tau * scores, where, options.target_entropy,
+        options.temperature_low, options.temperature_high,
+    )  # fmt: skip
+
+
+def temperature(plan: Plan, params: PyTree, state: PyTree) -> jax.Array:
+    """Return the temperature: learned, held, or fixed."""
+    options = plan.config.negatives
     if options.temperature_rule == "learned":
         return negatives.bounded_temperature(
             params["raw_temperature"], options.temperature_low, options.temperature_high
         )
     return state.get("temperature", jnp.float32(options.temperature))
+
+
+def scored(plan: Plan, outputs: CPCOutputs) -> CPCOutputs:
+    """Return outputs whose dot products are the scores, before the temperature."""
+    return to_cosines(outputs) if plan.config.loss.cosine else outputs
 
 
 def to_cosines(outputs: CPCOutputs) -> CPCOutputs:
@@ -250,7 +205,7 @@ def _flatten(direction):
 
 
 def watched_scores(
-    direction: Direction,
+    direction: BranchOutputs,
     rule: Rule,
     choose: NegativeSampler | None,
     offsets: Sequence[int],

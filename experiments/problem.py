@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import numpy as np
 
 from configs.keys import Keys
@@ -14,48 +13,40 @@ from cpc.report.words import Words
 from cpc.results import Run, Score
 from cpc.types import Batch
 from experiments.command.config import Config
-from experiments.objective import Direction, Objective
+from experiments.objective import BranchOutputs
+from experiments.plan import Geometry, Plan
 
 #: probe(variables, step) fits and records the probes, and returns their scores.
 Probe: TypeAlias = Callable[[Any, int], list[Score]]
 
 
+class HeldOut(NamedTuple):
+    """Batches of an evaluation, by their index."""
+
+    draw: Callable[[int], Batch]
+    """Drawn as those of the training."""
+    draw_independent: Callable[[int], Batch]
+    """Of independently drawn sequences, which the strict bound needs."""
+    number: int
+
+
 class Problem(NamedTuple):
     """What makes one problem differ from another."""
 
+    plan: Plan
     model: Model
-    objective: Objective
-    offsets: tuple[tuple[int, ...], ...]
-    """Steps ahead that each direction predicts."""
-    directions: tuple[str, ...]
-    """Names of the directions of prediction."""
     prepare: Callable[[Batch, Any, bool], Batch]
     """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
-    split_directions: Callable[[Any, Batch], Sequence[Direction]]
-    """split_directions(outputs, batch) -> outputs and positions of each direction, and which of its
-    latents exist."""
+    split_branches: Callable[[Any, Batch], Sequence[BranchOutputs]]
+    """split_branches(outputs, batch) -> what each of the plan's branches is scored on."""
     label: Callable[[Batch], dict[str, np.ndarray]]
     """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
     draw: Callable[[int], Batch]
     """Index of a step -> its batch."""
-    draw_test: Callable[[int], Batch] | None
-    """Held-out batches, drawn as those of the training; None for no evaluation."""
-    draw_any_test: Callable[[int], Batch] | None
-    """Held-out batches of independently drawn sequences, for the strict bound."""
-    num_tests: int
-    """Batches in an evaluation."""
+    held_out: HeldOut | None
+    """Batches of the evaluations; None for no evaluation."""
     per_step: tuple[float, str]
     """What a batch holds, and its unit, such as (0.003, "h audio")."""
-
-
-class LossSizes(NamedTuple):
-    """How large a config makes the loss of one sequence."""
-
-    num_latents: int
-    width: int
-    """Of a latent."""
-    num_offsets: int
-    """Of all directions and modules together."""
 
 
 class Embedding(NamedTuple):
@@ -96,9 +87,9 @@ class Modality(NamedTuple):
     """places(config) -> what scores call its data, and the paths in it by which these are told from
     others of the name; none of what the name alone tells."""
     build_model: Callable[[Config], Model]
-    loss_sizes: Callable[[Config], LossSizes]
-    make_problem: Callable[[Config, Any, jax.sharding.Mesh | None], Problem]
-    """make_problem(config, data, mesh) -> what is trained."""
+    geometry: Callable[[Config], Geometry]
+    make_problem: Callable[[Plan, Any], Problem]
+    """make_problem(plan, data) -> what is trained."""
     make_probe: Callable[[Config, Path, Any, Model], Probe]
     """make_probe(config, workdir, data, model) -> probe(variables, step), which fits the probes of
     `config.probe` and records them; raises a UserError if the data cannot feed them."""

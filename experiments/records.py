@@ -16,7 +16,8 @@ from cpc.results import name_of, rule_title
 from cpc.train import TrainState, put_batch, run_on_first
 from cpc.types import AnyPosition, CPCOutputs, SoundPosition
 from experiments.command.config import Config
-from experiments.objective import Direction, Objective
+from experiments.objective import BranchOutputs, objective_loss, reducer_of, scored, temperature
+from experiments.plan import Plan
 from experiments.problem import Probe, Problem, model_variables
 
 #: What an objective may record of itself, as means over the steps.
@@ -28,36 +29,34 @@ STRICT = Tracker(True, "one_per_sequence")
 
 
 def strict_sums(
-    objective: Objective,
+    plan: Plan,
     params: Any,
     state: Any,
-    batches: Sequence[Sequence[Direction]],
-    offsets: Sequence[tuple[int, ...]],
+    batches: Sequence[Sequence[BranchOutputs]],
 ) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
     """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
 
-    `batches` are lists of directions, each with its `offsets`; their sequences are contrasted all
-    together, but for those whose sound another one holds, and nothing has a gradient.
+    `batches` are lists of branches; their sequences are contrasted all together, but for those
+    whose sound another one holds, and nothing has a gradient.
     """
-    tau, parts, scored = objective.temperature(params, state), [], []
-    for own, directions in zip(
-        offsets, zip(*jax.lax.stop_gradient(batches), strict=True), strict=True
-    ):
+    tau, parts, all_scored = temperature(plan, params, state), [], []
+    each = zip(*jax.lax.stop_gradient(batches), strict=True)
+    for branch, of_batches in zip(plan.geometry.branches, each, strict=True):
         joined = [
-            (objective.scored(outputs), exists, sound_of(positions))
-            for outputs, positions, exists in directions
+            (scored(plan, outputs), exists, sound_of(positions))
+            for outputs, positions, exists in of_batches
         ]
         outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
         sums = bound_over_sequences(
             outputs.z,
             outputs.predictions / tau,
-            own,
+            branch.offsets,
             where=exists,
             sound=sound,
         )
         parts.append(sums)
-        scored.append((outputs, exists))
-    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), scored
+        all_scored.append((outputs, exists))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
 
 
 def sound_of(positions: AnyPosition) -> tuple[Any, Any] | None:
@@ -66,17 +65,17 @@ def sound_of(positions: AnyPosition) -> tuple[Any, Any] | None:
     return (positions.window, positions.end) if is_known else None
 
 
-def describe_track(problem: Problem, tracker: Tracker, track: Track) -> dict[str, Any]:
-    """Return the numbers of a record, by offset and, where there are several, direction.
+def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
+    """Return the numbers of a record, by offset and, where there are several, branch.
 
     Of a loss without a log N they are accuracies, and what the loss has instead.
     """
-    each = list(zip(problem.directions, problem.offsets, strict=True))
-    directions = [name for name, offsets in each for _ in offsets]
+    branches = plan.geometry.branches
+    names = [name for name, offsets in branches for _ in offsets]
     return {
-        **describe_offsets(tracker, track, [k for _, offsets in each for k in offsets]),
-        **({"directions": directions} if len(problem.directions) > 1 else {}),
-        **({} if tracker.has_log_n else describe_accuracy(problem, track)),
+        **describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets]),
+        **({"directions": names} if len(branches) > 1 else {}),
+        **({} if tracker.has_log_n else describe_accuracy(plan, track)),
     }
 
 
@@ -108,9 +107,9 @@ def describe_bound(track: Track) -> dict[str, Any]:
     }
 
 
-def describe_accuracy(problem: Problem, track: Track) -> dict[str, Any]:
+def describe_accuracy(plan: Plan, track: Track) -> dict[str, Any]:
     """Return what there is to say of a loss that has no log N."""
-    description = problem.objective.description
+    description = plan.description
     return {
         "top1": mean_of_known(track.acc_top1),
         "chance": mean_of_known(track.chance),
@@ -185,11 +184,12 @@ def make_summary(
     problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turns the sums of a window of steps into its record; says so when the state changes."""
-    tracker = make_tracker(problem.objective)
+    tracker = make_tracker(problem.plan)
     begin, last = time.time() - seconds_before, ""
-    names = [f" {name}" if len(problem.directions) > 1 else "" for name in problem.directions]
-    each = zip(names, problem.offsets, strict=True)
-    labels = [f"{k}{name}" for name, offsets in each for k in offsets]
+    branches = problem.plan.geometry.branches
+    names = [f" {branch.name}" if len(branches) > 1 else "" for branch in branches]
+    each = zip(names, branches, strict=True)
+    labels = [f"{k}{name}" for name, branch in each for k in branch.offsets]
 
     def summarize(sums, step):
         nonlocal last
@@ -211,16 +211,16 @@ def make_summary(
             "per_step_unit": problem.per_step[1],
             **{name: sums[name] / steps for name in OBJECTIVE if name in sums},
             **{k: v / steps for k, v in sums.get("model", {}).items()},
-            **describe_track(problem, tracker, track),
+            **describe_track(problem.plan, tracker, track),
             **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
         }
 
     return summarize
 
 
-def make_tracker(objective: Objective) -> Tracker:
-    """Return the tracker of an objective's own loss."""
-    return Tracker(objective.is_bound, objective.name, objective.description.has_log_n)
+def make_tracker(plan: Plan) -> Tracker:
+    """Return the tracker of a plan's own loss."""
+    return Tracker(plan.is_bound, plan.negatives, plan.description.has_log_n)
 
 
 def probes_due(config: Config, step: int) -> bool:
@@ -230,37 +230,39 @@ def probes_due(config: Config, step: int) -> bool:
 
 
 def make_evaluation(
-    config: Config, problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
+    problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
 ) -> Callable[[TrainState], list[dict[str, Any]]]:
     """Held-out batches: the loss under the training rule, the strict bound, and the spread.
 
     Every `probe.every` steps also the probes.
     """
-    if problem.draw_test is None or problem.draw_any_test is None:
+    plan, held_out = problem.plan, problem.held_out
+    if held_out is None:
         return lambda state: []
-    batches = [put_batch(problem.draw_test(i), mesh) for i in range(problem.num_tests)]
+    batches = [put_batch(held_out.draw(i), mesh) for i in range(held_out.number)]
     # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
     mixed = batches
-    if problem.draw_any_test is not problem.draw_test:
-        mixed = [put_batch(problem.draw_any_test(i), mesh) for i in range(problem.num_tests)]
-    objective, rng = problem.objective, jax.random.key(0)
-    tracker = make_tracker(objective)
+    if held_out.draw_independent is not held_out.draw:
+        mixed = [put_batch(held_out.draw_independent(i), mesh) for i in range(held_out.number)]
+    rng, reducer, tracker = jax.random.key(0), reducer_of(mesh), make_tracker(plan)
 
     # By itself: within the others it would be compiled once for every batch of the strict bound.
     @jax.jit
-    def predict(variables, batch):
+    def predict(variables: Any, batch: Any):
         batch = problem.prepare(batch, rng, False)
-        return problem.split_directions(problem.model.apply(variables, batch, False)[0], batch)
+        return problem.split_branches(problem.model.apply(variables, batch, False)[0], batch)
 
     @jax.jit
-    def measure(own, directions):
-        _, sums, _, metrics = objective.loss(*own, directions, rng, False)
+    def measure(own, branches):
+        _, sums, _, metrics = objective_loss(
+            plan, own[0], own[1], branches, rng, False, reducer=reducer
+        )
         return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
 
     @jax.jit
     def together(own, batches):
-        strict, scored = strict_sums(objective, own[0], own[1], batches, problem.offsets)
-        (z, c, _), exists = scored[0]
+        strict, all_scored = strict_sums(plan, own[0], own[1], batches)
+        (z, c, _), exists = all_scored[0]
         where = None if exists is None else exists.ravel()
         return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
 
@@ -283,11 +285,11 @@ def make_evaluation(
                 "loss": sum_of_counted(track.loss, sums.anchors),
                 **spread,
                 **{name: value / len(batches) for name, value in means.items()},
-                **describe_track(problem, tracker, track),
+                **describe_track(problem.plan, tracker, track),
             },
-            {"series": "strict", **describe_track(problem, STRICT, STRICT(strict))},
+            {"series": "strict", **describe_track(problem.plan, STRICT, STRICT(strict))},
         ]
-        if probes_due(config, step):
+        if probes_due(plan.config, step):
             scores = run_on_first(probe, variables, step) or []
             records.append({"series": "probes"} | {name_of(one): one.value for one in scores})
         return records

@@ -14,14 +14,13 @@ from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status, training
 from experiments.audit import audit_run
-from experiments.choices import check_loss
 from experiments.command import cli, cluster
 from experiments.command.config import Config, check_config, check_every, with_settings
 from experiments.command.keys import print_keys
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.memory import check_memory, check_sizes
 from experiments.model_card import describe, share
-from experiments.objective import build_objective
+from experiments.plan import Plan, make_plan
 from experiments.problem import Modality, Probe, Problem
 from experiments.status import PROBED, was_probed
 
@@ -71,15 +70,14 @@ def run(
     training.check_logger(config)
     mesh = cluster.start(device, config, workdir)
     check_batch_size(config.data.batch_size, mesh)
-    check_run(modality, config, mesh.size)
-    sizes = modality.loss_sizes(config)
-    check_memory(config, mesh, *sizes)
-    check_sizes(config, mesh, modality.describe_input(config)["shape"], *sizes)
+    plan = plan_run(modality, config, mesh.size)
+    check_memory(plan, mesh)
+    check_sizes(plan, mesh, modality.describe_input(config)["shape"])
     with open_run(workdir, config, modality.keys, mesh) as folder:
         data = cluster.load_in_turn(lambda: modality.load_data(config, print))
         check_same_data(folder, data, modality.identify)
         write_skipped(folder, modality.skipped(data))
-        problem = modality.make_problem(config, data, mesh)
+        problem = modality.make_problem(plan, data)
         run_on_first(modality.record, config, folder, data)
 
         def make_probe(config: Config) -> Probe:
@@ -88,14 +86,16 @@ def run(
         run_problem(modality, config, folder, problem, make_probe, mesh, only_audit)
 
 
-def check_run(modality: Modality, config: Config, num_devices: int = 1) -> None:
-    """Check all of a config that needs no data."""
+def plan_run(modality: Modality, config: Config, num_devices: int = 1) -> Plan:
+    """Interpret a config and check all of it that needs no data.
+
+    Raises:
+        UserError: a value is impossible, or values do not go together.
+    """
     check_config(config, modality.keys)
     check_every(config)
     modality.check(config)
-    modality.build_model(config)
-    check_loss(config.loss)
-    build_objective(config, tuple(range(1, modality.loss_sizes(config).num_offsets + 1)))
+    plan = make_plan(config, modality.geometry(config))
     optim = config.optim
     if optim.warmup_steps > config.num_steps:
         raise UserError(
@@ -103,6 +103,7 @@ def check_run(modality: Modality, config: Config, num_devices: int = 1) -> None:
             f"steps: for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"
         )
     training.check_step(config, num_devices)
+    return plan
 
 
 def run_problem(
@@ -116,10 +117,10 @@ def run_problem(
 ) -> None:
     """From an open run directory to its report; stopped by a signal, say how to resume."""
     probe = make_probe(config)
-    audit_run(config, workdir, problem, only_audit)
+    audit_run(workdir, problem, only_audit)
     if only_audit:
         return
-    reason, variables = training.train(config, workdir, problem, probe, mesh)
+    reason, variables = training.train(workdir, problem, probe, mesh)
     if reason:
         print(f"stopped by {reason}; to resume: {cli.command_line()}")
         return

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import importlib.util
 import pathlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -17,7 +17,6 @@ from cpc.models import Model
 from cpc.results.scores import read_records
 from cpc.train import (
     Cadence,
-    Checkpoints,
     JsonlWriter,
     ProgressWriter,
     ServiceWriter,
@@ -42,19 +41,20 @@ from cpc.types import Batch, UserError
 from experiments.command.cluster import describe_version
 from experiments.command.config import Config
 from experiments.command.run_dir import identify_run
+from experiments.objective import init_objective, objective_loss, reducer_of
 from experiments.problem import Probe, Problem, model_variables
 from experiments.records import describe_record, make_evaluation, make_summary, strict_sums
 
 
 def train(
-    config: Config,
     workdir: pathlib.Path,
     problem: Problem,
     probe: Probe,
     mesh: jax.sharding.Mesh,
 ) -> tuple[str, Any]:
     """Train to the last step or to a signal; returns the signal's name and the variables."""
-    state, step, schedule = make_step(config, problem, mesh)
+    config = problem.plan.config
+    state, step, schedule = make_step(problem, mesh)
     per_launch = config.steps_per_launch
 
     def batches(first):
@@ -80,7 +80,7 @@ def train(
             batches,
             num_steps=config.num_steps,
             summarize=make_summary(problem, schedule, console.say, seconds),
-            evaluate=make_evaluation(config, problem, probe, mesh),
+            evaluate=make_evaluation(problem, probe, mesh),
             cadence=cadence_of(config),
             sinks=sinks,
             stop=stop,
@@ -137,15 +137,16 @@ def check_logger(config: Config) -> None:
 
 
 def make_step(
-    config: Config, problem: Problem, mesh: jax.sharding.Mesh
+    problem: Problem, mesh: jax.sharding.Mesh
 ) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
     """The state before the first step, the compiled step, and the learning rate by step.
 
     With `steps_per_launch` above 1 the step takes a tuple of so many batches.
     """
+    config = problem.plan.config
     tx, schedule = optimizer_of(config)
-    loss_fn = make_loss(problem, config.optim.accumulate)
-    state = replicate(make_state(config, problem, loss_fn, tx), mesh)
+    loss_fn = make_loss(problem, mesh)
+    state = replicate(make_state(problem, loss_fn, tx), mesh)
     step = make_train_step(loss_fn, tx, ema_decay=config.optim.ema_decay)
     step = make_launch(step) if config.steps_per_launch > 1 else step
     return state, jit_step(step, state), schedule
@@ -215,37 +216,38 @@ def apply_in_parts(
     return outputs, {name: value for name, value in variables.items() if name != "params"}
 
 
-def make_loss(problem: Problem, num_parts: int = 1) -> Callable:
+def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callable:
     """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch.
 
     Parameters and what else is carried are {"model": ..., "objective": ...}.
     """
-    objective = problem.objective
+    plan, reducer = problem.plan, reducer_of(mesh)
+    num_parts, momentum = plan.config.optim.accumulate, plan.config.negatives.momentum
 
     def loss_fn(params, extra, batch, rng):
         of_augmentation, of_model, of_objective = jax.random.split(rng, 3)
         batch = problem.prepare(batch, of_augmentation, True)
         variables = {"params": params["model"], **extra["model"]}
         outputs, model_state = apply_in_parts(problem.model, variables, batch, of_model, num_parts)
-        directions = problem.split_directions(outputs, batch)
+        branches = problem.split_branches(outputs, batch)
         state = dict(extra["objective"])
-        if objective.momentum:
+        if momentum:
             model = jax.lax.stop_gradient(params["model"])
-            state["slow"] = optax.incremental_update(model, state["slow"], 1 - objective.momentum)
+            state["slow"] = optax.incremental_update(model, state["slow"], 1 - momentum)
             variables = {"params": state["slow"], **extra["model"]}
             keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
-            keys = problem.split_directions(keys[0], batch)
-            directions = [
+            keys = problem.split_branches(keys[0], batch)
+            branches = [
                 one._replace(outputs=one.outputs._replace(z=jax.lax.stop_gradient(key.outputs.z)))
-                for one, key in zip(directions, keys, strict=True)
+                for one, key in zip(branches, keys, strict=True)
             ]
         maps = problem.model.linear_maps(params["model"])
-        loss, sums, state, metrics = objective.loss(
-            params["objective"], state, directions, of_objective, True, maps
+        own = params["objective"]
+        loss, sums, state, metrics = objective_loss(
+            plan, own, state, branches, of_objective, maps=maps, reducer=reducer
         )
-        if not objective.description.has_log_n:
-            own = params["objective"]
-            strict, _ = strict_sums(objective, own, state, [directions], problem.offsets)
+        if not plan.description.has_log_n:
+            strict, _ = strict_sums(plan, own, state, [branches])
             metrics = {**metrics, "strict": strict}
         penalties, measures = (own_numbers(model_state, name) for name in ("penalties", "measures"))
         if penalties or measures:
@@ -269,19 +271,20 @@ def own_numbers(state: Any, name: str) -> dict[str, jax.Array]:
     return {str(path[-1].key): value for path, value in found}
 
 
-def make_state(config: Config, problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
+def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
     """The state before the first step."""
+    plan, config = problem.plan, problem.plan.config
     root, raw = jax.random.key(config.seed), problem.draw(0)
     batch = jax.eval_shape(lambda raw: problem.prepare(raw, root, True), raw)
     batch = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
     variables = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
     model = variables.pop("params")
-    directions = jax.eval_shape(
-        lambda v: problem.split_directions(problem.model.apply(v, batch, False)[0], batch),
+    branches = jax.eval_shape(
+        lambda v: problem.split_branches(problem.model.apply(v, batch, False)[0], batch),
         {"params": model, **variables},
     )
-    own, state = problem.objective.init(directions)
-    if problem.objective.momentum:
+    own, state = init_objective(plan, branches)
+    if config.negatives.momentum:
         state["slow"] = model
     params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
     _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)

@@ -61,6 +61,7 @@ from cpc.negatives.noise import (
 from cpc.negatives.proposal import Proposal, propose, proposed
 from cpc.negatives.queue import Queue, ages, make_queue, push
 from cpc.negatives.rules import (
+    RULES,
     batch,
     excluding_sequence,
     one_per_sequence,
@@ -83,6 +84,7 @@ from cpc.negatives.temperature import (
 from cpc.types import Rule, is_positive
 
 __all__ = [
+    "RULES",
     "AliasTable",
     "Audit",
     "AuditRow",

@@ -142,3 +142,10 @@ def within_shards(num_shards: int, batch_size: int) -> Rule:
         lambda anchor, candidate, offset: anchor.sequence // size == candidate.sequence // size,
         shard_size=size,
     )
+
+
+#: Rules that need no numbers, by the word that configs have for them.
+RULES = {
+    rule.name: rule
+    for rule in (batch, excluding_sequence, own_sequence, same_group, one_per_sequence)
+}

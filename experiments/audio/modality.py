@@ -1,6 +1,5 @@
 """Contrastive predictive coding on sound (van den Oord et al. 2018, section 3.1)."""
 
-import copy
 import functools
 import pathlib
 from collections.abc import Callable
@@ -19,53 +18,44 @@ from experiments.audio.data import AudioData, label_frames, load_data, places_of
 from experiments.audio.embed import embed_files
 from experiments.audio.heard import augmentation_section, record_augmentation
 from experiments.audio.model import (
-    build_apart,
     build_encoder,
     build_model,
     check_model,
     choose_offsets,
-    loss_sizes,
-    name_branches,
+    geometry,
     num_latents,
-    offsets_of_branches,
-    split_directions,
+    split_branches,
 )
 from experiments.audio.prepare import check_augmentation, prepare
 from experiments.audio.sections import SECTIONS, WORDS
-from experiments.command.config import Config
-from experiments.objective import build_objective
-from experiments.problem import Modality, Probe, Problem
-from experiments.sequences import check_negatives
+from experiments.command.config import Config, with_settings
+from experiments.plan import Plan
+from experiments.problem import HeldOut, Modality, Probe, Problem
 
 #: Samples of a synthetic recording: a minute, of which thousands are made in about one.
 MOST_SYNTHETIC = 2**20
 
 
-def make_problem(config: Config, data: AudioData, mesh: jax.sharding.Mesh | None = None) -> Problem:
-    """Return model, loss and batches of a config."""
-    offsets = choose_offsets(config)
-    evaluates = config.evaluate.num_windows > 0
-    draw_test = draw_any_test = None
-    if evaluates:
-        draw_test = draw_any_test = draw_windows(config, data.test, config.seed + 1)
+def make_problem(plan: Plan, data: AudioData) -> Problem:
+    """Return model and batches of a plan."""
+    config, held_out = plan.config, None
+    if config.evaluate.num_windows > 0:
+        draw = draw_mixed = draw_windows(config, data.test, config.seed + 1)
         if config.data.one_speaker:
-            mixed = copy.deepcopy(config)
-            mixed.data.one_speaker = False
-            draw_any_test = draw_windows(mixed, data.test, config.seed + 1)
+            mixed = with_settings(config, {"data.one_speaker": False})
+            draw_mixed = draw_windows(mixed, data.test, config.seed + 1)
+        number = -(-config.evaluate.num_windows // config.data.batch_size)
+        held_out = HeldOut(draw, draw_mixed, number)
     hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
     model = build_model(config)
     return Problem(
+        plan=plan,
         model=model,
-        objective=build_objective(config, offsets, mesh, build_apart(config)),
-        offsets=offsets_of_branches(model.module, offsets),
-        directions=name_branches(model.module),
         prepare=functools.partial(prepare, config),
-        split_directions=functools.partial(split_directions, model.module),
+        split_branches=functools.partial(split_branches, model.module),
         label=functools.partial(label_latents, config, data),
         draw=draw_windows(config, data.train, config.seed),
-        draw_test=draw_test,
-        draw_any_test=draw_any_test,
-        num_tests=-(-config.evaluate.num_windows // config.data.batch_size),
+        held_out=held_out,
         per_step=(hours, "h audio"),
     )
 
@@ -94,7 +84,6 @@ def check(config: Config) -> None:
             f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
             f"as long as a window, and thousands: choose at most {MOST_SYNTHETIC:,}"
         )
-    check_negatives(config, num_latents(config), choose_offsets(config)[-1])
 
 
 def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
@@ -172,7 +161,7 @@ AUDIO = Modality(
     identify=identify,
     places=places_of,
     build_model=build_model,
-    loss_sizes=loss_sizes,
+    geometry=geometry,
     make_problem=make_problem,
     make_probe=make_probe,
     record=record,

@@ -18,11 +18,10 @@ from cpc.models import (
     segment_bounds,
     segment_means,
 )
-from cpc.negatives import outside_overlap
-from cpc.types import Batch, Rule, SoundPosition, UserError
+from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config, check_word
-from experiments.objective import Direction
-from experiments.problem import LossSizes
+from experiments.objective import BranchOutputs
+from experiments.plan import Branch, Geometry
 from experiments.sequences import CONTEXTS, positions
 
 
@@ -80,13 +79,16 @@ def num_latents(config: Config) -> int:
     return build_encoder(config).num_latents(config.data.window_samples)
 
 
-def loss_sizes(config: Config) -> LossSizes:
-    """Return the latents of a window, their width, and the offsets of all directions together."""
-    options = config.model
-    num = options.num_offsets * len(options.directions) * options.modules
-    if options.segment_threshold:
-        num += options.segment_offsets or 1
-    return LossSizes(num_latents(config), latent_width(config), num)
+def geometry(config: Config) -> Geometry:
+    """Return the latents and predictions of a window.
+
+    Overlapping windows are no negatives of each other, unless the config asks for it.
+    """
+    module = build_model(config).module
+    offsets = offsets_of_branches(module, choose_offsets(config))
+    branches = tuple(map(Branch, name_branches(module), offsets))
+    apart = 0 if config.negatives.overlap else config.data.window_samples
+    return Geometry(num_latents(config), latent_width(config), branches, apart=apart)
 
 
 def choose_offsets(config: Config) -> tuple[int, ...]:
@@ -205,8 +207,8 @@ def offsets_of_branches(
     return (offsets,) * len(module.branches)
 
 
-def split_directions(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[Direction]:
-    """Return outputs of each direction, where their latents come from, and which of them exist.
+def split_branches(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
+    """Return outputs of each branch, where their latents come from, and which of them exist.
 
     A backward one counts time, and the line of recordings, from their ends. A module of a shorter
     stride sees the line stretched by as much: a latent is always as long.
@@ -214,7 +216,7 @@ def split_directions(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> 
     if isinstance(module, SegmentalCPC):
         return split_levels(module, outputs, batch)
     outputs = outputs if len(module.branches) > 1 else (outputs,)
-    stride, directions = module.encoder.stride, []
+    stride, branches = module.encoder.stride, []
     for (number, direction), one in zip(module.branches, outputs, strict=True):
         own = module.encoder
         if number <= len(module.cuts):
@@ -230,11 +232,11 @@ def split_directions(module: CPC | SegmentalCPC, outputs: Any, batch: Batch) -> 
             start = -(start + stride * count)
         sample = start + stride * located.time
         place = SoundPosition(*located, sample, sample + stride, start)
-        directions.append(Direction(one, place, exists))
-    return directions
+        branches.append(BranchOutputs(one, place, exists))
+    return branches
 
 
-def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[Direction]:
+def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return frames and segments; the sound of a segment is that of its frames."""
     frames, segments = outputs
     exists = module.existing(batch.get("num_samples"), frames.z.shape[1])
@@ -242,16 +244,9 @@ def split_levels(module: SegmentalCPC, outputs: Any, batch: Batch) -> list[Direc
     some = segment_means(frames.z, begins, exists)[1]
     time = jnp.arange(begins.shape[1])[None]
     levels = ((frames, exists, (time, time + 1)), (segments, some, segment_bounds(begins, exists)))
-    start, stride, directions = batch["sample"][:, None], module.encoder.stride, []
+    start, stride, branches = batch["sample"][:, None], module.encoder.stride, []
     for one, there, (first, last) in levels:
         located = positions(batch, batch["speaker"], one.z.shape[1])
         place = SoundPosition(*located, start + stride * first, start + stride * last, start)
-        directions.append(Direction(one, place, there))
-    return directions
-
-
-def build_apart(config: Config) -> Rule | None:
-    """Return the rule by which overlapping windows are no negatives of each other; None without."""
-    if config.negatives.overlap:
-        return None
-    return outside_overlap(config.data.window_samples)
+        branches.append(BranchOutputs(one, place, there))
+    return branches

@@ -12,13 +12,14 @@ from cpc.data.augment_sound import EFFECTS
 from cpc.train import put_batch
 from cpc.types import Batch
 from experiments import training
-from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.audio.modality import AUDIO
 from experiments.audio.prepare import augment
 from experiments.bench.step import measure_rounds
 from experiments.bench.table import Row
 from experiments.command.config import Config, with_settings
 from experiments.problem import Problem
+from experiments.run import plan_run
 
 #: By what the ablation augments sides.
 TOGETHER = ("pitch", "noise", "reverb")
@@ -39,13 +40,12 @@ def augmentation_rows(
     without = with_settings(config, settings)
     past = with_settings(config, settings | {"augment.side": "past"})
     problems = {
-        name: audio.make_problem(one, data) for name, one in ((WITHOUT, without), (PAST, past))
+        name: AUDIO.make_problem(plan_run(AUDIO, one), data)
+        for name, one in ((WITHOUT, without), (PAST, past))
     }
     problems[TWICE] = problems[WITHOUT]._replace(prepare=two_passes)
     batch = put_batch(problems[WITHOUT].draw(0), mesh)
-    cases = {
-        name: make_advance(without, problems[name], mesh, batch) for name in (WITHOUT, TWICE, PAST)
-    }
+    cases = {name: make_advance(problems[name], mesh, batch) for name in (WITHOUT, TWICE, PAST)}
     for names in (*((name,) for name in EFFECTS), TOGETHER):
         apply = jax.jit(functools.partial(apply_effects, past, effects=names))
         cases[" + ".join(names)] = functools.partial(apply, batch, jax.random.key(0))
@@ -69,11 +69,9 @@ def apply_effects(config: Config, batch: Batch, rng: Any, effects: tuple[str, ..
     return augment(config, unpack(batch), rng, effects)
 
 
-def make_advance(
-    config: Config, problem: Problem, mesh: jax.sharding.Mesh, batch: Batch
-) -> Callable[[], Any]:
+def make_advance(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Callable[[], Any]:
     """Return a function that does a step on one batch."""
-    state, step, _ = training.make_step(config, problem, mesh)
+    state, step, _ = training.make_step(problem, mesh)
 
     def advance() -> Any:
         nonlocal state

@@ -16,11 +16,13 @@ from cpc.models import GRU, gru
 from cpc.train import choose_devices, make_mesh, put_batch
 from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.audio.modality import AUDIO
 from experiments.bench.flop import Flop, count_flop
 from experiments.bench.process import peak_bytes, read_sizes, time_cases
 from experiments.bench.step import PRODUCT_FLOP, PRODUCT_SIZE, make_step
 from experiments.command import cluster
 from experiments.command.config import Config
+from experiments.run import plan_run
 
 
 def main() -> None:
@@ -29,9 +31,9 @@ def main() -> None:
     config = make_config(sizes)
     cluster.start(sizes["device"])
     mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch has one, too
-    problem = audio.make_problem(config, make_sound(config))
+    problem = AUDIO.make_problem(plan_run(AUDIO, config), make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
-    step = make_step(config, problem, mesh, batch)
+    step = make_step(problem, mesh, batch)
     advance = blocking(lambda: step.advance(batch))
     time_cases({"step": advance}, 1)
     peak = peak_bytes(mesh.devices.flat[0])
@@ -52,7 +54,7 @@ def main() -> None:
         problem.model.module.encoder,
         config.data.batch_size,
         config.data.window_samples,
-        problem.offsets[0],
+        problem.plan.geometry.branches[0].offsets,
         sizes["num_shards"],
     )
     print(json.dumps({"seconds": seconds, "peak_bytes": peak, "flop": work(flop)}))

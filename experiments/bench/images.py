@@ -24,8 +24,9 @@ from cpc.train import put_batch
 from experiments import training
 from experiments.bench.step import fractions_of_peak, measure_rounds, time_call
 from experiments.bench.table import Row, Target
-from experiments.image import modality as image
 from experiments.image.data import ImageData
+from experiments.image.modality import IMAGE
+from experiments.run import plan_run
 
 FILE_PIXELS = 256
 #: Pictures of 64 pixels in 7x7 patches of 16, against as many pixels whole.
@@ -52,8 +53,8 @@ def step_row(mesh: jax.sharding.Mesh, num_rounds: int, batch_size: int) -> Row:
     config.evaluate.num_images = 0
     images = make_images(4 * batch_size)
     data = ImageData(images, images, images)
-    problem = image.make_problem(config, data)
-    state, step, _ = training.make_step(config, problem, mesh)
+    problem = IMAGE.make_problem(plan_run(IMAGE, config), data)
+    state, step, _ = training.make_step(problem, mesh)
     batch = put_batch(problem.draw(0), mesh)
 
     def advance():

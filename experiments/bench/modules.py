@@ -5,6 +5,7 @@ python -m experiments.bench.modules
 What XLA says a compiled gradient needs beside its inputs and results: nothing is trained.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -12,30 +13,33 @@ import jax.numpy as jnp
 
 from configs import audio_voices_greedy
 from cpc.types import Batch
+from experiments.audio.modality import AUDIO
 from experiments.audio.model import (
-    build_apart,
     build_model,
-    choose_offsets,
     name_branches,
-    split_directions,
+    split_branches,
 )
 from experiments.command.config import Config
-from experiments.objective import build_objective
+from experiments.objective import objective_loss
+from experiments.run import plan_run
 
 
 def temporary_bytes(config: Config, only: int | None = None) -> int:
     """Return the temporary memory of a gradient, of one branch's loss alone or of all."""
-    model = build_model(config)
-    objective = build_objective(config, choose_offsets(config), None, build_apart(config))
+    model, plan = build_model(config), plan_run(AUDIO, config)
+    if only is not None:
+        geometry = plan.geometry
+        geometry = geometry._replace(branches=geometry.branches[only : only + 1])
+        plan = dataclasses.replace(plan, geometry=geometry)
     rows = jnp.arange(config.data.batch_size)
     x = jax.ShapeDtypeStruct((len(rows), config.data.window_samples), jnp.float32)
 
     def loss(params, x):
         batch: Batch = {"x": x, "sequence": rows, "speaker": rows, "sample": rows * 2**20}
         outputs, _ = model.apply({"params": params}, batch, True)
-        directions = split_directions(model.module, outputs, batch)
-        chosen = directions if only is None else [directions[only]]
-        return objective.loss({}, {}, chosen, jax.random.key(0))[0]
+        branches = split_branches(model.module, outputs, batch)
+        chosen = branches if only is None else [branches[only]]
+        return objective_loss(plan, {}, {}, chosen, jax.random.key(0))[0]
 
     params = jax.eval_shape(model.init, jax.random.key(0), {"x": x})["params"]
     analysis: Any = jax.jit(jax.grad(loss)).lower(params, x).compile().memory_analysis()

@@ -8,11 +8,12 @@ import jax
 
 from cpc.train import put_batch
 from experiments import training
-from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.audio.modality import AUDIO
 from experiments.bench.step import measure_rounds
 from experiments.bench.table import Row
 from experiments.command.config import Config, with_settings
+from experiments.run import plan_run
 
 #: Of docs/negatives.md; the first is what the others are divided by.
 CELLS = {
@@ -63,9 +64,9 @@ def make_advance(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh
 ) -> tuple[Callable[[], Any], int]:
     """Return a function that does a step, and the bytes that the step works in."""
-    problem = audio.make_problem(config, data)
+    problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
     batch = put_batch(problem.draw(0), mesh)
-    state, step, _ = training.make_step(config, problem, mesh)
+    state, step, _ = training.make_step(problem, mesh)
     compiling: Any = step  # jitted
     analysis = compiling.lower(state, batch).compile().memory_analysis()
 

@@ -10,8 +10,8 @@ import jax
 
 from cpc.data import prefetch
 from cpc.train import put_batch
-from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.audio.modality import AUDIO, draw_windows
 from experiments.bench import criterion
 from experiments.bench.flop import count_flop
 from experiments.bench.startup import measure_start
@@ -29,6 +29,7 @@ from experiments.bench.step import (
 from experiments.bench.table import Row, Target
 from experiments.command.config import Config
 from experiments.problem import Problem
+from experiments.run import plan_run
 
 #: Windows of a batch: of one of the paper's 8 devices, and of all of them.
 PAPER_BATCHES = (8, 64)
@@ -76,10 +77,10 @@ def step_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, effort: Effort
 ) -> list[Row]:
     """The machine's ceiling, the step, its parts, and what is compiled after the first step."""
-    problem = audio.make_problem(config, data)
+    problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
     draw = problem.draw
     batch = put_batch(draw(0), mesh)
-    step = make_step(config, problem, mesh, batch)
+    step = make_step(problem, mesh, batch)
     jax.block_until_ready(step.advance(batch))
     with count_compilations() as compilations:
         for index in range(1, effort.num_steps + 1):
@@ -116,7 +117,7 @@ def timing_rows(
         problem.model.module.encoder,
         config.data.batch_size,
         config.data.window_samples,
-        problem.offsets[0],
+        problem.plan.geometry.branches[0].offsets,
         config.negatives.shards,
     )
     work = {
@@ -163,7 +164,7 @@ def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, effort: Effort
 ) -> list[Row]:
     """Windows drawn, as in training, and what drawing them costs the step."""
-    problem = audio.make_problem(config, data)
+    problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
     rows = [windows_row(config, data, size, effort.num_batches) for size in PAPER_BATCHES]
     return [*rows, waiting_row(config, problem, mesh, effort)]
 
@@ -172,7 +173,7 @@ def windows_row(config: Config, data: AudioData, batch_size: int, num_batches: i
     """Windows a second, in batches of the paper's size or of one of its devices'."""
     config = copy.deepcopy(config)
     config.data.batch_size = batch_size
-    draw = audio.draw_windows(config, data.train, config.seed)
+    draw = draw_windows(config, data.train, config.seed)
     batches = prefetch(draw, 0, num_batches + 1, num_threads=config.data.num_threads)
     next(batches)  # the threads have started
     begin = time.perf_counter()
@@ -195,7 +196,7 @@ def waiting_row(config: Config, problem: Problem, mesh: jax.sharding.Mesh, effor
         return put_batch(problem.draw(index), mesh)
 
     batch = put(0)
-    step = make_step(config, problem, mesh, batch)
+    step = make_step(problem, mesh, batch)
     count = effort.num_calls * effort.num_rounds
     fed = prefetch(put, 0, (effort.num_rounds + 2) * count, num_threads=config.data.num_threads)
 

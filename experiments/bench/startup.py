@@ -16,12 +16,13 @@ from configs.audio import KEYS
 from cpc.files import read_json, write_json
 from cpc.types import UserError
 from experiments import training
-from experiments.audio import modality as audio
 from experiments.audio.data import load_data
+from experiments.audio.modality import AUDIO
 from experiments.bench.process import peak_bytes
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config
 from experiments.modality import read_modality
+from experiments.run import plan_run
 
 #: Everything that training needs is imported by now.
 IMPORTED_SECONDS = time.time()
@@ -35,8 +36,8 @@ def main() -> None:
     with run_dir.open_run(str(workdir), config, KEYS, mesh):
         data = load_data(config, print)
         loaded = time.time()
-        problem = audio.make_problem(config, data)
-        training.train(config, workdir, problem, lambda variables, step: [], mesh)
+        problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
+        training.train(workdir, problem, lambda variables, step: [], mesh)
     stamps = {
         "imported": IMPORTED_SECONDS,
         "loaded": loaded,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from cpc.train import TrainState
 from cpc.types import Batch
 from experiments import training
-from experiments.command.config import Config
+from experiments.objective import objective_loss
 from experiments.problem import Problem, model_variables
 
 PRODUCT_SIZE = 2048
@@ -36,9 +36,9 @@ class Timing(NamedTuple):
     product_seconds: list[float]
 
 
-def make_step(config: Config, problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
+def make_step(problem: Problem, mesh: jax.sharding.Mesh, batch: Batch) -> Step:
     """State, step and parts, for batches that lie on the devices as `batch` does."""
-    state, step, _ = training.make_step(config, problem, mesh)
+    state, step, _ = training.make_step(problem, mesh)
     params, extra = jax.tree.map(jnp.copy, (state.params, state.extra))
 
     def advance(batch):
@@ -60,14 +60,14 @@ def make_parts(
         return problem.model.apply(variables, problem.prepare(batch, rng, True), True, rng)[0]
 
     def energy(params, name):  # what is not asked for is not computed
-        directions = problem.split_directions(compute(params), batch)
+        directions = problem.split_branches(compute(params), batch)
         return sum(jnp.square(getattr(outputs, name)).sum() for outputs, *_ in directions)
 
     def score(z, c, maps):  # with the predictions, which the loss may make in its own way
         own = params["objective"], extra["objective"]
         given = outputs._replace(z=z, c=c, predictions=jnp.einsum("bth,khd->btkd", c, maps))
-        directions = problem.split_directions(given, batch)
-        return problem.objective.loss(*own, directions, rng, True, maps)[:2]
+        branches = problem.split_branches(given, batch)
+        return objective_loss(problem.plan, own[0], own[1], branches, rng, maps=maps)[:2]
 
     outputs: Any = jax.jit(compute)(params)
     maps: Any = problem.model.linear_maps(params["model"])

@@ -189,10 +189,10 @@ def parse_settings(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
 
 def with_settings(config: Config, settings: Mapping[str, Any]) -> Config:
     """Return a copy of a config in which keys, such as "model.width", have other values."""
-    changed = copy.deepcopy(config)
+    changed: Config = ConfigDict(config.to_dict())
     for name, value in settings.items():
         *sections, last = name.split(".")
-        section = changed
+        section: Config = changed
         for part in sections:
             if part not in section:
                 section[part] = ConfigDict()

@@ -35,38 +35,36 @@ from experiments.image.embed import embed_files
 from experiments.image.prepare import prepare, side_of
 from experiments.image.sections import SECTIONS, WORDS
 from experiments.image.shown import save_augmented
-from experiments.objective import Direction, build_objective
-from experiments.problem import LossSizes, Modality, Probe, Problem
+from experiments.objective import BranchOutputs
+from experiments.plan import Branch, Geometry, Plan
+from experiments.problem import HeldOut, Modality, Probe, Problem
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 
 
-def make_problem(config: Config, data: ImageData, mesh: jax.sharding.Mesh | None = None) -> Problem:
-    """Return model, loss and batches of a config."""
-    offsets, batch_size = choose_offsets(config), config.data.batch_size
-    evaluates = config.evaluate.num_images > 0
+def make_problem(plan: Plan, data: ImageData) -> Problem:
+    """Return model and batches of a plan."""
+    config, held_out = plan.config, None
+    batch_size = config.data.batch_size
     draw = functools.partial(
         make_image_batches,
         batch_size=batch_size,
         process=jax.process_index(),
         num_processes=jax.process_count(),
     )
-    draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
-    model = build_model(config)
-    directions = name_branches(model.module)
+    if config.evaluate.num_images > 0:
+        draw_test = draw(data.test, seed=config.seed + 1)
+        # Each image once: copies of a candidate would make N larger than what it tells apart.
+        wanted, there = -(-config.evaluate.num_images // batch_size), len(data.test) // batch_size
+        held_out = HeldOut(draw_test, draw_test, min(wanted, there))
     return Problem(
-        model=model,
-        objective=build_objective(config, offsets, mesh),
-        offsets=(offsets,) * len(directions),
-        directions=directions,
+        plan=plan,
+        model=build_model(config),
         prepare=functools.partial(prepare, config),
-        split_directions=split_directions,
+        split_branches=split_branches,
         label=lambda batch: {"class": batch["label"][:, None, None]},
         draw=draw(data.train, seed=config.seed),
-        draw_test=draw_test,
-        draw_any_test=draw_test,
-        # Each image once: copies of a candidate would make N larger than what it tells apart.
-        num_tests=min(-(-config.evaluate.num_images // batch_size), len(data.test) // batch_size),
+        held_out=held_out,
         per_step=(batch_size, "images"),
     )
 
@@ -103,13 +101,14 @@ def choose_offsets(config: Config) -> tuple[int, ...]:
     return offsets
 
 
-def loss_sizes(config: Config) -> LossSizes:
-    """Return the latents of an image, their width, and the offsets of all branches together."""
+def geometry(config: Config) -> Geometry:
+    """Return the latents and predictions of an image."""
     options, size = config.model, (side_of(config), side_of(config))
     width = options.target_width or build_encoder(options, jnp.float32)[1]
     num_latents = math.prod(patch_grid(size, options.patch, options.stride))
-    num_offsets = options.num_offsets * len(options.directions) * options.modules
-    return LossSizes(num_latents, width, num_offsets)
+    offsets, names = choose_offsets(config), name_branches(build_model(config).module)
+    branches = tuple(Branch(name, offsets) for name in names)
+    return Geometry(num_latents, width, branches, is_window=False)
 
 
 def build_model(config: Config) -> Model:
@@ -166,12 +165,13 @@ def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNe
     return encoder, stages[-1].width
 
 
-def split_directions(outputs: Any, batch: Batch) -> list[Direction]:
+def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
     """Return outputs and positions of each direction; without a label an image is a group."""
     label, sequence = batch["label"], batch["sequence"]
     group = jnp.where(label < 0, -1 - sequence, label)
     return [
-        Direction(direction, frame_positions(direction.z, sequence, group)) for direction in outputs
+        BranchOutputs(direction, frame_positions(direction.z, sequence, group))
+        for direction in outputs
     ]
 
 
@@ -223,7 +223,7 @@ IMAGE = Modality(
     identify=lambda part: (len(part), part.labels.tobytes(), some_pixels(part)),
     places=places_of,
     build_model=build_model,
-    loss_sizes=loss_sizes,
+    geometry=geometry,
     make_problem=make_problem,
     make_probe=make_probe,
     record=record,

@@ -15,7 +15,9 @@ from cpc.results import over_seeds
 from cpc.train import restore_params
 from cpc.types import Batch, CPCOutputs, Position, UserError
 from experiments.modality import read_modality
+from experiments.objective import scored, temperature
 from experiments.problem import model_variables
+from experiments.run import plan_run
 
 #: Windows whose latents are the anchors; the interval is over them.
 NUM_ANCHOR_WINDOWS = 16
@@ -45,16 +47,18 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
     arrays, _, step = restore_params(folder / "checkpoints")
     variables = model_variables(**arrays)
     data = modality.load_data(config, print)
-    problem = modality.make_problem(config, data, None)
-    objective, encoder = problem.objective, problem.model.module.encoder
-    if len(problem.directions) > 1:
+    problem = modality.make_problem(plan_run(modality, config), data)
+    plan, encoder = problem.plan, problem.model.module.encoder
+    branches = plan.geometry.branches
+    if len(branches) > 1:
         raise UserError(
-            f"{folder} predicts in {len(problem.directions)} branches "
-            f"({', '.join(problem.directions)}): the bound by N is of a network with one"
+            f"{folder} predicts in {len(branches)} branches "
+            f"({', '.join(branch.name for branch in branches)}): the bound by N is of a network "
+            "with one"
         )
     # A checkpoint has no entry for what is empty.
-    own = (arrays[part].get("objective", {}) for part in ("params", "extra"))
-    tau = objective.temperature(*own)
+    params, state = (arrays[part].get("objective", {}) for part in ("params", "extra"))
+    tau = temperature(plan, params, state)
     draw = make_batches(
         data.test,
         window_samples=config.data.window_samples,
@@ -64,7 +68,7 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
 
     @jax.jit
     def forward(x):
-        outputs = objective.scored(problem.model.apply(variables, {"x": x}, False)[0])
+        outputs = scored(plan, problem.model.apply(variables, {"x": x}, False)[0])
         return outputs._replace(predictions=outputs.predictions / tau)
 
     drawn = different_windows(draw, forward, encoder.num_existing, config.data.window_samples)
@@ -81,14 +85,13 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
             f"{folder} has {len(latents)} held-out latents besides the anchors', too few for "
             f"N = {2 ** log2_sizes[0]}: the bound by N needs more test recordings"
         )
+    (offsets,) = (branch.offsets for branch in branches)
     z = np.stack([outputs.z for _, outputs in anchors])
     predictions = np.stack([outputs.predictions for _, outputs in anchors])
     rows = [
         row
         for n in sizes
-        for row in estimates(
-            z, predictions, problem.offsets[0], latents[: n - 1], n - 1 <= num_independent
-        )
+        for row in estimates(z, predictions, offsets, latents[: n - 1], n - 1 <= num_independent)
     ]
     return {"step": step, "rows": rows}
 

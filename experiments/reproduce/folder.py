@@ -155,7 +155,8 @@ def check_length(cell: Planned, config: Config) -> None:
     """Refuse sequences that hold no positive for the furthest offset."""
     if cell.kind not in MODALITIES:  # its command's check says so
         return
-    num_latents, _, num_offsets = MODALITIES[cell.kind].loss_sizes(config)
+    geometry = MODALITIES[cell.kind].geometry(config)
+    num_latents, num_offsets = geometry.num_latents, geometry.num_offsets
     if num_offsets >= num_latents:
         raise UserError(
             f"the cell {cell.name} predicts {num_offsets} latents ahead in sequences of "

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 from cpc import negatives, rl
 from cpc.losses import OffsetSums, cpc_loss
 from cpc.models.agent import Agent, DenseEncoder, Heard, PixelEncoder
+from cpc.negatives import RULES
 from cpc.train import TrainState, init_state, make_optimizer, make_train_step, scan_steps
 from cpc.types import CPCOutputs, Position, Rule, UserError
-from experiments.choices import RULES
 from experiments.command.config import Config
 from experiments.objective import to_cosines
 

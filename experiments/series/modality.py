@@ -10,14 +10,14 @@ import numpy as np
 from configs.series import KEYS
 from cpc.files import write_sealed
 from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
-from cpc.negatives import outside_overlap
 from cpc.report.words import Words
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config, with_settings
 from experiments.memory import check_host
-from experiments.objective import Direction, build_objective
-from experiments.problem import LossSizes, Modality, Probe, Problem
-from experiments.sequences import CONTEXTS, check_negatives, places_of, positions
+from experiments.objective import BranchOutputs
+from experiments.plan import Branch, Geometry, Plan, make_plan
+from experiments.problem import HeldOut, Modality, Probe, Problem
+from experiments.sequences import CONTEXTS, places_of, positions
 from experiments.series import probes
 from experiments.series.data import (
     SeriesData,
@@ -46,7 +46,6 @@ def check(config: Config) -> None:
     probes.check_options(config)
     if config.data.file_label == "table" and not config.data.file_labels:
         raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
-    check_negatives(config, num_latents(config), config.model.num_offsets)
     options = config.data
     if options.source == "ar1":  # normal numbers in float64, and the sequences twice in float32
         made = 16 * options.num_files * options.window_steps * options.channels
@@ -87,9 +86,11 @@ def num_latents(config: Config) -> int:
     return build_encoder(config).num_latents(config.data.window_steps)
 
 
-def loss_sizes(config: Config) -> LossSizes:
-    """Return the latents of a window, their width, and the number of offsets."""
-    return LossSizes(num_latents(config), config.model.width, config.model.num_offsets)
+def geometry(config: Config) -> Geometry:
+    """Return the latents and predictions of a window."""
+    apart = 0 if config.negatives.overlap else config.data.window_steps
+    branch = Branch("forward", tuple(range(1, config.model.num_offsets + 1)))
+    return Geometry(num_latents(config), config.model.width, (branch,), apart=apart)
 
 
 def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
@@ -111,37 +112,36 @@ def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
     return "batch", f"{count} are {few} or more"
 
 
-def resolve_rule(config: Config, data: SeriesData) -> Config:
-    """Return a config whose `negatives.rule` is not auto; print the choice.
+def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
+    """Return a plan whose rule is not auto; print the choice.
 
     Raises:
         UserError: windows are too short for the rule.
     """
+    config = plan.config
     if config.negatives.rule != "auto":
-        return config
+        return plan
     rule, reason = choose_rule(config, data)
     print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
     if rule == "batch":  # which auto means until the data are known
-        return config
-    config = with_settings(config, {"negatives.rule": rule})
-    check_negatives(config, num_latents(config), config.model.num_offsets)
-    return config
+        return plan
+    return make_plan(with_settings(config, {"negatives.rule": rule}), plan.geometry)
 
 
-def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
-    """Return model, loss and batches of a config."""
-    config = resolve_rule(config, data)
-    offsets = tuple(range(1, config.model.num_offsets + 1))
-    options, evaluates = config.data, config.evaluate.num_windows > 0
+def make_problem(plan: Plan, data: SeriesData) -> Problem:
+    """Return model and batches of a plan."""
+    plan, config = resolve_rule(plan, data), plan.config
+    options = config.data
     draw = functools.partial(
         make_windows, window_steps=options.window_steps, batch_size=options.batch_size
     )
-    draw_test = draw(data.test, seed=config.seed + 1) if evaluates else None
+    encoder, held_out = build_encoder(config), None
+    if config.evaluate.num_windows > 0:
+        draw_test = draw(data.test, seed=config.seed + 1)
+        number = -(-config.evaluate.num_windows // options.batch_size)
+        held_out = HeldOut(draw_test, draw_test, number)
 
-    encoder = build_encoder(config)
-    apart = None if config.negatives.overlap else outside_overlap(options.window_steps)
-
-    def split_directions(outputs, batch):
+    def split_branches(outputs, batch):
         group = jnp.asarray(number_groups(data), jnp.int32)[batch["utterance"]]
         located, begin = positions(batch, group, outputs.z.shape[1]), batch["sample"][:, None]
         first = begin + encoder.stride * located.time
@@ -149,20 +149,16 @@ def make_problem(config: Config, data: SeriesData, mesh: Any = None) -> Problem:
         if "num_samples" in batch:
             exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
         place = SoundPosition(*located, first, first + encoder.stride, begin)
-        return [Direction(outputs, place, exists)]
+        return [BranchOutputs(outputs, place, exists)]
 
     return Problem(
+        plan=plan,
         model=build_model(config),
-        objective=build_objective(config, offsets, mesh, apart),
-        offsets=(offsets,),
-        directions=("forward",),
         prepare=lambda batch, rng, train: batch,
-        split_directions=split_directions,
+        split_branches=split_branches,
         label=functools.partial(label_latents, config, data),
         draw=draw(data.train, seed=config.seed),
-        draw_test=draw_test,
-        draw_any_test=draw_test,
-        num_tests=-(-config.evaluate.num_windows // options.batch_size),
+        held_out=held_out,
         per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
     )
 
@@ -256,7 +252,7 @@ SERIES = Modality(
     ),
     places=places_of,
     build_model=build_model,
-    loss_sizes=loss_sizes,
+    geometry=geometry,
     make_problem=make_problem,
     make_probe=make_probe,
     record=record,

@@ -25,10 +25,11 @@ from cpc.train import gather_rows, restore_params
 from cpc.types import PyTree, UserError
 from experiments import training
 from experiments.command import cli, cluster
-from experiments.command.config import Config
+from experiments.command.config import Config, with_settings
 from experiments.modality import read_modality
-from experiments.objective import watched_scores
+from experiments.objective import scored, temperature, watched_scores
 from experiments.problem import Modality, Problem, model_variables
+from experiments.run import plan_run
 
 #: Batches that labels are counted in, that scores are made of, and that the gradient is taken of.
 LABEL_BATCHES, SCORE_BATCHES, GRADIENT_BATCHES = 400, 16, 8
@@ -71,19 +72,20 @@ def measure_hardness(problem: Problem, arrays: dict[str, Any]) -> dict[str, Any]
 
     Hard are negatives that beat the positive, or that have at least 1 / e of its weight.
     """
-    objective, rng = problem.objective, jax.random.key(0)
+    plan, rng = problem.plan, jax.random.key(0)
     variables = model_variables(**arrays)
-    tau = objective.temperature(arrays["params"]["objective"], arrays["extra"]["objective"])
+    tau = temperature(plan, arrays["params"]["objective"], arrays["extra"]["objective"])
 
     @jax.jit
     def score(batch):
         batch = problem.prepare(batch, rng, False)
         outputs = problem.model.apply(variables, batch, False)[0]
-        direction = problem.split_directions(outputs, batch)[0]
-        direction = direction._replace(outputs=objective.scored(direction.outputs))
-        return watched_scores(direction, objective.rule, None, problem.offsets[0], tau, rng)
+        branch = problem.split_branches(outputs, batch)[0]
+        branch = branch._replace(outputs=scored(plan, branch.outputs))
+        offsets = plan.geometry.branches[0].offsets
+        return watched_scores(branch, plan.rule, None, offsets, tau, rng)
 
-    draw = problem.draw_test or problem.draw
+    draw = problem.held_out.draw if problem.held_out else problem.draw
     scores = [jax.device_get(score(gather_rows(draw(i)))) for i in range(SCORE_BATCHES)]
     found = {}
     for name, margin in (("beat the positive", 0.0), ("have 1 / e of its weight", 1.0)):
@@ -114,9 +116,9 @@ def measure_gradient(
     """
 
     def make_gradient(num_sampled):
-        chosen = config.copy_and_resolve_references()
-        chosen.negatives.num_sampled, chosen.negatives.choose = num_sampled, "uniform"
-        problem = modality.make_problem(chosen, data, None)
+        changed = {"negatives.num_sampled": num_sampled, "negatives.choose": "uniform"}
+        plan = plan_run(modality, with_settings(config, changed))
+        problem = modality.make_problem(plan, data)
         loss = training.make_loss(problem)
 
         @jax.jit
@@ -187,8 +189,8 @@ def main() -> None:
     arrays = {**arrays, "params": params, "extra": {"model": {}, **extra}}
     arrays = jax.tree.map(jnp.asarray, arrays)
     data = modality.load_data(config, print)
-    problem = modality.make_problem(config, data, None)
-    found: dict[str, Any] = {"step": step, "rule": problem.objective.name}
+    problem = modality.make_problem(plan_run(modality, config), data)
+    found: dict[str, Any] = {"step": step, "rule": problem.plan.negatives}
     for name, measure in (
         ("labels", lambda: measure_labels(config, problem)),
         ("hardness", lambda: measure_hardness(problem, arrays)),

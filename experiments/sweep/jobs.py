@@ -22,7 +22,7 @@ from experiments.command.config import Config, with_settings
 from experiments.modality import MODALITIES
 from experiments.mutual_information import run as information
 from experiments.rl import run as agents
-from experiments.run import check_run
+from experiments.run import plan_run
 from experiments.sweep.cells import Cell, flag_text
 from experiments.sweep.launchers import Job, Launch
 from experiments.words import run as words
@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 #: Kind of a config, which is also the module of its command.
 KINDS = {
     **{
-        name: Kind(lambda config, keys=one.keys: keys, functools.partial(check_run, one))
+        name: Kind(lambda config, keys=one.keys: keys, functools.partial(plan_run, one))
         for name, one in MODALITIES.items()
     },
     "mutual_information": Kind(lambda config: KEYS[config.protocol], information.check),

@@ -2,6 +2,7 @@
 
 import functools
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,12 +12,12 @@ from cpc import data
 from cpc.data.sources.grammar import grammar_information
 from cpc.files import write_sealed
 from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
-from cpc.negatives import outside_anchor, outside_overlap
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
-from experiments.objective import Direction, build_objective
-from experiments.problem import LossSizes, Modality, Probe, Problem
-from experiments.sequences import CONTEXTS, check_negatives, places_of, positions
+from experiments.objective import BranchOutputs
+from experiments.plan import Branch, Geometry, Plan
+from experiments.problem import HeldOut, Modality, Probe, Problem
+from experiments.sequences import CONTEXTS, places_of, positions
 from experiments.text import probes
 from experiments.text.data import TextData, load_data, make_runs
 from experiments.text.embed import embed_files
@@ -35,7 +36,6 @@ def check(config: Config) -> None:
             f"a run of {length} sentences has none that lies {ahead} ahead: raise "
             "data.run_sentences, or lower model.num_offsets"
         )
-    check_negatives(config, length, ahead)
 
 
 def build_model(config: Config) -> Model:
@@ -66,55 +66,42 @@ def build_encoder(config: Config) -> SentenceEncoder:
     )
 
 
-def directions_of(config: Config) -> tuple[str, ...]:
-    """Return the names of the directions of prediction."""
-    return ("next", "previous") if config.model.name == "quick_thoughts" else ("next",)
+def geometry(config: Config) -> Geometry:
+    """Return the sentences of a run, and the ones that are predicted from each."""
+    length, two = config.data.run_sentences, config.model.name == "quick_thoughts"
+    ahead = Branch("next", tuple(range(1, config.model.num_offsets + 1)))
+    branches = (Branch("next", (1,)), Branch("previous", (1,))) if two else (ahead,)
+    return Geometry(length, config.model.width, branches, apart=length, excludes_anchor=two)
 
 
-def offsets_of(config: Config) -> tuple[int, ...]:
-    """Return the sentences ahead that are predicted in each direction."""
-    if config.model.name == "quick_thoughts":
-        return (1,)
-    return tuple(range(1, config.model.num_offsets + 1))
-
-
-def loss_sizes(config: Config) -> LossSizes:
-    """Return the sentences of a run, their latents' width, and the offsets of all directions."""
-    number = len(offsets_of(config)) * len(directions_of(config))
-    return LossSizes(config.data.run_sentences, config.model.width, number)
-
-
-def make_problem(config: Config, text: TextData, mesh: Any = None) -> Problem:
-    """Return model, loss and batches of a config."""
-    options, evaluates = config.data, config.evaluate.num_runs > 0
+def make_problem(plan: Plan, text: TextData) -> Problem:
+    """Return model and batches of a plan."""
+    config, held_out = plan.config, None
+    options = config.data
     draw = functools.partial(
         make_runs,
         run_sentences=options.run_sentences,
         max_words=options.max_words,
         batch_size=options.batch_size,
     )
-    draw_test = draw(text.test, seed=config.seed + 1) if evaluates else None
-    apart = outside_overlap(options.run_sentences)
-    if config.model.name == "quick_thoughts":
-        apart = apart & outside_anchor()
+    if config.evaluate.num_runs > 0:
+        draw_test = draw(text.test, seed=config.seed + 1)
+        number = -(-config.evaluate.num_runs // options.batch_size)
+        held_out = HeldOut(draw_test, draw_test, number)
     return Problem(
+        plan=plan,
         model=build_model(config),
-        objective=build_objective(config, offsets_of(config), mesh, apart),
-        offsets=(offsets_of(config),) * len(directions_of(config)),
-        directions=directions_of(config),
         prepare=lambda batch, rng, train: batch,
-        split_directions=functools.partial(split_directions, directions_of(config)),
+        split_branches=functools.partial(split_branches, plan.geometry.branches),
         label=lambda batch: {"document": batch["utterance"][:, None]},
         draw=draw(text.train, seed=config.seed),
-        draw_test=draw_test,
-        draw_any_test=draw_test,
-        num_tests=-(-config.evaluate.num_runs // options.batch_size),
+        held_out=held_out,
         per_step=(options.batch_size * options.run_sentences / 1e3, "k sentences"),
     )
 
 
-def split_directions(names: tuple[str, ...], outputs: Any, batch: Batch) -> list[Direction]:
-    """Return outputs and positions of each direction, and which sentences have words.
+def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
+    """Return outputs and positions of each branch, and which sentences have words.
 
     To predict backwards the sentences of a run stand in reverse. Where a run begins is then counted
     from the end of the text, so that sentences that are next to each other still are.
@@ -124,7 +111,7 @@ def split_directions(names: tuple[str, ...], outputs: Any, batch: Batch) -> list
         positions(batch, batch["utterance"], batch["x"].shape[1]),
     )
     found = []
-    for name in names:
+    for name, _ in branches:
         if name == "previous":
             outputs, exists = _reverse(outputs), exists[:, ::-1]
             begin = -(batch["sample"] + exists.shape[1] - 1)
@@ -132,7 +119,7 @@ def split_directions(names: tuple[str, ...], outputs: Any, batch: Batch) -> list
             begin = batch["sample"]
         begin = begin[:, None]
         place = SoundPosition(*located, begin + located.time, begin + located.time + 1, begin)
-        found.append(Direction(outputs, place, exists))
+        found.append(BranchOutputs(outputs, place, exists))
     return found
 
 
@@ -154,7 +141,7 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
         )
     data.write_vocabulary(path, vocabulary)
     if config.data.source == "grammar":
-        offsets = offsets_of(config)
+        offsets = geometry(config).branches[0].offsets
         known = [grammar_information(k, order=config.data.order) for k in offsets]
         truth = {"offsets": list(offsets), "mutual_information": known}
         write_sealed(workdir / "truth.json", truth)
@@ -203,7 +190,7 @@ TEXT = Modality(
     identify=lambda part: (len(part.sentence_starts) - 1, part.sentence_starts.tobytes()),
     places=places_of,
     build_model=build_model,
-    loss_sizes=loss_sizes,
+    geometry=geometry,
     make_problem=make_problem,
     make_probe=make_probe,
     record=record,

@@ -95,17 +95,16 @@ def check(kind: str, settings: dict[str, Any]) -> None:
 
     from cpc.train import check_batch_size, make_mesh
     from experiments.memory import check_memory
-    from experiments.run import check_run
+    from experiments.run import plan_run
 
     modality = MODALITIES[kind]
     card = importlib.import_module(f"configs.{CARDS[kind]}").get_config()
     config = with_settings(card, settings)
     mesh = make_mesh(1)
     check_batch_size(config.data.batch_size, mesh)
-    check_run(modality, config)
-    check_memory(config, mesh, *modality.loss_sizes(config))
+    plan = plan_run(modality, config)
+    check_memory(plan, mesh)
     if kind == "image" or config.data.source == "voices":  # whose data are fetched
         return
     data = modality.load_data(config, lambda text: None)
-    problem = modality.make_problem(config, data, mesh)
-    problem.draw(0)
+    modality.make_problem(plan, data).draw(0)

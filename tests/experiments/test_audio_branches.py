@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from configs import audio_voices_paper
+from cpc.negatives import outside_overlap
 from cpc.types import Batch
 from experiments.audio import model as audio
-from experiments.objective import build_objective
 from experiments.problem import Problem
 from experiments.training import make_loss
+from tests.plans import plan_of
 
 BOTH = ("forward", "backward")
 
@@ -39,12 +40,12 @@ def located(config, batch):
     model = audio.build_model(config)
     variables = model.init(jax.random.key(0), batch)
     outputs, _ = model.apply(variables, batch, True, None)
-    return model.module, audio.split_directions(model.module, outputs, batch)
+    return model.module, audio.split_branches(model.module, outputs, batch)
 
 
 def test_names_of_branches():
     def names(**keys):
-        return audio.name_branches(audio.build_model(small(**keys)).module)
+        return tuple(branch.name for branch in audio.geometry(small(**keys)).branches)
 
     assert names() == ("forward",)
     assert names(directions=BOTH) == BOTH
@@ -52,7 +53,8 @@ def test_names_of_branches():
     assert names(modules=2, directions=BOTH) == (
         "module 2 forward", "module 2 backward", "module 1 forward", "module 1 backward",
     )  # fmt: skip
-    assert audio.loss_sizes(small(modules=3, directions=BOTH)) == (10, 8, 12)
+    found = audio.geometry(small(modules=3, directions=BOTH))
+    assert (found.num_latents, found.width, found.num_offsets) == (10, 8, 12)
 
 
 @pytest.mark.slow
@@ -63,7 +65,7 @@ def test_positions_are_of_the_sound_that_the_latents_are_of(keys, lengths):
     """What overlaps another window by samples is no negative, in any frame and at any stride."""
     config, batch = small(**keys), batch_of(lengths)
     module, directions = located(config, batch)
-    apart = audio.build_apart(config)
+    apart = outside_overlap(audio.geometry(config).apart)
     for (number, direction), (outputs, where, exists) in zip(
         module.branches, directions, strict=True
     ):
@@ -105,15 +107,13 @@ def test_padding_has_no_part_in_the_loss_and_gradients_are_finite(keys):
     config, lengths = small(**keys), [1600, 900, 1600, 700]
     model = audio.build_model(config)
     problem = Problem(
+        plan=plan_of(config),
         model=model,
-        objective=build_objective(config, (1, 2), None, audio.build_apart(config)),
-        offsets=((1, 2),) * len(model.module.branches),
-        directions=audio.name_branches(model.module),
         prepare=lambda batch, rng, train: batch,
-        split_directions=lambda outputs, batch: audio.split_directions(
+        split_branches=lambda outputs, batch: audio.split_branches(
             model.module, outputs, batch
         ),
-        label=None, draw=None, draw_test=None, draw_any_test=None, num_tests=0, per_step=(1, ""),
+        label=None, draw=None, held_out=None, per_step=(1, ""),
     )  # fmt: skip
     batch = batch_of(lengths)
     params = {"model": model.init(jax.random.key(0), batch)["params"], "objective": {}}
@@ -127,7 +127,7 @@ def test_padding_has_no_part_in_the_loss_and_gradients_are_finite(keys):
     (value, sums), (gradient, of_x) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
         params, batch["x"]
     )
-    assert sums.loss.shape == (2 * len(problem.directions),)
+    assert sums.loss.shape == (2 * len(model.module.branches),)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
     real = np.arange(1600) < np.array(lengths)[:, None]

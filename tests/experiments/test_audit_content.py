@@ -24,11 +24,10 @@ def sentences(step, every_second):
 @pytest.mark.slow
 @pytest.mark.parametrize("every_second", [False, True])
 def test_every_second_sentence_alike_is_half_of_the_anchors(every_second):
-    config = tiny()
-    drawn = problem_of(config)
+    drawn = problem_of(tiny())
     given = {name: value for name, value in drawn.draw(0).items()}
     draw = lambda step: {**given, **sentences(step, every_second)}  # noqa: E731
-    rows = {row.name: row.value for row in audit.audit_problem(config, drawn._replace(draw=draw))}
+    rows = {row.name: row.value for row in audit.audit_problem(drawn._replace(draw=draw))}
     assert rows["accidental_hits"] == 0
     if not every_second:
         assert rows[ANCHORS] == rows[NEGATIVES] == 0

@@ -19,12 +19,13 @@ from experiments import training
 from experiments.audio import heard
 from experiments.audio.data import AudioData
 from experiments.audio.modality import AUDIO
+from experiments.objective import objective_loss
 from experiments.problem import model_variables
 from experiments.records import make_evaluation
-from experiments.run import check_run
 from tests.experiments.test_clips import LENGTHS
 from tests.experiments.test_clips import problem_of as problem_of_clips
 from tests.experiments.test_training import gradient_of, make_config, no_probe, problem_of
+from tests.plans import plan_of
 
 CHEAP = ("dropout", "noise")
 
@@ -48,16 +49,15 @@ def prepare(problem, raw, key, train=True):
     return jax.jit(problem.prepare, static_argnums=2)(raw, key, train)
 
 
-def variables_of(problem, config):
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
+def variables_of(problem):
+    state, _, _ = training.make_step(problem, make_mesh(1))
     return model_variables(state.params, state.ema, state.extra)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["none", "past", "future", "both"])
 def test_contexts_are_of_x_and_latents_of_the_target(made, side):
-    config = configured(side)
-    problem = problem_of(config, made)
+    problem = problem_of(configured(side), made)
     raw, key = draw(problem), jax.random.key(4)
     clean = unpack(raw)["x"]
     batch = prepare(problem, raw, key)
@@ -66,7 +66,7 @@ def test_contexts_are_of_x_and_latents_of_the_target(made, side):
     target = batch.get("target", clean)
     assert np.array_equal(target, clean) == (side in ("none", "past"))
     assert np.array_equal(target, batch["x"]) == (side == "none")  # both: draws of their own
-    variables = variables_of(problem, config)
+    variables = variables_of(problem)
     outputs, _ = problem.model.apply(variables, batch, True, key)
     np.testing.assert_array_equal(outputs.z, problem.model.embed(variables, target)[0])
     np.testing.assert_array_equal(outputs.c, problem.model.embed(variables, batch["x"])[1])
@@ -75,9 +75,8 @@ def test_contexts_are_of_x_and_latents_of_the_target(made, side):
 @pytest.mark.slow
 def test_what_each_copy_can_reach(made):
     """c_t sees no later sample of x and none of the target, z none of x."""
-    config = configured("past")
-    problem = problem_of(config, made)
-    variables = variables_of(problem, config)
+    problem = problem_of(configured("past"), made)
+    variables = variables_of(problem)
     batch = prepare(problem, draw(problem), jax.random.key(0))
 
     def reached(name, of, part):
@@ -103,11 +102,8 @@ def test_evaluation_hears_the_recordings(made, side):
     batch = prepare(problem, raw, key, False)
     assert "target" not in batch
     np.testing.assert_array_equal(batch["x"], unpack(raw)["x"])
-    config = configured(side)
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
-    records = [
-        make_evaluation(config, one, no_probe, make_mesh(1))(state) for one in (problem, plain_one)
-    ]
+    state, _, _ = training.make_step(problem, make_mesh(1))
+    records = [make_evaluation(one, no_probe, make_mesh(1))(state) for one in (problem, plain_one)]
     np.testing.assert_equal(plain(records[0]), plain(records[1]))
 
 
@@ -123,22 +119,16 @@ def test_short_clips_stay_filled_with_zeros():
         assert (np.asarray(batch[name])[gone] == 0).all()
 
 
-def spied(problem):
-    """The problem, and the directions with which its loss is called."""
-    found = []
-
-    def loss(params, state, directions, *others):
-        found.append(directions)
-        return problem.objective.loss(params, state, directions, *others)
-
-    return problem._replace(objective=problem.objective._replace(loss=loss)), found
-
-
 @pytest.mark.slow
-def test_a_slow_encoder_makes_keys_of_the_target(made):
-    config = configured("past", negatives__momentum=0.9)
-    problem, found = spied(problem_of(config, made))
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
+def test_a_slow_encoder_makes_keys_of_the_target(made, monkeypatch):
+    problem, found = problem_of(configured("past", negatives__momentum=0.9), made), []
+
+    def loss(plan, params, state, branches, *others, **options):
+        found.extend(branches)
+        return objective_loss(plan, params, state, branches, *others, **options)
+
+    monkeypatch.setattr(training, "objective_loss", loss)
+    state, _, _ = training.make_step(problem, make_mesh(1))
     raw, key = draw(problem), jax.random.key(0)
     slow = jax.tree.map(lambda leaf: 1.1 * leaf + 0.1, state.params["model"])
     extra = {**state.extra, "objective": {**state.extra["objective"], "slow": slow}}
@@ -147,14 +137,13 @@ def test_a_slow_encoder_makes_keys_of_the_target(made):
     mixed = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, slow, state.params["model"])
     variables = {"params": mixed, **state.extra["model"]}
     wanted = problem.model.embed(variables, unpack(raw)["x"])[0]
-    np.testing.assert_allclose(found[0][0].outputs.z, wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[0].outputs.z, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.slow
 def test_a_queue_keeps_latents_of_the_target(made):
-    config = configured("past", negatives__queue=128)
-    problem = problem_of(config, made)
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
+    problem = problem_of(configured("past", negatives__queue=128), made)
+    state, _, _ = training.make_step(problem, make_mesh(1))
     raw = draw(problem)
     variables = model_variables(state.params, state.ema, state.extra)
     loss = training.make_loss(problem)
@@ -184,9 +173,8 @@ def test_devices_change_nothing(made, norm):
 @pytest.mark.slow
 def test_batch_norm_takes_in_both_copies(made):
     """The averages move twice a step: by x, then by the target."""
-    config = configured("past", model__norm="batch")
-    problem = problem_of(config, made)
-    variables = variables_of(problem, config)
+    problem = problem_of(configured("past", model__norm="batch"), made)
+    variables = variables_of(problem)
     batch = prepare(problem, draw(problem), jax.random.key(0))
     _, state = problem.model.apply(variables, batch, True, jax.random.key(1))
     params = {"params": variables["params"]}
@@ -200,9 +188,8 @@ def test_batch_norm_takes_in_both_copies(made):
 
 @pytest.mark.slow
 def test_one_program_for_all_steps_and_a_resumed_run_is_the_same_bit_for_bit(made, tmp_path):
-    config = configured("both")
-    problem, mesh = problem_of(config, made), make_mesh(1)
-    state, step, _ = training.make_step(config, problem, mesh)
+    problem, mesh = problem_of(configured("both"), made), make_mesh(1)
+    state, step, _ = training.make_step(problem, mesh)
     with open_checkpoints(tmp_path) as checkpoints:
         for i in range(4):
             state = step(state, put_batch(problem.draw(i), mesh))
@@ -210,8 +197,8 @@ def test_one_program_for_all_steps_and_a_resumed_run_is_the_same_bit_for_bit(mad
                 checkpoints.save(2, state, {})
                 checkpoints.wait()
         assert step._cache_size() == 1
-        fresh, again, _ = training.make_step(config, problem, mesh)
-        resumed, _ = training.restore(checkpoints, fresh)
+        fresh, again, _ = training.make_step(problem, mesh)
+        resumed, _ = checkpoints.restore(fresh)
     for i in (2, 3):
         resumed = again(resumed, put_batch(problem.draw(i), mesh))
     jax.tree.map(np.testing.assert_array_equal, *jax.device_get((resumed.params, state.params)))
@@ -232,7 +219,7 @@ def test_keys_that_cannot_be_are_one_sentence(settings, sentence):
     config = audio_synthetic.get_config()
     config.augment.update(settings)
     with pytest.raises(UserError, match=sentence):
-        check_run(AUDIO, config)
+        plan_of(config)
 
 
 def test_a_batch_of_one_has_no_noise_and_a_short_window_no_pitch():
@@ -240,13 +227,13 @@ def test_a_batch_of_one_has_no_noise_and_a_short_window_no_pitch():
     config.negatives.rule, config.augment.side = "own_sequence", "past"
     config.data.batch_size = 1
     with pytest.raises(UserError, match="a batch of 1 has no other"):
-        check_run(AUDIO, config)
+        plan_of(config)
     config.augment.effects = ("pitch",)
-    check_run(AUDIO, config)
+    plan_of(config)
     config.data.window_samples, config.augment.dropout_ms = 480, 10.0
     config.model.num_offsets = 1
     with pytest.raises(UserError, match="heard over 512"):
-        check_run(AUDIO, config)
+        plan_of(config)
 
 
 @pytest.mark.slow

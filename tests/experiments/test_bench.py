@@ -25,7 +25,6 @@ from cpc.models import (
 from cpc.models.convolution import LEAST_WIDTH
 from cpc.train import make_mesh, put_batch
 from cpc.types import UserError
-from experiments.audio import modality as audio
 from experiments.bench import cpc_jax, criterion, info_nce_jax, versus
 from experiments.bench.flop import count_flop
 from experiments.bench.process import peak_bytes, time_cases
@@ -34,6 +33,7 @@ from experiments.bench.table import Row, Target, describe, format_table
 from experiments.bench.words import count_cores
 from tests import commands
 from tests.commands import ONE_DEVICE_POLISHED
+from tests.plans import problem_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -286,9 +286,9 @@ def test_our_criterion_is_that_of_torchs_side(num_shards):
         "num_shards": num_shards, "device": "cpu",
     }  # fmt: skip
     config, mesh = cpc_jax.make_config(sizes), make_mesh(1)
-    problem = audio.make_problem(config, cpc_jax.make_sound(config))
+    problem = problem_of(config, cpc_jax.make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
-    step = make_step(config, problem, mesh, batch)
+    step = make_step(problem, mesh, batch)
     (loss, _), gradients = step.parts["criterion"]()
     variables = {"params": step.params["model"]}
     x = problem.prepare(batch, jax.random.key(0), True)

@@ -13,9 +13,10 @@ from cpc.estimators import Tracker
 from cpc.train import make_mesh, open_checkpoints, put_batch
 from cpc.types import CPCOutputs, UserError
 from experiments import audit, training
-from experiments.audio import modality as audio
 from experiments.audio.data import AudioData
+from experiments.objective import init_objective, objective_loss
 from experiments.records import make_evaluation, make_summary, strict_sums
+from tests import plans
 
 WINDOW, STRIDE, OFFSETS = 1600, 160, (1, 2)
 #: Most are shorter than a window of 10 latents, one than a latent, one has one.
@@ -46,9 +47,9 @@ def make_config(**options):
     return config
 
 
-def problem_of(config, lengths=LENGTHS, mesh=None):
+def problem_of(config, lengths=LENGTHS):
     recordings = noise(lengths)
-    return audio.make_problem(config, AudioData(recordings, recordings, {}), mesh)
+    return plans.problem_of(config, AudioData(recordings, recordings, {}))
 
 
 def naive(z, predictions, batch, rule):
@@ -127,8 +128,8 @@ def test_only_what_exists_counts_and_no_sound_twice(rule, lengths):
     outputs = random_outputs(0, batch)
 
     def loss(z, predictions):
-        given = problem.split_directions(CPCOutputs(z, z, predictions), batch)
-        return problem.objective.loss({}, {}, given, jax.random.key(0))[:2]
+        given = problem.split_branches(CPCOutputs(z, z, predictions), batch)
+        return objective_loss(problem.plan, {}, {}, given, jax.random.key(0))[:2]
 
     found = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     (value, sums), gradients = found(outputs.z, outputs.predictions)
@@ -148,8 +149,8 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
     problem = problem_of(make_config(), lengths)
     batches = [problem.draw(step) for step in (0, 1)]
     outputs = [random_outputs(seed, batch) for seed, batch in enumerate(batches)]
-    given = [problem.split_directions(*pair) for pair in zip(outputs, batches, strict=True)]
-    sums, _ = strict_sums(problem.objective, {}, {}, given, (OFFSETS,))
+    given = [problem.split_branches(*pair) for pair in zip(outputs, batches, strict=True)]
+    sums, _ = strict_sums(problem.plan, {}, {}, given)
     joined = {
         name: np.concatenate([batch[name] for batch in batches])
         for name in ("utterance", "start", "num_samples")
@@ -181,12 +182,12 @@ def test_the_strict_bound_is_of_what_exists_over_several_batches(lengths):
 def test_overlap_may_be_asked_for():
     problem = problem_of(make_config(negatives__overlap=True), (2400,))
     batch = problem.draw(0)
-    given = problem.split_directions(random_outputs(0, batch), batch)
-    _, sums, _, _ = problem.objective.loss({}, {}, given, jax.random.key(0))
+    given = problem.split_branches(random_outputs(0, batch), batch)
+    _, sums, _, _ = objective_loss(problem.plan, {}, {}, given, jax.random.key(0))
     np.testing.assert_array_equal(sums.n / sums.anchors, 80)
-    alone = problem_of(make_config(), (2400,)).objective
-    assert alone.name == problem.objective.name == "batch"
-    _, sums, _, _ = alone.loss({}, {}, given, jax.random.key(0))
+    alone = plans.plan_of(make_config())
+    assert alone.negatives == problem.plan.negatives == "batch"
+    _, sums, _, _ = objective_loss(alone, {}, {}, given, jax.random.key(0))
     assert (sums.n / sums.anchors < 60).all()  # all windows lie within 2400 samples
 
 
@@ -207,19 +208,23 @@ def garbled(batch, value):
         {"model__norm": "group", "model__padding": "same", **ENTROPY},
         {"model__encoder": "log_mel", "model__norm": "batch", "negatives__momentum": 0.5},
         {"model__context": "conv", "model__norm": "layer", "optim__accumulate": 2},
-        {"model__padding": "valid", "model__norm": "channel", "negatives__num_sampled": 3},
+        {
+            "model__padding": "valid",
+            "model__norm": "channel",
+            "negatives__num_sampled": 3,
+            "probe__tasks": (),
+        },
     ],
     ids=lambda options: ",".join(map(str, options.values())),
 )
 def test_what_padding_holds_changes_nothing(options):
     """Loss, gradients, batch norm's state, strict sums, queue and temperature, to the last bit."""
-    config = make_config(**options)
-    problem = problem_of(config)
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
+    problem = problem_of(make_config(**options))
+    state, _, _ = training.make_step(problem, make_mesh(1))
     batch = problem.draw(0)
     assert (batch["num_samples"] < WINDOW).any()
     assert not batch["x"][np.arange(WINDOW) >= batch["num_samples"][:, None]].any()
-    loss = training.make_loss(problem, config.optim.accumulate)
+    loss = training.make_loss(problem)
     differentiate = jax.jit(jax.value_and_grad(loss, has_aux=True))
     found = [
         jax.device_get(differentiate(state.params, state.extra, given, jax.random.key(0)))
@@ -239,9 +244,8 @@ def test_what_padding_holds_changes_nothing(options):
 @pytest.mark.slow
 def test_batch_norm_sees_what_exists():
     """The running mean of the first layer, from its weights and each clip by itself."""
-    config = make_config(model__norm="batch")
-    problem = problem_of(config)
-    state, step, _ = training.make_step(config, problem, make_mesh(1))
+    problem = problem_of(make_config(model__norm="batch"))
+    state, step, _ = training.make_step(problem, make_mesh(1))
     batch = problem.draw(0)
     kernel = np.float64(state.params["model"]["encoder"]["kernel0"])[:, 0]
     frames = []
@@ -260,20 +264,17 @@ def test_batch_norm_sees_what_exists():
 
 @pytest.mark.slow
 def test_the_queue_and_the_watched_scores_hold_what_exists():
-    config = make_config(negatives__queue=80, negatives__temperature_rule="entropy")
-    problem = problem_of(config)
+    problem = problem_of(make_config(negatives__queue=80, negatives__temperature_rule="entropy"))
     batch = problem.draw(0)
-    given = problem.split_directions(random_outputs(0, batch), batch)
-    params, state = problem.objective.init(given)
-    _, _, state, _ = problem.objective.loss(params, state, given, jax.random.key(0))
+    given = problem.split_branches(random_outputs(0, batch), batch)
+    start = init_objective(problem.plan, given)
+    _, _, state, _ = objective_loss(problem.plan, *start, given, jax.random.key(0))
     queue, number = state["queues"][0], np.maximum(1, batch["num_samples"] // STRIDE)
     assert queue.exists.sum() == number.sum()
     assert np.isfinite(queue.keys).all()
     # Other padding, other scores of it: the temperature must not see them.
     clean = jax.tree.map(jnp.nan_to_num, given)
-    _, _, again, _ = problem.objective.loss(
-        *problem.objective.init(given), clean, jax.random.key(0)
-    )
+    _, _, again, _ = objective_loss(problem.plan, *start, clean, jax.random.key(0))
     assert np.isfinite(state["temperature"])
     assert state["temperature"] != 1.0
     assert float(state["temperature"]) == pytest.approx(float(again["temperature"]), rel=1e-6)
@@ -281,9 +282,8 @@ def test_the_queue_and_the_watched_scores_hold_what_exists():
 
 @pytest.mark.slow
 def test_the_audit_counts_what_exists():
-    config = make_config(negatives__rule="own_sequence")
-    problem = problem_of(config)
-    rows = {row.name: row.value for row in audit.audit_problem(config, problem)}
+    problem = problem_of(make_config(negatives__rule="own_sequence"))
+    rows = {row.name: row.value for row in audit.audit_problem(problem)}
     number = [np.maximum(1, problem.draw(step)["num_samples"] // STRIDE) for step in (0, 1)]
     number = np.concatenate(number)
     anchors = sum(np.maximum(0, number - k) for k in OFFSETS)
@@ -297,11 +297,10 @@ def test_the_audit_counts_what_exists():
     [{}, {"model__norm": "batch", "negatives__shards": 8, "loss__name": "sigmoid"}],
 )
 def test_one_device_and_eight_agree(options):
-    config, found = make_config(**options), []
+    problem, found = problem_of(make_config(**options)), []
     for num_devices in (1, 8):
         mesh = make_mesh(num_devices)
-        problem = problem_of(config, mesh=mesh)
-        state, step, _ = training.make_step(config, problem, mesh)
+        state, step, _ = training.make_step(problem, mesh)
         found.append(jax.device_get(step(state, put_batch(problem.draw(0), mesh))))
     one, eight = found
     for name in {"offsets", "strict"} & one.metrics.keys():
@@ -319,14 +318,14 @@ def test_resumed_is_never_stopped(tmp_path):
             state = step(state, put_batch(problem_of(config).draw(i), mesh))
         return state
 
-    state, step, _ = training.make_step(config, problem_of(config), mesh)
+    state, step, _ = training.make_step(problem_of(config), mesh)
     whole = jax.device_get(steps(state, step, 0, 4))
     with open_checkpoints(tmp_path) as checkpoints:
-        state, step, _ = training.make_step(config, problem_of(config), mesh)
+        state, step, _ = training.make_step(problem_of(config), mesh)
         checkpoints.save(2, steps(state, step, 0, 2), {})
         checkpoints.wait()
-        fresh, step, _ = training.make_step(config, problem_of(config), mesh)
-        restored, _ = training.restore(checkpoints, fresh)
+        fresh, step, _ = training.make_step(problem_of(config), mesh)
+        restored, _ = checkpoints.restore(fresh)
         resumed = jax.device_get(steps(restored, step, 2, 4))
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
         if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
@@ -335,10 +334,9 @@ def test_resumed_is_never_stopped(tmp_path):
 
 @pytest.mark.slow
 def test_an_evaluation_of_short_clips():
-    config = make_config()
-    problem, mesh = problem_of(config), make_mesh(1)
-    state, _, _ = training.make_step(config, problem, mesh)
-    own, strict = make_evaluation(config, problem, lambda *_: [], mesh)(state)
+    problem, mesh = problem_of(make_config()), make_mesh(1)
+    state, _, _ = training.make_step(problem, mesh)
+    own, strict = make_evaluation(problem, lambda *_: [], mesh)(state)
     assert all(np.isfinite(own[name]) for name in ("loss", "std_z", "rank_z", "std_c", "rank_c"))
     assert np.isfinite(strict["nats"])
     assert (strict["n"] < 16).all()  # some of the 16 windows end before
@@ -347,26 +345,24 @@ def test_an_evaluation_of_short_clips():
 @pytest.mark.slow
 def test_an_evaluation_compiles_its_network_once_however_many_batches():
     """Inlined for each batch of the strict bound, sixteen of it took a GPU 43 s to compile."""
-    config = make_config(evaluate__num_windows=32)
-    problem, mesh = problem_of(config), make_mesh(1)
-    state, _, _ = training.make_step(config, problem, mesh)
+    problem, mesh = problem_of(make_config(evaluate__num_windows=32)), make_mesh(1)
+    state, _, _ = training.make_step(problem, mesh)
     model, traced = problem.model, []
 
     def apply(*inputs):
         traced.append(inputs)
         return model.apply(*inputs)
 
-    assert problem.num_tests == 4
+    assert problem.held_out.number == 4
     counted = problem._replace(model=model._replace(apply=apply))
-    make_evaluation(config, counted, lambda *_: [], mesh)(state)
+    make_evaluation(counted, lambda *_: [], mesh)(state)
     assert len(traced) == 1
 
 
 @pytest.mark.slow
 def test_offsets_without_an_anchor_add_nothing_to_a_record():
-    config = make_config()
-    problem, mesh = problem_of(config, (400,) * 50 + (480,)), make_mesh(1)
-    state, step, _ = training.make_step(config, problem, mesh)
+    problem, mesh = problem_of(make_config(), (400,) * 50 + (480,)), make_mesh(1)
+    state, step, _ = training.make_step(problem, mesh)
     batch = next(b for b in map(problem.draw, range(99)) if b["num_samples"].max() < 480)
     metrics = jax.device_get(step(state, put_batch(batch, mesh)).metrics)
     track = Tracker(False)(metrics["offsets"])

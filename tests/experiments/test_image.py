@@ -26,10 +26,11 @@ from experiments.image import probes as image_probes
 from experiments.image.data import ImageData, cut_split
 from experiments.image.modality import IMAGE
 from experiments.image.shown import save_units
-from experiments.run import check_run
+from experiments.run import plan_run
 from tests import commands
 from tests.data.test_images_tfds import png
 from tests.data.test_images_tfds import write as write_tfds
+from tests.plans import problem_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 SMALL = (
@@ -214,7 +215,7 @@ def test_models_that_cannot_be(options, sentence):
 )
 def test_values_that_cannot_be(options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
-        check_run(IMAGE, make_config(**options))
+        plan_run(IMAGE, make_config(**options))
 
 
 def image_set(labels, size=28):
@@ -260,8 +261,8 @@ def test_test_classes_that_no_labelled_image_has_are_refused(capsys):
 def test_no_image_is_twice_in_an_evaluation(asked, batches):
     """Of 11 images, in batches of 4."""
     config = make_config(data__batch_size=4, evaluate__num_images=asked)
-    problem = image.make_problem(config, ImageData(*[image_set([0, 1] * 5 + [1])] * 3))
-    drawn = [problem.draw_test(step)["image"].tolist() for step in range(problem.num_tests)]
+    held_out = problem_of(config, ImageData(*[image_set([0, 1] * 5 + [1])] * 3)).held_out
+    drawn = [held_out.draw(step)["image"].tolist() for step in range(held_out.number)]
     assert len(drawn) == batches
     assert len(np.unique(drawn)) == 4 * batches
 
@@ -269,7 +270,7 @@ def test_no_image_is_twice_in_an_evaluation(asked, batches):
 def test_images_without_a_label_are_of_no_group():
     z = jnp.zeros((4, 2, 2, 3))
     batch = {"sequence": jnp.arange(4), "label": jnp.array([-1, 0, -1, 0])}
-    (direction,) = image.split_directions([CPCOutputs(z, z, z[..., None, :])], batch)
+    (direction,) = image.split_branches([CPCOutputs(z, z, z[..., None, :])], batch)
     groups = np.ravel(direction.positions.group)
     assert groups[1] == groups[3] == 0
     assert len(set(groups.tolist())) == 3

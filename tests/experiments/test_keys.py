@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import soundfile
 from PIL import Image
@@ -26,7 +27,7 @@ from cpc.files import flatten
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
-from experiments import objective, training
+from experiments import training
 from experiments.audio import abx as audio_abx
 from experiments.audio import ctc_head
 from experiments.audio import data as audio_data
@@ -42,8 +43,9 @@ from experiments.image import supervised as image_supervised
 from experiments.image.groups import split_groups
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
+from experiments.objective import BranchOutputs, init_objective, objective_loss, temperature
 from experiments.records import probes_due
-from experiments.run import check_run
+from experiments.run import plan_run
 from experiments.series import modality as series_modality
 from experiments.series import probes as series_probes
 from experiments.sweep.cells import Cell
@@ -53,6 +55,7 @@ from experiments.text import modality as text_modality
 from experiments.text import probes as text_probes
 from tests import services
 from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
+from tests.plans import plan_of, plan_of_offsets, problem_of
 
 CHANGES = object()
 
@@ -114,19 +117,13 @@ def small_series():
     return config
 
 
-@functools.cache
-def _problem(text):
-    config = small_series()
-    return series_modality.make_problem(config, series_modality.load_data(config, str))
-
-
-def problem_of(config):
-    return series_modality.make_problem(config, series_modality.load_data(config, str))
+def series_problem(config):
+    return problem_of(config, series_modality.load_data(config, str))
 
 
 def is_apart(problem):
     """Whether windows that share some sound are no negatives of each other."""
-    return "outside_overlap" in problem.objective.rule.name
+    return "outside_overlap" in problem.plan.rule.name
 
 
 def of_fit(name):
@@ -147,7 +144,7 @@ def of_fit(name):
             fit=(state, ""),
             prefetch=(),
         ) as found:
-            training.train(config, pathlib.Path(), _problem(""), None, make_mesh(1))
+            training.train(pathlib.Path(), series_problem(config), None, make_mesh(1))
             args, options = found["fit"]
             args[2](0)
         launches = {"launches": found["prefetch"][0][2], **found["prefetch"][1]}
@@ -169,33 +166,44 @@ def of_step(function, name):
             make_launch=None,
             jit_step=None,
         ) as found:
-            training.make_step(config, _problem(""), make_mesh(1))
-        args, options = found[function]
-        return args[name] if isinstance(name, int) else options[name]
+            training.make_step(series_problem(config), make_mesh(1))
+        return found[function][1][name]
 
     return effect
+
+
+def num_parts(config):
+    """How many parts of a batch the model is applied to, one at a time."""
+    with calls(training, apply_in_parts=training.apply_in_parts) as found:
+        training.make_step(series_problem(config), make_mesh(1))
+    return found["apply_in_parts"][0][4]
+
+
+def rate_of_the_slow_encoder(config):
+    with calls(optax, incremental_update=optax.incremental_update) as found:
+        training.make_step(series_problem(config), make_mesh(1))
+    return found["incremental_update"][0][2] if found else None
 
 
 def outputs():
     rng = np.random.default_rng(0)
     z, predictions = rng.normal(size=(4, 6, 4)), rng.normal(size=(4, 6, 2, 4))
     latents = CPCOutputs(*map(jnp.float32, (z, z, predictions)))
-    return latents, Position.grid(4, 6, group=np.arange(4) // 2)
+    return BranchOutputs(latents, Position.grid(4, 6, group=np.arange(4) // 2))
 
 
 def learning(config, offsets=(1, 2)):
     """What the objective of a config is at some outputs: loss, gradients, parameters, state."""
-    made = objective.build_objective(config, offsets)
-    latents, positions = outputs()
-    params, state = made.init([(latents, positions)])
+    plan, branch = plan_of_offsets(config, offsets, num_latents=6, width=4), outputs()
+    params, state = init_objective(plan, [branch])
 
     def loss(params, z, predictions):
-        given = [(latents._replace(z=z, predictions=predictions), positions)]
-        value, sums, after, _ = made.loss(params, state, given, jax.random.key(0), True)
+        given = [branch._replace(outputs=branch.outputs._replace(z=z, predictions=predictions))]
+        value, sums, after, _ = objective_loss(plan, params, state, given, jax.random.key(0))
         return value, (sums, after)
 
     grad = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
-    return params, grad(params, latents.z, latents.predictions)
+    return params, grad(params, branch.outputs.z, branch.outputs.predictions)
 
 
 def aligned(config):
@@ -203,9 +211,9 @@ def aligned(config):
 
 
 def limits(config):
-    made = objective.build_objective(config, (1, 2))
+    plan = plan_of_offsets(config, (1, 2))
     raw = [{"raw_temperature": jnp.float32(x)} for x in (-100, 100)]
-    return [round(float(made.temperature(one, {})), 4) for one in raw]
+    return [round(float(temperature(plan, one, {})), 4) for one in raw]
 
 
 LEARNED = {"negatives.temperature_rule": "learned"}
@@ -230,7 +238,7 @@ SHARED = {
     "optim.clip_norm": Case(0.5, of_step("make_optimizer", "clip_norm"), 0.5),
     "optim.weight_decay": Case(0.5, of_step("make_optimizer", "weight_decay"), 0.5),
     "optim.ema_decay": Case(0.5, of_step("make_train_step", "ema_decay"), 0.5),
-    "optim.accumulate": Case(2, of_step("make_loss", 1), 2),
+    "optim.accumulate": Case(2, num_parts, 2),
     "loss.name": Case("sigmoid", learning),
     "loss.cosine": Case(True, learning),
     "loss.bias": Case(2.0, learning, beside={"loss.name": "sigmoid"}),
@@ -252,9 +260,7 @@ SHARED = {
         beside={"negatives.choose": "proposed", "negatives.num_sampled": 3},
     ),
     "negatives.queue": Case(9, learning),
-    "negatives.momentum": Case(
-        0.5, lambda c: objective.build_objective(c, (1, 2)).momentum, 0.5
-    ),
+    "negatives.momentum": Case(0.75, rate_of_the_slow_encoder, 0.25),
     "negatives.temperature": Case(0.5, learning),
     "negatives.temperature_rule": Case("learned", learning),
     "negatives.target_entropy": Case(0.3, learning, beside=ENTROPY),
@@ -270,24 +276,14 @@ def test_a_shared_key_changes_what_it_names(key):
 
 
 @pytest.mark.parametrize("kind", MODALITIES)
-def test_every_kind_trains_the_objective_of_its_config(kind, monkeypatch):
-    found = {}
-
-    class Stop(Exception):
-        pass
-
-    def record(config, *others):
-        found["config"] = config
-        raise Stop
-
-    monkeypatch.setattr(f"experiments.{kind}.modality.build_objective", record)
+def test_every_kind_trains_the_plan_of_its_config(kind, monkeypatch):
+    draws = {"audio": "draw_windows", "image": "make_image_batches", "series": "make_windows"}
+    draw = draws.get(kind, "make_runs")
+    monkeypatch.setattr(f"experiments.{kind}.modality.{draw}", lambda *args, **options: None)
     config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
     config.evaluate = {name: 0 for name in config.evaluate}
-    with pytest.raises(Stop):
-        MODALITIES[kind].make_problem(
-            config, types.SimpleNamespace(file_labels=np.zeros(1), file_names=()), None
-        )
-    assert found["config"] is config
+    plan, data = plan_of(config), types.SimpleNamespace(train=None, test=None)
+    assert MODALITIES[kind].make_problem(plan, data).plan is plan
 
 
 @pytest.mark.parametrize("kind", MODALITIES)
@@ -314,10 +310,10 @@ def test_every_card_can_be_meant(card, monkeypatch):
 @pytest.mark.parametrize("kind", MODALITIES)
 def test_the_kind_is_checked(kind):
     config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
-    check_run(MODALITIES[kind], config)
+    plan_run(MODALITIES[kind], config)
     config.kind = "smell"
     with pytest.raises(UserError, match="kind is 'smell'"):
-        check_run(MODALITIES[kind], config)
+        plan_run(MODALITIES[kind], config)
 
 
 @pytest.mark.parametrize(
@@ -338,15 +334,14 @@ def test_a_step_that_cannot_be_is_refused_before_data_are_read(settings, message
     """And before the run directory holds a config that the advice would not fit."""
     config = with_settings(audio.get_config(), {"data.batch_size": 8, **settings})
     with pytest.raises(UserError, match=message):
-        check_run(MODALITIES["audio"], config)
+        plan_run(MODALITIES["audio"], config)
 
 
 # Series
 
 
 def drawn(config):
-    problem = problem_of(config)
-    batch = problem.draw(0)
+    batch = series_problem(config).draw(0)
     return batch["x"].shape, batch["x"]
 
 
@@ -514,7 +509,7 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "data.num_files": Case(12, lambda c: len(problem_data(c).train.sequences.names), 12),
     "data.batch_size": Case(6, lambda c: drawn(c)[0], (6, 8, 1)),
     "data.max_skipped_fraction": Case(0.0, of_files(names), "refused", SMALL_FILES),
-    "negatives.overlap": Case(True, lambda c: is_apart(problem_of(c)), False),
+    "negatives.overlap": Case(True, lambda c: is_apart(series_problem(c)), False),
     "model.kernels": Case((2,), shapes),
     "model.strides": Case((2,), shapes, beside={"model.kernels": (2,)}),
     "model.width": Case(8, shapes),
@@ -526,7 +521,7 @@ TABLES: dict[str, dict[str, Case]] = {"series": {
     "model.num_offsets": Case(1, shapes),
     "model.remat": Case(True, remat, True),
     "model.dtype": Case("bfloat16", shapes),
-    "evaluate.num_windows": Case(9, lambda c: problem_of(c).num_tests, 3),
+    "evaluate.num_windows": Case(9, lambda c: series_problem(c).held_out.number, 3),
     "probe.tasks": Case((), series_fits(option("task")), []),
     "probe.features": Case(("z", "raw"), series_fits(features_of), [["z"], ["raw"]]),
     "probe.hidden_width": Case(5, series_fits(option("hidden_widths")), [(0, 5)] * 4),
@@ -593,8 +588,7 @@ def of_texts(get):
 
 
 def text_drawn(config):
-    problem = text_modality.make_problem(config, text_data.load_data(config, str))
-    batch = problem.draw(0)
+    batch = problem_of(config, text_data.load_data(config, str)).draw(0)
     return batch["x"].shape, batch["x"]
 
 
@@ -688,8 +682,8 @@ TABLES["text"] = {
     "model.context_layers": Case(2, text_shapes),
     "model.num_offsets": Case(1, text_shapes),
     "model.dtype": Case("bfloat16", text_shapes),
-    "evaluate.num_runs": Case(9, lambda c: text_modality.make_problem(
-        c, text_data.load_data(c, str)).num_tests, 3, NEXT),
+    "evaluate.num_runs": Case(9, lambda c: problem_of(
+        c, text_data.load_data(c, str)).held_out.number, 3, NEXT),
     "probe.tasks": Case(("genre", "next"), tasks_asked, ["genre", "next"]),
     "probe.features": Case(("mean",), asked(lambda *args: [
         one.features for one in text_probes.next_scores(*args, "next")]), ["mean"], NEXT),
@@ -761,8 +755,7 @@ def loaded(name):
 
 
 def problem_of_clips(get):
-    make = MODALITIES["audio"].make_problem
-    return of_clips(lambda config, data: get(make(config, data, None)))
+    return of_clips(lambda config, data: get(problem_of(config, data)))
 
 
 def from_tfds(config):
@@ -890,7 +883,8 @@ TABLES["audio"] = {
                           beside={"loss.align_to": 4, "model.num_offsets": 2}),
     "data.batch_size": Case(6, problem_of_clips(lambda p: p.draw(0)["x"].shape), (6, 1600)),
     "data.max_skipped_fraction": Case(0.0, loaded("names"), "refused"),
-    "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: problem.num_tests), 3),
+    "evaluate.num_windows": Case(9, problem_of_clips(lambda problem: (
+        problem.held_out.number if problem.held_out else 0)), 3),
     "probe.tasks": Case(("speakers",), audio_fits(option("task")), ["speakers"] * 3),
     "probe.features": Case(("z",), audio_fits(features_of), [["z"]] * 2),
     "probe.delay": Case(2, audio_fits(contexts_of)),
@@ -1107,8 +1101,7 @@ TABLES["image"] = {
 
 
 def image_problem(get):
-    return of_images_with_config(lambda config, data: get(
-        MODALITIES["image"].make_problem(config, data, None)))  # fmt: skip
+    return of_images_with_config(lambda config, data: get(problem_of(config, data)))
 
 
 def of_images_with_config(get):
@@ -1122,7 +1115,7 @@ def of_images_with_config(get):
 TABLES["image"] |= {
     "seed": Case(1, image_problem(lambda problem: problem.draw(0)["image"])),
     "data.batch_size": Case(2, image_problem(lambda problem: problem.draw(0)["x"].shape[0]), 2),
-    "evaluate.num_images": Case(3, image_problem(lambda problem: problem.num_tests), 1),
+    "evaluate.num_images": Case(3, image_problem(lambda problem: problem.held_out.number), 1),
 }
 
 

@@ -7,10 +7,13 @@ import pytest
 
 from configs import audio_voices_macpc
 from cpc.losses import acpc_loss, cpc_loss
+from cpc.negatives import outside_overlap
 from cpc.types import UserError
 from experiments.audio import model as audio
-from experiments.objective import build_objective, build_rule
+from experiments.objective import objective_loss, scored
+from experiments.plan import make_rule
 from experiments.records import strict_sums
+from tests.plans import plan_of
 
 SAMPLES = 9600  # 60 frames
 
@@ -39,14 +42,12 @@ def batch_of(lengths=None, filling=0.0):
 
 
 def made(config, batch):
-    """The objective, the offsets of each level, and the levels."""
+    """The plan, and the levels of a batch."""
     model = audio.build_model(config)
     variables = model.init(jax.random.key(0), batch_of())
     outputs, _ = model.apply(variables, batch, False)
-    offsets = audio.choose_offsets(config)
-    objective = build_objective(config, offsets, None, audio.build_apart(config))
-    levels = audio.split_directions(model.module, outputs, batch)
-    return objective, audio.offsets_of_branches(model.module, offsets), levels
+    levels = audio.split_branches(model.module, outputs, batch)
+    return plan_of(config), levels
 
 
 @pytest.mark.slow
@@ -55,14 +56,14 @@ def test_segments_are_no_negatives_of_windows_that_hold_their_sound(lengths):
     """Window 1 begins 20 frames after window 0, in whose frames 20 to 59 it is heard."""
     config = small()
     batch = batch_of(lengths) | {"sample": jnp.array([0, 3200, 10**6, 2 * 10**6])}
-    _, _, levels = made(config, batch)
+    plan, levels = made(config, batch)
     frames, segments = levels
     begins = np.asarray(audio.boundaries(frames.outputs.z, 0.05, frames.exists))
     place = jax.tree.map(
         lambda p: jnp.broadcast_to(p, segments.exists.shape).ravel(), segments.positions
     )
     anchors = jax.tree.map(lambda p: p[:, None], place)
-    allowed = np.asarray(audio.build_apart(config)(anchors, place, 1))
+    allowed = np.asarray(outside_overlap(plan.geometry.apart)(anchors, place, 1))
     num = segments.exists.shape[1]
     allowed = allowed.reshape(4, num, 4, num)
     some = 0
@@ -84,13 +85,17 @@ def test_segments_are_no_negatives_of_windows_that_hold_their_sound(lengths):
 @pytest.mark.parametrize("align_to", [0, 6])
 def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
     config = small(align_to)
-    objective, offsets, levels = made(config, batch_of(lengths))
-    total, sums, _, metrics = objective.loss({}, {}, levels, jax.random.key(0), False)
+    plan, levels = made(config, batch_of(lengths))
+    total, sums, _, metrics = objective_loss(plan, {}, {}, levels, jax.random.key(0), False)
+    offsets = tuple(branch.offsets for branch in plan.geometry.branches)
     assert offsets == (((2, 4, 6), (2, 4)) if align_to else ((1, 2, 3), (1, 2)))
     losses, counts, frames = [], [], []
     for own, (outputs, positions, exists) in zip(offsets, levels, strict=True):
         shared = {"temperature": 0.05, "where": exists}
-        outputs, rule = objective.scored(outputs), build_rule(config) & audio.build_apart(config)
+        outputs, rule = (
+            scored(plan, outputs),
+            make_rule(config) & outside_overlap(plan.geometry.apart),
+        )
         if align_to:
             loss, one, each = acpc_loss(outputs, positions, rule, num_frames=own[-1], **shared)
             frames.extend(each)
@@ -102,15 +107,15 @@ def test_the_loss_is_the_sum_of_both_levels(align_to, lengths):
     np.testing.assert_array_equal(sums.anchors, counts)
     if align_to:
         np.testing.assert_allclose(metrics["frames_per_prediction"], frames, rtol=1e-5)
-    strict, _ = strict_sums(objective, {}, {}, [levels], offsets)
+    strict, _ = strict_sums(plan, {}, {}, [levels])
     assert strict.loss.shape == (5,)
     assert (np.asarray(strict.anchors) > 0).all()
 
 
 @pytest.mark.slow
 def test_anchors_of_segments_have_all_the_segments_that_they_are_aligned_to():
-    objective, _, levels = made(small(), batch_of())
-    _, sums, _, _ = objective.loss({}, {}, levels, jax.random.key(0), False)
+    plan, levels = made(small(), batch_of())
+    _, sums, _, _ = objective_loss(plan, {}, {}, levels, jax.random.key(0), False)
     segments = np.asarray(levels[1].exists).sum(1)
     assert (segments > 5).all()
     wanted = [4 * (60 - 6)] * 3 + [np.maximum(segments - 4, 0).sum()] * 2
@@ -122,8 +127,8 @@ def test_what_padding_holds_changes_neither_level():
     config, lengths = small(padding="causal"), (SAMPLES, 7000, SAMPLES, 5000)
     found = []
     for filling in (0.0, 50.0):
-        objective, _, levels = made(config, batch_of(lengths, filling))
-        total, sums, *_ = objective.loss({}, {}, levels, jax.random.key(0), False)
+        plan, levels = made(config, batch_of(lengths, filling))
+        total, sums, *_ = objective_loss(plan, {}, {}, levels, jax.random.key(0), False)
         found.append((total, sums.anchors))
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
     np.testing.assert_array_equal(found[0][1], found[1][1])
@@ -150,5 +155,6 @@ def test_a_slow_encoder_has_no_segments_of_its_own():
 
 
 def test_the_memory_of_the_loss_counts_the_predictions_of_both_levels():
-    assert audio.loss_sizes(small()) == (60, 8, 3 + 2)
-    assert audio.loss_sizes(small(segment_offsets=0, num_offsets=1)) == (60, 8, 2)
+    for keys, number in (({}, 3 + 2), ({"segment_offsets": 0, "num_offsets": 1}, 2)):
+        found = audio.geometry(small(**keys))
+        assert (found.num_latents, found.width, found.num_offsets) == (60, 8, number)

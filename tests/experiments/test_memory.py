@@ -12,11 +12,11 @@ from configs import audio_synthetic, image_fashion_mnist, series_ar1
 from cpc.train import make_mesh
 from cpc.types import Position, UserError
 from experiments import memory
-from experiments.choices import build_rule
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
-from experiments.sequences import check_negatives
+from experiments.plan import Branch, Geometry, check_window, make_rule
 from experiments.series import modality as series
+from tests.plans import plan_of_offsets
 
 
 @pytest.fixture
@@ -37,9 +37,17 @@ def make_config(**options):
     return config
 
 
-def refusal(config, num_devices=1, num_offsets=12):
+def make_plan(config, num_offsets=12, width=512):
+    return plan_of_offsets(config, tuple(range(1, num_offsets + 1)), 128, width)
+
+
+def check(config, num_devices=1, num_offsets=12):
+    memory.check_memory(make_plan(config, num_offsets), make_mesh(num_devices))
+
+
+def refusal(config, num_offsets=12):
     with pytest.raises(UserError) as caught:
-        memory.check_memory(config, make_mesh(num_devices), 128, 512, num_offsets)
+        check(config, num_offsets=num_offsets)
     return str(caught.value)
 
 
@@ -55,7 +63,7 @@ def test_the_batch_that_is_named_fits_and_the_next_does_not(has, options):
         if is_refused:
             refusal(config)
         else:
-            memory.check_memory(config, make_mesh(1), 128, 512, 12)
+            check(config)
 
 
 @pytest.mark.parametrize(("backend", "block"), [("cpu", 512), ("gpu", 4096)])
@@ -82,11 +90,11 @@ def test_the_sentence_has_the_numbers(has):
 def test_a_block_is_named_where_the_scores_are_too_much(has):
     config = make_config(data__batch_size=8, negatives__choose="hardest", negatives__num_sampled=4)
     config.negatives.queue = 100_000
-    whole = memory.loss_bytes(config, 1, 128, 512, 1, 8)
+    whole = memory.loss_bytes(make_plan(config, 1), 1, 8)
     has(whole - 1)
     assert "cpc_loss fits with block=256" in refusal(config, num_offsets=1)
     has(whole)
-    memory.check_memory(config, make_mesh(1), 128, 512, 1)
+    check(config, num_offsets=1)
 
 
 def test_rows_that_cannot_be_cut_are_scored_in_small_blocks(has, monkeypatch):
@@ -98,35 +106,36 @@ def test_rows_that_cannot_be_cut_are_scored_in_small_blocks(has, monkeypatch):
     scores = 12 * (2**28 // 501_024 // 8 * 8) * 501_024
     keys, queries = 501_024 * 512, 1024 * 512
     needed = scores + 4 * keys + 4 * (keys + 2 * queries)
-    assert memory.loss_bytes(config, 1, 128, 512, 1, 8) == pytest.approx(needed, rel=0.01)
+    assert memory.loss_bytes(make_plan(config, 1), 1, 8) == pytest.approx(needed, rel=0.01)
     has(needed // 2)
     assert f"in blocks of {2**28 // 501_024} anchors" in refusal(config, num_offsets=1)
 
 
 def test_what_needs_less_is_let_through(has):
     config = make_config(data__batch_size=128)
-    needed = memory.loss_bytes(config, 1, 128, 512, 12, 128)
+    needed = memory.loss_bytes(make_plan(config), 1, 128)
     has(needed - 1)
     refusal(config)
-    assert memory.loss_bytes(config, 8, 128, 512, 12, 128) == needed / 8  # keys travel
-    memory.check_memory(config, make_mesh(8), 128, 512, 12)
+    assert memory.loss_bytes(make_plan(config), 8, 128) == needed / 8  # keys travel
+    check(config, num_devices=8)
     config.model.dtype = "bfloat16"
-    memory.check_memory(config, make_mesh(1), 128, 512, 12)
+    check(config)
     config.model.dtype, config.negatives.rule = "float32", "one_per_sequence"
-    memory.check_memory(config, make_mesh(1), 128, 512, 12)
+    check(config)
 
 
 def test_images_count_all_directions():
     config = image_fashion_mnist.get_config()
     config.model.directions = ("down", "left")
-    latents, width, offsets = image.loss_sizes(config)
+    geometry = image.geometry(config)
     batch = {"x": jax.ShapeDtypeStruct((2, 28, 28, 1), "uint8")}
     model = image.build_model(config)
     shapes = jax.eval_shape(lambda batch: prepare(config, batch, jax.random.key(0), False), batch)
     variables = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch), shapes)
     outputs, _ = jax.eval_shape(lambda v, x: model.apply(v, x, False), variables, shapes)
-    assert sum(one.predictions.shape[-2] for one in outputs) == offsets
-    assert outputs[0].z.shape == (2, latents**0.5, latents**0.5, width)
+    assert sum(one.predictions.shape[-2] for one in outputs) == geometry.num_offsets
+    side = geometry.num_latents**0.5
+    assert outputs[0].z.shape == (2, side, side, geometry.width)
 
 
 def test_memory_of_a_device(monkeypatch, tmp_path):
@@ -157,7 +166,7 @@ def test_memory_of_a_device(monkeypatch, tmp_path):
 )
 def test_the_least_that_all_else_takes_is_counted(has, change, sentence):
     has(8 * 10**9)
-    sizes = make_config(**change), make_mesh(1), (20480,), 128, 128, 12
+    sizes = make_plan(make_config(**change), width=128), make_mesh(1), (20480,)
     if sentence is None:
         memory.check_sizes(*sizes)
         return
@@ -175,8 +184,10 @@ def test_series_that_do_not_fit_the_machine_are_not_made_up(monkeypatch):
 
 
 def has_negatives(config, length):
+    offsets = tuple(range(1, config.model.num_offsets + 1))
+    geometry = Geometry(length, 8, (Branch("forward", offsets),))
     try:
-        check_negatives(config, length, config.model.num_offsets)
+        check_window(config, make_rule(config), geometry)
     except UserError:
         return False
     return True
@@ -186,7 +197,7 @@ def count_every_pair(config, length):
     """As they are defined: of all anchors of the first window, of all candidates."""
     if length < 2:
         return False
-    rule, batch_size = build_rule(config), config.data.batch_size
+    rule, batch_size = make_rule(config), config.data.batch_size
     sequence, time = np.divmod(np.arange(batch_size * length), length)
     candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
     for k in range(1, min(config.model.num_offsets, length - 1) + 1):

@@ -19,7 +19,7 @@ from experiments.command.config import with_settings
 from experiments.image import modality as image
 from experiments.image.prepare import prepare
 from experiments.modality import MODALITIES
-from experiments.run import check_run
+from experiments.run import plan_run
 
 
 class Look:
@@ -231,7 +231,7 @@ def test_an_audit_has_a_label_for_each_latent(padding):
 def test_a_horizon_that_cannot_be_is_one_sentence(keys, words):
     config = with_settings(audio_voices_paper.get_config(), keys)
     with pytest.raises(UserError, match=words):
-        check_run(MODALITIES["audio"], config)
+        plan_run(MODALITIES["audio"], config)
 
 
 @pytest.mark.parametrize(("keys", "words"), [
@@ -241,7 +241,7 @@ def test_a_horizon_that_cannot_be_is_one_sentence(keys, words):
 def test_blocks_that_cannot_be_are_one_sentence(keys, words):
     config = with_settings(audio_voices_paper.get_config(), keys)
     with pytest.raises(UserError, match=words):
-        check_run(MODALITIES["audio"], config)
+        plan_run(MODALITIES["audio"], config)
 
 
 def test_a_single_prediction_is_of_the_horizon():
@@ -257,4 +257,4 @@ def test_a_word_that_means_nothing_is_refused(key, value):
     config = audio_voices_paper.get_config()
     config.model[key] = value
     with pytest.raises(UserError, match=str(value if isinstance(value, str | int) else value[0])):
-        check_run(MODALITIES["audio"], config)
+        plan_run(MODALITIES["audio"], config)

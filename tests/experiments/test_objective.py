@@ -12,11 +12,13 @@ from cpc import data, losses, negatives
 from cpc.losses import cpc_loss
 from cpc.train import make_mesh, put_batch
 from cpc.types import CPCOutputs, Position, UserError
-from experiments import audit, choices, objective, training
-from experiments.audio import modality as audio
+from experiments import audit, training
 from experiments.audio.data import AudioData
+from experiments.objective import BranchOutputs, init_objective, objective_loss, temperature
+from experiments.plan import COSINE, FLOORED, check_loss
 from experiments.records import make_evaluation
 from experiments.sequences import positions
+from tests.plans import plan_of_offsets, problem_of
 
 LOSSES = (
     "info_nce",
@@ -51,14 +53,14 @@ MATRIX = [
 ]
 
 
-def make_config(loss="info_nce", choice=None, temperature="fixed", **more):
+def make_config(loss="info_nce", choice=None, temperature_rule="fixed", **more):
     config = audio_synthetic.get_config()
     config.num_steps, config.optim.warmup_steps = 4, 1
     config.data.batch_size, config.data.window_samples = 4, 3200
     config.model.width = config.model.context_width = 8
     config.model.num_offsets = 2
-    config.loss.name, config.loss.cosine = loss, loss in choices.COSINE
-    config.negatives.temperature_rule = temperature
+    config.loss.name, config.loss.cosine = loss, loss in COSINE
+    config.negatives.temperature_rule = temperature_rule
     for key, value in (choice or {}).items():
         config.negatives[key] = value
     for key, value in more.items():
@@ -79,9 +81,9 @@ def made():
 
 
 def take_steps(config, made, num_steps=3):
-    problem = audio.make_problem(config, made)
+    problem = problem_of(config, made)
     mesh = make_mesh(1)
-    state, step, _ = training.make_step(config, problem, mesh)
+    state, step, _ = training.make_step(problem, mesh)
     before = jax.tree.map(np.array, state.params)
     traces = []
     for i in range(num_steps):
@@ -96,9 +98,9 @@ def name_of(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loss", "choice", "temperature"), MATRIX, ids=name_of)
-def test_matrix_trains(made, loss, choice, temperature):
-    config = make_config(loss, choice, temperature)
+@pytest.mark.parametrize(("loss", "choice", "temperature_rule"), MATRIX, ids=name_of)
+def test_matrix_trains(made, loss, choice, temperature_rule):
+    config = make_config(loss, choice, temperature_rule)
     _, before, state = take_steps(config, made)
     assert state.failure.tolist() == [-1, -1]
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), before, state.params)
@@ -108,7 +110,7 @@ def test_matrix_trains(made, loss, choice, temperature):
     assert (metrics["offsets"].anchors > 0).all()
     low, high = config.negatives.temperature_low, config.negatives.temperature_high
     assert low <= metrics["temperature"] / metrics["steps"] <= high
-    if temperature == "fixed":
+    if temperature_rule == "fixed":
         assert metrics["temperature"] == metrics["steps"]
 
 
@@ -135,9 +137,9 @@ def test_more_may_be_drawn_of_a_queue_than_a_batch_has(made, choose):
     problem, _, state = take_steps(config, made, num_steps=4)
     sums = state.metrics["offsets"]
     assert np.max(sums.n / sums.anchors) > 90
-    rows = {row.name: row.value for row in audit.audit_problem(config, problem)}
+    rows = {row.name: row.value for row in audit.audit_problem(problem)}
     assert 50 < rows["negatives_mean"] < 80  # windows that overlap are none
-    record, _ = make_evaluation(config, problem, lambda *args: [], make_mesh(1))(state)
+    record, _ = make_evaluation(problem, lambda *args: [], make_mesh(1))(state)
     assert all(50 < n <= 80 for n in record["n"])
 
 
@@ -159,9 +161,8 @@ def test_momentum_encoder_follows_slowly(made):
 @pytest.mark.slow
 def test_keys_of_a_momentum_encoder_get_no_gradient(made):
     """At the first step the slow encoder is the encoder: its gradient is that of fixed keys."""
-    config = make_config(choice={"momentum": 0.9})
-    problem = audio.make_problem(config, made)
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
+    problem = problem_of(make_config(choice={"momentum": 0.9}), made)
+    state, _, _ = training.make_step(problem, make_mesh(1))
     batch = jax.tree.map(jnp.asarray, problem.draw(0))
     gradient = jax.jit(jax.grad(training.make_loss(problem), has_aux=True))(
         state.params, state.extra, batch, jax.random.key(0)
@@ -186,7 +187,8 @@ def outputs_of(scale=1.0):
     keys = jax.random.split(jax.random.key(0), 2)
     z = scale * jax.random.normal(keys[0], (3, 6, 4))
     predictions = scale * jax.random.normal(keys[1], (3, 6, 2, 4))
-    return CPCOutputs(z, z, predictions), Position.grid(3, 6, group=np.arange(3) // 2)
+    positions = Position.grid(3, 6, group=np.arange(3) // 2)
+    return BranchOutputs(CPCOutputs(z, z, predictions), positions)
 
 
 @pytest.mark.slow
@@ -199,16 +201,15 @@ def test_entropy_is_held(of):
     Of all that may be drawn, where they are drawn by their weights; of the queue's, too.
     """
     choice = {"target_entropy": 0.6, "temperature_high": 1000.0, **of}
-    config = make_config(choice=choice, temperature="entropy")
-    made = objective.build_objective(config, (1, 2))
-    score = jax.jit(lambda *args: made.loss(*args, jax.random.key(0), True))
+    plan = plan_of_offsets(make_config(choice=choice, temperature_rule="entropy"), (1, 2))
+    score = jax.jit(lambda *args: objective_loss(plan, *args, jax.random.key(0)))
     for scale in (1.0, 10.0):
-        directions = [outputs_of(scale)]
-        params, state = made.init(directions)
+        branches = [outputs_of(scale)]
+        params, state = init_objective(plan, branches)
         for _ in range(12):
             before = state
-            _, _, state, metrics = score(params, state, directions)
-        outputs = directions[0][0]
+            _, _, state, metrics = score(params, state, branches)
+        outputs = branches[0].outputs
         keys, shares = outputs.z.reshape(-1, 4), []
         if "queue" in of:
             assert before["queues"][0].exists.all()
@@ -228,13 +229,12 @@ def test_entropy_is_held(of):
 @pytest.mark.slow
 def test_learned_bias_and_cosine():
     config = make_config("sigmoid", cosine=True, learn_bias=True, bias=-2.0)
-    made = objective.build_objective(config, (1, 2))
-    directions = [outputs_of(100.0)]
-    params, state = made.init(directions)
+    plan, branches = plan_of_offsets(config, (1, 2)), [outputs_of(100.0)]
+    params, state = init_objective(plan, branches)
     assert float(params["bias"]) == -2.0
 
     def loss(params):
-        return made.loss(params, state, directions, jax.random.key(0), True)[0]
+        return objective_loss(plan, params, state, branches, jax.random.key(0))[0]
 
     value, gradient = jax.value_and_grad(loss)(params)
     assert float(value) < 100  # scores of that size would cost thousands
@@ -255,7 +255,7 @@ def test_learned_bias_and_cosine():
     ],
 )
 def test_tag(loss, choice, is_bound):
-    assert objective.build_objective(make_config(loss, choice), (1,)).is_bound is is_bound
+    assert plan_of_offsets(make_config(loss, choice), (1,)).is_bound is is_bound
 
 
 @pytest.mark.parametrize(
@@ -276,10 +276,10 @@ def test_mistakes_are_sentences(key, value, sentence):
     if name == "proposal":
         config.negatives.choose, config.negatives.num_sampled = "proposed", 4
     with pytest.raises(UserError, match=sentence):
-        objective.build_objective(config, (1,))
+        plan_of_offsets(config, (1,))
 
 
-OUTPUTS, POSITIONS = outputs_of()
+OUTPUTS, POSITIONS, _ = outputs_of()
 UNIT = OUTPUTS._replace(
     z=OUTPUTS.z / jnp.linalg.norm(OUTPUTS.z, axis=-1, keepdims=True),
     predictions=OUTPUTS.predictions / jnp.linalg.norm(OUTPUTS.predictions, axis=-1, keepdims=True),
@@ -369,12 +369,12 @@ def loss_of(settings, like):
     for key, value in settings.items():
         section, name = key.split(".")
         config[section][name] = value
-    made = objective.build_objective(config, (1, 2))
+    plan = plan_of_offsets(config, (1, 2))
 
     def loss(outputs):
-        directions = [(outputs, POSITIONS)]
-        params, state = made.init(directions)
-        return made.loss(params, state, directions, jax.random.key(5), True)[0]
+        branches = [BranchOutputs(outputs, POSITIONS)]
+        params, state = init_objective(plan, branches)
+        return objective_loss(plan, params, state, branches, jax.random.key(5))[0]
 
     return numbers(loss, like)
 
@@ -400,46 +400,38 @@ def test_every_key_means_what_it_says(settings, meaning):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     for key in settings:
         rest = {other: value for other, value in settings.items() if other != key}
-        if key == "data.batch_size" or (key.endswith("num_sampled") and "negatives.choose" in rest):
+        if rest and key in ("data.batch_size", "loss.cosine", "negatives.num_sampled"):
             continue  # without it, the rest is refused
         without = zip(found, loss_of(rest, settings), strict=True)
         assert any(not np.allclose(a, b, rtol=1e-3, atol=1e-5) for a, b in without), key
 
 
 def test_a_learned_temperature_stays_within_its_bounds():
-    config = make_config(temperature="learned", choice={"temperature_low": 0.5})
-    config.negatives.temperature_high = 2.0
-    made = objective.build_objective(config, (1,))
+    choice = {"temperature_low": 0.5, "temperature_high": 2.0}
+    plan = plan_of_offsets(make_config(choice=choice, temperature_rule="learned"), (1,))
     for raw, limit in ((-100.0, 0.5), (100.0, 2.0)):
         params = {"raw_temperature": jnp.float32(raw)}
-        assert float(made.temperature(params, {})) == pytest.approx(limit)
+        assert float(temperature(plan, params, {})) == pytest.approx(limit)
 
 
-@pytest.mark.parametrize("name", choices.FLOORED)
+@pytest.mark.parametrize("name", FLOORED)
 def test_a_bias_of_a_loss_with_a_floor_is_refused(name):
     options = make_config(name, cosine=True).loss
-    choices.check_loss(options)
+    check_loss(options)
     for key, value in (("bias", -2.0), ("learn_bias", True)):
         given = options.copy_and_resolve_references()
         given[key] = value
         with pytest.raises(UserError, match=rf"{name}.*loss\.bias=0 and loss\.learn_bias=False"):
-            choices.check_loss(given)
+            check_loss(given)
 
 
-@pytest.mark.slow
-def test_a_run_that_began_with_a_bias_and_a_floor_goes_on_without():
-    settings = {"loss.name": "debiased", "loss.cosine": True}
-    learned = {**settings, "loss.bias": -2.0, "loss.learn_bias": True}
-    assert loss_of(learned, {}) == loss_of(settings, {})
-
-
-@pytest.mark.parametrize("name", choices.COSINE)
+@pytest.mark.parametrize("name", COSINE)
 def test_what_presumes_cosines_is_refused_without(name):
     options = make_config(name).loss
-    choices.check_loss(options)
+    check_loss(options)
     options.cosine = False
     with pytest.raises(UserError, match=r"loss\.cosine=True"):
-        choices.check_loss(options)
+        check_loss(options)
 
 
 @pytest.mark.parametrize(
@@ -453,24 +445,24 @@ def test_what_presumes_cosines_is_refused_without(name):
 )
 def test_sup_con_is_refused_without_negatives_of_all_other_groups(choice, message):
     with pytest.raises(UserError, match=message):
-        objective.build_objective(make_config("sup_con", choice), (1,))
+        plan_of_offsets(make_config("sup_con", choice), (1,))
 
 
 def test_sup_con_is_refused_where_a_batch_is_of_one_speaker():
     config = make_config("sup_con")
     config.data.one_speaker = True
     with pytest.raises(UserError, match="one_speaker=False"):
-        objective.build_objective(config, (1,))
+        plan_of_offsets(config, (1,))
 
 
 @pytest.mark.parametrize("choice", [{"rule": "own_sequence"}, {"shards": 2}])
 def test_a_queue_that_the_rule_takes_nothing_of_is_refused(choice):
     with pytest.raises(UserError, match="takes none of its latents"):
-        objective.build_objective(make_config(choice={"queue": 64, **choice}), (1,))
+        plan_of_offsets(make_config(choice={"queue": 64, **choice}), (1,))
 
 
 def test_temperature_starts_within_its_bounds():
-    config = make_config(temperature="learned")
+    config = make_config(temperature_rule="learned")
     config.negatives.temperature = 1000.0
     with pytest.raises(UserError, match=r"temperature is 1000\.0"):
-        objective.build_objective(config, (1,))
+        plan_of_offsets(config, (1,))

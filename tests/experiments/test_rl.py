@@ -11,9 +11,9 @@ import pytest
 from configs import rl as configs_rl
 from cpc import rl
 from cpc.models.agent import Heard
+from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
 from cpc.types import UserError
-from experiments.choices import RULES
 from experiments.command.config import check_config, with_settings
 from experiments.rl import evaluate, run, step
 

@@ -22,10 +22,12 @@ from cpc.types import SoundPosition, UserError
 from experiments import labels
 from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
-from experiments.run import check_run
+from experiments.objective import objective_loss
+from experiments.run import plan_run
 from experiments.series import data, files, formats
 from experiments.series import modality as series
 from experiments.series import probes as series_probes
+from tests import plans
 from tests.commands import run
 
 TINY = (
@@ -214,7 +216,7 @@ def problem_of(tmp_path, lengths, **settings):
     settings = {"model.kernels": (3,), "model.strides": (2,), "model.num_offsets": 3,
                 "data.batch_size": 6, "seed": 1} | settings  # fmt: skip
     config = of_files(tmp_path, **settings)
-    return series.make_problem(config, data.load_data(config, str))
+    return plans.problem_of(config, data.load_data(config, str))
 
 
 @pytest.mark.slow
@@ -227,7 +229,7 @@ def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
         batch = problem.draw(number)
         device = jax.tree.map(jnp.asarray, batch)
         outputs, _ = problem.model.apply(problem.model.init(jax.random.key(0), device), device)
-        ((_, located, exists),) = problem.split_directions(outputs, batch)
+        ((_, located, exists),) = problem.split_branches(outputs, batch)
         b, t = outputs.z.shape[:2]
         real = batch.get("num_samples", np.full(b, 32))
         there = np.arange(t) < (real // 2)[:, None]
@@ -249,7 +251,7 @@ def test_the_same_steps_are_no_negatives_of_each_other(tmp_path, lengths):
         some += (~expected[shown]).sum()
     assert some > 20
     for overlap in (False, True):
-        rule = problem_of(tmp_path, lengths, **{"negatives.overlap": overlap}).objective.rule
+        rule = problem_of(tmp_path, lengths, **{"negatives.overlap": overlap}).plan.rule
         assert ("outside_overlap(32)" in rule.name) is not overlap
 
 
@@ -266,8 +268,8 @@ def test_what_fills_up_a_short_file_counts_for_nothing(tmp_path):
     def loss(batch):
         batch = jax.tree.map(jnp.asarray, batch)
         outputs, _ = problem.model.apply(variables, batch, True)
-        given = problem.split_directions(outputs, batch)
-        value, sums, *_ = problem.objective.loss({}, {}, given, jax.random.key(0))
+        given = problem.split_branches(outputs, batch)
+        value, sums, *_ = objective_loss(problem.plan, {}, {}, given, jax.random.key(0))
         return value, sums
 
     (one, sums), (other, _) = loss(batch), loss(garbled)
@@ -666,7 +668,7 @@ def test_test_labels_that_are_not_trained_on_are_counted(capsys):
 ])  # fmt: skip
 def test_values_that_cannot_be(settings, words):
     with pytest.raises(UserError, match=words):
-        check_run(MODALITIES["series"], tiny(**settings))
+        plan_run(MODALITIES["series"], tiny(**settings))
 
 
 def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
@@ -697,11 +699,11 @@ def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
         ({"negatives.rule": "excluding_sequence"}, "excluding_sequence"),
     ):
         config = of_files(tmp_path, **settings)
-        check_run(MODALITIES["series"], config)
+        plan = plan_run(MODALITIES["series"], config)
         made = data.load_data(config, str)
         capsys.readouterr()
-        problem = series.make_problem(config, made)
-        assert problem.objective.name.replace(",", "").split(" ")[0] == rule, settings
+        problem = series.make_problem(plan, made)
+        assert problem.plan.negatives.replace(",", "").split(" ")[0] == rule, settings
         said = capsys.readouterr().out
         assert (f"rule={rule}" in said) is ("negatives.rule" not in settings)
         assert config.negatives.rule == settings.get("negatives.rule", "auto")

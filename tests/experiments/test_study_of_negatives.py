@@ -12,6 +12,7 @@ from experiments.modality import read_modality
 from experiments.run import run
 from experiments.studies import negatives as study
 from tests.experiments.test_clips import make_config
+from tests.plans import problem_of
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def found(tmp_path_factory):
     run(AUDIO, config, str(folder))
     modality, config = read_modality(folder)
     data = modality.load_data(config, lambda line: None)
-    problem = modality.make_problem(config, data, None)
+    problem = problem_of(config, data)
     arrays = jax.tree.map(jnp.asarray, restore_params(folder / "checkpoints")[0])
     params, extra = ({"objective": {}, **arrays[part]} for part in ("params", "extra"))
     arrays = {**arrays, "params": params, "extra": {"model": {}, **extra}}
@@ -62,7 +63,7 @@ def test_no_more_are_drawn_than_anchors_have(found, monkeypatch):
     monkeypatch.setattr(study, "SIZES", (4, 16, 64))
     config = config.copy_and_resolve_references()
     config.negatives.rule = "own_sequence"
-    num_latents = modality.loss_sizes(config).num_latents
+    num_latents = modality.geometry(config).num_latents
     rows = study.measure_gradient(modality, config, data, arrays)["rows"]
     assert [row["k"] for row in rows] == [k for k in (4, 16, 64) if k < num_latents]
     assert len(rows) < 3

@@ -23,13 +23,15 @@ from cpc.types import CPCOutputs, UserError
 from experiments import training
 from experiments.command.config import with_settings
 from experiments.modality import MODALITIES
-from experiments.run import check_run
+from experiments.objective import init_objective, objective_loss
+from experiments.run import plan_run
 from experiments.text import embed as text_embed
 from experiments.text import modality as text
 from experiments.text import probes, sections, vectors
 from experiments.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
 from experiments.words import run as words_run
 from experiments.words.text import load_text as load_words
+from tests import plans
 from tests.commands import run
 
 TINY = (
@@ -95,10 +97,10 @@ def test_neighbouring_short_documents_are_negatives_of_each_other():
     draw = make_runs(corpus_of([3] * 8), run_sentences=6, max_words=4, batch_size=6, seed=0)
     batch = next(batch for batch in map(draw, range(9)) if len(set(batch["utterance"])) > 4)
     outputs = CPCOutputs(*(jnp.zeros((6, 6, 1)) for _ in range(3)))
-    for direction in problem.split_directions(outputs, batch):
+    for direction in problem.split_branches(outputs, batch):
         exists = np.asarray(direction.exists).ravel()
         at = jax.tree.map(lambda p: np.broadcast_to(p, (6, 6)).ravel(), direction.positions)
-        found = problem.objective.rule(*(
+        found = problem.plan.rule(*(
             jax.tree.map(lambda p, where=where: p[where], at)
             for where in (np.s_[:, None], np.s_[None])
         ), 1)  # fmt: skip
@@ -125,14 +127,14 @@ def test_text_without_neighbours_is_refused():
 
 
 def problem_of(config):
-    return text.make_problem(config, load_data(config, str))
+    return plans.problem_of(config, load_data(config, str))
 
 
 def loss_of(problem, batch, variables):
     outputs, _ = problem.model.apply(variables, batch, False)
-    directions = problem.split_directions(outputs, batch)
-    rng = jax.random.key(0)
-    return problem.objective.loss(*problem.objective.init(directions), directions, rng, False)[:2]
+    directions = problem.split_branches(outputs, batch)
+    plan, rng = problem.plan, jax.random.key(0)
+    return objective_loss(plan, *init_objective(plan, directions), directions, rng, False)[:2]
 
 
 @pytest.mark.slow
@@ -159,7 +161,7 @@ def test_both_directions_find_their_neighbour():
     shape = (4, 6, 1, 1)
     outputs = CPCOutputs(*(jnp.broadcast_to(place * s, shape) for s in (1.0, 10.0, 100.0)))
     outputs = outputs._replace(z=outputs.z[..., 0], c=outputs.c[..., 0])
-    forward, backward = problem.split_directions(outputs, batch)
+    forward, backward = problem.split_branches(outputs, batch)
     assert forward.outputs.z[0, :, 0].tolist() == [0, 1, 2, 3, 4, 5]
     assert backward.outputs.z[0, :, 0].tolist() == [5, 4, 3, 2, 1, 0]
     assert backward.outputs.predictions[0, :, 0, 0].tolist() == [500, 400, 300, 200, 100, 0]
@@ -176,7 +178,7 @@ def test_the_own_sentence_is_no_candidate_of_quick_thoughts_and_zero_is_a_switch
     batch = jax.tree.map(jnp.asarray, plain.draw(0))
     variables = plain.model.init(jax.random.key(0), batch)
     outputs = plain.model.apply(variables, batch, False)[0]
-    directions = plain.split_directions(outputs, batch)
+    directions = plain.split_branches(outputs, batch)
     zero = problem_of(tiny(text_quick_thoughts.get_config, **{"negatives.choose": "with_zero"}))
     z, f = np.asarray(outputs.z, np.float64), np.asarray(outputs.c, np.float64)
     exists = (np.asarray(batch["x"]) >= 0).any(-1)
@@ -201,7 +203,7 @@ def allowed(problem, direction, b, t):
     """Which latents the rule allows an anchor, row by row."""
     flat = jax.tree.map(lambda p: np.broadcast_to(p, (4, 6)).ravel(), direction.positions)
     anchor = jax.tree.map(lambda p: p[b * 6 + t], flat)
-    return np.array(problem.objective.rule(anchor, flat, 1))
+    return np.array(problem.plan.rule(anchor, flat, 1))
 
 
 def test_the_same_sentence_in_another_run_is_no_negative():
@@ -213,10 +215,10 @@ def test_the_same_sentence_in_another_run_is_no_negative():
         "sample": np.array([10, 13]),
     }
     outputs = CPCOutputs(*(jnp.zeros((2, 6, 1)) for _ in range(3)))
-    positions = problem.split_directions(outputs, batch)[0].positions
+    positions = problem.split_branches(outputs, batch)[0].positions
     flat = jax.tree.map(lambda p: np.broadcast_to(p, (2, 6)).ravel(), positions)
     anchor = jax.tree.map(lambda p: p[0], flat)
-    found = np.array(problem.objective.rule(anchor, flat, 1)).reshape(2, 6)
+    found = np.array(problem.plan.rule(anchor, flat, 1)).reshape(2, 6)
     assert found.tolist() == [[True, False, True, True, True, True], [False] * 3 + [True] * 3]
 
 
@@ -229,7 +231,7 @@ def test_the_same_sentence_in_another_run_is_no_negative():
 ])  # fmt: skip
 def test_values_that_cannot_be(settings, words):
     with pytest.raises(UserError, match=words):
-        check_run(MODALITIES["text"], tiny(**settings))
+        plan_run(MODALITIES["text"], tiny(**settings))
 
 
 def test_files_need_a_path_and_two_words(tmp_path):
@@ -274,7 +276,7 @@ def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkey
         monkeypatch.setitem(texts.TEXTS, name, described)
     settings = {"data.source": "words+books", "data.min_count": 2}
     config = tiny(**settings)
-    check_run(MODALITIES["text"], config)
+    plan_run(MODALITIES["text"], config)
     of_words = with_settings(make_config(words.KEYS), {**settings, "data.test_fraction": 0.0})
     words_run.check(of_words)
     for corpus in (read_corpus(config, str), load_words(of_words.data, 0, str).train):

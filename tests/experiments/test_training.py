@@ -12,6 +12,7 @@ import pytest
 from configs import series
 from cpc import data
 from cpc.estimators import Tracker, bound_over_sequences
+from cpc.negatives import RULES
 from cpc.results import Score, write_scores
 from cpc.train import (
     ProgressWriter,
@@ -22,14 +23,15 @@ from cpc.train import (
     replicate,
 )
 from cpc.types import UserError
-from experiments import choices, status, training
+from experiments import status, training
+from experiments.audio.data import AudioData
 from experiments.audio.model import check_model
 from experiments.command.config import with_settings
+from experiments.objective import scored
 from experiments.records import make_evaluation, make_summary
 from experiments.run import probe_aside, probe_once, run
-from experiments.sequences import check_negatives
 from experiments.series.modality import SERIES
-from tests import services
+from tests import plans, services
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +57,7 @@ def make_config(**options):
 
 
 def problem_of(config, made):
-    from experiments.audio import modality as audio
-    from experiments.audio.data import AudioData
-
-    audio_data = AudioData(made.recordings, made.recordings, {})
-    return audio.make_problem(config, audio_data)
+    return plans.problem_of(config, AudioData(made.recordings, made.recordings, {}))
 
 
 def no_probe(variables, step):
@@ -68,7 +66,7 @@ def no_probe(variables, step):
 
 def train(config, made, num_devices=1, steps=2):
     problem, mesh = problem_of(config, made), make_mesh(num_devices)
-    state, step, _ = training.make_step(config, problem, mesh)
+    state, step, _ = training.make_step(problem, mesh)
     for i in range(steps):
         state = step(state, put_batch(problem.draw(i), mesh))
     return jax.device_get(state), problem, mesh
@@ -88,14 +86,14 @@ OTHERS = (
     {"data__one_speaker": True},
     {"optim__ema_decay": 0.9, "optim__clip_norm": 1.0, "optim__weight_decay": 0.01},
 )
-CONTEXTS, RULES = ("gru", "lstm", "conv", "transformer"), list(choices.RULES)
+CONTEXTS = ("gru", "lstm", "conv", "transformer")
 NORMS = ("none", "layer", "channel", "batch", "group")
 #: Each occurs; that any two occur together would take ten times as long.
 OPTIONS = [
     {
         "model__context": CONTEXTS[i % len(CONTEXTS)],
         "model__norm": NORMS[i % len(NORMS)],
-        "negatives__rule": RULES[i % len(RULES)],
+        "negatives__rule": list(RULES)[i % len(RULES)],
         **others,
     }
     for i, others in enumerate(OTHERS)
@@ -109,7 +107,7 @@ def test_every_option_trains_and_is_evaluated(made, options):
     state, problem, mesh = train(config, made)
     assert state.failure.tolist() == [-1, -1]
     assert np.isfinite(state.metrics["loss"])
-    records = make_evaluation(config, problem, no_probe, mesh)(state)
+    records = make_evaluation(problem, no_probe, mesh)(state)
     for record in records:
         top1, pairwise = np.array(record["acc_top1"]), np.array(record["acc_pairwise"])
         assert ((top1 >= 0) & (top1 <= pairwise + 1e-6) & (pairwise <= 1)).all()
@@ -122,7 +120,7 @@ def test_every_option_trains_and_is_evaluated(made, options):
 def test_an_average_is_evaluated_with_that_of_the_temperature(made):
     config = make_config(negatives__temperature_rule="learned", optim__ema_decay=0.9)
     state, problem, mesh = train(config, made)
-    evaluate = make_evaluation(config, problem, no_probe, mesh)
+    evaluate = make_evaluation(problem, no_probe, mesh)
     average = evaluate(state._replace(params=state.ema, ema=None))
     np.testing.assert_equal(evaluate(state), average)
 
@@ -145,20 +143,20 @@ def test_a_loss_without_log_n_has_no_bound_and_the_strict_one_beside_it(made, na
     assert record["top1"] == pytest.approx(np.mean(record["acc_top1"]))
     assert record["chance"] == pytest.approx(np.mean(record["chance_top1"]))
     for key in ("optimum", "posterior"):
-        assert record.get(key) == getattr(problem.objective.description, key)
+        assert record.get(key) == getattr(problem.plan.description, key)
     assert all("bound" in sentence for sentence in said)  # what is at chance is the strict bound
 
-    start, _, _ = training.make_step(config, problem, mesh)
+    start, _, _ = training.make_step(problem, mesh)
     batch = jax.tree.map(jnp.asarray, problem.draw(0))
     batch = problem.prepare(batch, jax.random.key(0), True)
     outputs, _ = problem.model.apply({"params": start.params["model"]}, batch, True)
-    unit = problem.objective.scored(outputs)
+    unit = scored(problem.plan, outputs)
     expected = Tracker(True)(bound_over_sequences(unit.z, unit.predictions / 0.5))
     np.testing.assert_allclose(record["strict_bound"], expected.value, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(record["strict_log_n"], np.log(8), rtol=1e-6)
     assert {f"strict_{key}" for key in BOUND} < set(record)
 
-    own, strict = make_evaluation(config, problem, no_probe, mesh)(state)
+    own, strict = make_evaluation(problem, no_probe, mesh)(state)
     assert own["has_bound"] is False
     assert not set(BOUND) & set(own)
     assert strict["series"] == "strict"
@@ -184,14 +182,14 @@ def test_the_strict_bound_is_of_independently_drawn_batches(made):
     state, problem, mesh = train(config, made, steps=1)
 
     def evaluate(**changes):
-        changed = problem._replace(**changes)
-        return make_evaluation(config, changed, no_probe, mesh)(state)
+        changed = problem._replace(held_out=problem.held_out._replace(**changes))
+        return make_evaluation(changed, no_probe, mesh)(state)
 
     def other(step):
-        return problem.draw_any_test(100 + step)
+        return problem.held_out.draw_independent(100 + step)
 
     before = evaluate()
-    changed_test, changed_any = evaluate(draw_test=other), evaluate(draw_any_test=other)
+    changed_test, changed_any = evaluate(draw=other), evaluate(draw_independent=other)
     assert changed_test[0]["bound"].tolist() != before[0]["bound"].tolist()
     assert changed_test[1]["bound"].tolist() == before[1]["bound"].tolist()
     assert changed_any[0]["bound"].tolist() == before[0]["bound"].tolist()
@@ -228,16 +226,15 @@ def test_an_evaluation_that_is_not_finite_has_no_loss_to_be_the_best_by(made):
     config = make_config()
     state, problem, mesh = train(config, made, steps=1)
     broken = state._replace(params=jax.tree.map(lambda leaf: leaf * jnp.nan, state.params))
-    record, *_ = make_evaluation(config, problem, no_probe, mesh)(broken)
+    record, *_ = make_evaluation(problem, no_probe, mesh)(broken)
     assert np.isnan(record["loss"])
 
 
 @pytest.mark.slow
 def test_every_predictor_gets_gradient(made):
     """As many offsets in the loss as configured, each with its own map."""
-    config = make_config()
-    problem = problem_of(config, made)
-    state, _, _ = training.make_step(config, problem, make_mesh(1))
+    problem = problem_of(make_config(), made)
+    state, _, _ = training.make_step(problem, make_mesh(1))
     batch = jax.tree.map(jnp.asarray, problem.draw(0))
     differentiate = jax.jit(jax.grad(training.make_loss(problem), has_aux=True))
     gradient, _ = differentiate(state.params, state.extra, batch, jax.random.key(0))
@@ -256,7 +253,7 @@ def test_aligned_predictions_are_recorded_with_their_frames_and_the_strict_bound
     config = make_config(**ALIGNED, loss__align_by="best", negatives__num_sampled=5)
     state, problem, mesh = train(config, made)
     record = make_summary(problem, lambda step: 0.0, str)(state.metrics, 1)
-    test, strict = make_evaluation(config, problem, no_probe, mesh)(state)
+    test, strict = make_evaluation(problem, no_probe, mesh)(state)
     for one in (record, test):
         assert one["offsets"] == [2, 4, 6]
         assert one["has_bound"] is False
@@ -312,7 +309,7 @@ def test_penalties_are_added_to_the_loss_and_recorded(made):
     own = sum(record["offset_loss"]) + record["commitment"]
     assert record["loss"] == pytest.approx(own, rel=1e-5)
     before = jax.tree.map(np.array, state.extra)
-    test, strict = make_evaluation(config, problem, no_probe, mesh)(state)
+    test, strict = make_evaluation(problem, no_probe, mesh)(state)
     assert test["loss"] == pytest.approx(sum(test["offset_loss"]))
     assert np.isfinite(strict["nats"])
     jax.tree.map(np.testing.assert_array_equal, state.extra, before)
@@ -325,7 +322,7 @@ def test_the_penalty_reaches_the_parameters(made):
     for weight in (0.0, 1.0):
         config = make_config(**QUANTIZED, model__commitment=weight)
         problem = problem_of(config, made)
-        state, _, _ = training.make_step(config, problem, make_mesh(1))
+        state, _, _ = training.make_step(problem, make_mesh(1))
         batch = jax.tree.map(jnp.asarray, problem.draw(0))
         differentiate = jax.jit(jax.grad(training.make_loss(problem), has_aux=True))
         found.append(differentiate(state.params, state.extra, batch, jax.random.key(0))[0])
@@ -363,7 +360,7 @@ def test_a_run_with_codes_stops_and_resumes_to_the_bit(made, tmp_path):
     with open_checkpoints(tmp_path) as checkpoints:
         checkpoints.save(2, replicate(half, mesh), {})
         checkpoints.wait()
-    state, step, _ = training.make_step(config, problem, mesh)
+    state, step, _ = training.make_step(problem, mesh)
     with open_checkpoints(tmp_path) as checkpoints:
         state, _ = checkpoints.restore(state)
     for i in (2, 3):
@@ -403,30 +400,30 @@ def test_groups_are_devices_of_the_paper(made):
 
 
 def test_one_speaker_batches_keep_the_strict_bound_strict(made):
-    config = make_config(data__one_speaker=True)
-    problem = problem_of(config, made)
+    problem = problem_of(make_config(data__one_speaker=True), made)
     assert all(len(set(problem.draw(i)["speaker"].tolist())) == 1 for i in range(5))
-    assert any(len(set(problem.draw_any_test(i)["speaker"].tolist())) > 1 for i in range(5))
-    mixed = problem_of(make_config(), made)
-    assert mixed.draw_any_test is mixed.draw_test  # so that they are predicted once
+    draw = problem.held_out.draw_independent
+    assert any(len(set(draw(i)["speaker"].tolist())) > 1 for i in range(5))
+    mixed = problem_of(make_config(), made).held_out
+    assert mixed.draw_independent is mixed.draw  # so that they are predicted once
 
 
 def test_all_pairs_of_rules_and_windows_leave_negatives_or_say_so():
-    for rule, window in itertools.product(choices.RULES, (0, 3, 99)):
+    for rule, window in itertools.product(RULES, (0, 3, 99)):
         config = make_config(negatives__rule=rule, negatives__window=window)
         if rule == "own_sequence" and window == 99:
             with pytest.raises(UserError, match="no negatives at offset 1"):
-                check_negatives(config, 16, config.model.num_offsets)
+                plans.plan_of(config)
         else:
-            check_negatives(config, 16, config.model.num_offsets)
+            plans.plan_of(config)
 
 
 def gradient_of(config, made, num_parts, num_devices=1):
+    config = with_settings(config, {"optim.accumulate": num_parts})
     problem, mesh = problem_of(config, made), make_mesh(num_devices)
-    state, _, _ = training.make_step(config, problem, mesh)
+    state, _, _ = training.make_step(problem, mesh)
     batch = put_batch(problem.draw(0), mesh)
-    loss_fn = training.make_loss(problem, num_parts)
-    differentiate = jax.jit(jax.value_and_grad(loss_fn, has_aux=True))
+    differentiate = jax.jit(jax.value_and_grad(training.make_loss(problem), has_aux=True))
     compiled = differentiate.lower(state.params, state.extra, batch, jax.random.key(0)).compile()
     found = compiled(state.params, state.extra, batch, jax.random.key(0))
     return jax.device_get(found), compiled.memory_analysis().temp_size_in_bytes
@@ -467,9 +464,9 @@ def test_parts_that_cannot_be_are_one_sentence():
 def test_a_launch_of_the_experiment_is_its_steps(made):
     one = train(make_config(), made, steps=2)[0]
     config = make_config()
-    config.steps_per_launch = 2
+    config.steps_per_launch = config.log_every = 2
     problem, mesh = problem_of(config, made), make_mesh(1)
-    state, launch, _ = training.make_step(config, problem, mesh)
+    state, launch, _ = training.make_step(problem, mesh)
     state = jax.device_get(launch(state, tuple(put_batch(problem.draw(i), mesh) for i in (0, 1))))
     assert int(state.step) == 2
     np.testing.assert_allclose(state.metrics["loss"], one.metrics["loss"], rtol=1e-5)

@@ -1,32 +1,119 @@
-"""What a config's words of loss, negatives and temperature stand for, and which go together."""
+"""What a config means: its loss, negatives and sizes, interpreted once and checked here.
 
+A plan holds plain values, so that two are compared and one is printed without running JAX.
+"""
+
+import dataclasses
 import functools
+from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from ml_collections import FrozenConfigDict
 
 from configs.defaults import NEGATIVES
 from cpc import losses, negatives
-from cpc.losses import AnchorLoss
-from cpc.types import NegativeSampler, Rule, UserError
+from cpc.losses import AnchorLoss, Description, describe, describe_aligned
+from cpc.types import NegativeSampler, Position, Rule, UserError
 from experiments.command.config import Config, check_word
 
-#: Rules by their word.
-RULES = {
-    rule.name: rule
-    for rule in (
-        negatives.batch,
-        negatives.excluding_sequence,
-        negatives.own_sequence,
-        negatives.same_group,
-        negatives.one_per_sequence,
-    )
-}
 #: Losses with the floor of cosines, which a bias would move scores away from.
 FLOORED = ("debiased", "hard_weighted")
 #: Losses with a floor or a margin that means something on cosines alone.
 COSINE = (
     "debiased", "hard_weighted", "sup_con", "triplet_hard", "triplet_semi_hard", "triplet_all",
 )  # fmt: skip
+
+
+class Branch(NamedTuple):
+    """A set of predictions with its own loss term."""
+
+    name: str
+    offsets: tuple[int, ...]
+    """How far ahead each prediction is of, in latents."""
+
+
+class Geometry(NamedTuple):
+    """How many latents and predictions a config makes of one sequence or image."""
+
+    num_latents: int
+    width: int
+    """Width of a latent."""
+    branches: tuple[Branch, ...]
+    is_window: bool = True
+    """Whether the latents follow each other in one window of time."""
+    apart: int = 0
+    """Length of a window of which no overlapping one is a negative; 0 allows them."""
+    excludes_anchor: bool = False
+    """Whether the latent at the anchor's own time is no negative."""
+
+    @property
+    def num_offsets(self) -> int:
+        """Number of predictions per latent, over all branches."""
+        return sum(len(branch.offsets) for branch in self.branches)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A config with all that follows from it.
+
+    Two plans are equal if their configs and geometries are: the rest is made from these.
+    """
+
+    config: Config
+    """Every key of the run; cannot be changed."""
+    geometry: Geometry
+    rule: Rule = dataclasses.field(compare=False)
+    """Which latents may be negatives."""
+    choose: NegativeSampler | None = dataclasses.field(compare=False)
+    """Which of the negatives that the rule allows are used; None for all."""
+    loss: AnchorLoss = dataclasses.field(compare=False, repr=False)
+    """Loss of an anchor, its options bound; the temperature comes before."""
+    description: Description
+    """What the loss learns, and whether log N - L means anything."""
+    negatives: str
+    """Rule, sampler and queue in words, for records."""
+    is_bound: bool
+    """Whether log N - L is a lower bound on mutual information."""
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether predictions are aligned to latents (ACPC)."""
+        return self.config.loss.get("align_to", 0) > 0
+
+
+def make_plan(config: Config, geometry: Geometry) -> Plan:
+    """Interpret a config's loss and negatives.
+
+    Raises:
+        UserError: they do not go together; names the keys to change.
+    """
+    options = config.negatives
+    own, choose, loss = make_rule(config), make_sampler(options), make_anchor_loss(config.loss)
+    rule = own & negatives.outside_overlap(geometry.apart) if geometry.apart else own
+    rule = rule & negatives.outside_anchor() if geometry.excludes_anchor else rule
+    check_loss(config.loss)
+    check_groups(config)
+    check_temperature(options)
+    description = describe(loss)
+    if config.loss.get("align_to", 0) > 0:
+        check_alignment(config)
+        description = describe_aligned(description)
+    if geometry.is_window:
+        check_window(config, own, geometry)
+    # A bound needs independent draws from the marginal.
+    of_batch = rule.is_bound and not options.queue and not options.momentum
+    is_independent = of_batch and (choose is None or options.choose == "uniform")
+    return Plan(
+        config=FrozenConfigDict(config.to_dict()),  # a copy, of which nobody holds a reference
+        geometry=geometry,
+        rule=rule,
+        choose=choose,
+        loss=loss,
+        description=description,
+        negatives=name_negatives(own, choose, options),
+        is_bound=description.is_bound(is_independent),
+    )
 
 
 def check_alignment(config: Config) -> None:
@@ -98,18 +185,12 @@ def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) 
     return f"{rule.name}{chosen}" + (f", queue of {options.queue:,}" if options.queue else "")
 
 
-def are_independent(rule: Rule, choose: NegativeSampler | None, options: Config) -> bool:
-    """Whether the negatives are independent draws from the marginal, as a bound needs them."""
-    of_batch = rule.is_bound and not options.queue and not options.momentum
-    return of_batch and (choose is None or options.choose == "uniform")
-
-
-def build_rule(config: Config) -> Rule:
+def make_rule(config: Config) -> Rule:
     """The negative rule of a config, with its window and its shards."""
     options, batch_size = config.negatives, config.data.batch_size
     word = "batch" if options.rule == "auto" else options.rule  # until a kind knows its data
-    check_word("negatives.rule", word, RULES)
-    rule = RULES[word]
+    check_word("negatives.rule", word, negatives.RULES)
+    rule = negatives.RULES[word]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
     if options.queue and (options.rule == "own_sequence" or options.shards != 1):
@@ -123,7 +204,7 @@ def build_rule(config: Config) -> Rule:
     return rule
 
 
-def build_loss(options: Config) -> AnchorLoss:
+def make_anchor_loss(options: Config) -> AnchorLoss:
     """The loss of an anchor by the config's word, its options bound; temperature comes before."""
     prior, margin, bind = options.prior, options.margin, functools.partial
     table: dict[str, AnchorLoss] = {
@@ -164,13 +245,13 @@ def check_loss(options: Config) -> None:
         )
 
 
-def build_choice(options: Config) -> NegativeSampler | None:
+def make_sampler(options: Config) -> NegativeSampler | None:
     """Which of the allowed negatives an anchor uses; None for all.
 
     With a queue they may be more than a batch has: where there is none, in the audit and in
     evaluations, those of the batch are all that there are.
     """
-    choose, k = choice_of(options), options.num_sampled
+    choose, k = sampler_of(options), options.num_sampled
     if choose is None or not options.queue:
         return choose
 
@@ -181,7 +262,7 @@ def build_choice(options: Config) -> NegativeSampler | None:
     return choose_of_fewer
 
 
-def choice_of(options: Config) -> NegativeSampler | None:
+def sampler_of(options: Config) -> NegativeSampler | None:
     """The sampler of these words."""
     k = options.num_sampled
     check_word("negatives.choose", options.choose, NEGATIVES["choose"].words)
@@ -204,3 +285,29 @@ def choice_of(options: Config) -> NegativeSampler | None:
     if options.choose == "proposed":
         return negatives.proposed(k, options.proposal)
     return negatives.uniform_subset(k)
+
+
+def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
+    """Check that at every offset up to the furthest some anchor of a window has a negative.
+
+    Rules look at how far two latents lie apart, and at whether their windows, and shards, are the
+    same. So it is enough to ask about the first and the last anchor, about candidates at both ends
+    and around the positive, and about a window near and one far away.
+    """
+    length = geometry.num_latents
+    furthest = max(max(branch.offsets) for branch in geometry.branches)
+    if length < 2:
+        key = next(f"data.{name}" for name in config.data if name.startswith("window_"))
+        raise UserError(f"a window has {length} latent, so no other is ahead of it: raise {key}")
+    batch_size = config.data.batch_size
+    sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
+    for k in range(1, min(furthest, length - 1) + 1):
+        first = np.array([0, length - 1 - k])[:, None, None]
+        time = np.clip([0, 1, k - 1, k, k + 1, length - 2, length - 1], 0, length - 1)
+        anchors = Position(0 * first, first, 0 * first, 0 * first)
+        candidates = Position(sequence, time, 0 * time, 0 * time)
+        if not np.any(rule(anchors, candidates, k)):
+            raise UserError(
+                f"the rule {rule.name} leaves a batch of {batch_size} windows no negatives at "
+                f"offset {k}: raise data.batch_size, or choose another rule or window"
+            )
