@@ -14,8 +14,10 @@ import pytest
 from scipy import stats
 from sklearn.manifold import TSNE
 
+from configs.audio import KEYS
+from configs.keys import make_config
 from cpc.evaluate import bootstrap_interval
-from cpc.files import write_arrays
+from cpc.files import plain, write_arrays
 from cpc.report.engine import cells as shown
 from cpc.results import Outcomes, Score, score_frame, write_scores
 from cpc.results.compare import independent_difference
@@ -70,7 +72,8 @@ def record(bound, is_bound=False, offsets=OFFSETS):
 def write_cell(folder, name, accuracy=None, half=0.005, seed=0, more=(), bound=1.0, **negatives):
     path = folder / f"{name},seed={seed}"
     path.mkdir(parents=True)
-    config = {"seed": seed, "num_steps": 20, "negatives": negatives}
+    config = plain(make_config(KEYS)) | {"seed": seed, "num_steps": 20}
+    config["negatives"] |= negatives
     (path / "config.json").write_text(json.dumps(config))
     train = {"step": 20, "split": "train", "rule": "batch", "seconds": 1.0}
     records = [train, record(bound), record(bound, is_bound=True)]
@@ -525,7 +528,7 @@ def test_the_whole_page(tmp_path):
     assert by_n["rows"][1]["N = 64"] == pytest.approx([1.0, 0.1, False])
     assert by_n["rows"][1]["truth"] == [1.25, None, True]
     assert [(row["shards"], row["phones %, voices"][0]) for row in shards["rows"]] == [
-        (None, 64.6), (4, 60.0),
+        (1, 64.6), (4, 60.0),
     ]  # fmt: skip
     assert (folder / "reproduction.md").read_text().count("\n## ") == len(found) - 1
     assert {path.name for path in (folder / "figures").iterdir()} == {

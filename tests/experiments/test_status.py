@@ -3,9 +3,7 @@ import errno
 import json
 import os
 import pathlib
-import platform
 import shutil
-import subprocess
 
 import pytest
 
@@ -123,28 +121,6 @@ def test_values_of_another_type(runs, key):
         changed = [json.loads(line) | {key: {"a": [None]}} for line in lines]
         path.write_text("".join(json.dumps(line) + "\n" for line in changed))
     assert "now" in status.describe(status.read_all(runs), 80)
-
-
-@pytest.mark.slow
-def test_a_recorded_process_tells_more_than_the_age_of_files(runs):
-    def state(name, pid):
-        environment = {"pid": pid, "host": platform.node()}
-        (runs / name / "environment.json").write_text(json.dumps(environment))
-        return next(row.state for row in status.read_all(runs) if row.name == name)
-
-    assert state("old", os.getpid()) == "running"
-    assert state("now", 2**22 + 1) == "dead"  # above the greatest that Linux gives
-    assert state("sweep/failed", 2**22 + 1) == "failed"
-    assert state("sweep/failed", os.getpid()) == "running"
-    assert state("sweep/stopped", os.getpid()) == "running"
-
-    ended = subprocess.Popen(["true"])
-    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # a zombie: nobody has asked for it
-    assert state("now", ended.pid) == "dead"
-    ended.wait()
-    os.utime(runs / "sweep" / "failed" / "environment.json", (1e9, 1e9))
-    failed = {row.name: row.state for row in status.read_all(runs)}["sweep/failed"]
-    assert failed == "failed", "the number is another process's by now"
 
 
 def test_done_needs_steps_probes_and_report(runs):
