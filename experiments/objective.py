@@ -90,7 +90,7 @@ def objective_loss(
         maps: those of `cpc_loss`.
         reducer: scores the anchors of each device by itself; the same numbers.
     """
-    options, own_options = plan.config.negatives, plan.config.loss
+    options, of_loss = plan.config.negatives, plan.config.loss
     branches = [one._replace(outputs=scored(plan, one.outputs)) for one in branches]
     new_state, queues, metrics = dict(state), [None] * len(branches), {}
     if train and options.temperature_rule == "entropy":
@@ -109,14 +109,14 @@ def objective_loss(
         if plan.is_aligned:
             value, sums, of_each = acpc_loss(
                 outputs, positions, plan.rule,
-                num_frames=offsets[-1], best=own_options.align_by == "best", **shared,
+                num_frames=offsets[-1], best=of_loss.align_by == "best", **shared,
             )  # fmt: skip
             frames.append(of_each)
         else:
             value, sums = cpc_loss(
                 outputs, positions, plan.rule,
-                maps=None if own_options.cosine else maps, loss=plan.loss,
-                bias=params.get("bias", own_options.bias), offsets=offsets,
+                maps=None if of_loss.cosine else maps, loss=plan.loss,
+                bias=params.get("bias", of_loss.bias), offsets=offsets,
                 memory=None if queue is None else _memory(queue, positions),
                 reducer=reducer, **shared,
             )  # fmt: skip
@@ -133,7 +133,7 @@ def reducer_of(mesh: jax.sharding.Mesh | None) -> LossReducer | None:
 
 
 def _hold_entropy(plan, state, branch, rng):
-    """The temperature at which the negatives' weights keep their entropy."""
+    """Return the temperature at which the negatives' weights keep their entropy."""
     options, tau = plan.config.negatives, state["temperature"]
     # Proposed ones are corrected to weigh alike: the entropy is that of all they stand for.
     watched = None if options.choose == "proposed" else plan.choose
@@ -186,26 +186,26 @@ def _mean_age(queue, step):
     return ages.sum() / jnp.maximum(queue.exists.sum(), 1)
 
 
-def _push_all(state, directions):
-    """The queues after the latents of a batch, one for each direction, and the next step."""
+def _push_all(state, branches):
+    """The queues after the latents of a batch, one for each branch, and the next step."""
     queues, step = state["queues"], state["step"]
     pushed = []
-    for queue, direction in zip(queues, directions, strict=True):
-        keys, positions, exists = _flatten(direction)
+    for queue, branch in zip(queues, branches, strict=True):
+        keys, positions, exists = _flatten(branch)
         pushed.append(negatives.push(queue, keys, positions, step, exists))
     return {"queues": tuple(pushed), "step": step + 1}
 
 
-def _flatten(direction):
+def _flatten(branch):
     """Latents (n, d), their positions, and which exist; no gradient."""
-    z, shape = direction.outputs.z, direction.outputs.z.shape[:-1]
-    where = direction.positions, direction.exists
+    z, shape = branch.outputs.z, branch.outputs.z.shape[:-1]
+    where = branch.positions, branch.exists
     positions, exists = jax.tree.map(lambda x: jnp.broadcast_to(x, shape).reshape(-1), where)
     return jax.lax.stop_gradient(z.reshape(-1, z.shape[-1])), positions, exists
 
 
 def watched_scores(
-    direction: BranchOutputs,
+    branch: BranchOutputs,
     rule: Rule,
     choose: NegativeSampler | None,
     offsets: Sequence[int],
@@ -218,9 +218,9 @@ def watched_scores(
     The outputs are those that `Objective.scored` returns, and the candidates theirs and those of
     the queue; no gradient.
     """
-    z, _, predictions = jax.tree.map(jax.lax.stop_gradient, direction.outputs)
+    z, _, predictions = jax.tree.map(jax.lax.stop_gradient, branch.outputs)
     lanes = z[0, 0, ..., 0].size
-    keys, flat, exists = _flatten(direction)
+    keys, flat, exists = _flatten(branch)
     own = Latents(flat, jnp.ones(len(keys), bool) if exists is None else exists)
     keys, (candidates, there) = (
         (keys, own) if queue is None else add_memory(keys, own, _memory(queue, flat))

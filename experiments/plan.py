@@ -1,6 +1,6 @@
 """What a config means: its loss, negatives and sizes, interpreted once and checked here.
 
-A plan holds plain values, so that two are compared and one is printed without running JAX.
+Its config and geometry are plain values: two plans are compared, and one is printed, without JAX.
 """
 
 import dataclasses
@@ -117,7 +117,7 @@ def make_plan(config: Config, geometry: Geometry) -> Plan:
 
 
 def check_alignment(config: Config) -> None:
-    """Predictions are aligned to as many frames or more, by InfoNCE of one batch."""
+    """Check that predictions are aligned to as many frames or more, by InfoNCE of one batch."""
     options, num_offsets = config.loss, config.model.num_offsets
     if options.align_to < num_offsets:
         raise UserError(
@@ -136,7 +136,7 @@ def check_alignment(config: Config) -> None:
 
 
 def check_groups(config: Config) -> None:
-    """SupCon has all of the rule's candidates, and some of them are of other groups."""
+    """Check that SupCon gets all of the rule's candidates, some of them of other groups."""
     if config.loss.name != "sup_con":
         return
     options = config.negatives
@@ -158,7 +158,7 @@ def check_groups(config: Config) -> None:
 
 
 def check_temperature(options: Config) -> None:
-    """The temperature is above 0, and starts where its rule may take it."""
+    """Check that the temperature is above 0 and starts within the limits of its rule."""
     rules = NEGATIVES["temperature_rule"].words
     check_word("negatives.temperature_rule", options.temperature_rule, rules)
     if options.temperature <= 0:
@@ -178,7 +178,7 @@ def check_temperature(options: Config) -> None:
 
 
 def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) -> str:
-    """Rule, choice and memory, for records."""
+    """Return rule, sampler and queue in words, for records."""
     has_number = options.choose not in ("semi_hard", "ring", "with_zero")
     number = f"{options.num_sampled} " if has_number else ""
     chosen = "" if choose is None else f", {number}{options.choose}"
@@ -186,7 +186,7 @@ def name_negatives(rule: Rule, choose: NegativeSampler | None, options: Config) 
 
 
 def make_rule(config: Config) -> Rule:
-    """The negative rule of a config, with its window and its shards."""
+    """Return the negative rule of a config, with its window and its shards."""
     options, batch_size = config.negatives, config.data.batch_size
     word = "batch" if options.rule == "auto" else options.rule  # until a kind knows its data
     check_word("negatives.rule", word, negatives.RULES)
@@ -205,7 +205,7 @@ def make_rule(config: Config) -> Rule:
 
 
 def make_anchor_loss(options: Config) -> AnchorLoss:
-    """The loss of an anchor by the config's word, its options bound; temperature comes before."""
+    """Return the loss of an anchor, its options bound; the temperature comes before."""
     prior, margin, bind = options.prior, options.margin, functools.partial
     table: dict[str, AnchorLoss] = {
         "info_nce": losses.info_nce,
@@ -246,7 +246,7 @@ def check_loss(options: Config) -> None:
 
 
 def make_sampler(options: Config) -> NegativeSampler | None:
-    """Which of the allowed negatives an anchor uses; None for all.
+    """Return what chooses among the allowed negatives of an anchor; None for all.
 
     With a queue they may be more than a batch has: where there is none, in the audit and in
     evaluations, those of the batch are all that there are.
@@ -263,7 +263,7 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 
 
 def sampler_of(options: Config) -> NegativeSampler | None:
-    """The sampler of these words."""
+    """Return the sampler that `negatives.choose` names; None for all negatives."""
     k = options.num_sampled
     check_word("negatives.choose", options.choose, NEGATIVES["choose"].words)
     if options.choose == "semi_hard":

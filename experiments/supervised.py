@@ -104,15 +104,15 @@ class Recipe(NamedTuple):
     loss: Loss = lambda scores, batch: cross_entropy(scores, batch["label"])
     """Of the scores and their batch; labels below 0 count as none."""
 
-    def plan(self) -> "Plan":
+    def timetable(self) -> "Timetable":
         """Return when the training is evaluated and how it ends."""
         if self.accuracy is None:
-            return Plan([max(1, self.num_steps)], 0.0)
+            return Timetable([max(1, self.num_steps)], 0.0)
         last = max(1, int(self.num_steps / (1 + COOLDOWN)))
-        return Plan(evaluations(self.evaluate_every, last), COOLDOWN)
+        return Timetable(evaluations(self.evaluate_every, last), COOLDOWN)
 
 
-class Plan(NamedTuple):
+class Timetable(NamedTuple):
     """The steps that a training is evaluated at, and the part of the steps that a cooldown adds."""
 
     due: Sequence[int]
@@ -165,7 +165,7 @@ def train_on_labels(
     """
     score, params, extra = put_head(features, variables, draw(0)["x"], num_classes, rng)
     state, step = make_step(score, params, extra, recipe, rng)
-    plan, cadence = recipe.plan(), Cadence(config.log_every, save_every=config.save_every)
+    timetable, cadence = recipe.timetable(), Cadence(config.log_every, save_every=config.save_every)
 
     @jax.jit
     def answer(params, extra, x):
@@ -182,7 +182,7 @@ def train_on_labels(
         return found
 
     # Whatever decides when it ends is among the settings, too.
-    length = {"due": plan.due, "patience": [RISING, PATIENCE], "cooldown": plan.cooldown}
+    length = {"due": timetable.due, "patience": [RISING, PATIENCE], "cooldown": timetable.cooldown}
     settings = {"config": plain(config), **(settings or {}), **length}
     with resumed(folder, settings, state) as (checkpoint, state, stop):
 
@@ -193,7 +193,7 @@ def train_on_labels(
             sinks = Sinks(checkpoint, writers)
             return fit(state, step, batches, num_steps=end, cadence=cadence, sinks=sinks, stop=stop)
 
-        state, reason = train_until_best(state, advance, measure, plan)
+        state, reason = train_until_best(state, advance, measure, timetable)
         reason = reason or stop()
     best, number = state.extra["best"], int(state.step)
     if reason:
@@ -202,7 +202,7 @@ def train_on_labels(
             "resumes it"
         )
     words = f"best at step {int(best['step']):,} of {number:,}"
-    at_limit = AT_LIMIT if number == plan.end_of_cooldown(plan.due[-1]) else ""
+    at_limit = AT_LIMIT if number == timetable.end_of_cooldown(timetable.due[-1]) else ""
     return functools.partial(answer, best["params"], best["extra"]), words + at_limit
 
 
@@ -289,7 +289,7 @@ def train_until_best(
     state: TrainState,
     advance: Callable[[TrainState, int], tuple[TrainState, str]],
     measure: Callable[[TrainState], float],
-    plan: Plan,
+    timetable: Timetable,
 ) -> tuple[TrainState, str]:
     """Return the last state, the best kept in it, and why it ended before it was done, or "".
 
@@ -299,7 +299,7 @@ def train_until_best(
     Args:
         advance: trains a state to a step; returns the state, and why it stopped before it, or "".
     """
-    due = plan.due
+    due = timetable.due
     while True:
         number, end = int(state.step), int(state.opt_state[-1].end)
         if end == NEVER and number in due:
@@ -307,8 +307,8 @@ def train_until_best(
             since = max(int(state.extra["best"]["step"]), due[min(RISING, len(due) - 1)])
             waited = sum(since < one <= number for one in due)
             if number == due[-1] or waited >= PATIENCE:
-                end = plan.end_of_cooldown(number)
-                state = begin_cooldown(state, end) if plan.cooldown else state
+                end = timetable.end_of_cooldown(number)
+                state = begin_cooldown(state, end) if timetable.cooldown else state
         elif number == end:
             state = keep_best(state, measure(state))
         if number == end:
