@@ -1,6 +1,6 @@
 """Section 3.1 of van den Oord et al. (2018): Table 1 and, with the settings below, Table 2.
 
-    cpc audio --config audio_librispeech --workdir runs/librispeech \
+    cpc train --config audio_librispeech --workdir runs/librispeech \
         --config.data.path=LibriSpeech/train-clean-100 \
         --config.data.train_list=train_split.txt --config.data.test_list=test_split.txt \
         --config.data.phones=converted_aligned_phones.txt

@@ -1,6 +1,6 @@
 """Synthetic speech of known information: phones from a Markov chain, with a static speaker.
 
-    cpc audio --config audio_synthetic --workdir runs/synthetic
+    cpc train --config audio_synthetic --workdir runs/synthetic
 
 For tests, and for checking the tracker: the report draws the exact information beside the bound.
 Expected: just below the exact curve at every offset, in 102 s on 2 CPU cores beside another job.

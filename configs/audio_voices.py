@@ -1,6 +1,6 @@
 """The demo: CPC on log-mel energies of nine real voices, 6.3 hours, from Debian packages.
 
-cpc audio --config audio_voices --workdir runs/voices
+cpc train --config audio_voices --workdir runs/voices
 
 Settings were chosen on training utterances (docs/audio.md). Measured on 2 CPU cores, mean of seeds
 0 to 2: strict bound 3.56 nats; frame-wise linear probe accuracy of c: festvox-ru phones 73.7 %

@@ -1,6 +1,6 @@
 """Aligned CPC (Chorowski et al. 2021) on the demo's voices: 6 predictions of the next 12 frames.
 
-cpc audio --config audio_voices_acpc --workdir runs/voices_acpc
+cpc train --config audio_voices_acpc --workdir runs/voices_acpc
 
 The paper, on LibriSpeech-100: frame-wise phones 68.6 %, within-speaker ABX 5.37 %. Differences: the
 demo's network instead of waveform convolutions below LSTM and Transformer; negatives from two

@@ -1,6 +1,6 @@
 """The demo with augmented past: contexts of augmented sound predict latents of clean sound.
 
-cpc audio --config audio_voices_augmented --workdir runs/augmented
+cpc train --config audio_voices_augmented --workdir runs/augmented
 
 Pitch and artificial reverberation, as in CPC2 (Kharitonov et al. 2020), which reports a relative
 ABX error reduction of 18 to 22 % on LibriSpeech-100. For a first look, see docs/family.md. To

@@ -1,6 +1,6 @@
 """Bidirectional CPC on the nine voices (Kawakami et al. 2020): contexts in both directions of time.
 
-cpc audio --config audio_voices_bidirectional --workdir runs/both
+cpc train --config audio_voices_bidirectional --workdir runs/both
 
 The paper trains on some 8,000 hours of many languages (from memory) and evaluates recognition in
 others; it has no results on these recordings. Network and data differ: this is `audio_voices` with

@@ -1,6 +1,6 @@
 """Modified CPC on the nine voices (Riviere et al. 2020): one Transformer layer per offset.
 
-cpc audio --config audio_voices_cpc2 --workdir runs/cpc2
+cpc train --config audio_voices_cpc2 --workdir runs/cpc2
 
 The paper, on 60,000 hours, as reported by SUPERB: phone error rate 41.7 to 42.5 %. Differences: the
 encoder takes log-mel energies and is 128 wide (256), the context is 256 wide as there; scores are

@@ -1,6 +1,6 @@
 """Greedy InfoMax on the nine voices (Loewe et al. 2019): each layer has its own loss.
 
-cpc audio --config audio_voices_greedy --workdir runs/greedy
+cpc train --config audio_voices_greedy --workdir runs/greedy
 
 To train the network as a whole, add --config.model.modules=1.
 

@@ -1,6 +1,6 @@
 """The demo's data for 8,000 steps, by one block of a GRU, with wider probes.
 
-cpc audio --config audio_voices_long --workdir runs/voices_long
+cpc train --config audio_voices_long --workdir runs/voices_long
 
 Measured on 2 CPU cores, seed 0 (docs/measured.md): frame-wise probe accuracy of c, linear and
 with one hidden layer: festvox-ru phones 75.1 and 78.1 % (MFCC 60.6 and 75.0 %, MFCC with context

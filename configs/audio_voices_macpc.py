@@ -1,6 +1,6 @@
 """Aligned CPC on two levels (mACPC: Cuervo et al. 2022) on the demo's voices: frames and segments.
 
-cpc audio --config audio_voices_macpc --workdir runs/voices_macpc
+cpc train --config audio_voices_macpc --workdir runs/voices_macpc
 
 Contexts of frames make 6 predictions of the next 12 frames, contexts of segments 2 of the next 4
 segments, as in the authors' recipe. By its abstract (from memory) the paper finds it better than

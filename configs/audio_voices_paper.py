@@ -1,6 +1,6 @@
 """The demo's recordings with the paper's network: a strided encoder of the waveform.
 
-cpc audio --config audio_voices_paper --workdir runs/voices_paper
+cpc train --config audio_voices_paper --workdir runs/voices_paper
 
 The network of section 3.1 of van den Oord et al. (2018) with 128 channels instead of 512,
 contrasted within parts of the batch, as on the paper's eight GPUs. Differences: scores are cosines

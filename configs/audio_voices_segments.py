@@ -1,6 +1,6 @@
 """Segmental CPC on the demo's voices: frames, and the segments they form.
 
-cpc audio --config audio_voices_segments --workdir runs/segments
+cpc train --config audio_voices_segments --workdir runs/segments
 
 Both predict the next one. Bhati et al. (2021) find the phone boundaries of TIMIT with F1 of about
 85.3 % and R-value 87.4 %. Differences: the encoder takes log-mel energies, not the waveform;

@@ -1,6 +1,6 @@
 """VQ-CPC (van Niekerk et al. 2020) on the demo's voices: each latent is one of 512 codes.
 
-cpc audio --config audio_voices_vq --workdir runs/voices_vq
+cpc train --config audio_voices_vq --workdir runs/voices_vq
 
 The paper, on ZeroSpeech 2019 English: ABX of the codes 13.4 % at 421 bits per second. As in the
 paper: 512 codes of 64 dimensions, 17 negatives from other windows of the speaker, 12 offsets (its

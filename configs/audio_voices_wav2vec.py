@@ -1,6 +1,6 @@
 """wav2vec on the nine voices (Schneider et al. 2019): all convolutions, a binary choice per pair.
 
-cpc audio --config audio_voices_wav2vec --workdir runs/wav2vec
+cpc train --config audio_voices_wav2vec --workdir runs/wav2vec
 
 The paper trains on 960 hours (from memory) and reports word error rates of a recogniser, which this
 project lacks. Differences: width 128 (512); norms see one frame, not a whole sequence, so that c

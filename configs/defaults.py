@@ -1,7 +1,8 @@
 """The keys of every modality: run, loss, negatives and optimizer."""
 
 from configs.keys import Key
-from cpc.negatives import RULES
+from cpc.losses import LOSSES
+from cpc.negatives import RULES, SAMPLERS
 
 #: Steps are counted in 32 bits.
 MOST_STEPS = 10**9
@@ -28,12 +29,12 @@ RUN = {
 }
 
 LOSS = {
-    # Its words are checked by `experiments.choices`, which says of an old name what it means.
     "name": Key(
         "info_nce",
-        "loss of an anchor: info_nce, nce, sigmoid, decoupled; with cosine scores only: debiased, "
-        "hard_weighted, triplet_hard, triplet_semi_hard, triplet_all, and sup_con, which is "
-        "supervised: candidates of the same speaker or class are positives, too",
+        "loss of an anchor; debiased, hard_weighted, sup_con and the triplet losses need "
+        "cosine=True; sup_con is supervised: candidates of the same speaker or class are also "
+        "positives",
+        words=tuple(LOSSES),
     ),
     "cosine": Key(False, "whether scores are cosines"),
     "bias": Key(0.0, "added to the scores; matters to nce, sigmoid and other logistic losses"),
@@ -76,7 +77,7 @@ NEGATIVES = {
         "uniform",
         "which of the rule's negatives are used: drawn at random, chosen by score, or all with a "
         "score of 0 beside them",
-        words=("uniform", "hardest", "semi_hard", "ring", "mixed", "proposed", "with_zero"),
+        words=tuple(SAMPLERS),
     ),
     "num_sampled": Key(
         0,

@@ -1,6 +1,6 @@
 r"""CIFAR-10: 8-pixel color patches of 32-pixel images, a ResNet-18 without pooling.
 
-cpc image --config image_cifar10 --workdir runs/cifar10 \
+cpc train --config image_cifar10 --workdir runs/cifar10 \
     --config.data.path=$HOME/tensorflow_datasets
 
 Prepare the data once with `tfds build cifar10 --file_format=array_record`. For a GPU; not measured

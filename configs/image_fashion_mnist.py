@@ -1,6 +1,6 @@
 """CPC on Fashion-MNIST, from its Debian package: patches, rows for time, a linear probe.
 
-cpc image --config image_fashion_mnist --workdir runs/fashion
+cpc train --config image_fashion_mnist --workdir runs/fashion
 cpc probe --workdir runs/fashion --task few_labels
 
 Accuracy of c on 10,000 test images, mean of seeds 0 to 2: linear probe 91.5 % (untrained 86.9, raw

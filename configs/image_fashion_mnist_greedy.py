@@ -1,6 +1,6 @@
 """Greedy InfoMax on Fashion-MNIST (Loewe et al. 2019): one loss per layer, no gradient between.
 
-cpc image --config image_fashion_mnist_greedy --workdir runs/greedy
+cpc train --config image_fashion_mnist_greedy --workdir runs/greedy
 
 The paper, on STL-10 with three modules of a ResNet-50: 81.9 %, against 80.5 for its own CPC
 (second-hand). Data and network differ: this is `image_fashion_mnist` with its three convolutions as

@@ -1,6 +1,6 @@
 r"""The default's images and patches with a wider network and longer training, for a GPU.
 
-cpc image --config image_fashion_mnist_long --workdir runs/fashion_long
+cpc train --config image_fashion_mnist_long --workdir runs/fashion_long
 
 One H100 takes 18.9 ms a step, so 7.4 minutes (docs/gpu.md). Accuracy is not given: it has not been
 trained.

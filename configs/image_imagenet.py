@@ -1,6 +1,6 @@
 r"""ImageNet as in section 3.2 of van den Oord et al. (2018), Tables 3 and 4.
 
-cpc image --config image_imagenet --workdir runs/imagenet \
+cpc train --config image_imagenet --workdir runs/imagenet \
     --config.data.path=$HOME/tensorflow_datasets
 
 Grey crops of 256 from 300 pixels, 7x7 patches of 64 (a random 60 of each, padded back), the first

@@ -1,6 +1,6 @@
 r"""ImageNet as in CPC v2 (Hénaff et al. 2019), the strongest published form.
 
-cpc image --config image_imagenet_v2 --workdir runs/imagenet_v2 \
+cpc train --config image_imagenet_v2 --workdir runs/imagenet_v2 \
     --config.data.path=$HOME/tensorflow_datasets
 
 A widened ResNet-161 with layer norm, 6x6 patches of 80 pixels from a 260-pixel crop, four

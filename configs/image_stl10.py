@@ -1,6 +1,6 @@
 r"""STL-10 as Greedy InfoMax trains it (Löwe et al. 2019, one module): the best public CPC baseline.
 
-cpc image --config image_stl10 --workdir runs/stl10 \
+cpc train --config image_stl10 --workdir runs/stl10 \
     --config.data.path=$HOME/tensorflow_datasets
 
 Grey crops of 64 pixels, a 7x7 grid of 16-pixel patches, ResNet-50, 16 negatives, 300 epochs in

@@ -1,6 +1,6 @@
 """Three laws of information on Fashion-MNIST (Song and Ermon 2020, section 5.2).
 
-    cpc mutual_information --config mi_consistency --workdir runs/laws
+    cpc train --config mi_consistency --workdir runs/laws
 
 x is an image and y its top rows. Information must grow with the rows; adding a processed copy of y
 must add nothing (ratio 1); two independent images must hold twice as much (ratio 2).

@@ -1,6 +1,6 @@
 """The staircase of Poole et al. (2019) and Song and Ermon (2020): 2, 4, 6, 8, 10 nats in one run.
 
-    cpc mutual_information --config mi_staircase --workdir runs/stairs
+    cpc train --config mi_staircase --workdir runs/stairs
 
 Ten estimators, two critics, with y and with y^3, in one compiled program. Measured: 6 minutes on 2
 CPU cores beside other jobs, in two launches. At 10 nats with the joint critic: InfoNCE 4.10, just

@@ -1,6 +1,6 @@
 """The forty tasks of "Beyond Normal" (Czyz et al. 2023): neural estimates, KSG and CCA.
 
-    cpc mutual_information --config mi_tasks --workdir runs/tasks
+    cpc train --config mi_tasks --workdir runs/tasks
 
 Measured at 4aadb64: 10 minutes on 2 slow CPU cores beside other jobs. Mean distance from the truth
 over the tasks: InfoNCE 0.23 nats, NWJ 0.23, Donsker-Varadhan 0.23, SMILE 0.28, JS 0.28, KSG 0.28

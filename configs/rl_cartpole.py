@@ -1,7 +1,7 @@
 """PPO on CartPole with purejaxrl's settings, without memory or CPC: a check of PPO.
 
     pip install 'cpc-jax[gymnax]'
-    cpc rl --config rl_cartpole --workdir runs/cartpole
+    cpc train --config rl_cartpole --workdir runs/cartpole
 
 Takes seconds on one core. The maximum return is 500; seeds 0 to 2 average 493, 495 and 479 over the
 last tenth of training. As in purejaxrl's ppo.py except for the actor (64 ReLUs, then 64 tanh, with

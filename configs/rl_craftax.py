@@ -1,7 +1,7 @@
 """Craftax-Classic from pixels, for a GPU: PPO with a GRU that also predicts 8 steps ahead.
 
     pip install 'cpc-jax[craftax]'
-    cpc rl --config rl_craftax --workdir runs/craftax
+    cpc train --config rl_craftax --workdir runs/craftax
 
 PPO settings follow the recurrent baseline of Matthews et al. (2024), from memory. Not trained for
 lack of a GPU; two updates of a small version ran on a CPU. Each episode start generates a world, so

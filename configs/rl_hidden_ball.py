@@ -1,6 +1,6 @@
 """The hidden ball: A2C with a GRU, whose memory also predicts 8 steps ahead.
 
-cpc rl --config rl_hidden_ball --workdir runs/ball
+cpc train --config rl_hidden_ball --workdir runs/ball
 
 A ball is visible as it starts to fall and as it lands; in between the agent must remember it. With
 `--config.environment.name=hidden_ball:never_seen` it does not reappear, and no observation requires

@@ -1,6 +1,6 @@
 """The hidden ball with PPO and recurrent minibatches: whole environments, with stored memories.
 
-cpc rl --config rl_hidden_ball_ppo --workdir runs/ball-ppo
+cpc train --config rl_hidden_ball_ppo --workdir runs/ball-ppo
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """The agent of the paper's section 3.4: A2C, RMSProp, an LSTM, 30 steps ahead in unrolls of 100.
 
     pip install 'cpc-jax[craftax]'
-    cpc rl --config rl_paper --workdir runs/paper-agent
+    cpc train --config rl_paper --workdir runs/paper-agent
 
 The paper's DeepMind Lab levels are not in JAX; here the agent plays Craftax-Classic from pixels,
 whose episodes are as long. The paper uses the baseline's network and samples the learning rate, the

@@ -1,6 +1,6 @@
 """A T-maze from pixels: the turn at its end is worth 1 with memory of the cue, one half without.
 
-    cpc rl --config rl_t_maze --workdir runs/t_maze
+    cpc train --config rl_t_maze --workdir runs/t_maze
 
 `--config.environment.name=t_maze` never shows the cue again, so no image requires remembering it.
 """

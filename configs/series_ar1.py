@@ -1,6 +1,6 @@
 """An AR(1) process with information in closed form; takes seconds on a laptop.
 
-    cpc series --config series_ar1 --workdir runs/ar1
+    cpc train --config series_ar1 --workdir runs/ar1
 
 In a Gaussian process with correlation r between neighbouring steps, the whole past holds -log(1 -
 r^(2k)) / 2 nats about the step k ahead; the page draws that beside the bound.

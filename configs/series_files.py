@@ -1,6 +1,6 @@
 """Your own series: sensors, EEG, prices, from .npy, .npz, .csv or .parquet files.
 
-    cpc series --config series_files --workdir runs/mine \
+    cpc train --config series_files --workdir runs/mine \
         --config.data.path=/my/files --config.data.channels=3 --config.data.rate_hz=250
 
 Each file is a sequence (time, channels); folders are read at any depth. Optional labels are per

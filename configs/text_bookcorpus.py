@@ -1,6 +1,6 @@
 r"""The paper's sentence model (section 3.3) on your own text, such as the BookCorpus.
 
-cpc text --config text_bookcorpus --workdir runs/books \
+cpc train --config text_bookcorpus --workdir runs/books \
     --config.data.path=/my/books
 
 Latents and contexts of width 2,400, three sentences ahead, Adam at 2e-4, 8 x 64 sequences as on the

@@ -1,6 +1,6 @@
 """Quick-Thoughts (Logeswaran and Lee 2018) from the parts of CPC; takes minutes.
 
-cpc text --config text_quick_thoughts --workdir runs/quick_thoughts
+cpc train --config text_quick_thoughts --workdir runs/quick_thoughts
 
 Two encoders without a context: f of a sentence finds g of the next one and, as a second direction,
 of the previous one, among all sentences of the batch, by dot products. The sentence itself is not a

@@ -1,6 +1,6 @@
 """Sentences of books: CPC as in the paper's section 3.3, sized for six minutes on 2 cores.
 
-cpc text --config text_sentences --workdir runs/sentences
+cpc train --config text_sentences --workdir runs/sentences
 
 Measured with seed 0 (docs/text.md): strict bound 1.43, 1.35 and 1.31 nats at offsets 1 to 3; of two
 sentences, c picks the one that follows in 91.0 % (untrained 51.3 %). Frozen features tell movie

@@ -1,6 +1,6 @@
 """Skip-gram with negative sampling on dictionaries: word2vec (Mikolov et al. 2013).
 
-    cpc text --config text_words --workdir runs/words
+    cpc train --config text_words --workdir runs/words
 
 Measured on 2 CPU cores: 70 s in total for 5 epochs of 5.6 million words. WordSim-353 0.58 [0.49,
 0.65], SimLex-999 0.35 [0.29, 0.40], analogies 18 %; gensim with the same settings 0.58 and 0.36
@@ -16,7 +16,7 @@ model with noise-contrastive estimation (Mnih & Teh 2012):
 
 For sweeps, and other commands that go by `kind`, use:
 
-    cpc words --config text_words --workdir runs/words
+    cpc train --config text_words --workdir runs/words
 """
 
 from typing import Any

@@ -1,11 +1,11 @@
 """The command `cpc`, or `python -m cpc`: what is installed here, and every other command by name.
 
     cpc
-    cpc audio --config audio_voices --workdir runs/voices
-    cpc audio --help
+    cpc train --config audio_voices --workdir runs/voices
+    cpc train --help
 
 Alone it says versions, devices, where data lie, and which commands there are; `cpc --help` says the
-commands alone. `cpc audio` is `python -m experiments.audio`, wherever it is given.
+commands alone. `cpc train` is `python -m experiments.train`, wherever it is given.
 """
 
 import ast
@@ -19,7 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import cpc
 
 #: Short names of commands that are wanted more often than their files say.
-ALIASES = {"information": "studies.mutual_information"}
+ALIASES = {
+    "configs": "command.configs",
+    "information": "information.own_arrays",
+    "nce": "studies.nce",
+}
 #: The last lines of a file that is a command begin so.
 STARTS = '\nif __name__ == "__main__":\n'
 

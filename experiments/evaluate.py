@@ -22,15 +22,13 @@ import numpy as np
 from absl import flags
 
 from configs.keys import make_config
-from cpc import models
+from cpc import models, report
 from cpc.data import at_loudness
 from cpc.files import plain, read_object, write_sealed
 from cpc.models import weights
 from cpc.report.engine import Section
 from cpc.results import Run, digest
 from cpc.types import UserError
-from experiments.audio.data import AudioData
-from experiments.audio.modality import AUDIO
 from experiments.command import cli, cluster
 from experiments.command.config import (
     Config,
@@ -41,9 +39,10 @@ from experiments.command.config import (
     with_settings,
 )
 from experiments.command.run_dir import open_run, write_skipped
-from experiments.pretrained import check_input, read_model
-from experiments.run import write_page
-from experiments.sequences import CONTEXTS
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.kinds.pretrained import check_input, read_model
+from experiments.training.sequences import CONTEXTS
 
 #: In the run directory: whose weights were evaluated.
 RECORD = "checkpoint.json"
@@ -69,31 +68,31 @@ def run(
             "--help"
         )
     for task in tasks:
-        check_word("--tasks", task, AUDIO.keys["probe"]["tasks"].words)
+        check_word("--tasks", task, audio.KEYS["probe"]["tasks"].words)
     pretrained = read_weights(checkpoint, layer)
     given = {"source": "folder", "path": folder, "phones": phones, "item_file": items}
     flags_given = [f"--config.data.{name}={value}" for name, value in given.items()]
-    config = judged_on(config_of(pretrained), AUDIO.keys, [*flags_given, *settings])
+    config = judged_on(config_of(pretrained), audio.KEYS, [*flags_given, *settings])
     config.probe.tasks = tuple(tasks)
-    check_config(config, AUDIO.keys)
+    check_config(config, audio.KEYS)
     mesh = cluster.start(device, config, workdir)
     data = load(config, pretrained)
     config.probe.tasks = tuple(tasks) or possible(data)
-    AUDIO.check(config)
-    with open_run(workdir, config, AUDIO.keys, mesh) as path:
+    audio.check(config)
+    with open_run(workdir, config, audio.KEYS, mesh) as path:
         stamp, left = unanswered(path, config)
         asked = with_settings(config, {"probe.tasks": left})
         # Which checks the data: after a mistake nothing is there that could be mixed.
-        probe = AUDIO.make_probe(asked, path, data, models.make_model(pretrained.module))
+        probe = audio.make_probe(asked, path, data, models.make_model(pretrained.module))
         record(path, checkpoint, layer, pretrained)
-        write_skipped(path, AUDIO.skipped(data))
+        write_skipped(path, audio.skipped(data))
         if left:
             probe(pretrained.variables, pretrained.about.get("step", 0))
             write_sealed(path / DONE, stamp)
         else:
             print(f"{', '.join(config.probe.tasks)} are answered already")
-        modality = AUDIO._replace(sections=(weights_section, *AUDIO.sections))
-        print(f"report: {write_page(modality, path)}")
+        sections = (weights_section, *audio.SECTIONS)
+        print(f"report: {report.write_report(path, audio.WORDS, sections)}")
 
 
 def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
@@ -105,7 +104,7 @@ def read_weights(checkpoint: str, layer: str) -> models.Pretrained:
     path = pathlib.Path(checkpoint).expanduser()
     if path.is_dir():
         pretrained = read_model(path, None)
-        if check_input(pretrained, checkpoint) is not AUDIO:
+        if check_input(pretrained, checkpoint) is not audio:
             kind = pretrained.input["kind"]
             raise UserError(f"the model in {checkpoint} is of {kind}, and evaluated is sound here")
     else:
@@ -122,7 +121,7 @@ def config_of(pretrained: models.Pretrained) -> Config:
     recorded = pretrained.about.get("config")
     module: Any = pretrained.module
     encoder, context = module.encoder, module.context
-    config = load_config(recorded, AUDIO.keys) if recorded else make_config(AUDIO.keys)
+    config = load_config(recorded, audio.KEYS) if recorded else make_config(audio.KEYS)
     network = {"context_layers": context.num_layers}
     if not recorded:
         network |= {name: getattr(encoder, name) for name in ("width", "norm", "padding")}
@@ -144,12 +143,12 @@ def word_of(module: Any, kinds: Mapping[str, type]) -> str:
 
 def load(config: Config, pretrained: models.Pretrained) -> AudioData:
     """Return the recordings, at the loudness that the model was trained on."""
-    if pretrained.input["sample_rate_hz"] != AUDIO.describe_input(config)["sample_rate_hz"]:
+    if pretrained.input["sample_rate_hz"] != audio.describe_input(config)["sample_rate_hz"]:
         raise UserError(
             f"the model takes sound of {pretrained.input['sample_rate_hz']} Hz, and recordings are "
             "read at 16,000 Hz here: give another --checkpoint"
         )
-    data = cluster.load_in_turn(lambda: AUDIO.load_data(config, print))
+    data = cluster.load_in_turn(lambda: audio.load_data(config, print))
     rms = pretrained.input["rms"]
     return data._replace(train=at_loudness(data.train, rms), test=at_loudness(data.test, rms))
 

@@ -24,9 +24,9 @@ from absl import flags
 from cpc.results import read_run
 from cpc.types import UserError
 from experiments.command import cli, lock
-from experiments.modality import read_modality
-from experiments.model_card import CARD
-from experiments.run import write_page
+from experiments.kinds.registry import read_contrastive
+from experiments.training.contrastive import write_page
+from experiments.training.model_card import CARD
 
 #: What stays here: who works in the directory, and what was printed.
 NOT_PUSHED = [lock.LOCK, "log*.txt", "failed.json", "*.part", ".cache/*"]
@@ -187,7 +187,7 @@ def main(words: Sequence[str]) -> None:
                 print(f"left out, as no part of a run: {', '.join(left_out)}")
             print(f"pulled: {workdir}, step {read_run(workdir).step}")
             with contextlib.suppress(UserError):  # of a kind whose page its own command writes
-                print(f"report: {write_page(read_modality(workdir)[0], workdir)}")
+                print(f"report: {write_page(read_contrastive(workdir)[0], workdir)}")
         case _:
             raise UserError("give push RUN owner/name, or pull owner/name RUN; see --help")
 

@@ -20,12 +20,12 @@ import pathlib
 from absl import flags
 
 from cpc.types import UserError
-from experiments import training
 from experiments.command import cli, cluster
 from experiments.command.config import check_config, judged_on
 from experiments.command.run_dir import check_same_data
-from experiments.modality import read_modality
-from experiments.run import check_places, probe_aside, write_page
+from experiments.kinds.registry import read_contrastive
+from experiments.training import step as training
+from experiments.training.contrastive import check_places, probe_aside, write_page
 
 TASK = flags.DEFINE_string(
     "task", "all", "What to probe for: a task of the run's modality, or all."
@@ -39,18 +39,18 @@ def main() -> None:
     if not cli.WORKDIR.value:
         raise UserError("--workdir is required, e.g. --workdir runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
-    modality, own = read_modality(workdir)
+    modality, own = read_contrastive(workdir)
     config = copy.deepcopy(own)
-    known = modality.keys["probe"]["tasks"].words
+    known = modality.KEYS["probe"]["tasks"].words
     if TASK.value != "all":
         if TASK.value not in known:
             raise UserError(
-                f"{workdir} holds a run of {modality.name}, which has no task {TASK.value}: choose "
+                f"{workdir} holds a run of {modality.NAME}, which has no task {TASK.value}: choose "
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
-    config = judged_on(config, modality.keys, SETTINGS)
-    check_config(config, modality.keys)
+    config = judged_on(config, modality.KEYS, SETTINGS)
+    check_config(config, modality.KEYS)
     modality.check(config)
     is_of_run = check_places(modality, own, config)
     cluster.start(cli.DEVICE.value)

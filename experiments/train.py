@@ -1,47 +1,92 @@
-"""Training of a config of any kind, as `cpc audio`, `cpc image` and so on do of their own.
+r"""Train a config of any kind, watch the information, probe the features, write a page.
 
     cpc train --config audio_voices --workdir runs/voices
+    cpc train --config audio_voices --workdir runs/low --config.optim.learning_rate=1e-4
     cpc train --config audio_voices --keys optim
 
 The same command again resumes. `cpc configs` lists configs; --keys lists the keys of a config, or
 of one section, which --config.KEY=VALUE sets. Without --config it lists those of all kinds of data.
 """
 
-import importlib
+import pathlib
+from typing import Any
 
+from absl import flags
+
+from cpc.train import run_on_first
 from cpc.types import UserError
-from experiments.command import cli
+from experiments.command import cli, cluster
+from experiments.command.config import Config, check_config
 from experiments.command.keys import list_keys, list_kinds, take_section
-from experiments.modality import MODALITIES
-from experiments.mutual_information import run as mutual_information
-from experiments.rl import run as rl
-from experiments.run import run
-from experiments.words import run as words
+from experiments.command.run_dir import check_same_data, open_run, write_skipped
+from experiments.kinds import registry as kinds
+from experiments.training.problem import Work
+from experiments.training.step import check_logger
 
-#: Kinds of config that are not in MODALITIES.
-OTHERS = {"rl": rl.run, "words": words.run, "mutual_information": mutual_information.run}
+
+def run(
+    config: Config | None, workdir: str | None, device: str = "auto", only_audit: bool = False
+) -> None:
+    """Run a config from its checks to its page; the same call again resumes.
+
+    Args:
+        config: of any kind.
+        workdir: directory of the run, made if it is not there.
+        device: "auto", "cpu", "gpu" or "tpu".
+        only_audit: show the negatives and train nothing.
+
+    Raises:
+        UserError: the config, the data or the directory do not allow it.
+    """
+    kind = kinds.kind_of(config)
+    check_config(config, kind.keys_of(config))
+    check_logger(config)
+    if kind.ON_ONE_DEVICE:
+        mesh = cluster.start_alone(device, kind.NAME)
+    else:
+        mesh = cluster.start(device, config, workdir)
+    plan = kind.interpret(kind, config, mesh)
+    with open_run(workdir, config, kind.keys_of(config), mesh) as folder:
+        data = cluster.load_in_turn(lambda: kind.load_data(config, print))
+        if data is not None:
+            check_same_data(folder, data, kind.identify)
+            write_skipped(folder, kind.skipped(data))
+        work = kind.make_work(kind, plan, data, folder, mesh)
+        if only_audit:
+            if work.audit is None:
+                raise UserError(f"a config of kind {kind.NAME} has no negatives to audit")
+            return work.audit()
+        reason, trained = work.train()
+        if reason:
+            print(f"stopped by {reason}; to resume: {cli.command_line()}")
+            return
+        run_on_first(finish, work, folder, trained)
+
+
+def finish(work: Work, folder: pathlib.Path, trained: Any) -> None:
+    """Measure what was trained, and write the page."""
+    try:
+        work.finish(trained)
+    finally:  # a measurement that fails does not hide the training
+        path = work.write_page(folder)
+        print(*work.closing_lines(folder), f"report: {path}", sep="\n")
+
 
 if __name__ == "__main__":
     SECTION = take_section()
     CONFIG = cli.define_config()
+    AUDIT = flags.DEFINE_bool(
+        "audit", False, "Only audit the negatives of the config: do not train."
+    )
 
     def main() -> None:
         """Train the config, or list its keys."""
         config = CONFIG.value
-        if config is None and SECTION is not None:
+        if SECTION is None:
+            run(config, cli.WORKDIR.value, cli.DEVICE.value, AUDIT.value)
+        elif config is None:
             print(list_kinds(SECTION))
-            return
-        if config is None:
-            raise UserError("--config is required, e.g. --config audio_voices")
-        kind = config.get("kind")
-        if kind not in (*MODALITIES, *OTHERS):
-            raise UserError(f"the config is of kind {kind!r}, which is not trained: pass another")
-        if SECTION is not None:
-            name = "information" if kind == "mutual_information" else kind
-            print(list_keys(importlib.import_module(f"configs.{name}").KEYS, SECTION))
-        elif kind in OTHERS:
-            OTHERS[kind](config, cli.WORKDIR.value, cli.DEVICE.value)
         else:
-            run(MODALITIES[kind], config, cli.WORKDIR.value, cli.DEVICE.value)
+            print(list_keys(kinds.kind_of(config).keys_of(config), SECTION))
 
     cli.run(main)

@@ -16,7 +16,7 @@
 # %% [markdown]
 # # A first look: the parts of CPC, by hand
 #
-# A training run is `python -m experiments.audio`. This notebook takes the same parts one by one,
+# A training run is `python -m experiments.train`. This notebook takes the same parts one by one,
 # on sound whose information is known: a Markov chain of phones under a static speaker.
 
 # %%

@@ -38,11 +38,11 @@ from configs import audio_synthetic, audio_voices
 from cpc import data
 from cpc.data.sources import voices
 from cpc.results import last_evaluation, read_run
-from experiments import training
-from experiments.audio.data import load_data
-from experiments.audio.modality import AUDIO
-from experiments.audio.model import choose_offsets
-from experiments.run import run as run_command
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import load_data
+from experiments.kinds.audio.model import choose_offsets
+from experiments.train import run as run_command
+from experiments.training import step as training
 
 # %% [markdown]
 # ## The run
@@ -77,12 +77,12 @@ Audio(x, rate=data.SAMPLE_RATE_HZ)
 
 # %% [markdown]
 # ## Training
-# This is the command `python -m experiments.audio`, with its audit of the negatives, its probe and
+# This is the command `python -m experiments.train`, with its audit of the negatives, its probe and
 # its report, in a directory that is thrown away. With another one the same cell would resume.
 
 # %%
 workdir = pathlib.Path(tempfile.mkdtemp())
-run_command(AUDIO, config, str(workdir))
+run_command(config, str(workdir))
 run = read_run(workdir)
 
 # %% [markdown]
@@ -118,7 +118,7 @@ assert strict.bound.max() > 0.2
 
 # %%
 variables, _ = training.read_variables(workdir)
-model = AUDIO.build_model(config)
+model = audio.build_model(config)
 z, c = jax.device_get(jax.jit(model.embed)(variables, x[None, :48_000]))
 figure, panels = plt.subplots(2, sharex=True, figsize=(9, 4.5), layout="constrained")
 for axes, name, latents in zip(panels, "zc", (z[0], c[0]), strict=True):

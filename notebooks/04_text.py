@@ -16,7 +16,7 @@
 # %% [markdown]
 # # Text: from n-grams to InfoNCE, and on to sentences
 #
-# Runs are `python -m experiments.text --config configs/text_words.py` (words) and
+# Runs are `python -m experiments.train --config configs/text_words.py` (words) and
 # `configs/text_sentences.py` (sentences). Here are their parts, on made-up languages that take
 # seconds.
 
@@ -34,11 +34,10 @@ from cpc.data.sources.grammar import grammar_information
 from cpc.models.ngram import kneser_ney, ngram_log_p
 from cpc.results import read_run
 from cpc.train import make_mesh
-from experiments.run import run
-from experiments.text.modality import TEXT
-from experiments.words.evaluate import tell
-from experiments.words.run import make
-from experiments.words.text import load_text
+from experiments.kinds.words.evaluate import tell
+from experiments.kinds.words.run import make
+from experiments.kinds.words.text import load_text
+from experiments.train import run
 
 # %% [markdown]
 # ## Words and sentences
@@ -108,7 +107,7 @@ plt.show()
 # %% [markdown]
 # ## Sentences
 # The paper's section 3.3, on a grammar whose sentences tell of the next ones what is known: a topic
-# that the next sentence's follows with probability 0.9. `experiments.text` watches log N - L, a
+# that the next sentence's follows with probability 0.9. The run watches log N - L, a
 # bound on it.
 
 # %%
@@ -120,7 +119,7 @@ config.probe.tasks = ()
 
 # %%
 folder = tempfile.mkdtemp()
-run(TEXT, config, folder)
+run(config, folder)
 
 # %%
 last = read_run(folder).offsets.query("series == 'strict' and step == 200")

@@ -1,14 +1,14 @@
 """Plans and problems of small configs, as the commands make them."""
 
-from experiments.modality import MODALITIES
-from experiments.plan import Branch, Geometry, Plan, make_plan
-from experiments.problem import Problem
-from experiments.run import plan_run
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.training.contrastive import interpret
+from experiments.training.plan import Branch, Geometry, Plan, make_plan
+from experiments.training.problem import Problem
 
 
 def plan_of(config) -> Plan:
     """The plan of a config of any kind."""
-    return plan_run(MODALITIES[config.kind], config)
+    return interpret(CONTRASTIVE[config.kind], config)
 
 
 def plan_of_offsets(config, offsets, num_latents=32, width=8) -> Plan:
@@ -19,4 +19,4 @@ def plan_of_offsets(config, offsets, num_latents=32, width=8) -> Plan:
 
 def problem_of(config, data) -> Problem:
     """The problem of a config and data that are there already."""
-    return MODALITIES[config.kind].make_problem(plan_of(config), data)
+    return CONTRASTIVE[config.kind].make_problem(plan_of(config), data)

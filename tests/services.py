@@ -8,7 +8,7 @@ import types
 from importlib.machinery import ModuleSpec
 
 from cpc.train import ProgressWriter
-from experiments import training
+from experiments.training import step as training
 
 
 def fake_service(name="trackio", fails=()):

@@ -111,7 +111,7 @@ def run_program(monkeypatch, capsys, *words):
 def test_every_command_is_listed_by_what_its_file_says_first(monkeypatch, capsys):
     lines = run_program(monkeypatch, capsys, "--help").splitlines()
     listed = dict(line.split(maxsplit=1) for line in lines[1:])
-    assert {"audio", "image", "sweep", "probe", "reproduce", "studies.hidden_ball"} <= set(listed)
+    assert {"train", "sweep", "probe", "reproduce", "studies.hidden_ball"} <= set(listed)
     assert not {"run", "bench.cpc_torch", "command.cli"} & set(listed)
     for name, said in listed.items():
         assert importlib.util.find_spec(f"experiments.{program.ALIASES.get(name, name)}")
@@ -127,7 +127,7 @@ def test_alone_it_says_what_is_here_and_then_the_commands(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("given", "hint"), [("adio", "did you mean audio?"), ("zzz", "cpc --help lists all commands")]
+    ("given", "hint"), [("trian", "did you mean train?"), ("zzz", "cpc --help lists all commands")]
 )
 def test_a_command_that_is_not_there_is_one_sentence(monkeypatch, capsys, given, hint):
     with pytest.raises(SystemExit) as stop:

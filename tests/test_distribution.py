@@ -100,10 +100,10 @@ def test_only_the_command_sees_experiments_and_configs(installed, call):
     for name in ("experiments", "configs"):
         said = call(sys.executable, "-P", "-c", f"import {name}", status=1)
         assert f"No module named '{name}'" in said
-    said = call(installed / "bin" / "cpc", "audio", "--help")
-    assert "cpc audio --config audio_voices --workdir runs/voices" in said
-    assert "cpc audio --keys" in said
-    said = call(installed / "bin" / "cpc", "audio", "--config=configs/audio_voices.py", status=2)
+    said = call(installed / "bin" / "cpc", "train", "--help")
+    assert "cpc train --config audio_voices --workdir runs/voices" in said
+    assert "cpc train --config audio_voices --keys" in said
+    said = call(installed / "bin" / "cpc", "train", "--config=configs/audio_voices.py", status=2)
     assert said.endswith("did you mean --config audio_voices, of cpc's own?\n")
 
 
@@ -117,7 +117,7 @@ def test_a_run_and_its_child_processes_need_no_checkout(installed, call, tmp_pat
     recorded = json.loads((tmp_path / "runs" / "one" / "environment.json").read_text())
     assert recorded["cpc"] == "0.1.0.dev0"
     assert recorded["git_revision"] is None
-    assert recorded["command"].startswith("cpc audio --config audio_synthetic --config.")
+    assert recorded["command"].startswith("cpc train --config audio_synthetic --config.")
     assert (tmp_path / "runs" / "one" / "report.html").exists()
     said = call(installed / "bin" / "cpc", "status", "runs")
     assert "done" in said

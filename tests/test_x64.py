@@ -204,7 +204,7 @@ NEGATIVES = {
     "draw_bigrams": lambda x: negatives.draw_bigrams(KEY, bigram_noise(), jnp.array([0, -1]), 9),
     "draw_unique": lambda x: negatives.draw_unique(KEY, TABLE, 7),
     "entropy": lambda x: negatives.entropy(x(3, 5), x(value=0.5)),
-    "fixed_sampler": drawn(negatives.fixed_sampler(np.arange(1.0, 12))),
+    "fixed_sampler": drawn(negatives.fixed_sampler(np.arange(1.0, 12), unique=False)),
     "hardest": chosen(negatives.hardest(3)),
     "hit_rate": lambda x: negatives.hit_rate(0.1, 7),
     "hold_entropy": lambda x: negatives.hold_entropy(
@@ -232,7 +232,7 @@ NEGATIVES = {
         jax.jit(negatives.solve_temperature)(x(4, 9), 1.5, x(4, 9) > -1),
     ],
     "uniform_draws": chosen(negatives.uniform_draws(5)),
-    "uniform_sampler": drawn(negatives.uniform_sampler(9, unique=False)),
+    "uniform_sampler": drawn(negatives.uniform_sampler(9)),
     "uniform_subset": chosen(negatives.uniform_subset(3)),
     "unigram_sampler": drawn(negatives.unigram_sampler(np.arange(9))),
     "with_zero": chosen(negatives.with_zero()),

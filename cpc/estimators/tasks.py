@@ -101,10 +101,10 @@ def correlation(
     return jnp.sqrt(-jnp.expm1(exponent)), jnp.exp(exponent / 2)
 
 
-def correlation_information(rho: float | int, dim: int = 1) -> float:
-    """Information of `dim` independent pairs of normals with correlation rho, nats.
+def correlation_information(rho: float | int) -> float:
+    """Return the information between two normals with correlation rho, in nats.
 
-    I = -(dim / 2) ln(1 - rho^2).
+    I = -ln(1 - rho^2) / 2.
 
     Raises:
       UserError: a correlation that is not strictly between -1 and 1.
@@ -114,7 +114,7 @@ def correlation_information(rho: float | int, dim: int = 1) -> float:
     """
     if not -1 < rho < 1:
         raise UserError(f"rho is {rho}: a correlation must lie between -1 and 1, both left out")
-    return -0.5 * dim * (math.log1p(-rho) + math.log1p(rho))
+    return -0.5 * (math.log1p(-rho) + math.log1p(rho))
 
 
 def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> float:

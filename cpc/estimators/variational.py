@@ -13,6 +13,9 @@ from cpc.estimators.estimate import Estimate
 from cpc.estimators.score_matrix import exp, known_number, log_mean_exp_off, mean_off, split
 from cpc.types import UserError
 
+#: Decay and lower limit of MINE's moving average.
+MINE_DECAY, MIN_MINE_AVERAGE = 0.9, 1e-4
+
 
 def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
     """Estimate I by the supremum of Donsker & Varadhan.
@@ -35,27 +38,22 @@ def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
 def mine(
     scores: Float[Array, "n n"],
     log_average: float | int | Float[Array, ""],
-    *,
-    decay: float = 0.9,
-    floor: float = 1e-4,
 ) -> tuple[Estimate, Float[Array, ""]]:
     """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
 
     The value is `donsker_varadhan`. Its gradient is that of mean f_ii - u / b, where
-    u = mean_(i != j) e^f_ij and b = max(decay * average + (1 - decay) u, floor) is held constant:
-    the average over steps lowers the bias of the gradient, not that of the value.
+    u = mean_(i != j) e^f_ij and b = max(0.9 average + 0.1 u, 1e-4) is held constant: the
+    average over steps lowers the bias of the gradient, not that of the value.
 
     Args:
       scores: (n, n).
       log_average: log of the moving average, 0 before the first step.
-      decay: of the moving average.
-      floor: of b, as in public code.
 
     Returns:
       The estimate, and log b for the next step.
 
     Raises:
-      UserError: scores that are not square, a single pair, a decay outside [0, 1).
+      UserError: scores that are not square, or a single pair.
 
     The average moves from 1 to 0.9 + 0.1 e:
 
@@ -63,12 +61,12 @@ def mine(
     >>> estimate.value, round(float(jnp.exp(log_average)), 4)
     (Array(0., dtype=float32), 1.1718)
     """
-    if not 0 <= decay < 1:
-        raise UserError(f"decay is {decay}: it must be in [0, 1)")
     joint, product = split(scores)
     log_mean, log_average = log_mean_exp_off(product), jnp.asarray(log_average, jnp.float32)
-    log_average = jnp.logaddexp(jnp.log(decay) + log_average, jnp.log1p(-decay) + log_mean)
-    log_average = jax.lax.stop_gradient(jnp.maximum(log_average, jnp.log(floor)))
+    log_average = jnp.logaddexp(
+        jnp.log(MINE_DECAY) + log_average, jnp.log1p(-MINE_DECAY) + log_mean
+    )
+    log_average = jax.lax.stop_gradient(jnp.maximum(log_average, jnp.log(MIN_MINE_AVERAGE)))
     ratio = jnp.exp(log_mean - log_average)
     no_value = ratio - jax.lax.stop_gradient(ratio)
     return Estimate(joint.mean() - jax.lax.stop_gradient(log_mean) - no_value), log_average

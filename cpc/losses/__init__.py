@@ -4,32 +4,42 @@ Losses, sums and scores are float32 and counts int32 or float32, whatever dtype 
 `jax_enable_x64` is set or not; gradients have the dtype of what they are taken by.
 """
 
-from cpc.losses.acpc import acpc_loss
+from cpc.losses.acpc import acpc_loss, path_cost, path_weights
 from cpc.losses.aligned import aligned_losses
-from cpc.losses.blocks import AnchorLoss
-from cpc.losses.candidate_sampling import candidate_sampling
-from cpc.losses.cpc_loss import MemoryBank, OffsetSums, cpc_loss, sum_anchors
-from cpc.losses.describe import Description, describe, describe_aligned
+from cpc.losses.candidate_sampling import SamplingOptions, candidate_sampling
+from cpc.losses.cpc_loss import CPCOptions, MemoryBank, OffsetSums, cpc_loss, sum_anchors
 from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
-from cpc.losses.monotone import path_cost, path_weights
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
 from cpc.losses.pairs import logistic_pairs, softmax_pairs
 from cpc.losses.pairwise import sigmoid, triplet
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
 from cpc.losses.sizes import largest_block, loss_bytes
-from cpc.losses.streaming import streaming_info_nce
+from cpc.losses.streaming import StreamingOptions, streaming_info_nce
 from cpc.losses.symmetric import streaming_symmetric_info_nce
+from cpc.losses.table import (
+    LOSSES,
+    AnchorLoss,
+    Description,
+    LossSpec,
+    describe,
+    describe_aligned,
+)
 from cpc.losses.tiles import AnchorScores
 from cpc.losses.views import nt_xent, sup_con, view_scores
 
 __all__ = [
+    "LOSSES",
     "AnchorLoss",
     "AnchorScores",
+    "CPCOptions",
     "Description",
+    "LossSpec",
     "MemoryBank",
     "OffsetSums",
+    "SamplingOptions",
+    "StreamingOptions",
     "acpc_loss",
     "aligned_losses",
     "alignment",

@@ -1,9 +1,12 @@
 """Aligned CPC: K predictions of the next F >= K latents, matched to them in order.
 
-A prediction is of no fixed offset: whatever path through the frames fits is taken, so that what
-comes next is to be told and not when (Chorowski et al. 2021, "Aligned contrastive predictive
-coding"). A block of anchors is scored against all candidates once for each prediction, and the
-scores are read once for each frame, whose negatives the rule decides:
+A prediction has no fixed offset: the path through the frames that fits is taken, so that the order
+of the latents matters and their times do not (Chorowski et al. 2021, "Aligned contrastive
+predictive coding"). Frame 1 belongs to prediction 1, the last frame to the last prediction, and
+from frame to frame a path stays with a prediction or goes on to the next: CTC (Graves et al. 2006)
+without a blank, with binom(F - 1, K - 1) paths. A block of anchors is scored against all candidates
+once for each prediction, and the scores are read once for each frame, whose negatives the rule
+decides:
 
     memory    some 6 arrays of K r n scores, of a block of r anchors and n candidates, and the
               arrays of K F m costs
@@ -18,19 +21,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, anchor_scores
-from cpc.losses.cpc_loss import (
-    OffsetSums,
+from cpc.losses.cpc_loss import OffsetSums, sum_sequences
+from cpc.losses.info_nce import info_nce
+from cpc.losses.inputs import (
     check_arguments,
     check_batch,
     check_layout,
-    check_shapes,
-    flatten_latents,
-    hide_padding,
-    sum_sequences,
+    mark_misfit,
+    read_batch,
 )
-from cpc.losses.info_nce import info_nce
-from cpc.losses.masking import Number, check, divide, read_mask
-from cpc.losses.monotone import path_cost, path_weights
+from cpc.losses.masking import Number, check, divide
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
@@ -40,6 +40,9 @@ from cpc.losses.tiles import (
     vary_alike,
 )
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError
+
+#: Above every cost; finite, so that differences are no NaN.
+FAR = 1e30
 
 
 class Aligned(NamedTuple):
@@ -103,24 +106,20 @@ def acpc_loss(
         `cpc_loss` refuses.
     """
     check_arguments(outputs, positions, rule, info_nce, choose)
-    z, _, predictions = outputs
-    check_shapes(z, predictions, positions)
-    num, width = predictions.shape[-2:]
-    if not num <= num_frames < z.shape[1]:
+    shape, (num, width) = outputs.z.shape[:-1], outputs.predictions.shape[-2:]
+    if not num <= num_frames < shape[1]:
         raise UserError(
-            f"{num} predictions are aligned to {num_frames} frames of sequences of {z.shape[1]} "
+            f"{num} predictions are aligned to {num_frames} frames of sequences of {shape[1]} "
             "latents: align them to as many frames or more, and fewer than there are latents"
         )
     check("temperature", temperature, above=0)
     if block is not None:
         check("block", block, least=1)
-    exists = read_mask("where", where, z.shape[:-1])
-    if where is not None:
-        z, _, predictions = hide_padding(outputs, where)
-    anchors, b = flatten_latents(positions, exists), len(z)
+    (z, _, predictions), anchors = read_batch(outputs, positions, where)
     plan = Plan(rule, None, choose, tuple(range(1, num_frames + 1)), block, None, rule.shard_size)
-    fits = check_layout(positions, where, z.shape[:-1], plan, False)
-    check_batch(positions, z.shape[:-1], plan)
+    fits = check_layout(positions, where, shape, plan, False)
+    check_batch(positions, shape, plan)
+    b = shape[0]
     num_shards = plan.num_shards(b)
 
     def split(x):  # (b, ...) -> (shards, b / shards, ...)
@@ -142,10 +141,52 @@ def acpc_loss(
     sums = sum_sequences(found.counted, *found[2:])
     scale = num / num_frames / jnp.maximum(sums.anchors[0], 1.0)
     total = scale * costs.sum()
-    if b == 1 and where is None:
-        fits &= sums.anchors.any()
     frames = found.frames.sum((1, 2)) / jnp.maximum(sums.anchors, 1.0)
-    return total if fits is True else jnp.where(fits, total, jnp.nan), sums, frames
+    return mark_misfit(total, sums.anchors, fits, b == 1 and where is None), sums, frames
+
+
+def path_cost(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m"]:
+    """Return the cost of aligning frames to predictions, summed over frames.
+
+    C = -log sum_paths e^(-sum_f costs[f, path_f]), or min_paths sum_f costs[f, path_f]
+
+    A cost of -log p makes the first the likelihood of the frames when all paths are as likely
+    beforehand. A column takes 2 operations a prediction: F K in all, for any number of paths.
+
+    Args:
+      costs: of frame f under prediction k; no fewer frames than predictions.
+      best: whether the cheapest path counts alone.
+
+    Equal costs are those of F frames, less the logarithm of the number of paths:
+
+    >>> path_cost(jnp.ones((4, 2))) - (4.0 - jnp.log(3.0))
+    Array(0., dtype=float32)
+    """
+
+    def one_frame(total, cost):
+        before = jnp.pad(
+            total[..., :-1], [(0, 0)] * (total.ndim - 1) + [(1, 0)], constant_values=FAR
+        )
+        reached = jnp.minimum(total, before) if best else -jnp.logaddexp(-total, -before)
+        return cost + reached, None
+
+    frames = jnp.moveaxis(costs.astype(jnp.float32), -2, 0)
+    first = jnp.where(jnp.arange(costs.shape[-1]) == 0, frames[0], FAR)
+    return jax.lax.scan(one_frame, first, frames[1:])[0][..., -1]
+
+
+def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Array, "*m f k"]:
+    """Return how likely each frame is each prediction's: the derivatives of the cost by the costs.
+
+    Of each frame they add up to 1; under `best` they are 1 along the path, which ties share.
+    No gradient.
+
+    >>> path_weights(jnp.array([[0.0, 9.0], [0.0, 9.0], [9.0, 0.0]]), best=True).tolist()
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
+    """
+    costs = jax.lax.stop_gradient(costs.astype(jnp.float32))
+    total = functools.partial(path_cost, best=best)
+    return jax.grad(lambda costs: total(costs).sum())(costs)
 
 
 def summed_costs(

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import Plan, anchor_scores, take_traced, takes_groups
+from cpc.losses.blocks import Plan, anchor_scores, take_traced
 from cpc.losses.influence import received_weights
 from cpc.losses.info_nce import info_nce
+from cpc.losses.table import describe
 from cpc.losses.tiles import AnchorScores, Latents, find_alike, find_negatives, find_positives
 
 
@@ -28,7 +29,7 @@ def aligned_losses(
     """Return the sum of the anchors' losses at each offset, scores and received weights.
 
     Latents are (b, a), `num_lanes` for each time in order, so that an offset of k is k num_lanes
-    entries on (`index.is_grid`). Of a sequence that is none of these the positive goes uncounted.
+    entries on (`inputs.is_grid`). Of a sequence that is none of these the positive goes uncounted.
     """
     b, a = keys.shape[:2]
     loss: Any = plan.loss or info_nce
@@ -42,7 +43,7 @@ def aligned_losses(
             positives = find_positives(here, there, k)
             allowed = find_negatives(here, there, plan.rule, k) & ~positives
             allowed &= jnp.diagonal(positives)[:, None]
-            alike = find_alike(here, there) if takes_groups(loss) else None
+            alike = find_alike(here, there) if describe(loss).uses_group_positives else None
             given = positives, allowed, alike, rng, plan.choose
             value, chosen = _losses_of(scores, loss, *given)
             found = anchor_scores(value, *chosen)

@@ -22,7 +22,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from cpc.losses.influence import received_weights, sum_by_sequence
-from cpc.losses.reweighted import debiased, hard_weighted
+from cpc.losses.table import AnchorLoss, describe
 from cpc.losses.tiles import (
     AnchorScores,
     Latents,
@@ -36,11 +36,7 @@ from cpc.losses.tiles import (
     score_tiles,
     vary_alike,
 )
-from cpc.losses.views import sup_con
 from cpc.types import NegativeRule, NegativeSampler
-
-#: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
-AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
 
 
 class Plan(NamedTuple):
@@ -64,7 +60,7 @@ class Plan(NamedTuple):
     other's losses is not needed."""
 
     @property
-    def may_cut(self) -> bool:
+    def can_tile(self) -> bool:
         """Whether rows of scores can be cut: those of InfoNCE over all negatives."""
         return self.loss is None and self.choose is None
 
@@ -82,25 +78,7 @@ class Plan(NamedTuple):
         """`block`, or what it is by default."""
         if self.block is not None:
             return self.block
-        return block_size(num_candidates, self.columns if self.may_cut else num_candidates)
-
-
-def takes_groups(loss: AnchorLoss | None) -> bool:
-    """Whether candidates of the anchor's group are positives, beside the one that is predicted.
-
-    >>> takes_groups(functools.partial(sup_con, inside=True)), takes_groups(None)
-    (True, False)
-    """
-    return _function(loss) is sup_con
-
-
-def takes_least(loss: AnchorLoss | None) -> bool:
-    """Whether the loss has a floor, e^(the lowest score that a cosine can give).
-
-    >>> takes_least(functools.partial(debiased, prior=0.1)), takes_least(sup_con)
-    (True, False)
-    """
-    return _function(loss) in (debiased, hard_weighted)
+        return block_size(num_candidates, self.columns if self.can_tile else num_candidates)
 
 
 def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
@@ -117,13 +95,6 @@ def take_traced(loss: AnchorLoss | None) -> tuple[Any, dict[str, Array]]:
     }
     known = {name: value for name, value in loss.keywords.items() if name not in traced}
     return functools.partial(loss.func, *loss.args, **known), traced
-
-
-def _function(loss):
-    """What a partial, or a partial of one, is of."""
-    while isinstance(loss, functools.partial):
-        loss = loss.func
-    return loss
 
 
 #: reducer(queries, keys, anchors, candidates, rng, plan), as `summed_losses`.
@@ -156,6 +127,43 @@ def summed_losses(
         own_index = jnp.arange(queries.shape[1])
     arrays = vary_alike((queries, keys, anchors, candidates, options, own_index))
     return _summed_losses(*arrays, rng, plan._replace(loss=loss))
+
+
+def sharded_losses(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "*own n d"],
+    anchors: Latents,
+    candidates: Latents,
+    rng: Array,
+    plan: Plan,
+) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k s"]]:
+    """Return `summed_losses`, computed shard by shard if each shard has its own negatives.
+
+    Scores of one shard's anchors and another's latents do not count, so they are not computed:
+    1 / shards of the work of the blocks, with the same result.
+    """
+    b, a = queries.shape[1:3]
+    num_shards = plan.num_shards(b)
+    if num_shards == 1:
+        return summed_losses(queries, keys, anchors, candidates, rng, plan)
+    block = plan.choose_block(b * a // num_shards)
+    plan_of_shard = plan._replace(
+        block=max(1, block // num_shards), num_sequences=plan.num_sequences // num_shards
+    )
+
+    def split(x):  # (b, ...) or (b a, ...) -> (shards, ...)
+        return x.reshape(num_shards, -1, *x.shape[1:])
+
+    def of_shard(queries, keys, anchors, candidates):
+        return summed_losses(queries, keys, anchors, candidates, rng, plan_of_shard)
+
+    of_shards = jax.vmap(of_shard, in_axes=(1, -3, 0, 0), out_axes=(0, 1, 1))
+    queries = queries.reshape(len(queries), num_shards, -1, *queries.shape[2:])
+    keys = keys.reshape(*keys.shape[:-2], num_shards, -1, keys.shape[-1])
+    anchors, candidates = jax.tree.map(split, (anchors, candidates))
+    losses, scores, received = of_shards(queries, keys, anchors, candidates)
+    whole: Any = jax.tree.map(lambda x: x.reshape(len(x), b, a), scores)
+    return jnp.sum(losses, 0), whole, received.reshape(len(received), -1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(7,))
@@ -199,77 +207,94 @@ def score_blocks(
     weights: Float[Array, "k b a"] | None = None,
     own_index: Int[Array, " b"] | None = None,
 ) -> tuple[AnchorScores, Any, Any, Any, Any]:
-    """Scores, received weights and, if asked for, derivatives of each offset's summed losses.
+    """Return scores, received weights and derivatives of each offset's summed losses.
 
-    Those by the queries are of each anchor's own loss; those by the keys (k, d, n) are summed over
-    anchors, with the weights if there are any; those by further `options` of the loss (k, ...) over
-    anchors.
+    With `gradients`, derivatives by the queries are of each anchor's own loss; those by the keys
+    (k, d, n) are summed over anchors, with the weights if there are any; those by further `options`
+    of the loss (k, ...) are summed over anchors. Without, derivatives are None.
     """
-    rule, loss, choose, offsets, _, columns, _, num_sequences = plan
     options = options or {}
     b, a, d = queries.shape[1:]
     n = keys.shape[-2]
     # Blocks are cut along the latents of a sequence, not along b, which devices share.
     size = min(a, max(1, plan.choose_block(n) // b))
-    num_blocks = -(-a // size)
-    pad = num_blocks * size - a
-    width = num_columns(b * size, n, columns) if plan.may_cut else n
+    width = num_columns(b * size, n, plan.columns) if plan.can_tile else n
     own_keys = keys if keys.ndim == 3 else None
-
-    def cut(x, fill):  # (b, a, ...) -> (blocks, b, size, ...)
-        x = jnp.pad(x, [(0, 0), (0, pad)] + [(0, 0)] * (x.ndim - 2), constant_values=fill)
-        return jnp.moveaxis(x.reshape(b, num_blocks, size, *x.shape[2:]), 1, 0)
-
-    positions = jax.tree.map(lambda p: cut(p, -1), anchors.positions)
-    anchors = Latents(positions, cut(anchors.exists, False))
+    positions = jax.tree.map(lambda p: _cut(p, size, -1), anchors.positions)
+    anchors = Latents(positions, _cut(anchors.exists, size, False))
 
     def one_offset(_, inputs):
         k, queries, weights, own = inputs
         z, there = keys if own is None else own, candidates
         if width < n:
             z, there = cut_latents(width, z, there)
-
-        def one_block(sums, inputs):
-            (dkeys, doptions, received), (index, q, anchors, g) = sums, inputs
-            q = q.reshape(-1, d)
-            rows = jax.tree.map(jnp.ravel, anchors)
-            weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
-            if width < n:
-                given = (rule, k, dkeys, (num_sequences, a))
-                scores, dq, dkeys, by_sequence = score_tiles(q, weighted, z, rows, there, *given)
-            else:
-                key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if choose else None
-                given = (rule, loss, options, choose, k)
-                scores, w, more = _score_block(q, z, rows, there, key, *given)
-                by_sequence = sum_by_sequence(w, num_sequences, a)
-                w, dq = w.astype(z.dtype), None
-                if gradients:
-                    dq = jnp.matmul(w, z, preferred_element_type=jnp.float32)
-                    dkeys += gradient_of_keys(weighted, w)
-                    doptions = jax.tree.map(jnp.add, doptions, more)
-            if own_index is not None and num_sequences:
-                received += received_weights(by_sequence, jnp.repeat(own_index, size))
-            scores = jax.tree.map(lambda x: x.reshape(b, size), scores)
-            if dq is not None:
-                dq = dq.astype(queries.dtype).reshape(b, size, d)
-            return (dkeys, doptions, received), (scores, dq)
-
-        zero = (None, None, jnp.zeros(num_sequences, jnp.float32))
+        zero = (None, None, jnp.zeros(plan.num_sequences, jnp.float32))
         if gradients:
             zeros = jnp.zeros((*z.shape[:-2], d, z.shape[-2]), jnp.float32)
             of_options = {name: jnp.zeros(x.shape, jnp.float32) for name, x in options.items()}
             zero = (zeros, of_options, zero[-1])
         zero, _ = vary_alike((zero, z))
-        cut_weights = None if weights is None else cut(weights, 0)
-        blocks = (jnp.arange(num_blocks), cut(queries, 0), anchors, cut_weights)
-        (dkeys, doptions, received), (scores, dqueries) = jax.lax.scan(one_block, zero, blocks)
-        scores, dqueries = jax.tree.map(lambda x: _join(x, a), (scores, dqueries))
+        cut_weights = None if weights is None else _cut(weights, size, 0)
+        blocks = (jnp.arange(-(-a // size)), _cut(queries, size, 0), anchors, cut_weights)
+        shared = _Shared(k, z, there, rng, options, own_index, a)
+        add_block = functools.partial(_add_block, plan, shared)
+        (dkeys, doptions, received), found = jax.lax.scan(add_block, zero, blocks)
+        scores, dqueries = jax.tree.map(lambda x: _join(x, a), found)
         if width < n and dkeys is not None:
             dkeys = jnp.moveaxis(dkeys, 0, 1).reshape(d, -1)[:, :n]
         return None, (scores, received, dqueries, dkeys, doptions)
 
-    _, result = jax.lax.scan(one_offset, None, (jnp.array(offsets), queries, weights, own_keys))
-    return result
+    inputs = (jnp.array(plan.offsets), queries, weights, own_keys)
+    return jax.lax.scan(one_offset, None, inputs)[1]
+
+
+class _Shared(NamedTuple):
+    """Inputs that all blocks of an offset share."""
+
+    k: Array
+    keys: Float[Array, "*tiles n d"]
+    """In tiles if rows of scores are cut."""
+    candidates: Latents
+    rng: Array
+    options: dict[str, Array]
+    own_index: Int[Array, " b"] | None
+    length: int
+    """Latents of a sequence."""
+
+
+def _add_block(plan, shared, sums, block) -> Any:
+    """Add a block of anchors (b, size) to the sums; return scores and derivatives by queries."""
+    (dkeys, doptions, received), (index, queries, anchors, g) = sums, block
+    k, keys, candidates, rng, options, own_index, length = shared
+    q = queries.reshape(-1, queries.shape[-1])
+    rows = jax.tree.map(jnp.ravel, anchors)
+    weighted = q if g is None else (g.reshape(-1, 1) * q).astype(q.dtype)
+    sequences = (plan.num_sequences, length)
+    if keys.ndim == 3:
+        given = (plan.rule, k, dkeys, sequences)
+        scores, dq, dkeys, by_sequence = score_tiles(q, weighted, keys, rows, candidates, *given)
+    else:
+        key = jax.random.fold_in(jax.random.fold_in(rng, k), index) if plan.choose else None
+        scores, w, more = _score_block(q, keys, rows, candidates, key, plan, options, k)
+        by_sequence = sum_by_sequence(w, *sequences)
+        w, dq = w.astype(keys.dtype), None
+        if dkeys is not None:
+            dq = jnp.matmul(w, keys, preferred_element_type=jnp.float32)
+            dkeys += gradient_of_keys(weighted, w)
+            doptions = jax.tree.map(jnp.add, doptions, more)
+    if own_index is not None and plan.num_sequences:
+        received += received_weights(by_sequence, jnp.repeat(own_index, queries.shape[1]))
+    scores = jax.tree.map(lambda x: x.reshape(queries.shape[:2]), scores)
+    if dq is not None:
+        dq = dq.astype(queries.dtype).reshape(queries.shape)
+    return (dkeys, doptions, received), (scores, dq)
+
+
+def _cut(x, size, fill):
+    """(b, a, ...) -> (blocks, b, size, ...), with padding."""
+    b, a, *rest = x.shape
+    x = jnp.pad(x, [(0, 0), (0, -a % size)] + [(0, 0)] * len(rest), constant_values=fill)
+    return jnp.moveaxis(x.reshape(b, -1, size, *rest), 1, 0)
 
 
 def _join(x, a):
@@ -278,21 +303,22 @@ def _join(x, a):
     return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :a]
 
 
-def _score_block(q, keys, anchors, candidates, rng, rule, loss, options, choose, k):
+def _score_block(q, keys, anchors, candidates, rng, plan, options, k):
     """Scores of some anchors (m,); derivatives of their summed loss by scores and options."""
+    loss = plan.loss
     scores = jnp.matmul(q, keys.T, preferred_element_type=jnp.float32)  # (m, n)
     is_positive = find_positives(anchors, candidates, k)
     has_positive = is_positive.any(-1, keepdims=True)
-    allowed = has_positive & find_negatives(anchors, candidates, rule, k) & ~is_positive
+    allowed = has_positive & find_negatives(anchors, candidates, plan.rule, k) & ~is_positive
     positive = jnp.where(is_positive, scores, 0.0).sum(-1)
-    if loss is not None and takes_groups(loss):
+    if loss is not None and describe(loss).uses_group_positives:
         alike = allowed & find_alike(anchors, candidates)
         where, positives = allowed & ~alike, is_positive | alike
         value, back = jax.vjp(
             lambda s, o: loss(s, s, where, where_positive=positives, **o), scores, options
         )
         return anchor_scores(value, positive, scores, where), *back(jnp.ones_like(value))
-    negatives, where, through_choice = _chosen(rng, positive, scores, allowed, choose)
+    negatives, where, through_choice = _chosen(rng, positive, scores, allowed, plan.choose)
     value, back = _differentiate(loss, options, positive, negatives, where)
     recorded = anchor_scores(value, positive, negatives, where)
     dpositive, dnegatives, doptions = back(recorded.counted.astype(value.dtype))

@@ -1,7 +1,7 @@
 """Losses over many classes from a sample of them, in the shape that TensorFlow gave them."""
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +15,13 @@ from cpc.types import UserError, check_function
 Sampler: TypeAlias = Callable[[Array, Array, int], tuple[Array, Array, Array]]
 
 
+class SamplingOptions(TypedDict, total=False):
+    """Further keyword arguments of `candidate_sampling`, True by default."""
+
+    remove_accidental_hits: bool
+    subtract_log_q: bool
+
+
 def candidate_sampling(
     weights: Float[Array, "v d"],
     biases: Float[Array, " v"],
@@ -26,8 +33,7 @@ def candidate_sampling(
     rng: Array | None = None,
     sampled_values: tuple[Array, Array, Array] | None = None,
     loss: Callable[..., Float[Array, " m"]] = sampled_softmax,
-    remove_accidental_hits: bool = True,
-    subtract_log_q: bool = True,
+    **options: Unpack[SamplingOptions],
 ) -> Float[Array, " m"]:
     """Return the loss of each input over v classes, from a sample that all inputs share, in nats.
 
@@ -73,24 +79,34 @@ def candidate_sampling(
         if sampler is None or rng is None:
             raise UserError("give a sampler and its key rng, or sampled_values")
         sampled_values = sampler(rng, labels, num_sampled)
-    ids, of_true, of_sampled = sampled_values
+    if len(sampled_values[0]) != num_sampled:
+        raise UserError(
+            f"num_sampled is {num_sampled}, and the sample has {len(sampled_values[0])} classes"
+        )
+    scores, corrections = _score_sample(weights, biases, labels, inputs, sampled_values, **options)
+    return loss(*scores, **corrections)
+
+
+def _score_sample(
+    weights, biases, labels, inputs, sample, remove_accidental_hits=True, subtract_log_q=True
+) -> Any:
+    """Return scores of labels, scores of the sample and its mask; corrections by keyword."""
+    ids, of_true, of_sampled = sample
     is_known = not isinstance(of_true, Tracer)  # also under a trace that has closed over it
     if subtract_log_q and is_known and not (np.asarray(of_true) > 0).all():
         raise UserError(
             "the sampler never draws the class of a label, whose log q is -inf: give every class a "
             "count, or take out what has none"
         )
-    if len(ids) != num_sampled:
-        raise UserError(f"num_sampled is {num_sampled}, and the sample has {len(ids)} classes")
     positive = jnp.einsum("mpd,md->mp", weights[labels], inputs) + biases[labels]
     negatives = inputs @ weights[ids].T + biases[ids]
     where = jnp.ones(negatives.shape, bool)
     if remove_accidental_hits:
         where = (labels[:, :, None] != ids).all(1)
-    corrections: dict[str, Any] = {}
-    if subtract_log_q:
-        corrections = {
-            "log_q_positive": jnp.log(jnp.maximum(of_true, 1e-30)),
-            "log_q_negatives": jnp.log(of_sampled),
-        }
-    return loss(positive, negatives, where, **corrections)
+    if not subtract_log_q:
+        return (positive, negatives, where), {}
+    log_q = {
+        "log_q_positive": jnp.log(jnp.maximum(of_true, 1e-30)),
+        "log_q_negatives": jnp.log(of_sampled),
+    }
+    return (positive, negatives, where), log_q

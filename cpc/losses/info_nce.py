@@ -1,9 +1,5 @@
 """InfoNCE: the likelihood of the index of the positive among the candidates."""
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -61,15 +57,3 @@ def info_nce(
     highest = lax.stop_gradient(highest)
     total = jnp.exp(positive - highest) + jnp.exp(negatives - highest[:, None]).sum(-1)
     return jnp.log(total) + (highest - positive)
-
-
-def bound_temperature(loss: Callable[..., Any]) -> Number | None:
-    """Return the temperature of InfoNCE, bound or 1; None of any other loss, or if more is bound.
-
-    >>> bound_temperature(functools.partial(info_nce, temperature=0.1)), bound_temperature(max)
-    (0.1, None)
-    """
-    partial = functools.partial(loss)  # a partial of a partial is one, with the keywords of both
-    binds_more = partial.args or partial.keywords.keys() - {"temperature"}
-    is_info_nce = partial.func == info_nce and not binds_more
-    return partial.keywords.get("temperature", 1.0) if is_info_nce else None

@@ -1,7 +1,7 @@
 """InfoNCE of any anchors against any candidates, in memory that is linear in both."""
 
 import functools
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from cpc.losses.blocks import Plan, score_blocks
-from cpc.losses.layout import check_negatives
+from cpc.losses.inputs import check_negatives
 from cpc.losses.masking import Number, check, divide, read_mask
 from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, vary_alike
 from cpc.types import (
@@ -23,6 +23,14 @@ from cpc.types import (
 )
 
 
+class StreamingOptions(TypedDict, total=False):
+    """Further keyword arguments of `streaming_info_nce`, which describes them."""
+
+    block: int | None
+    columns: int | None
+    kernels: bool
+
+
 def streaming_info_nce(
     queries: Float[Array, "m d"],
     keys: Float[Array, "n d"],
@@ -34,9 +42,7 @@ def streaming_info_nce(
     temperature: Number = 1.0,
     where_anchors: Bool[Array, " m"] | None = None,
     where_candidates: Bool[Array, " n"] | None = None,
-    block: int | None = None,
-    columns: int | None = None,
-    kernels: bool = False,
+    **options: Unpack[StreamingOptions],
 ) -> tuple[Float[Array, " m"], AnchorScores]:
     """Return the loss of each anchor, in nats, and how its positive ranks.
 
@@ -89,8 +95,6 @@ def streaming_info_nce(
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check("temperature", temperature, above=0)
-    block = block_size(len(keys), columns) if block is None else block
-    check("block", block, least=1)
     inputs = read_inputs(
         queries,
         keys,
@@ -102,9 +106,18 @@ def streaming_info_nce(
         offset,
         temperature,
     )
-    width = num_columns(min(block, len(queries)), len(keys), columns)
-    scores: Any = _losses(*inputs, rule, offset, block, width, kernels)
+    scores = _run(*inputs, rule, offset, **options)
     return scores.loss, jax.lax.stop_gradient(scores)
+
+
+def _run(
+    queries, keys, anchors, candidates, rule, offset, block=None, columns=None, kernels=False
+) -> Any:
+    """Return the scores of the anchors, in blocks and tiles of a size that fits."""
+    block = block_size(len(keys), columns) if block is None else block
+    check("block", block, least=1)
+    width = num_columns(min(block, len(queries)), len(keys), columns)
+    return _losses(queries, keys, anchors, candidates, rule, offset, block, width, kernels)
 
 
 def read_inputs(

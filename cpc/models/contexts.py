@@ -5,8 +5,6 @@ in pieces: `advance(z, state)` gives the contexts of the latents z that follow t
 `state` behind (None: they are the first), and the state that z leaves.
 """
 
-from typing import Any
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -14,12 +12,35 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.gru import gru_scan
-from cpc.models.layers import first_layers
+from cpc.models.layers import LayerStack
 from cpc.models.linear import Conv, Dense
-from cpc.types import PyTree, UserError
+from cpc.types import UserError
 
 
-class GRU(nn.Module):
+class RecurrentContext(LayerStack):
+    """A context whose `advance` keeps all that it has seen in its state."""
+
+    #: Number of latents before its own that a context depends on: None for all.
+    reach = None
+
+    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
+        """Return the contexts, from zero states."""
+        return self.advance(z)[0]
+
+
+class FeedForwardContext(LayerStack):
+    """A context that depends on its own latent and the `reach` before it."""
+
+    def advance(
+        self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
+    ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
+        """Return contexts of latents that follow those in `state`, and the next state."""
+        whole = z if state is None else jnp.concatenate([state, z], axis=1)
+        contexts = self(whole)[:, whole.shape[1] - z.shape[1] :]
+        return contexts, whole[:, max(0, whole.shape[1] - self.reach) :]
+
+
+class GRU(RecurrentContext):
     """Gated recurrent units (the paper's context: one layer of 256), from a zero state.
 
     With `blocks` the recurrent weights are block diagonal, as in DreamerV3 (Hafner et al. 2023):
@@ -39,20 +60,6 @@ class GRU(nn.Module):
                 f"a GRU of {self.blocks} blocks needs a width that is a multiple of them, not "
                 f"{self.width}: change model.context_width or model.context_blocks"
             )
-
-    @property
-    def reach(self) -> None:
-        """Number of latents before its own that a context depends on: None for all."""
-        return None
-
-    @nn.nowrap
-    def upto(self, number: int, variables: PyTree) -> tuple["GRU", PyTree]:
-        """Return the context of the first `number` layers, and its variables."""
-        return self.clone(num_layers=number), first_layers(variables, number)
-
-    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Return the contexts, from zero states."""
-        return self.advance(z)[0]
 
     @nn.compact
     def advance(
@@ -91,26 +98,12 @@ def _orthogonal_gates(rng, shape, dtype=jnp.float32):
     return jnp.concatenate([make(key, (width, width), dtype) for key in keys], axis=-1)
 
 
-class LSTM(nn.Module):
+class LSTM(RecurrentContext):
     """Long short-term memory; gates stacked i, f, g, o as in torch; c_t is the hidden state."""
 
     width: int = 256
     num_layers: int = 1
     dtype: DTypeLike = jnp.float32
-
-    @property
-    def reach(self) -> None:
-        """Number of latents before its own that a context depends on: None for all."""
-        return None
-
-    @nn.nowrap
-    def upto(self, number: int, variables: PyTree) -> tuple["LSTM", PyTree]:
-        """Return the context of the first `number` layers, and its variables."""
-        return self.clone(num_layers=number), first_layers(variables, number)
-
-    def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
-        """Return the contexts, from zero states."""
-        return self.advance(z)[0]
 
     @nn.compact
     def advance(
@@ -139,7 +132,7 @@ class LSTM(nn.Module):
         return h, tuple(ends)
 
 
-class CausalConv(nn.Module):
+class CausalConv(FeedForwardContext):
     """Residual causal convolutions: layer i looks back (kernel - 1) * 2^i latents more.
 
     Not `dilated`, each looks back kernel - 1 more, as those of wav2vec (Schneider et al. 2019). The
@@ -162,17 +155,6 @@ class CausalConv(nn.Module):
         back = 2**self.num_layers - 1 if self.dilated else self.num_layers
         return (self.kernel - 1) * back
 
-    @nn.nowrap
-    def upto(self, number: int, variables: PyTree) -> tuple["CausalConv", PyTree]:
-        """Return the context of the first `number` layers, and its variables."""
-        return self.clone(num_layers=number), first_layers(variables, number)
-
-    def advance(
-        self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
-    ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
-        """Return contexts of latents that follow those in `state`, and the next state."""
-        return _advance_in_reach(self, z, state)
-
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
         """Return the contexts; z_{-1}, z_{-2}, ... count as zero."""
@@ -191,7 +173,7 @@ class CausalConv(nn.Module):
         return h
 
 
-class CausalTransformer(nn.Module):
+class CausalTransformer(FeedForwardContext):
     """Pre-norm Transformer whose attention reaches `span` latents back and none ahead.
 
     Positions enter as rotations of queries and keys (Su et al. 2021), so only distances count, and
@@ -218,17 +200,6 @@ class CausalTransformer(nn.Module):
         """Number of latents before its own that a context depends on."""
         return self.num_layers * (self.span - 1)
 
-    @nn.nowrap
-    def upto(self, number: int, variables: PyTree) -> tuple["CausalTransformer", PyTree]:
-        """Return the context of the first `number` layers, and its variables."""
-        return self.clone(num_layers=number), first_layers(variables, number)
-
-    def advance(
-        self, z: Float[Array, "b t d"], state: Float[Array, "b r d"] | None = None
-    ) -> tuple[Float[Array, "b t h"], Float[Array, "b r2 d"]]:
-        """Return contexts of latents that follow those in `state`, and the next state."""
-        return _advance_in_reach(self, z, state)
-
     @nn.compact
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, "b t h"]:
         """Return the contexts."""
@@ -248,13 +219,6 @@ class CausalTransformer(nn.Module):
         q, k, v = (part.reshape(heads) for part in jnp.split(project(y), 3, axis=-1))
         y = _attend_back(_rotate(q), _rotate(k), v, self.span)
         return Dense(width, dtype=self.dtype, name=f"mix{i}")(y.reshape(b, t, width))
-
-
-def _advance_in_reach(context: Any, z: Array, seen: Array | None) -> tuple[Array, Array]:
-    """Return the contexts of z after the latents `seen`, and all that the next ones can reach."""
-    whole = z if seen is None else jnp.concatenate([seen, z], axis=1)
-    contexts = context(whole)[:, whole.shape[1] - z.shape[1] :]
-    return contexts, whole[:, max(0, whole.shape[1] - context.reach) :]
 
 
 def _attend_back(q, k, v, span):

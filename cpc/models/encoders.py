@@ -1,6 +1,5 @@
 """Encoders g_enc: raw signal to latents z."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from cpc.models.channel_norm import channel_norm
 from cpc.models.convolution import convolve_signal
-from cpc.models.geometry import (
-    frames_around,
-    num_existing,
-    output_lengths,
-    receptive_field,
-    shortest_input,
-    zeros_around,
-)
+from cpc.models.geometry import ConvGeometry, output_lengths, zeros_around
 from cpc.models.layers import first_layers
 from cpc.types import ArrayLike, PyTree, UserError
 
@@ -47,7 +39,7 @@ class ChannelNorm(nn.Module):
         return y.astype(self.dtype)
 
 
-class ConvEncoder(nn.Module):
+class ConvEncoder(ConvGeometry, nn.Module):
     """Strided convolutions with ReLU on a raw signal (van den Oord et al. 2018, section 3.1).
 
     Waveform (b, s), or a signal of several channels (b, s, channels), in; latents (b, t, width)
@@ -114,53 +106,6 @@ class ConvEncoder(nn.Module):
     def num_layers(self) -> int:
         """Number of convolutions."""
         return len(self.kernels)
-
-    @property
-    def stride(self) -> int:
-        """Samples between two latents."""
-        return math.prod(self.strides)
-
-    @property
-    def receptive_field(self) -> int:
-        """Samples that one latent depends on: 465 for the paper's encoder."""
-        return receptive_field(self.layers)
-
-    @property
-    def pads(self) -> list[tuple[int, int]]:
-        """Zeros to the left and right of each layer's input."""
-        return zeros_around(self.layers, self.padding)
-
-    @property
-    def frames_around(self) -> tuple[int, int]:
-        """Frames of `stride` samples before and after its own that a latent sees into.
-
-        >>> ConvEncoder().frames_around, ConvEncoder(padding="same").frames_around
-        ((2, 0), (1, 1))
-        """
-        return frames_around(self.layers, self.pads)
-
-    @property
-    def shortest(self) -> int:
-        """Number of samples to which a shorter signal is filled up with zeros."""
-        return shortest_input(self.layers, self.pads)
-
-    @nn.nowrap
-    def num_latents(self, num_samples: int) -> int:
-        """Return the number of latents of a signal of so many samples.
-
-        >>> ConvEncoder().num_latents(20480), ConvEncoder(padding="valid").num_latents(20480)
-        (128, 126)
-        """
-        return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
-
-    @nn.nowrap
-    def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
-        """Return the number of latents that exist of signals with so many real samples.
-
-        >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
-        [1, 2, 2]
-        """
-        return num_existing(self.layers, self.pads, num_samples)
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["ConvEncoder", PyTree]:

@@ -1,7 +1,7 @@
-"""Where the samples of a latent lie, from the kernels, strides and zeros of layers in a row.
+"""Geometry of latents, from the kernels, strides and padding of layers in a row.
 
-A layer is (kernel, stride), its padding (zeros to the left, zeros to the right); all functions take
-them from the input upwards.
+A layer is (kernel, stride), its padding (zeros to the left, zeros to the right). Layers are in
+order from the input upwards.
 """
 
 import math
@@ -9,22 +9,97 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
-from cpc.types import UserError
+from cpc.types import ArrayLike, UserError
 
 PADDINGS = ("causal", "same", "valid")
 
 
-def receptive_field(layers: Sequence[tuple[int, int]]) -> int:
-    """Return the samples that one output of the last layer depends on.
+class StridedLayers:
+    """The geometry of a module that has `layers`, a (kernel, stride) for each."""
 
-    >>> receptive_field([(10, 5), (8, 4), (4, 2), (4, 2), (4, 2)])
-    465
-    """
-    field = 1
-    for kernel, stride in reversed(layers):
-        field = (field - 1) * stride + kernel
-    return field
+    layers: Any
+
+    @property
+    def stride(self) -> int:
+        """Samples between two latents; of an image encoder, pixels before the mean."""
+        return math.prod(stride for _, stride in self.layers)
+
+    @property
+    def receptive_field(self) -> int:
+        """Samples that one latent depends on; of an image encoder, pixels per side.
+
+        >>> from cpc.models import ConvEncoder, LogMelEncoder
+        >>> ConvEncoder().receptive_field, LogMelEncoder().receptive_field
+        (465, 720)
+        """
+        field = 1
+        for kernel, stride in reversed(self.layers):
+            field = (field - 1) * stride + kernel
+        return field
+
+
+class ConvGeometry(StridedLayers):
+    """The geometry of an encoder of signals that has `layers` and a `padding` of `zeros_around`."""
+
+    padding: Any
+
+    @property
+    def pads(self) -> list[tuple[int, int]]:
+        """Zeros to the left and right of each layer's input."""
+        return zeros_around(self.layers, self.padding)
+
+    @property
+    def frames_around(self) -> tuple[int, int]:
+        """Frames of `stride` samples before and after its own that a latent depends on.
+
+        The frame of latent t is the samples from t * stride to (t + 1) * stride.
+
+        >>> from cpc.models import ConvEncoder
+        >>> ConvEncoder().frames_around, ConvEncoder(padding="same").frames_around
+        ((2, 0), (1, 1))
+        """
+        left, stride = 0, 1
+        for (pad, _), (_, step) in zip(self.pads, self.layers, strict=True):
+            left, stride = left + pad * stride, stride * step
+        right = self.receptive_field - stride - left
+        return math.ceil(left / stride), max(0, math.ceil(right / stride))
+
+    @property
+    def shortest(self) -> int:
+        """Number of samples to which a shorter signal is padded with zeros: they give one latent.
+
+        >>> from cpc.models import ConvEncoder
+        >>> ConvEncoder().shortest, ConvEncoder(padding="valid").shortest
+        (160, 465)
+        """
+        zeros, stride = 0, 1
+        for pad, (_, step) in zip(self.pads, self.layers, strict=True):
+            zeros, stride = zeros + sum(pad) * stride, stride * step
+        return max(stride, self.receptive_field - zeros)
+
+    def num_latents(self, num_samples: int) -> int:
+        """Return the number of latents of a signal of `num_samples` samples.
+
+        >>> from cpc.models import ConvEncoder
+        >>> ConvEncoder().num_latents(20480), ConvEncoder(padding="valid").num_latents(20480)
+        (128, 126)
+        """
+        return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
+
+    def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
+        """Return the number of latents of each row's `num_samples` real samples; zeros follow.
+
+        A latent exists if its frame is within the real samples, as if the signal ended there; the
+        first always does. Without padding a latent also must not depend on any later sample.
+
+        >>> from cpc.models import ConvEncoder
+        >>> ConvEncoder().num_existing(jnp.array([100, 320, 479])).tolist()
+        [1, 2, 2]
+        """
+        stride = self.stride
+        return jnp.maximum(1, (num_samples - (self.shortest - stride)) // stride)
 
 
 def zeros_around(
@@ -58,52 +133,6 @@ def zeros_around(
             f"the encoder has {len(layers)} layers but {len(halves)} paddings: give one for each"
         )
     return [(half, half) for half in halves]
-
-
-def frames_around(
-    layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]]
-) -> tuple[int, int]:
-    """Return how many frames before and after its own a latent's samples reach into.
-
-    The frame of latent t is the samples from t * stride to (t + 1) * stride.
-
-    >>> frames_around([(10, 5), (8, 4)], [(5, 0), (4, 0)])
-    (2, 0)
-    """
-    left, stride = 0, 1
-    for (pad, _), (_, step) in zip(pads, layers, strict=True):
-        left, stride = left + pad * stride, stride * step
-    right = receptive_field(layers) - stride - left
-    return math.ceil(left / stride), max(0, math.ceil(right / stride))
-
-
-def shortest_input(layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]]) -> int:
-    """Return the fewest samples that fill a frame and, with the zeros, one output.
-
-    >>> shortest_input([(10, 5), (8, 4)], [(5, 0), (4, 0)])
-    20
-    >>> shortest_input([(10, 5), (8, 4)], [(0, 0), (0, 0)])
-    45
-    """
-    zeros, stride = 0, 1
-    for pad, (_, step) in zip(pads, layers, strict=True):
-        zeros, stride = zeros + sum(pad) * stride, stride * step
-    return max(stride, receptive_field(layers) - zeros)
-
-
-def num_existing(
-    layers: Sequence[tuple[int, int]], pads: Sequence[tuple[int, int]], num_samples: Any
-) -> Any:
-    """Return how many outputs exist where so many samples, an array, are real and zeros follow.
-
-    Those whose frame lies within them, at least 1, as if the signal ended there. Without padding an
-    output also has to see nothing beyond.
-
-    >>> num_existing([(10, 5), (8, 4)], [(5, 0), (4, 0)], jnp.array([3, 39, 40])).tolist()
-    [1, 1, 2]
-    """
-    stride = math.prod(stride for _, stride in layers)
-    return jnp.maximum(1, (num_samples - (shortest_input(layers, pads) - stride)) // stride)
 
 
 def output_lengths(

@@ -3,7 +3,6 @@
 A patch is an image: the patches of a batch go through as one long batch of small images.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.geometry import receptive_field
+from cpc.models.geometry import StridedLayers
 from cpc.models.layers import first_layers
 from cpc.models.linear import Conv
 from cpc.types import PyTree, UserError
@@ -97,7 +96,7 @@ def mean_pool(y: Float[Array, "n y x d"]) -> Float[Array, "n d"]:
     return y.mean((1, 2), dtype=jnp.float32).astype(y.dtype)
 
 
-class SmallConvEncoder(nn.Module):
+class SmallConvEncoder(StridedLayers, nn.Module):
     """Convolutions of 3x3 with ReLU for patches of 8 to 24 pixels, such as those of 28 to 96.
 
     Images (n, y, x, ch) in, latents (n, widths[-1]) out: the mean over all places. The first
@@ -127,16 +126,6 @@ class SmallConvEncoder(nn.Module):
     def num_layers(self) -> int:
         """Number of convolutions."""
         return len(self.widths)
-
-    @property
-    def stride(self) -> int:
-        """Pixels between two places before the mean: 4 by default."""
-        return math.prod(stride for _, stride in self.layers)
-
-    @property
-    def receptive_field(self) -> int:
-        """Pixels a side that one place depends on before the mean: 9 by default."""
-        return receptive_field(self.layers)
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["SmallConvEncoder", PyTree]:

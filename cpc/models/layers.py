@@ -7,6 +7,8 @@ made of them knows both of its parts, "z" and "c".
 import re
 from typing import Any
 
+import flax.linen as nn
+
 from cpc.types import PyTree, UserError
 
 
@@ -74,3 +76,12 @@ def first_layers(variables: PyTree, number: int) -> PyTree:
         elif int(index[0]) < number:
             kept[name] = value
     return kept
+
+
+class LayerStack(nn.Module):
+    """A module of `num_layers` layers that is complete after any of them."""
+
+    @nn.nowrap
+    def upto(self, number: int, variables: PyTree) -> tuple["LayerStack", PyTree]:
+        """Return the module of the first `number` layers, and its variables."""
+        return self.clone(num_layers=number), first_layers(variables, number)

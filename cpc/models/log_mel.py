@@ -1,6 +1,5 @@
 """Log-mel encoder g_enc: fixed spectral features of a waveform, and convolutions over them."""
 
-import math
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -11,14 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from cpc.mel import log_mel, mel_filters
 from cpc.models.encoders import ConvEncoder
-from cpc.models.geometry import (
-    frames_around,
-    num_existing,
-    output_lengths,
-    receptive_field,
-    shortest_input,
-    zeros_around,
-)
+from cpc.models.geometry import ConvGeometry, output_lengths
 from cpc.models.layers import first_layers
 from cpc.types import ArrayLike, PyTree, UserError
 
@@ -28,7 +20,7 @@ MEAN, SCALE = -13.0, 5.0
 FFT_LENGTH = 2048
 
 
-class LogMelEncoder(nn.Module):
+class LogMelEncoder(ConvGeometry, nn.Module):
     """Convolutions over log-mel energies (after van Niekerk et al. 2020, "VQ-CPC").
 
     Waveform (b, s) in, latents (b, t, width) out, one each `stride` samples (160 is 10 ms at
@@ -87,49 +79,6 @@ class LogMelEncoder(nn.Module):
     def num_layers(self) -> int:
         """Number of convolutions."""
         return len(self.kernels)
-
-    @property
-    def stride(self) -> int:
-        """Samples between two latents."""
-        return math.prod(stride for _, stride in self.layers)
-
-    @property
-    def receptive_field(self) -> int:
-        """Samples that one latent depends on: 720, 45 ms, by default."""
-        return receptive_field(self.layers)
-
-    @property
-    def pads(self) -> list[tuple[int, int]]:
-        """Zeros to the left and right of each layer's input."""
-        return zeros_around(self.layers, self.padding)
-
-    @property
-    def frames_around(self) -> tuple[int, int]:
-        """Frames of `stride` samples before and after its own that a latent sees into.
-
-        >>> LogMelEncoder().frames_around, LogMelEncoder(padding="same").frames_around
-        ((4, 0), (2, 2))
-        """
-        return frames_around(self.layers, self.pads)
-
-    @property
-    def shortest(self) -> int:
-        """Number of samples to which a shorter waveform is filled up with zeros."""
-        return shortest_input(self.layers, self.pads)
-
-    @nn.nowrap
-    def num_latents(self, num_samples: int) -> int:
-        """Return the number of latents of a waveform of so many samples.
-
-        >>> LogMelEncoder().num_latents(20480), LogMelEncoder(padding="valid").num_latents(20480)
-        (128, 124)
-        """
-        return output_lengths(self.layers, self.pads, max(num_samples, self.shortest))[-1]
-
-    @nn.nowrap
-    def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
-        """Return the number of latents that exist of waveforms with so many real samples."""
-        return num_existing(self.layers, self.pads, num_samples)
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple["LogMelEncoder", PyTree]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from cpc.models.geometry import ConvGeometry
 from cpc.models.layers import part_of
 from cpc.models.linear import Dense
 from cpc.types import ArrayLike, PyTree
@@ -96,7 +97,7 @@ def perplexity(counts: Float[Array, " n"]) -> Float[Array, ""]:
     return jnp.exp(-jnp.where(p > 0, p * jnp.log(jnp.where(p > 0, p, 1.0)), 0.0).sum())
 
 
-class QuantizedEncoder(nn.Module):
+class QuantizedEncoder(ConvGeometry, nn.Module):
     """An encoder whose latents are projected, and each replaced by the nearest code.
 
     The gradient passes the replacement as if it were none (straight through), and pulls the
@@ -133,44 +134,9 @@ class QuantizedEncoder(nn.Module):
         return self._inner.layers
 
     @property
-    def pads(self) -> list[tuple[int, int]]:
-        """Zeros to the left and right of each layer's input."""
-        return self._inner.pads
-
-    @property
     def padding(self) -> Any:
-        """Of the encoder."""
+        """Padding of the encoder."""
         return self._inner.padding
-
-    @property
-    def stride(self) -> int:
-        """Samples between two latents."""
-        return self._inner.stride
-
-    @property
-    def receptive_field(self) -> int:
-        """Samples that one latent depends on."""
-        return self._inner.receptive_field
-
-    @property
-    def frames_around(self) -> tuple[int, int]:
-        """Frames of `stride` samples before and after its own that a latent sees into."""
-        return self._inner.frames_around
-
-    @property
-    def shortest(self) -> int:
-        """Number of samples to which a shorter waveform is filled up with zeros."""
-        return self._inner.shortest
-
-    @nn.nowrap
-    def num_latents(self, num_samples: int) -> int:
-        """Return the number of latents of a waveform of so many samples."""
-        return self._inner.num_latents(num_samples)
-
-    @nn.nowrap
-    def num_existing(self, num_samples: Int[ArrayLike, " b"]) -> Int[Array, " b"]:
-        """Return the number of latents that exist of waveforms with so many real samples."""
-        return self._inner.num_existing(num_samples)
 
     @nn.nowrap
     def upto(self, number: int, variables: PyTree) -> tuple[nn.Module, PyTree]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from cpc.models.geometry import receptive_field
+from cpc.models.geometry import StridedLayers
 from cpc.models.image_encoders import check_norm, convolve_images, mean_pool, normalise
 from cpc.models.layers import part_of, with_part
 from cpc.models.linear import Conv
@@ -70,7 +70,7 @@ def resnet_stages(depth: int, num_stages: int | None = None) -> tuple[Stage, ...
     return stages[:num_stages]
 
 
-class ResNet(nn.Module):
+class ResNet(StridedLayers, nn.Module):
     """ResNet-v2: images (n, y, x, ch) to latents (n, stages[-1].width), the mean over all places.
 
     `pooled_stem` begins with a convolution of 7x7 and a maximum over 3x3, which each halve the
@@ -95,16 +95,6 @@ class ResNet(nn.Module):
             raise UserError("the ResNet has no stage: give at least one")
         widths = [width for stage in self.stages for width in stage[1:] if width]
         check_norm(self.norm, [self.stem_width, *widths])
-
-    @property
-    def stride(self) -> int:
-        """Pixels between two places before the mean."""
-        return math.prod(stride for _, stride in self.layers)
-
-    @property
-    def receptive_field(self) -> int:
-        """Pixels a side that one place depends on before the mean; more than a patch is padding."""
-        return receptive_field(self.layers)
 
     @property
     def num_layers(self) -> int:

@@ -11,12 +11,11 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from cpc.models.image_encoders import convolve_images
-from cpc.models.layers import first_layers
+from cpc.models.layers import LayerStack
 from cpc.models.linear import Conv, Dense
-from cpc.types import PyTree
 
 
-class MaskedRowConv(nn.Module):
+class MaskedRowConv(LayerStack):
     """Residual masked convolutions over rows, as PixelCNN's (Henaff et al. 2019, appendix).
 
     A layer adds 1x1, 1x3, 2x1 (its row and the one above), 1x1 convolutions: c_ij reaches
@@ -31,11 +30,6 @@ class MaskedRowConv(nn.Module):
     def reach(self) -> int:
         """Number of rows above its own that a context depends on."""
         return self.num_layers
-
-    @nn.nowrap
-    def upto(self, number: int, variables: PyTree) -> tuple["MaskedRowConv", PyTree]:
-        """Return the context of the first `number` layers, and its variables."""
-        return self.clone(num_layers=number), first_layers(variables, number)
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:
@@ -64,7 +58,7 @@ class MaskedRowConv(nn.Module):
         )(y)
 
 
-class RowGRU(nn.Module):
+class RowGRU(LayerStack):
     """Gated recurrent units from row to row (after the Row LSTM of PixelRNN, van den Oord 2016).
 
         p = [h_{i-1,j-1}, h_{i-1,j}, h_{i-1,j+1}] W          x_i = 1x3 convolution of row i
@@ -82,11 +76,6 @@ class RowGRU(nn.Module):
     def reach(self) -> None:
         """Number of rows above its own that a context depends on: None for all."""
         return None
-
-    @nn.nowrap
-    def upto(self, number: int, variables: PyTree) -> tuple["RowGRU", PyTree]:
-        """Return the context of the first `number` layers, and its variables."""
-        return self.clone(num_layers=number), first_layers(variables, number)
 
     @nn.compact
     def __call__(self, z: Float[Array, "b i j d"]) -> Float[Array, "b i j h"]:

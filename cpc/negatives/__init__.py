@@ -73,6 +73,7 @@ from cpc.negatives.rules import (
     within_shards,
 )
 from cpc.negatives.samplers import sample_uniform, uniform_draws, uniform_subset, with_zero
+from cpc.negatives.tables import SAMPLERS
 from cpc.negatives.temperature import (
     bounded_temperature,
     entropy,
@@ -85,6 +86,7 @@ from cpc.types import Rule, is_positive
 
 __all__ = [
     "RULES",
+    "SAMPLERS",
     "AliasTable",
     "Audit",
     "AuditRow",

@@ -59,21 +59,22 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
     return sample
 
 
-def uniform_sampler(num_classes: int, *, unique: bool = True) -> Sampler:
+def uniform_sampler(num_classes: int) -> Sampler:
     """Return a sampler of all classes alike (TensorFlow's uniform_candidate_sampler)."""
-    return fixed_sampler(uniform(num_classes), unique=unique)
+    return fixed_sampler(uniform(num_classes))
 
 
-def log_uniform_sampler(num_classes: int, *, unique: bool = True) -> Sampler:
+def log_uniform_sampler(num_classes: int) -> Sampler:
     """Return a Zipfian sampler of classes sorted by falling frequency (TensorFlow's default)."""
-    return fixed_sampler(log_uniform(num_classes), unique=unique)
+    return fixed_sampler(log_uniform(num_classes))
 
 
-def unigram_sampler(
-    counts: Num[ArrayLike, "..."], alpha: float | int = 0.75, *, unique: bool = True
-) -> Sampler:
-    """Return a sampler by frequency^alpha (fixed_unigram, which calls alpha distortion)."""
-    return fixed_sampler(unigram(counts, alpha), unique=unique)
+def unigram_sampler(counts: Num[ArrayLike, "..."]) -> Sampler:
+    """Return a sampler of classes by frequency^0.75 (TensorFlow's fixed_unigram, distortion 0.75).
+
+    For another exponent or repeats, use `fixed_sampler(unigram(counts, alpha), unique=False)`.
+    """
+    return fixed_sampler(unigram(counts))
 
 
 def learned_unigram_sampler(counts: Int[Array, " v"]) -> Sampler:

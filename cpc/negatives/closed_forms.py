@@ -176,29 +176,26 @@ def exclusion_window(
     target: int,
     num_negatives: int,
     max_expected: float | int,
-    min_candidates: int | None = None,
 ) -> Window:
     """The smallest window that keeps false negatives within a budget.
 
     Args:
       same, target, num_negatives: as of `exclude_window`.
       max_expected: false negatives allowed among the draws, on average.
-      min_candidates: how many must be left; as many as are drawn by default.
 
     Raises:
-      UserError: no window does both (the sentence says how few false negatives are attainable); as
-        `exclude_window`.
+      UserError: no window meets the budget and leaves `num_negatives` candidates (the sentence
+        says how few false negatives are attainable); as `exclude_window`.
 
     >>> same = np.exp(-np.arange(128) / 6)
     >>> exclusion_window(same, 64, 16, 0.25).width
     12
     """
-    min_candidates = num_negatives if min_candidates is None else min_candidates
     windows = [exclude_window(same, target, d, num_negatives) for d in range(len(same))]
-    enough = [w for w in windows if w.candidates >= max(min_candidates, 1)]
+    enough = [w for w in windows if w.candidates >= max(num_negatives, 1)]
     if not enough:
         raise UserError(
-            f"a sequence of {len(same)} latents has no {min_candidates} candidates besides the "
+            f"a sequence of {len(same)} latents has no {num_negatives} candidates besides the "
             "target: take fewer negatives or longer sequences"
         )
     for window in enough:
@@ -206,7 +203,7 @@ def exclusion_window(
             return window
     best = min(enough, key=lambda window: window.expected)
     raise UserError(
-        f"no window leaves {min_candidates} candidates and at most {max_expected} false negatives: "
+        f"no window leaves {num_negatives} candidates and at most {max_expected} false negatives: "
         f"{best.expected:.3g} is attainable, with a window of {best.width}"
     )
 

@@ -7,9 +7,9 @@ an estimate then, no bound on mutual information. A sampler's form is `cpc.types
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
-from cpc.negatives.samplers import check_enough, check_num
+from cpc.negatives.samplers import Chosen, Mask, Positives, Scores, check_enough, check_num
 from cpc.types import NegativeSampler, UserError
 
 
@@ -29,12 +29,7 @@ def hardest(num: int) -> NegativeSampler:
     """
     check_num("hardest", num)
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("hardest", num, negatives)
         return _hardest(negatives, where, num)
 
@@ -72,12 +67,7 @@ def semi_hard(margin: float | int) -> NegativeSampler:
     if not margin > 0:
         raise UserError(f"the margin of semi_hard is {margin}: it must be above 0")
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("semi_hard", 1, negatives)
         below = where & (negatives < positive[:, None])
         band = below & (negatives > positive[:, None] - margin)
@@ -115,12 +105,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
             f"the ring goes from percentile {low} to {high}: percentiles rise between 0 and 100"
         )
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("percentile_ring", 1, negatives)
         scores = jnp.where(where, negatives.astype(jnp.float32), jnp.inf)
         # The ranks for any number allowed, on the host: float32 would round 30 % of 10 up to 4.
@@ -185,12 +170,7 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
     check_num("mixed", num_hardest)
     check_num("mixed", num_mixed)
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("mixed", num_hardest, negatives)
         scores, exists = _hardest(negatives, where, num_hardest)
         one, other, fraction = _pairs(rng, exists.sum(-1, dtype=jnp.int32), num_mixed)

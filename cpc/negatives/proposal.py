@@ -10,7 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from cpc.negatives.samplers import check_enough, check_num, draw_by_units
+from cpc.negatives.samplers import (
+    Chosen,
+    Mask,
+    Positives,
+    Scores,
+    check_enough,
+    check_num,
+    draw_by_units,
+)
 from cpc.types import NegativeSampler, UserError
 
 #: What the gradient sees of the proposal.
@@ -137,12 +145,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     if mode == "fixed":
         raise UserError('a proposal by scores cannot be "fixed": choose "through" or "stopped"')
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("proposed", 1, negatives)
         scores = jnp.where(where, negatives, 0.0).astype(jnp.float32)
         ids, log_q, _ = propose(rng, sharpness * scores, num, mode, where)

@@ -1,10 +1,18 @@
 """Uniform samplers: which of the allowed negatives an anchor uses."""
 
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from cpc.types import NegativeSampler, UserError
+
+#: The arguments and the result of a `cpc.types.NegativeSampler`.
+Positives: TypeAlias = Float[Array, " m"]
+Scores: TypeAlias = Float[Array, "m n"]
+Mask: TypeAlias = Bool[Array, "m n"]
+Chosen: TypeAlias = tuple[Float[Array, "m c"], Bool[Array, "m c"]]
 
 
 def sample_uniform(
@@ -75,12 +83,7 @@ def uniform_subset(num: int) -> NegativeSampler:
     """
     check_num("uniform_subset", num)
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m n"], Bool[Array, "m n"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("uniform_subset", num, negatives)
         return negatives, sample_uniform(rng, where, num)
 
@@ -101,12 +104,7 @@ def with_zero() -> NegativeSampler:
     ([[1.0, 1.0, 0.0]], [[True, True, True]])
     """
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m n+1"], Bool[Array, "m n+1"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         counts = where.any(axis=-1, keepdims=True)  # an anchor without negatives is none
         zero = jnp.zeros_like(negatives[:, :1])
         return jnp.concatenate([negatives, zero], -1), jnp.concatenate([where, counts], -1)
@@ -134,12 +132,7 @@ def uniform_draws(num: int) -> NegativeSampler:
     """
     check_num("uniform_draws", num)
 
-    def choose(
-        rng: Array,
-        positive: Float[Array, " m"],
-        negatives: Float[Array, "m n"],
-        where: Bool[Array, "m n"],
-    ) -> tuple[Float[Array, "m c"], Bool[Array, "m c"]]:
+    def choose(rng: Array, positive: Positives, negatives: Scores, where: Mask) -> Chosen:
         check_enough("uniform_draws", 1, negatives)
         ids, drawn = draw_by_units(rng, where.astype(jnp.int32), num)
         return jnp.take_along_axis(negatives, ids, -1), drawn
@@ -169,7 +162,7 @@ def check_num(name: str, num: int) -> None:
         raise UserError(f"{name} is asked for {num} negatives: ask for 1 or more")
 
 
-def check_enough(name: str, num: int, negatives: Float[Array, "m n"]) -> None:
+def check_enough(name: str, num: int, negatives: Scores) -> None:
     """Refuse a sampler that needs more negatives than there are candidates."""
     if num > negatives.shape[-1]:
         raise UserError(

@@ -18,6 +18,9 @@ from cpc.types import UserError
 
 Number = float | int | Float[Array, ""]
 
+#: Limits of the temperatures that `solve_temperature` finds.
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-6, 1e6
+
 
 def entropy(
     scores: Float[Array, "m n"],
@@ -83,9 +86,6 @@ def solve_temperature(
     scores: Float[Array, "m n"],
     target_entropy: Number,
     where: Bool[Array, "m n"] | None = None,
-    *,
-    low: float | int = 1e-6,
-    high: float | int = 1e6,
 ) -> Float[Array, ""]:
     """The one temperature at which the anchors' mean entropy is the target.
 
@@ -97,22 +97,21 @@ def solve_temperature(
       scores: of the candidates.
       target_entropy: the mean of H over anchors that have candidates, in nats.
       where: which candidates count; the others may be NaN.
-      low, high: the bracket.
 
     Returns:
-      tau in float32. Under jit, where nothing can be raised, a target out of reach gives the end of
-      the bracket that comes closest.
+      tau in float32, from MIN_TEMPERATURE to MAX_TEMPERATURE. Under jit, where nothing can be
+      raised, a target out of reach gives the end of that range which comes closest.
 
     Raises:
-      UserError: low and high that are no bracket; if values are known: no temperature of the
-        bracket gives that entropy (the sentence says which are attainable).
+      UserError: if values are known, no temperature of the range gives that entropy (the sentence
+        says which are attainable).
 
     Scores of 1 and 0 have odds of 3 to 1, an entropy of 0.5623, at tau = 1 / log 3:
 
     >>> f"{solve_temperature(jnp.array([[1.0, 0.0]]), 0.5623351):.4f}"
     '0.9102'
     """
-    _check_bounds(low, high)
+    low, high = MIN_TEMPERATURE, MAX_TEMPERATURE
     if not any(isinstance(x, Tracer) for x in (scores, target_entropy, where)):
         least, most = (float(_mean_entropy(scores, tau, where)[0]) for tau in (low, high))
         if not least < target_entropy < most:

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType
 from jaxtyping import Array, Float
 
-from cpc.losses.blocks import LossReducer, Plan, summed_losses
-from cpc.losses.sharded import sharded_losses
+from cpc.losses.blocks import LossReducer, Plan, sharded_losses, summed_losses
 from cpc.losses.tiles import AnchorScores, Latents
 from cpc.parallel.ring import ring_losses
 from cpc.parallel.split import check_divides, join_keys, split_keys
@@ -56,7 +55,7 @@ def make_reducer(mesh: jax.sharding.Mesh, axis: str) -> LossReducer:
         has_shards = num_shards % num_devices == 0 and len(keys) == num_keys
         if num_devices == 1 or has_shards or plan.choose is not None:  # nothing has to travel
             return sharded_losses(queries, keys, anchors, candidates, rng, plan)
-        travels = plan.may_cut and takes_ring(len(plan.offsets), *keys.shape)
+        travels = plan.can_tile and takes_ring(len(plan.offsets), *keys.shape)
         across = ring_losses if travels else gathered_losses
         return across(queries, keys, anchors, candidates, plan, mesh, axis)
 

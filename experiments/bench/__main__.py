@@ -26,7 +26,7 @@ Agents beside a random policy, and what contrastive prediction adds to them, lik
 
     python -m experiments.bench --part rl
 
-The step is built as experiments.audio builds it, from the same config, and each of its timings is
+The step is built as `experiments.train` builds it, from the same config, and each of its timings is
 divided by that of a matrix product made at the same moment. Recordings that the config names are
 used if they are prepared, else sound that is made up.
 """
@@ -44,7 +44,6 @@ from cpc.data.sources import voices
 from cpc.files import write_json
 from cpc.train import check_batch_size
 from cpc.types import UserError
-from experiments.audio.data import load_data
 from experiments.bench import (
     abx,
     agents,
@@ -62,6 +61,7 @@ from experiments.bench import (
 from experiments.bench.process import ALLOCATOR
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config, check_config
+from experiments.kinds.audio.data import load_data
 
 JSON = flags.DEFINE_string("json", None, "File to write the figures to.")
 PARTS = ("step", "input", "start", "torch", "criterion", "draws", "images", "scaling", "abx")

@@ -14,7 +14,7 @@ from cpc import rl
 from experiments.bench.environments import random_policy
 from experiments.bench.table import Row, Target
 from experiments.command.config import Config, with_settings
-from experiments.rl import step
+from experiments.kinds.rl import step
 
 WITHOUT = "without CPC"
 #: What is measured, and the settings of each.

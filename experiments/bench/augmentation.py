@@ -11,15 +11,15 @@ from cpc.data import unpack
 from cpc.data.augment_sound import EFFECTS
 from cpc.train import put_batch
 from cpc.types import Batch
-from experiments import training
-from experiments.audio.data import AudioData
-from experiments.audio.modality import AUDIO
-from experiments.audio.prepare import augment
 from experiments.bench.step import measure_rounds
 from experiments.bench.table import Row
 from experiments.command.config import Config, with_settings
-from experiments.problem import Problem
-from experiments.run import plan_run
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.kinds.audio.prepare import augment
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
+from experiments.training.problem import Problem
 
 #: By what the ablation augments sides.
 TOGETHER = ("pitch", "noise", "reverb")
@@ -40,7 +40,7 @@ def augmentation_rows(
     without = with_settings(config, settings)
     past = with_settings(config, settings | {"augment.side": "past"})
     problems = {
-        name: AUDIO.make_problem(plan_run(AUDIO, one), data)
+        name: audio.make_problem(interpret(audio, one), data)
         for name, one in ((WITHOUT, without), (PAST, past))
     }
     problems[TWICE] = problems[WITHOUT]._replace(prepare=two_passes)

@@ -14,15 +14,14 @@ from configs import audio_voices_paper
 from cpc import data
 from cpc.models import GRU, gru
 from cpc.train import choose_devices, make_mesh, put_batch
-from experiments.audio import modality as audio
-from experiments.audio.data import AudioData
-from experiments.audio.modality import AUDIO
 from experiments.bench.flop import Flop, count_flop
 from experiments.bench.process import peak_bytes, read_sizes, time_cases
 from experiments.bench.step import PRODUCT_FLOP, PRODUCT_SIZE, make_step
 from experiments.command import cluster
 from experiments.command.config import Config
-from experiments.run import plan_run
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.training.contrastive import interpret
 
 
 def main() -> None:
@@ -31,7 +30,7 @@ def main() -> None:
     config = make_config(sizes)
     cluster.start(sizes["device"])
     mesh = make_mesh(1, choose_devices(sizes["device"]))  # torch has one, too
-    problem = AUDIO.make_problem(plan_run(AUDIO, config), make_sound(config))
+    problem = audio.make_problem(interpret(audio, config), make_sound(config))
     batch = put_batch(problem.draw(0), mesh)
     step = make_step(problem, mesh, batch)
     advance = blocking(lambda: step.advance(batch))

@@ -21,12 +21,12 @@ from cpc.data.augment import cut_patches
 from cpc.evaluate import fit_lbfgs_probe
 from cpc.models import ResNet, resnet_stages
 from cpc.train import put_batch
-from experiments import training
 from experiments.bench.step import fractions_of_peak, measure_rounds, time_call
 from experiments.bench.table import Row, Target
-from experiments.image.data import ImageData
-from experiments.image.modality import IMAGE
-from experiments.run import plan_run
+from experiments.kinds.image import kind as image
+from experiments.kinds.image.data import ImageData
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
 
 FILE_PIXELS = 256
 #: Pictures of 64 pixels in 7x7 patches of 16, against as many pixels whole.
@@ -53,7 +53,7 @@ def step_row(mesh: jax.sharding.Mesh, num_rounds: int, batch_size: int) -> Row:
     config.evaluate.num_images = 0
     images = make_images(4 * batch_size)
     data = ImageData(images, images, images)
-    problem = IMAGE.make_problem(plan_run(IMAGE, config), data)
+    problem = image.make_problem(interpret(image, config), data)
     state, step, _ = training.make_step(problem, mesh)
     batch = put_batch(problem.draw(0), mesh)
 

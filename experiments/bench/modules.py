@@ -13,20 +13,20 @@ import jax.numpy as jnp
 
 from configs import audio_voices_greedy
 from cpc.types import Batch
-from experiments.audio.modality import AUDIO
-from experiments.audio.model import (
+from experiments.command.config import Config
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.model import (
     build_model,
     name_branches,
     split_branches,
 )
-from experiments.command.config import Config
-from experiments.objective import objective_loss
-from experiments.run import plan_run
+from experiments.training.contrastive import interpret
+from experiments.training.objective import objective_loss
 
 
 def temporary_bytes(config: Config, only: int | None = None) -> int:
     """Return the temporary memory of a gradient, of one branch's loss alone or of all."""
-    model, plan = build_model(config), plan_run(AUDIO, config)
+    model, plan = build_model(config), interpret(audio, config)
     if only is not None:
         geometry = plan.geometry
         geometry = geometry._replace(branches=geometry.branches[only : only + 1])

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 
 from cpc.train import put_batch
-from experiments import training
-from experiments.audio.data import AudioData
-from experiments.audio.modality import AUDIO
 from experiments.bench.step import measure_rounds
 from experiments.bench.table import Row
 from experiments.command.config import Config, with_settings
-from experiments.run import plan_run
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
 
 #: Of docs/negatives.md; the first is what the others are divided by.
 CELLS = {
@@ -64,7 +64,7 @@ def make_advance(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh
 ) -> tuple[Callable[[], Any], int]:
     """Return a function that does a step, and the bytes that the step works in."""
-    problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
+    problem = audio.make_problem(interpret(audio, config), data)
     batch = put_batch(problem.draw(0), mesh)
     state, step, _ = training.make_step(problem, mesh)
     compiling: Any = step  # jitted

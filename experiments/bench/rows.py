@@ -10,8 +10,6 @@ import jax
 
 from cpc.data import prefetch
 from cpc.train import put_batch
-from experiments.audio.data import AudioData
-from experiments.audio.modality import AUDIO, draw_windows
 from experiments.bench import criterion
 from experiments.bench.flop import count_flop
 from experiments.bench.startup import measure_start
@@ -28,8 +26,11 @@ from experiments.bench.step import (
 )
 from experiments.bench.table import Row, Target
 from experiments.command.config import Config
-from experiments.problem import Problem
-from experiments.run import plan_run
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.kinds.audio.kind import draw_windows
+from experiments.training.contrastive import interpret
+from experiments.training.problem import Problem
 
 #: Windows of a batch: of one of the paper's 8 devices, and of all of them.
 PAPER_BATCHES = (8, 64)
@@ -77,7 +78,7 @@ def step_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, effort: Effort
 ) -> list[Row]:
     """The machine's ceiling, the step, its parts, and what is compiled after the first step."""
-    problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
+    problem = audio.make_problem(interpret(audio, config), data)
     draw = problem.draw
     batch = put_batch(draw(0), mesh)
     step = make_step(problem, mesh, batch)
@@ -164,7 +165,7 @@ def input_rows(
     config: Config, data: AudioData, mesh: jax.sharding.Mesh, effort: Effort
 ) -> list[Row]:
     """Windows drawn, as in training, and what drawing them costs the step."""
-    problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
+    problem = audio.make_problem(interpret(audio, config), data)
     rows = [windows_row(config, data, size, effort.num_batches) for size in PAPER_BATCHES]
     return [*rows, waiting_row(config, problem, mesh, effort)]
 

@@ -15,14 +15,14 @@ from typing import Any
 from configs.audio import KEYS
 from cpc.files import read_json, write_json
 from cpc.types import UserError
-from experiments import training
-from experiments.audio.data import load_data
-from experiments.audio.modality import AUDIO
 from experiments.bench.process import peak_bytes
 from experiments.command import cli, cluster, run_dir
 from experiments.command.config import Config
-from experiments.modality import read_modality
-from experiments.run import plan_run
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import load_data
+from experiments.kinds.registry import read_contrastive
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
 
 #: Everything that training needs is imported by now.
 IMPORTED_SECONDS = time.time()
@@ -31,12 +31,12 @@ IMPORTED_SECONDS = time.time()
 def main() -> None:
     """Train one step; the record of it is on disk as soon as the device has done it."""
     workdir = pathlib.Path(cli.WORKDIR.value or "")
-    _, config = read_modality(workdir)
+    _, config = read_contrastive(workdir)
     mesh = cluster.start(cli.DEVICE.value)
     with run_dir.open_run(str(workdir), config, KEYS, mesh):
         data = load_data(config, print)
         loaded = time.time()
-        problem = AUDIO.make_problem(plan_run(AUDIO, config), data)
+        problem = audio.make_problem(interpret(audio, config), data)
         training.train(workdir, problem, lambda variables, step: [], mesh)
     stamps = {
         "imported": IMPORTED_SECONDS,

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 
 from cpc.train import TrainState
 from cpc.types import Batch
-from experiments import training
-from experiments.objective import objective_loss
-from experiments.problem import Problem, model_variables
+from experiments.training import step as training
+from experiments.training.objective import objective_loss
+from experiments.training.problem import Problem, model_variables
 
 PRODUCT_SIZE = 2048
 PRODUCT_FLOP = 2 * PRODUCT_SIZE**3

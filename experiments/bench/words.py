@@ -19,7 +19,7 @@ from cpc.data.sources.similarity import read_judgements
 from cpc.evaluate.words import similarity_scores
 from experiments.bench.table import Row, Target
 from experiments.bench.versus import run_side
-from experiments.words.text import load_text
+from experiments.kinds.words.text import load_text
 
 PYTHON = "CPC_GENSIM_PYTHON"
 #: Words a second, as a fraction of gensim's.

@@ -10,8 +10,8 @@ from configs.text_words import get_config
 from cpc.data import prefetch
 from experiments.bench.process import read_sizes
 from experiments.command import cluster
-from experiments.words import run
-from experiments.words.text import load_text
+from experiments.kinds.words import run
+from experiments.kinds.words.text import load_text
 
 
 def main() -> None:

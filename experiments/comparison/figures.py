@@ -13,7 +13,7 @@ from cpc.report.engine import Figure
 from cpc.report.figures import metric_title, over_steps
 from cpc.report.scores import value_axis
 from cpc.results import Cell, Frame, Run, evaluations, information
-from experiments.questions import Question, answers, headline, one_row
+from experiments.comparison.questions import Question, answers, headline, one_row
 
 
 def curves(cells: Sequence[Cell], scores: Frame) -> list[Figure]:

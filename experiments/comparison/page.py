@@ -13,8 +13,7 @@ from cpc.results import Cell, Frame, Run, compare, group_by_seed, read_run, sett
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
 from experiments.comparison.figures import curves, dots, watched
-from experiments.comparison.tables import cell_table, question_table, runs_table
-from experiments.questions import (
+from experiments.comparison.questions import (
     ALIKE,
     answers,
     headline,
@@ -22,6 +21,7 @@ from experiments.questions import (
     other_questions,
     show_lead,
 )
+from experiments.comparison.tables import cell_table, question_table, runs_table
 
 
 def write_comparison(

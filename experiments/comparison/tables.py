@@ -9,7 +9,7 @@ import numpy as np
 from cpc.report.engine import Table
 from cpc.report.sentences import duration, last_known
 from cpc.results import Cell, Frame, settings, show_value, unit_of
-from experiments.questions import (
+from experiments.comparison.questions import (
     NOTE,
     Question,
     answers,

@@ -5,9 +5,9 @@ import pathlib
 from cpc import models
 from cpc.types import UserError
 from experiments.export.s3prl import write_expert
-from experiments.modality import read_modality
-from experiments.model_card import CARD, share
-from experiments.pretrained import take_model
+from experiments.kinds.pretrained import take_model
+from experiments.kinds.registry import read_contrastive
+from experiments.training.model_card import CARD, share
 
 
 def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bool = False) -> None:
@@ -18,11 +18,11 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
     folder = pathlib.Path(output).expanduser() if output else path / models.EXPORTED
     if (folder / CARD).exists() and not (folder / "config.json").exists():
         raise UserError(f"{folder} has a {CARD} of something else: choose another --output")
-    modality, _ = read_modality(path)
+    modality, _ = read_contrastive(path)
     pretrained = take_model(path, step)
     try:
         if for_s3prl:
-            write_expert(folder, modality.name)
+            write_expert(folder, modality.NAME)
         share(modality, path, folder, pretrained)
     except OSError as error:
         raise UserError(

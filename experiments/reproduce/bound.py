@@ -14,10 +14,10 @@ from cpc.losses import streaming_info_nce
 from cpc.results import over_seeds
 from cpc.train import restore_params
 from cpc.types import Batch, CPCOutputs, Position, UserError
-from experiments.modality import read_modality
-from experiments.objective import scored, temperature
-from experiments.problem import model_variables
-from experiments.run import plan_run
+from experiments.kinds.registry import read_contrastive
+from experiments.training.contrastive import interpret
+from experiments.training.objective import scored, temperature
+from experiments.training.problem import model_variables
 
 #: Windows whose latents are the anchors; the interval is over them.
 NUM_ANCHOR_WINDOWS = 16
@@ -43,11 +43,11 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         UserError: the run has no checkpoint or several branches, or its held-out recordings are too
             few.
     """
-    modality, config = read_modality(folder)
+    modality, config = read_contrastive(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
     variables = model_variables(**arrays)
     data = modality.load_data(config, print)
-    problem = modality.make_problem(plan_run(modality, config), data)
+    problem = modality.make_problem(interpret(modality, config), data)
     plan, encoder = problem.plan, problem.model.module.encoder
     branches = plan.geometry.branches
     if len(branches) > 1:

@@ -1,6 +1,6 @@
 """What a reproduction runs: the cells of each table and figure, their sizes, and what is open.
 
-A cell is an ordinary run of `experiments.audio`, `experiments.image` or `experiments.rl`; its
+A cell is an ordinary run of `experiments.train`; its
 settings are those of the scale, then the user's, then its own.
 """
 

@@ -7,7 +7,7 @@ paper's, absolute accuracies mean nothing, and orders are what is left to test.
 import itertools
 from typing import NamedTuple
 
-from experiments import paper
+from experiments.kinds import paper
 from experiments.reproduce.cells import (
     CURRENT,
     IMAGE,

@@ -6,12 +6,17 @@ from cpc.data import SAMPLE_RATE_HZ
 from cpc.files import read_arrays
 from cpc.report.engine import Figure, Section, Table, show
 from cpc.types import UserError
-from experiments.audio.modality import AUDIO
-from experiments.audio.model import build_encoder
-from experiments.audio.sections import MIN_DISTINCT_POINTS, NO_MAP, flat_points, read_speaker_map
 from experiments.command.config import load_config
-from experiments.image.figures import units_figure
-from experiments.image.sections import check_arrays
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.model import build_encoder
+from experiments.kinds.audio.sections import (
+    MIN_DISTINCT_POINTS,
+    NO_MAP,
+    flat_points,
+    read_speaker_map,
+)
+from experiments.kinds.image.figures import units_figure
+from experiments.kinds.image.sections import check_arrays
 from experiments.reproduce.cells import FAR_OFFSETS, IMAGE, MIXED
 from experiments.reproduce.figures import offsets_figure, speakers_figure
 from experiments.reproduce.read import Reproduction, first_run
@@ -75,7 +80,7 @@ def offsets_section(reproduction: Reproduction) -> Section:
     offsets = read_offsets(reproduction.runs.get(FAR_OFFSETS, []))
     if offsets is None:
         return Section(title, ["Not measured."])
-    config = load_config(reproduction.runs[FAR_OFFSETS][0].config, AUDIO.keys)
+    config = load_config(reproduction.runs[FAR_OFFSETS][0].config, audio.KEYS)
     frame_ms = 1000 * build_encoder(config).stride / SAMPLE_RATE_HZ
     figure = offsets_figure(offsets.frame, frame_ms)
     formats = {

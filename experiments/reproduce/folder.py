@@ -11,7 +11,7 @@ from cpc.types import UserError
 from experiments import status
 from experiments.command import cli
 from experiments.command.config import Config, with_settings
-from experiments.modality import MODALITIES
+from experiments.kinds.registry import CONTRASTIVE
 from experiments.reproduce.bound import measure_bound
 from experiments.reproduce.cells import (
     DEFAULT_DATA,
@@ -78,8 +78,7 @@ def reproduce(
         check_length(cell, config)
     folder = pathlib.Path(workdir or f"runs/reproduced-{scale}-{data}").expanduser()
     all_jobs = [
-        make_job(cell.kind, cell.config, Cell(cell.name, cell.settings), folder, device)
-        for cell in planned
+        make_job(cell.config, Cell(cell.name, cell.settings), folder, device) for cell in planned
     ]
     if dry_run:
         print("\n".join(shlex.join(job.command) for job in all_jobs))
@@ -129,12 +128,12 @@ def find_parts(tables: Sequence[str], figures: Sequence[str], is_all: bool) -> l
 
 def check_prepared(cell: Planned, config: Config) -> None:
     """Refuse a cell whose files are not there; what a package holds is fetched by the cell."""
-    if cell.kind not in MODALITIES:  # an agent makes its own
+    if cell.kind not in CONTRASTIVE:  # an agent makes its own
         return
     if config.data.source not in ("folder", "librispeech_tfds", "tfds"):
         return
     where, known = f"{KINDS[cell.kind].card} says where the paper's come from", flatten(config)
-    for name, key in flatten(MODALITIES[cell.kind].keys).items():
+    for name, key in flatten(CONTRASTIVE[cell.kind].KEYS).items():
         if not key.is_path:
             continue
         is_needed = name == "data.path" or (
@@ -153,9 +152,9 @@ def check_prepared(cell: Planned, config: Config) -> None:
 
 def check_length(cell: Planned, config: Config) -> None:
     """Refuse sequences that hold no positive for the furthest offset."""
-    if cell.kind not in MODALITIES:  # its command's check says so
+    if cell.kind not in CONTRASTIVE:  # its command's check says so
         return
-    geometry = MODALITIES[cell.kind].geometry(config)
+    geometry = CONTRASTIVE[cell.kind].geometry(config)
     num_latents, num_offsets = geometry.num_latents, geometry.num_offsets
     if num_offsets >= num_latents:
         raise UserError(

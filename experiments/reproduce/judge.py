@@ -15,7 +15,7 @@ from experiments.reproduce.ranks import order_agreement
 from experiments.reproduce.read import Reproduction
 from experiments.reproduce.trends import read_offsets
 from experiments.reproduce.verdicts import MISSING, VERDICTS, join, judge_pair
-from experiments.supervised import AT_LIMIT
+from experiments.training.supervised import AT_LIMIT
 
 
 class Result(NamedTuple):

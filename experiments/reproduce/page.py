@@ -7,7 +7,7 @@ from typing import Any
 
 from cpc.report.engine import Section, Table, show, write_page
 from cpc.results import Difference
-from experiments.image.sections import imagenet_table
+from experiments.kinds.image.sections import imagenet_table
 from experiments.reproduce.agents import agents_section, read_learned
 from experiments.reproduce.bound_section import bound_section
 from experiments.reproduce.figure_sections import (

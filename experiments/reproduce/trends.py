@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from cpc.results import Frame, Run, at_end, last_evaluation, last_scores, over_seeds
-from experiments.questions import ALIKE
+from experiments.comparison.questions import ALIKE
 from experiments.reproduce.claims import PaperTable
 from experiments.reproduce.estimates import in_percent, within_0_and_1
 from experiments.reproduce.ranks import independence

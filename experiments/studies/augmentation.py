@@ -29,7 +29,7 @@ from cpc.types import UserError
 from experiments.command import cli
 from experiments.command.config import Config
 from experiments.comparison import dots, read_runs
-from experiments.questions import (
+from experiments.comparison.questions import (
     NOTE,
     Question,
     answers,
@@ -107,7 +107,7 @@ def ablate(
     config: Config, file: str, cells: Sequence[Cell], folder: pathlib.Path, device: str
 ) -> None:
     """Run the cells that are not done, one after the other, and write the page after each."""
-    jobs = [make_job(config.kind, file, cell, folder, device) for cell in cells]
+    jobs = [make_job(file, cell, folder, device) for cell in cells]
     plan = {"cells": {cell.name: cell.settings for cell in cells}, "command": cli.command_line()}
     with lock_folder(folder, "ablation") as lock, count_signals() as num_signals:
         write_sealed(folder / "sweep.json", plan)
@@ -234,7 +234,7 @@ def main(config: Config) -> None:
     folder = pathlib.Path(cli.WORKDIR.value or "runs/augmentation").expanduser()
     if DRY_RUN.value:
         device = cli.DEVICE.value
-        jobs = [make_job(config.kind, file, cell, folder, device) for cell in cells]
+        jobs = [make_job(file, cell, folder, device) for cell in cells]
         print("\n".join(shlex.join(job.command) for job in jobs))
         return
     print(f"workdir: {folder}")

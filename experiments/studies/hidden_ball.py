@@ -36,7 +36,7 @@ from cpc.rl.hidden_ball import VARIANTS, ball_information
 from cpc.types import UserError
 from experiments.command import cli, cluster
 from experiments.command.config import Config, with_settings
-from experiments.rl import evaluate, step
+from experiments.kinds.rl import evaluate, step
 
 ARMS: dict[str, dict[str, Any]] = {
     "none": {"cpc.weight": 0.0},

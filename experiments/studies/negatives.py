@@ -23,13 +23,13 @@ from cpc.report.draw import BLUE, GRAY, ORANGE, add_legend, label, make_figure
 from cpc.report.engine import Figure, Section, Table, write_page
 from cpc.train import gather_rows, restore_params
 from cpc.types import PyTree, UserError
-from experiments import training
 from experiments.command import cli, cluster
 from experiments.command.config import Config, with_settings
-from experiments.modality import read_modality
-from experiments.objective import scored, temperature, watched_scores
-from experiments.problem import Modality, Problem, model_variables
-from experiments.run import plan_run
+from experiments.kinds.registry import read_contrastive
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
+from experiments.training.objective import scored, temperature, watched_scores
+from experiments.training.problem import Contrastive, Problem, model_variables
 
 #: Batches that labels are counted in, that scores are made of, and that the gradient is taken of.
 LABEL_BATCHES, SCORE_BATCHES, GRADIENT_BATCHES = 400, 16, 8
@@ -107,7 +107,7 @@ def measure_hardness(problem: Problem, arrays: dict[str, Any]) -> dict[str, Any]
 
 
 def measure_gradient(
-    modality: Modality, config: Config, data: Any, arrays: dict[str, Any]
+    modality: Contrastive, config: Config, data: Any, arrays: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the variance of the gradient by K sampled negatives.
 
@@ -117,7 +117,7 @@ def measure_gradient(
 
     def make_gradient(num_sampled):
         changed = {"negatives.num_sampled": num_sampled, "negatives.choose": "uniform"}
-        plan = plan_run(modality, with_settings(config, changed))
+        plan = interpret(modality, with_settings(config, changed))
         problem = modality.make_problem(plan, data)
         loss = training.make_loss(problem)
 
@@ -181,7 +181,7 @@ def main() -> None:
     if not cli.WORKDIR.value:
         raise UserError("--workdir is required, e.g. --workdir runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
-    modality, config = read_modality(workdir)
+    modality, config = read_contrastive(workdir)
     cluster.start(cli.DEVICE.value)
     arrays, _, step = restore_params(workdir / "checkpoints")
     # A checkpoint read without its state has no entry for what is empty.
@@ -189,7 +189,7 @@ def main() -> None:
     arrays = {**arrays, "params": params, "extra": {"model": {}, **extra}}
     arrays = jax.tree.map(jnp.asarray, arrays)
     data = modality.load_data(config, print)
-    problem = modality.make_problem(plan_run(modality, config), data)
+    problem = modality.make_problem(interpret(modality, config), data)
     found: dict[str, Any] = {"step": step, "rule": problem.plan.negatives}
     for name, measure in (
         ("labels", lambda: measure_labels(config, problem)),

@@ -41,11 +41,10 @@ from cpc.types import UserError
 from experiments import compare
 from experiments.command import cli, run_dir
 from experiments.command.config import Config, load_config
-from experiments.modality import MODALITIES
+from experiments.kinds.registry import CONTRASTIVE, kind_of
 from experiments.sweep import halving
 from experiments.sweep.cells import Cell, differences, make_cells
 from experiments.sweep.jobs import (
-    KINDS,
     check_cell,
     end,
     lock_folder,
@@ -130,7 +129,7 @@ def main(config_flag: flags.FlagHolder) -> None:
         begin = begin_local(lock, num_signals)
         if LAUNCHER.value == "slurm":
             begin = begin_slurm(folder, num_signals)
-        has_page = config.kind in MODALITIES  # others' runs have no curves in common
+        has_page = config.kind in CONTRASTIVE  # others' runs have no curves in common
         for left in reversed(range(ROUNDS.value)):
             compare_all = functools.partial(compare_cells, folder, jobs, paper)
             now = jobs[-len(cells) :]  # what failed in a round before is not tried again in this
@@ -187,7 +186,6 @@ def make_jobs(config: Config, cells: Sequence[Cell], folder: pathlib.Path) -> li
     file = config_flags.get_config_filename(flag)
     return [
         make_job(
-            config.kind,
             file,
             cell._replace(settings={**shared, **cell.settings}),
             folder,
@@ -212,7 +210,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
     path = folder / "sweep.json"
     with lock_folder(folder, "sweep") as lock:
         if (recorded := read_plan(path)) is not None:
-            check_same_sweep(recorded, wanted, folder, KINDS[config.kind].keys(config))
+            check_same_sweep(recorded, wanted, folder, kind_of(config).keys_of(config))
         write_sealed(path, wanted)
         yield lock
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import functools
 import pathlib
 import shlex
 import shutil
@@ -10,53 +9,23 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
-from configs.information import KEYS
-from configs.keys import Keys
 from cpc.files import SWEEP_LOCK, read_object, write_sealed
 from cpc.types import UserError
 from experiments import status
 from experiments.command import cli, names
 from experiments.command.config import Config, with_settings
-from experiments.modality import MODALITIES
-from experiments.mutual_information import run as information
-from experiments.rl import run as agents
-from experiments.run import plan_run
+from experiments.kinds.registry import kind_of
 from experiments.sweep.cells import Cell, flag_text
 from experiments.sweep.launchers import Job, Launch
-from experiments.words import run as words
-
-
-class Kind(NamedTuple):
-    """What a sweep asks of the command that runs configs of a kind."""
-
-    keys: Callable[[Config], Keys]
-    """Every key that such a config has."""
-    check: Callable[[Config], object]
-
-
-#: Kind of a config, which is also the module of its command.
-KINDS = {
-    **{
-        name: Kind(lambda config, keys=one.keys: keys, functools.partial(plan_run, one))
-        for name, one in MODALITIES.items()
-    },
-    "mutual_information": Kind(lambda config: KEYS[config.protocol], information.check),
-    "words": Kind(lambda config: words.KEYS, words.check),
-    "rl": Kind(lambda config: agents.KEYS, agents.check),
-}
 
 
 def check_cell(config: Config, cell: Cell) -> None:
     """Check a cell's config before any cell runs, as far as that needs no data and no device."""
-    kind = KINDS.get(config.get("kind"))
-    if kind is None:
-        raise UserError(
-            f"the config's kind is {config.get('kind')!r}: choose one of {', '.join(KINDS)}"
-        )
+    kind = kind_of(config)
     try:
-        kind.check(with_settings(config, cell.settings))
+        kind.interpret(kind, with_settings(config, cell.settings))
     except UserError as error:
         raise UserError(f"the cell {cell.name}: {error}") from None
 
@@ -86,7 +55,6 @@ def lock_folder(folder: pathlib.Path, what: str) -> Iterator[TextIO]:
 
 
 def make_job(
-    kind: str,
     config_file: str | pathlib.Path,
     cell: Cell,
     folder: pathlib.Path,
@@ -94,7 +62,7 @@ def make_job(
 ) -> Job:
     """Return the command that makes a cell alone, in a folder of its name."""
     sets = [f"--config.{key}={flag_text(value)}" for key, value in cell.settings.items()]
-    command = [*names.call(kind), "--config", names.show_config(config_file)]
+    command = [*names.call("train"), "--config", names.show_config(config_file)]
     command += [*sets, *([] if device == "auto" else ["--device", device])]
     path = folder / cell.name
     return Job(cell.name, path, [*command, "--workdir", str(path)])

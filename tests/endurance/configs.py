@@ -13,7 +13,7 @@ from configs.keys import Key
 from cpc.files import flatten
 from cpc.types import UserError
 from experiments.command.config import with_settings
-from experiments.modality import MODALITIES
+from experiments.kinds.registry import CONTRASTIVE
 from tests.endurance.tries import CRASHED, HUNG, LIMIT_SECONDS, SURVIVED, Try, describe
 
 CARDS = {"audio": "audio_synthetic", "image": "image_fashion_mnist", "series": "series_ar1"}
@@ -35,7 +35,7 @@ def tries(rng: np.random.Generator, folder: Path) -> Iterator[Try]:
 
 def draw(rng: np.random.Generator, kind: str) -> dict[str, Any]:
     """Return keys of a kind and values for them, of the right type most of the time."""
-    keys = {name: key for name, key in flatten(MODALITIES[kind].keys).items() if name != "kind"}
+    keys = {name: key for name, key in flatten(CONTRASTIVE[kind].KEYS).items() if name != "kind"}
     names = rng.choice(list(keys), int(rng.integers(1, 4)), replace=False)
     return {str(name): draw_value(rng, keys[str(name)]) for name in names}
 
@@ -94,15 +94,15 @@ def check(kind: str, settings: dict[str, Any]) -> None:
     import importlib
 
     from cpc.train import check_batch_size, make_mesh
-    from experiments.memory import check_memory
-    from experiments.run import plan_run
+    from experiments.training.contrastive import interpret
+    from experiments.training.memory import check_memory
 
-    modality = MODALITIES[kind]
+    modality = CONTRASTIVE[kind]
     card = importlib.import_module(f"configs.{CARDS[kind]}").get_config()
     config = with_settings(card, settings)
     mesh = make_mesh(1)
     check_batch_size(config.data.batch_size, mesh)
-    plan = plan_run(modality, config)
+    plan = interpret(modality, config)
     check_memory(plan, mesh)
     if kind == "image" or config.data.source == "voices":  # whose data are fetched
         return

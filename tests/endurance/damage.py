@@ -18,8 +18,8 @@ from cpc.files import flatten
 from cpc.results import read_run
 from cpc.train import best_step, restore_params
 from experiments.command.run_dir import read_config
-from experiments.modality import read_modality
-from experiments.run import write_page
+from experiments.kinds.registry import read_contrastive
+from experiments.training.contrastive import write_page
 from tests.endurance.kills import NUM_STEPS, finished_run
 from tests.endurance.tries import Try, attempt
 
@@ -176,7 +176,7 @@ def use_records(path: Path, said: list[str]) -> Any:
 
 def show(path: Path, said: list[str]) -> Any:
     """Write the page."""
-    write_page(read_modality(path)[0], path)
+    write_page(read_contrastive(path)[0], path)
 
 
 def use_export(path: Path, said: list[str]) -> Any:

@@ -107,7 +107,7 @@ def run_once(flags: Sequence[str], workdir: Path, cache: Path, signals: Sequence
     """Run the command; returns what it left, if it came to its end, and how it ended."""
     how = {**ONE_DEVICE, "CPC_DATA": str(cache)}
     done = run_anyhow(
-        "experiments.audio", *flags, f"--workdir={workdir}", how=how, signals=signals, limit=120.0
+        "experiments.train", *flags, f"--workdir={workdir}", how=how, signals=signals, limit=120.0
     )
     return (read_end(workdir) if "report:" in done.stdout else None), done
 

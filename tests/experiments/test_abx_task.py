@@ -9,11 +9,11 @@ from cpc.data import make_items, make_synthetic, phone_chain, read_items, select
 from cpc.results import read_scores
 from cpc.types import Item, UserError
 from experiments import abx
-from experiments.audio import probes
-from experiments.audio.abx import abx_question, abx_scores
-from experiments.audio.data import AudioData, Phones
-from experiments.audio.modality import AUDIO
-from experiments.audio.question import Asked, Feature
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio import probes
+from experiments.kinds.audio.abx import abx_question, abx_scores
+from experiments.kinds.audio.data import AudioData, Phones
+from experiments.kinds.audio.question import Asked, Feature
 
 #: Of a run, of which ABX asks nothing but features.
 NOTHING: Any = Asked(*[None] * 4)  # pyright: ignore[reportArgumentType]
@@ -99,11 +99,11 @@ def test_the_task_joins_the_scores_of_a_run(data, tmp_path):
     config.probe.tasks, config.probe.features = ("abx",), ("c", "mfcc context", "random z")
     config.model.width = config.model.context_width = 8
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    model = AUDIO.build_model(config)
+    model = audio.build_model(config)
     variables = model.init(
         probes.jax.random.key(0), {"x": np.zeros((1, config.data.window_samples), np.float32)}
     )
-    found = AUDIO.make_probe(config, tmp_path, data, model)(variables, 3)
+    found = audio.make_probe(config, tmp_path, data, model)(variables, 3)
     assert {(s.features, s.method) for s in found} == {
         (features, method)
         for features in ("c", "mfcc context", "random z")

@@ -16,9 +16,9 @@ from configs import audio, audio_voices
 from cpc.data import make_synthetic, phone_chain, read_all
 from cpc.results import difference, read_scores
 from cpc.types import UserError
-from experiments.audio import data as audio_data
-from experiments.audio import probes as audio_probes
-from experiments.audio.probes import make_embed
+from experiments.kinds.audio import data as audio_data
+from experiments.kinds.audio import probes as audio_probes
+from experiments.kinds.audio.probes import make_embed
 from tests import commands
 from tests.commands import ONE_DEVICE, ONE_DEVICE_POLISHED, ROOT
 
@@ -33,11 +33,11 @@ SMALL = (
 )
 
 
-def command(*flags, module="audio"):
+def command(*flags, module="train"):
     return [sys.executable, "-m", f"experiments.{module}", *flags]
 
 
-def run(*flags, module="audio", **options):
+def run(*flags, module="train", **options):
     return commands.run(f"experiments.{module}", *flags, **options)
 
 
@@ -158,7 +158,7 @@ def test_stop_and_resume_equals_never_stopped(never_stopped, tmp_path, how):
     output, _ = process.communicate(timeout=120)
     if how != signal.SIGKILL:
         assert f"stopped by {how.name}; to resume: " in output
-        assert "-m experiments.audio --config configs/audio_synthetic.py" in output
+        assert "-m experiments.kinds.audio --config configs/audio_synthetic.py" in output
         assert process.returncode == 0
     run(*STOPPED, "--workdir", parts)
     assert records(parts, *CLOCK) == never_stopped

@@ -8,9 +8,9 @@ import pytest
 from configs import audio_voices_paper
 from cpc.negatives import outside_overlap
 from cpc.types import Batch
-from experiments.audio import model as audio
-from experiments.problem import Problem
-from experiments.training import make_loss
+from experiments.kinds.audio import model as audio
+from experiments.training.problem import Problem
+from experiments.training.step import make_loss
 from tests.plans import plan_of
 
 BOTH = ("forward", "backward")

@@ -8,8 +8,8 @@ from configs import audio_synthetic
 from cpc.data import make_synthetic, phone_chain
 from cpc.results import read_scores
 from cpc.types import UserError
-from experiments.audio import modality
-from experiments.audio.data import AudioData
+from experiments.kinds.audio import kind
+from experiments.kinds.audio.data import AudioData
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def test_bits_of_all_test_utterances_are_scores_of_z_alone(config, tmp_path):
         num_speakers=2, utterances_per_speaker=2, seconds=0.5, chain=phone_chain(4), seed=0
     )
     data = AudioData(made.recordings, made.recordings, {})
-    modality.check(config)
-    model = modality.build_model(config)
+    kind.check(config)
+    model = kind.build_model(config)
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 8000), "f")})
-    probe = modality.make_probe(config, tmp_path, data, model)
+    probe = kind.make_probe(config, tmp_path, data, model)
     scores = probe(variables, 3)
     assert {score.features for score in scores} == {"z", "random z"}
     assert len(read_scores(tmp_path)) == len(scores) == 4
@@ -43,10 +43,10 @@ def test_bits_of_all_test_utterances_are_scores_of_z_alone(config, tmp_path):
 def test_codes_of_latents_that_are_none_are_a_sentence(config):
     config.model.num_codes = 0
     with pytest.raises(UserError, match=r"set model\.num_codes"):
-        modality.check(config)
+        kind.check(config)
 
 
 def test_codes_ask_for_z(config):
     config.probe.features = ("c",)
     with pytest.raises(UserError, match=r"add z to probe\.features"):
-        modality.check(config)
+        kind.check(config)

@@ -5,7 +5,7 @@ import pytest
 
 from cpc.negatives import audit_rule, batch
 from cpc.types import Position
-from experiments import audit
+from experiments.training import audit
 from tests.experiments.test_text import problem_of, tiny
 
 ANCHORS, NEGATIVES = "anchors_with_false_negatives_by_content", "false_negatives_by_content"

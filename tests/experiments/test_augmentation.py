@@ -15,13 +15,13 @@ from cpc.report.engine import write_page
 from cpc.results import read_run
 from cpc.train import make_mesh, open_checkpoints, put_batch
 from cpc.types import UserError
-from experiments import training
-from experiments.audio import heard
-from experiments.audio.data import AudioData
-from experiments.audio.modality import AUDIO
-from experiments.objective import objective_loss
-from experiments.problem import model_variables
-from experiments.records import make_evaluation
+from experiments.kinds.audio import heard
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData
+from experiments.training import step as training
+from experiments.training.objective import objective_loss
+from experiments.training.problem import model_variables
+from experiments.training.records import make_evaluation
 from tests.experiments.test_clips import LENGTHS
 from tests.experiments.test_clips import problem_of as problem_of_clips
 from tests.experiments.test_training import gradient_of, make_config, no_probe, problem_of
@@ -261,7 +261,7 @@ def test_a_run_is_heard_and_drawn_on_its_page(made, tmp_path):
     assert "1_pitch.wav is left out" in page()
     shutil.rmtree(folder)
     assert heard.augmentation_section(read_run(tmp_path)) is None
-    assert heard.augmentation_section in AUDIO.sections
+    assert heard.augmentation_section in audio.SECTIONS
 
 
 def test_what_is_heard_is_written_by_a_run_with_augmentation_alone(made, tmp_path):
@@ -269,6 +269,6 @@ def test_what_is_heard_is_written_by_a_run_with_augmentation_alone(made, tmp_pat
     for side in ("none", "future"):
         config = configured(side, ("dropout",))
         config.data.source = "folder"
-        AUDIO.record(config, tmp_path / side, audio_data)
+        audio.record(config, tmp_path / side, audio_data)
         found = [path.name for path in (tmp_path / side).glob("augmentation/*")]
         assert sorted(found) == ([] if side == "none" else ["0_clean.wav", "1_dropout.wav"])

@@ -7,9 +7,9 @@ import pytest
 
 from cpc.data import make_synthetic, phone_chain, split_by_utterance
 from cpc.types import UserError
-from experiments.audio.boundaries import boundaries_of, boundary_questions
-from experiments.audio.data import AudioData, Phones
-from experiments.audio.question import Asked, Feature
+from experiments.kinds.audio.boundaries import boundaries_of, boundary_questions
+from experiments.kinds.audio.data import AudioData, Phones
+from experiments.kinds.audio.question import Asked, Feature
 
 #: Of a run, of which boundaries ask nothing but features.
 NOTHING: Any = Asked(*[None] * 4)  # pyright: ignore[reportArgumentType]

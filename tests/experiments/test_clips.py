@@ -12,10 +12,11 @@ from cpc.data.recordings import root_mean_square
 from cpc.estimators import Tracker
 from cpc.train import make_mesh, open_checkpoints, put_batch
 from cpc.types import CPCOutputs, UserError
-from experiments import audit, training
-from experiments.audio.data import AudioData
-from experiments.objective import init_objective, objective_loss
-from experiments.records import make_evaluation, make_summary, strict_sums
+from experiments.kinds.audio.data import AudioData
+from experiments.training import audit
+from experiments.training import step as training
+from experiments.training.objective import init_objective, objective_loss
+from experiments.training.records import make_evaluation, make_summary, strict_sums
 from tests import plans
 
 WINDOW, STRIDE, OFFSETS = 1600, 160, (1, 2)

@@ -19,8 +19,8 @@ from cpc.types import UserError
 from experiments.comparison import write_comparison
 from experiments.comparison.figures import curves, score_steps
 from experiments.comparison.page import best_sentences
+from experiments.comparison.questions import Question, headline
 from experiments.comparison.tables import cell_table, question_table
-from experiments.questions import Question, headline
 from tests.small_run import probe_score, record, write_run
 
 LINEAR = Question("classes", "clothes", "image", "z", "linear", "accuracy")

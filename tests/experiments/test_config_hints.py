@@ -7,7 +7,7 @@ from cpc.files import flatten, read_json
 from cpc.results import Outcomes
 from cpc.types import UserError
 from experiments.command.config import check_value, find_key, suggest_key
-from experiments.modality import read_modality
+from experiments.kinds.registry import read_contrastive
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_ranges_are_given_once():
 
 
 def test_a_run_that_does_not_exist_has_no_error_number(tmp_path):
-    for read in (read_modality, lambda path: read_json(path / "config.json")):
+    for read in (read_contrastive, lambda path: read_json(path / "config.json")):
         with pytest.raises(UserError, match=r"config\.json.* does not exist") as error:
             read(tmp_path / "nope")
         assert "Errno" not in str(error.value)

@@ -22,12 +22,12 @@ from cpc.models import features
 from cpc.types import UserError
 from experiments.embed import __main__ as embed
 from experiments.embed.output import open_output
-from experiments.embedding import list_files, make_embed_long
-from experiments.image import embed as images_embed
-from experiments.image import modality as image
-from experiments.image.prepare import prepare
-from experiments.modality import MODALITIES
-from experiments.pretrained import check_input, read_model
+from experiments.kinds.image import embed as images_embed
+from experiments.kinds.image import kind as image
+from experiments.kinds.image.prepare import prepare
+from experiments.kinds.pretrained import check_input, read_model
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.training.embedding import list_files, make_embed_long
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -72,7 +72,7 @@ def small_chunks(monkeypatch):
 def embed_to(output, pretrained, root, *layers):
     layers = layers or ("c",)
     said, skipped = [], []
-    embed_files = MODALITIES[pretrained.input["kind"]].embed_files
+    embed_files = CONTRASTIVE[pretrained.input["kind"]].embed_files
     embedding = embed_files(pretrained, root, layers, skipped)
     with open_output(str(output), layers, embedding.frame_seconds) as write:
         embed.write_all(embedding, write, skipped, root, said.append)
@@ -463,7 +463,7 @@ def test_from_a_run_to_features_by_commands(recordings, tmp_path):
 
     workdir = tmp_path / "run"
     run(
-        "audio", "--config", "configs/audio_synthetic.py", "--workdir", workdir,
+        "train", "--config", "configs/audio_synthetic.py", "--workdir", workdir,
         "--config.num_steps=2", "--config.save_every=2", "--config.eval_every=0",
         "--config.data.window_samples=2560", "--config.model.width=16",
         "--config.model.context_width=16", "--config.model.num_offsets=4",

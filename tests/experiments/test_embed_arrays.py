@@ -14,8 +14,8 @@ from cpc.models import features
 from cpc.types import UserError
 from experiments.embed import __main__ as embed
 from experiments.embed.output import open_output
-from experiments.image import modality as image
-from experiments.modality import MODALITIES
+from experiments.kinds.image import kind as image
+from experiments.kinds.registry import CONTRASTIVE
 
 
 def draw(module, x):
@@ -36,7 +36,7 @@ def audio_model(rms=0.05, directions=("forward",)):
 
 
 def embed_files(pretrained, path, *layers):
-    found = MODALITIES[pretrained.input["kind"]].embed_files(pretrained, path, layers, [])
+    found = CONTRASTIVE[pretrained.input["kind"]].embed_files(pretrained, path, layers, [])
     return {name: made for name, made, _ in found.features}
 
 

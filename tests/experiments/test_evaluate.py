@@ -18,10 +18,10 @@ from cpc.evaluate.embeddings import continue_mirrored
 from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import evaluate
-from experiments.audio import abx, probes
-from experiments.audio.modality import AUDIO
 from experiments.command.config import Config
-from experiments.modality import MODALITIES
+from experiments.kinds.audio import abx, probes
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.registry import CONTRASTIVE
 from tests.torch_archive import write_released, write_torch
 
 GOLDENS = pathlib.Path(__file__).parents[1] / "goldens"
@@ -177,7 +177,7 @@ def test_an_exported_run_keeps_its_config(released, tmp_path):
     assert (network.width, network.context, network.context_width) == (8, "lstm", 8)
     assert (network.norm, network.padding, network.context_layers) == ("channel", "same", 2)
     assert config.data.window_samples == 20_480
-    module = AUDIO.build_model(config).module
+    module = audio.build_model(config).module
     assert module == models.load_cpc_audio(released).module
     recorded = json.loads(config.to_json())
     recorded["probe"]["hours"] = 7.0
@@ -246,8 +246,8 @@ def test_mistakes_are_a_sentence_each(folder, released, tmp_path):
     for task in ("phones", "abx"):
         with pytest.raises(UserError, match=r"utterance has labels in other"):
             run(released, folder, tmp_path / task, tasks=[task], phones=str(tmp_path / "other.txt"))
-    image = MODALITIES["image"]
-    given = {**image.describe_input(make_config(image.keys)), "shape": [20480]}
+    image = CONTRASTIVE["image"]
+    given = {**image.describe_input(make_config(image.KEYS)), "shape": [20480]}
     models.save(tmp_path / "image", models.load_cpc_audio(released)._replace(input=given))
     with pytest.raises(UserError, match="is of image, and evaluated is sound here"):
         run(tmp_path / "image", folder, workdir)

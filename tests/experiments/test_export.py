@@ -14,13 +14,13 @@ from cpc.files import plain, write_json
 from cpc.results import Score, write_scores
 from cpc.train import open_checkpoints
 from cpc.types import UserError
-from experiments import model_card as share
-from experiments import run as command
-from experiments.audio import modality as audio
 from experiments.export import folder as export
-from experiments.image import modality as image
-from experiments.image.modality import IMAGE
-from experiments.modality import read_modality
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.image import kind as image
+from experiments.kinds.registry import read_contrastive
+from experiments.training import contrastive
+from experiments.training import model_card as share
+from tests.plans import plan_of
 
 
 def audio_config():
@@ -210,16 +210,18 @@ def test_outputs_that_hold_something_else_are_left_alone(small_run, output, matc
 
 
 @pytest.mark.slow
-def test_a_run_that_has_ended_is_exported(small_run, monkeypatch):
+def test_a_run_that_has_ended_is_exported(small_run):
     """As `finish` does with the variables in memory: the same folder as by the command."""
-    config = read_modality(small_run)[1]
+    config = read_contrastive(small_run)[1]
     config.num_steps, config.probe.tasks = 4, ()
     write_json(small_run / "config.json", config)
     export.run(str(small_run), str(small_run.parent / "shared"), None)
     restored = models.load_pretrained(small_run.parent / "shared")
     problem = types.SimpleNamespace(model=image.build_model(config))
-    monkeypatch.setattr(command.report, "write_report", lambda workdir, *page: workdir)
-    command.finish(IMAGE, config, small_run, problem, None, restored.variables)
+    stubs = {"make_problem": lambda *_: problem, "make_probe": lambda *_: None}
+    kind = types.SimpleNamespace(**{**vars(image), **stubs, "record": lambda *_: None})
+    work = contrastive.make_work(kind, plan_of(config), None, small_run, None)
+    work.finish(restored.variables)
     for name in ("model.safetensors", "config.json"):
         made = (small_run / "exported" / name).read_bytes()
         assert made == (small_run.parent / "shared" / name).read_bytes()
@@ -244,8 +246,8 @@ def test_the_code_on_an_audio_card_runs(audio_run):
 @pytest.mark.parametrize(
     ("config", "match"),
     [
-        (plain(audio_synthetic.get_config()), r"no checkpoints: train it first .*cpc audio"),
-        (plain(image_fashion_mnist.get_config()), r"no checkpoints: train it first .*cpc image"),
+        (plain(audio_synthetic.get_config()), r"no checkpoints: train it first .*cpc train"),
+        (plain(image_fashion_mnist.get_config()), r"no checkpoints: train it first .*cpc train"),
         ({"tasks": 3}, "holds no run of audio, image"),
         (None, r"config\.json"),
     ],

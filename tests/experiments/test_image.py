@@ -20,13 +20,12 @@ from cpc.files import read_arrays
 from cpc.results import read_scores
 from cpc.types import CPCOutputs, UserError
 from experiments.command.run_dir import write_latest
-from experiments.image import data as image_data
-from experiments.image import modality as image
-from experiments.image import probes as image_probes
-from experiments.image.data import ImageData, cut_split
-from experiments.image.modality import IMAGE
-from experiments.image.shown import save_units
-from experiments.run import plan_run
+from experiments.kinds.image import data as image_data
+from experiments.kinds.image import kind as image
+from experiments.kinds.image import probes as image_probes
+from experiments.kinds.image.data import ImageData, cut_split
+from experiments.kinds.image.shown import save_units
+from experiments.training.contrastive import interpret
 from tests import commands
 from tests.data.test_images_tfds import png
 from tests.data.test_images_tfds import write as write_tfds
@@ -73,7 +72,7 @@ def images(tmp_path_factory):
     return root
 
 
-def run(*flags, module="experiments.image", **options):
+def run(*flags, module="experiments.train", **options):
     return commands.run(module, *flags, **options)
 
 
@@ -215,7 +214,7 @@ def test_models_that_cannot_be(options, sentence):
 )
 def test_values_that_cannot_be(options, sentence):
     with pytest.raises(UserError, match=re.escape(sentence)):
-        plan_run(IMAGE, make_config(**options))
+        interpret(image, make_config(**options))
 
 
 def image_set(labels, size=28):

@@ -8,12 +8,12 @@ import pytest
 from cpc.report.engine import cells
 from cpc.results import read_run
 from cpc.types import UserError
-from experiments.mutual_information.figures import (
+from experiments.information.figures import (
     consistency_figure,
     staircase_figure,
     tasks_figure,
 )
-from experiments.mutual_information.page import PARTS, read_table, write_information_report
+from experiments.information.page import PARTS, read_table, write_information_report
 
 CLAIM = {"ceiling": 4.16, "label": "lower <bound>"}
 STAIRS = [

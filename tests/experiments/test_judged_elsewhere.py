@@ -6,13 +6,13 @@ import pytest
 from configs import audio_voices, image_fashion_mnist, series_files, text_sentences
 from cpc.results import Score, read_scores, write_scores
 from cpc.types import UserError
-from experiments import sequences
 from experiments.command.config import judged_on, with_settings
-from experiments.modality import MODALITIES
-from experiments.run import check_places
-from experiments.series import data, modality, probes
-from experiments.text import probes as text_probes
-from experiments.text.data import load_data as load_text
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.kinds.series import data, kind, probes
+from experiments.kinds.text import probes as text_probes
+from experiments.kinds.text.data import load_data as load_text
+from experiments.training import sequences
+from experiments.training.contrastive import check_places
 from tests.commands import run
 from tests.experiments.test_text import tiny
 
@@ -41,7 +41,7 @@ def of_folder(folder, **settings):
 def check(kind, own, *flags):
     """Whether a run is judged on its own data, by flags as of the command."""
     given = [f"--config.data.{flag}" for flag in flags]
-    return check_places(MODALITIES[kind], own, judged_on(own, MODALITIES[kind].keys, given))
+    return check_places(CONTRASTIVE[kind], own, judged_on(own, CONTRASTIVE[kind].KEYS, given))
 
 
 @pytest.mark.parametrize("kind", SOURCES)
@@ -117,7 +117,7 @@ def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
     monkeypatch.setattr(probes, "make_features", lambda *_: lambda name, part: [])
     for name in ("mine", "theirs"):
         config = of_folder(write_series(tmp_path / name))
-        model = modality.build_model(config)
+        model = kind.build_model(config)
         probes.run_tasks(config, tmp_path, data.load_data(config, str), model, {}, 3)
     assert asked == ["mine", "theirs"]
     assert {score.data for score in read_scores(tmp_path)} == {"files", "mine", "theirs"}
@@ -151,7 +151,7 @@ def test_the_command_keeps_the_scores_of_the_run(tmp_path):
         "probe.features": "('raw',)",
     }  # fmt: skip
     flags = [f"--config.{name}={value}" for name, value in settings.items()]
-    run("experiments.series", "--config", "configs/series_files.py", *flags, "--workdir", workdir)
+    run("experiments.train", "--config", "configs/series_files.py", *flags, "--workdir", workdir)
     (first,) = read_scores(workdir)
     assert first.data == "in"
     judge = ("experiments.probe", "--workdir", workdir, "--data.step_label=sign")

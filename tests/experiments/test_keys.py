@@ -27,32 +27,37 @@ from cpc.files import flatten
 from cpc.rl.outside import OUTSIDE
 from cpc.train import make_mesh
 from cpc.types import CPCOutputs, Position, UserError
-from experiments import training
-from experiments.audio import abx as audio_abx
-from experiments.audio import ctc_head
-from experiments.audio import data as audio_data
-from experiments.audio import frames as audio_frames
-from experiments.audio import model as audio_model
-from experiments.audio import probes as audio_probes
-from experiments.audio import recognition as audio_recognition
-from experiments.audio.question import Asked, Feature
 from experiments.command.config import with_settings
-from experiments.image import data as image_data
-from experiments.image import probes as image_probes
-from experiments.image import supervised as image_supervised
-from experiments.image.groups import split_groups
-from experiments.image.prepare import prepare
-from experiments.modality import MODALITIES
-from experiments.objective import BranchOutputs, init_objective, objective_loss, temperature
-from experiments.records import probes_due
-from experiments.run import plan_run
-from experiments.series import modality as series_modality
-from experiments.series import probes as series_probes
+from experiments.kinds.audio import abx as audio_abx
+from experiments.kinds.audio import ctc_head
+from experiments.kinds.audio import data as audio_data
+from experiments.kinds.audio import frames as audio_frames
+from experiments.kinds.audio import model as audio_model
+from experiments.kinds.audio import probes as audio_probes
+from experiments.kinds.audio import recognition as audio_recognition
+from experiments.kinds.audio.question import Asked, Feature
+from experiments.kinds.image import data as image_data
+from experiments.kinds.image import probes as image_probes
+from experiments.kinds.image import supervised as image_supervised
+from experiments.kinds.image.groups import split_groups
+from experiments.kinds.image.prepare import prepare
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.kinds.series import kind as series_modality
+from experiments.kinds.series import probes as series_probes
+from experiments.kinds.text import data as text_data
+from experiments.kinds.text import kind as text_modality
+from experiments.kinds.text import probes as text_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
-from experiments.text import data as text_data
-from experiments.text import modality as text_modality
-from experiments.text import probes as text_probes
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
+from experiments.training.objective import (
+    BranchOutputs,
+    init_objective,
+    objective_loss,
+    temperature,
+)
+from experiments.training.records import probes_due
 from tests import services
 from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
 from tests.plans import plan_of, plan_of_offsets, problem_of
@@ -275,22 +280,22 @@ def test_a_shared_key_changes_what_it_names(key):
     check(SHARED[key], small_series(), key)
 
 
-@pytest.mark.parametrize("kind", MODALITIES)
+@pytest.mark.parametrize("kind", CONTRASTIVE)
 def test_every_kind_trains_the_plan_of_its_config(kind, monkeypatch):
     draws = {"audio": "draw_windows", "image": "make_image_batches", "series": "make_windows"}
     draw = draws.get(kind, "make_runs")
-    monkeypatch.setattr(f"experiments.{kind}.modality.{draw}", lambda *args, **options: None)
+    monkeypatch.setattr(f"experiments.kinds.{kind}.kind.{draw}", lambda *args, **options: None)
     config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
     config.evaluate = {name: 0 for name in config.evaluate}
     plan, data = plan_of(config), types.SimpleNamespace(train=None, test=None)
-    assert MODALITIES[kind].make_problem(plan, data).plan is plan
+    assert CONTRASTIVE[kind].make_problem(plan, data).plan is plan
 
 
-@pytest.mark.parametrize("kind", MODALITIES)
+@pytest.mark.parametrize("kind", CONTRASTIVE)
 def test_every_key_has_a_case(kind):
     cases = {*SHARED, "kind", *TABLES[kind]}
     cases |= {f"model.{key}" for key in MODEL_TABLES.get(kind, {})}
-    assert set(flatten(MODALITIES[kind].keys)) == cases
+    assert set(flatten(CONTRASTIVE[kind].KEYS)) == cases
 
 
 CARDS = sorted(path.stem for path in pathlib.Path("configs").glob("*_*.py") if path.stem[0] != "_")
@@ -303,17 +308,17 @@ def test_every_card_can_be_meant(card, monkeypatch):
     library = config.environment.name.partition(":")[0] if config.kind == "rl" else ""
     if library in OUTSIDE and importlib.util.find_spec(library) is None:
         monkeypatch.setattr(rl, "make_environment", lambda name: rl.make_t_maze())
-    assert f"cpc {config.kind} --config {card}" in module.__doc__
+    assert f"cpc train --config {card}" in module.__doc__
     check_cell(config, Cell(card, {}))
 
 
-@pytest.mark.parametrize("kind", MODALITIES)
+@pytest.mark.parametrize("kind", CONTRASTIVE)
 def test_the_kind_is_checked(kind):
     config = {"audio": audio, "image": image, "series": series, "text": text}[kind].get_config()
-    plan_run(MODALITIES[kind], config)
+    interpret(CONTRASTIVE[kind], config)
     config.kind = "smell"
     with pytest.raises(UserError, match="kind is 'smell'"):
-        plan_run(MODALITIES[kind], config)
+        interpret(CONTRASTIVE[kind], config)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +339,7 @@ def test_a_step_that_cannot_be_is_refused_before_data_are_read(settings, message
     """And before the run directory holds a config that the advice would not fit."""
     config = with_settings(audio.get_config(), {"data.batch_size": 8, **settings})
     with pytest.raises(UserError, match=message):
-        plan_run(MODALITIES["audio"], config)
+        interpret(CONTRASTIVE["audio"], config)
 
 
 # Series

@@ -7,7 +7,7 @@ import pytest
 from configs import rl_t_maze
 from cpc import rl
 from experiments.command.config import with_settings
-from experiments.rl.step import make_task
+from experiments.kinds.rl.step import make_task
 
 
 def last_returns(config, num_launches, num_counted):

@@ -9,10 +9,10 @@ from configs import audio_voices_macpc
 from cpc.losses import acpc_loss, cpc_loss
 from cpc.negatives import outside_overlap
 from cpc.types import UserError
-from experiments.audio import model as audio
-from experiments.objective import objective_loss, scored
-from experiments.plan import make_rule
-from experiments.records import strict_sums
+from experiments.kinds.audio import model as audio
+from experiments.training.objective import objective_loss, scored
+from experiments.training.plan import make_rule
+from experiments.training.records import strict_sums
 from tests.plans import plan_of
 
 SAMPLES = 9600  # 60 frames

@@ -11,11 +11,11 @@ import pytest
 from configs import audio_synthetic, image_fashion_mnist, series_ar1
 from cpc.train import make_mesh
 from cpc.types import Position, UserError
-from experiments import memory
-from experiments.image import modality as image
-from experiments.image.prepare import prepare
-from experiments.plan import Branch, Geometry, check_window, make_rule
-from experiments.series import modality as series
+from experiments.kinds.image import kind as image
+from experiments.kinds.image.prepare import prepare
+from experiments.kinds.series import kind as series
+from experiments.training import memory
+from experiments.training.plan import Branch, Geometry, check_window, make_rule
 from tests.plans import plan_of_offsets
 
 

@@ -1,7 +1,6 @@
 """Bad input: one clear sentence, status 2, nothing lost."""
 
 import contextlib
-import functools
 import io
 import json
 import os
@@ -22,12 +21,11 @@ from configs.words import KEYS as WORDS_KEYS
 from cpc.data import read_folder
 from cpc.files import plain, write_json
 from cpc.types import UserError
-from experiments import memory
 from experiments.command import cli
 from experiments.command.config import check_config, judged_on, load_config, with_settings
 from experiments.command.run_dir import check_same_run
-from experiments.modality import MODALITIES, read_modality
-from experiments.sweep.jobs import KINDS
+from experiments.kinds.registry import CONTRASTIVE, KINDS, read_contrastive
+from experiments.training import memory
 from tests import commands
 from tests.commands import ONE_DEVICE
 
@@ -40,12 +38,11 @@ def audio():
     """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
-    from experiments.audio.modality import AUDIO
-    from experiments.run import run
+    from experiments.train import run
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
-    return types.SimpleNamespace(run=functools.partial(run, AUDIO))
+    return types.SimpleNamespace(run=run)
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("negatives.ring_high", 101.0, "from 0.* to 100"),
     ("loss.prior", 1.0, "prior is 1.0: it must be at least 0 and below 1"),
     ("optim.clip_norm", float("nan"), "clip_norm is nan"),
-    ("kind", "image", "of kind 'image', not audio: run cpc image"),
+    ("kind", "images", "kind is 'images': choose one of audio, image"),
     ("data.source", "voice", "choose one of voices, folder"),
     ("data.batch_size", 12, "12 cannot be split over 8 devices"),
     ("optim.schedule", "linear", "choose one of cosine, constant"),
@@ -383,35 +380,35 @@ def test_probes_that_nothing_could_answer_are_refused_before_the_training(
 ])  # fmt: skip
 def test_keys_that_a_source_does_not_read_are_refused(kind, source, key):
     """The packaged data were trained on, in silence, in place of the user's own."""
-    config = make_config(MODALITIES[kind].keys if kind in MODALITIES else WORDS_KEYS)
+    config = make_config(CONTRASTIVE[kind].KEYS if kind in CONTRASTIVE else WORDS_KEYS)
     config.data.source, config.data[key] = source, "mine"
     said = rf"^data.{key} is 'mine', and data.source is {re.escape(source)}, which does not read it"
     with pytest.raises(UserError, match=said):
-        KINDS[kind].check(config)
+        KINDS[kind].interpret(KINDS[kind], config)
 
 
 def test_a_recorded_config_is_read_back():
-    config = make_config(MODALITIES["image"].keys)
+    config = make_config(CONTRASTIVE["image"].KEYS)
     recorded = json.loads(json.dumps(plain(config)))  # tuples come back as lists
-    assert load_config(recorded, MODALITIES["image"].keys) == config
+    assert load_config(recorded, CONTRASTIVE["image"].KEYS) == config
 
 
 @pytest.mark.parametrize("change", ["lacks the key seed", "has the key sead"])
 def test_a_config_of_another_version_names_its_revision(tmp_path, change):
-    config = make_config(MODALITIES["image"].keys)
+    config = make_config(CONTRASTIVE["image"].KEYS)
     recorded = plain(config)
     recorded.pop("seed") if "lacks" in change else recorded.update(sead=1)
     write_json(tmp_path / "config.json", recorded)
     write_json(tmp_path / "environment.json", {"git_revision": "abc123"})
     said = f"{change}.*revision abc123"
     with pytest.raises(UserError, match=said):
-        read_modality(tmp_path)
+        read_contrastive(tmp_path)
     with pytest.raises(UserError, match=said):
-        check_same_run(tmp_path, config, MODALITIES["image"].keys)
+        check_same_run(tmp_path, config, CONTRASTIVE["image"].KEYS)
 
 
 def test_a_look_at_other_data_forgets_what_their_source_does_not_read():
-    keys = MODALITIES["image"].keys
+    keys = CONTRASTIVE["image"].KEYS
     config = with_settings(make_config(keys), {"data.source": "tfds", "data.name": "cifar10"})
     check_config(judged_on(config, keys, ["--config.data.source=fashion_mnist"]), keys)
     assert judged_on(config, keys, ["--config.data.path=there"]).data.name == "cifar10"
@@ -446,7 +443,7 @@ def test_a_run_does_not_go_on_where_its_test_utterances_would_train(audio, folde
     ([], "--config is required"),
 ])  # fmt: skip
 def test_flags_end_in_one_sentence(flags, words):
-    done = commands.run("experiments.audio", *flags, status=2)
+    done = commands.run("experiments.train", *flags, status=2)
     (sentence,) = done.stderr.strip().splitlines()
     assert sentence.startswith("error: ")
     assert words in sentence
@@ -454,7 +451,7 @@ def test_flags_end_in_one_sentence(flags, words):
 
 @pytest.mark.slow
 def test_help_is_for_a_newcomer():
-    for module, words in (("audio", "--workdir"), ("probe", "--task")):
+    for module, words in (("train", "--workdir"), ("probe", "--task")):
         done = commands.run(f"experiments.{module}", "--help")
         assert words in done.stdout
         assert f"cpc {module}" in done.stdout
@@ -482,7 +479,7 @@ def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
         "sys.argv = ['audio', *sys.argv[1:]]\n"
-        "runpy.run_module('experiments.audio', run_name='__main__')\n"
+        "runpy.run_module('experiments.kinds.audio', run_name='__main__')\n"
     )
     flags = [
         "--config", "configs/audio_synthetic.py", "--workdir", str(tmp_path / "run"),
@@ -511,7 +508,7 @@ def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
 def test_a_config_file_that_ends_or_fails_is_one_sentence(tmp_path, text, words):
     (tmp_path / "config.py").write_text(text)
     flags = ("--config", tmp_path / "config.py", "--workdir", tmp_path / "run")
-    said = commands.run("experiments.audio", *flags, status=2).stderr
+    said = commands.run("experiments.train", *flags, status=2).stderr
     assert said.startswith("error: cannot read the config")
     assert words in said
     assert said.count("\n") == 1
@@ -522,7 +519,7 @@ def test_a_config_file_that_ends_or_fails_is_one_sentence(tmp_path, text, words)
 @pytest.mark.parametrize("flag", ["--workdir=~nouser/x", "--config.data.path=~nouser/x"])
 def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
     flags = ("--config", "configs/audio_synthetic.py", "--workdir", tmp_path / "run", flag)
-    said = commands.run("experiments.audio", *flags, status=2).stderr
+    said = commands.run("experiments.train", *flags, status=2).stderr
     name = flag.removeprefix("--").partition("=")[0]
     assert said == (
         f"error: {name} is '~nouser/x', and there is no such user here: write the whole path\n"
@@ -540,7 +537,7 @@ def test_a_home_of_nobody_is_one_sentence(tmp_path, flag):
 def test_xla_flags_that_end_the_process_are_one_sentence(tmp_path, flags, words):
     how = {**commands.ONE_DEVICE, "XLA_FLAGS": flags}
     command = "--config", "configs/audio_synthetic.py", "--workdir", tmp_path / "run"
-    said = commands.run("experiments.audio", *command, how=how, status=2).stderr
+    said = commands.run("experiments.train", *command, how=how, status=2).stderr
     assert said.startswith(f"error: XLA cannot read the environment's XLA_FLAGS {words}")
     assert said.count("\n") == 1
 

@@ -13,13 +13,13 @@ import pytest
 
 from configs import audio_voices_paper, image_fashion_mnist
 from cpc.types import UserError
-from experiments.audio import modality as audio
-from experiments.audio.data import AudioData, Phones
 from experiments.command.config import with_settings
-from experiments.image import modality as image
-from experiments.image.prepare import prepare
-from experiments.modality import MODALITIES
-from experiments.run import plan_run
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.data import AudioData, Phones
+from experiments.kinds.image import kind as image
+from experiments.kinds.image.prepare import prepare
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.training.contrastive import interpret
 
 
 class Look:
@@ -231,7 +231,7 @@ def test_an_audit_has_a_label_for_each_latent(padding):
 def test_a_horizon_that_cannot_be_is_one_sentence(keys, words):
     config = with_settings(audio_voices_paper.get_config(), keys)
     with pytest.raises(UserError, match=words):
-        plan_run(MODALITIES["audio"], config)
+        interpret(CONTRASTIVE["audio"], config)
 
 
 @pytest.mark.parametrize(("keys", "words"), [
@@ -241,7 +241,7 @@ def test_a_horizon_that_cannot_be_is_one_sentence(keys, words):
 def test_blocks_that_cannot_be_are_one_sentence(keys, words):
     config = with_settings(audio_voices_paper.get_config(), keys)
     with pytest.raises(UserError, match=words):
-        plan_run(MODALITIES["audio"], config)
+        interpret(CONTRASTIVE["audio"], config)
 
 
 def test_a_single_prediction_is_of_the_horizon():
@@ -257,4 +257,4 @@ def test_a_word_that_means_nothing_is_refused(key, value):
     config = audio_voices_paper.get_config()
     config.model[key] = value
     with pytest.raises(UserError, match=str(value if isinstance(value, str | int) else value[0])):
-        plan_run(MODALITIES["audio"], config)
+        interpret(CONTRASTIVE["audio"], config)

@@ -29,11 +29,11 @@ def experiment():
     """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
-    from experiments.mutual_information import __main__ as mutual_information
+    from experiments import train as run
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
-    return mutual_information
+    return run
 
 
 def small_staircase():
@@ -62,7 +62,7 @@ def small_consistency():
 @pytest.fixture
 def images(monkeypatch, experiment):
     """Noise for images: the laws hold of it too, and no network is needed."""
-    from experiments.mutual_information import consistency
+    from experiments.information import consistency
 
     pixels = np.random.default_rng(0).integers(0, 256, (256, 28, 28, 1), np.uint8)
     images = Images(pixels, np.zeros(256, np.int32), ("none",))
@@ -124,7 +124,7 @@ def test_the_staircase_leaves_a_whole_run(staircase):
 
 @pytest.mark.slow
 def test_what_may_be_claimed(experiment):
-    from experiments.mutual_information.methods import claims
+    from experiments.information.methods import claims
 
     claimed = claims(configs.mi_staircase.get_config())
     label = {name: claim["label"] for name, claim in claimed.items()}
@@ -144,7 +144,7 @@ def test_what_may_be_claimed(experiment):
 def test_the_staircase_stops_resumes_and_ends_the_same(
     experiment, staircase, tmp_path, monkeypatch
 ):
-    from experiments import training as program
+    from experiments.training import step as program
 
     with monkeypatch.context() as patch:
         stop_after(patch, program, 7)
@@ -165,7 +165,7 @@ def test_another_config_in_the_same_directory_is_refused(experiment, staircase):
 
 @pytest.mark.slow
 def test_the_tasks_stop_resume_and_end_the_same(experiment, tmp_path, monkeypatch):
-    from experiments.mutual_information import units
+    from experiments.information import units
 
     run(experiment, small_tasks(), tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -209,7 +209,7 @@ def test_the_laws_leave_a_whole_run(experiment, images, tmp_path):
 @pytest.mark.slow
 def test_pairs_show_the_rows_that_a_law_names(experiment):
     """Left alone, x is the images and y their top rows, each part from its own image."""
-    from experiments.mutual_information import consistency
+    from experiments.information import consistency
 
     seen = {}
 
@@ -236,7 +236,7 @@ def test_pairs_show_the_rows_that_a_law_names(experiment):
 @pytest.mark.slow
 def test_training_finds_a_known_information(experiment):
     """All estimators in one program on 1 nat in 2 dimensions; none but CLUB reads above it."""
-    from experiments.mutual_information.methods import fit_and_read, make_methods
+    from experiments.information.methods import fit_and_read, make_methods
 
     config, task = configs.mi_staircase.get_config(), gaussian_task(2, 1.0)
     config.critics, config.widths = ("separable",), (32,)
@@ -254,7 +254,7 @@ def test_training_finds_a_known_information(experiment):
 
 def test_what_is_no_lower_bound_is_read_where_its_networks_fit_best(experiment, monkeypatch):
     """CLUB grows as its model overfits; a lower bound may be chosen by itself."""
-    from experiments.mutual_information import methods
+    from experiments.information import methods
 
     objectives = {"a/club": jnp.array([[-1.0], [-3.0]]), "a/js": jnp.array([[2.0], [1.0]])}
     readings = {name: jnp.array([[1.0], [5.0]]) for name in ("a/club", "a/smile", "a/nwj")}
@@ -269,8 +269,8 @@ def test_what_is_no_lower_bound_is_read_where_its_networks_fit_best(experiment, 
 @pytest.mark.slow
 def test_the_exact_critic_reads_the_truth(experiment):
     """NWJ, TUBA, FLO and JS have no bias at their best critics."""
-    from experiments.mutual_information.methods import make_estimators
-    from experiments.mutual_information.staircase import read_exactly
+    from experiments.information.methods import make_estimators
+    from experiments.information.staircase import read_exactly
 
     task = gaussian_task(20, 2.0)
     estimators = make_estimators(configs.mi_staircase.get_config())
@@ -288,7 +288,7 @@ def test_the_exact_critic_reads_the_truth(experiment):
 
 
 def test_no_entry_pulls_with_more_than_its_weight(experiment):
-    from experiments.mutual_information.methods import rein
+    from experiments.information.methods import rein
 
     scores = jnp.array([0.5, jnp.inf, -jnp.inf, jnp.nan])
     value, pull = jax.vjp(rein, scores)
@@ -328,7 +328,7 @@ def test_a_value_that_cannot_be_meant(experiment, images, tmp_path, make, key, v
 
 
 def test_a_report_of_an_unfinished_run_is_a_sentence(tmp_path):
-    from experiments.mutual_information.page import write_information_report
+    from experiments.information.page import write_information_report
 
     with pytest.raises(UserError, match=r"has no table\.json"):
         write_information_report(tmp_path)
@@ -336,7 +336,7 @@ def test_a_report_of_an_unfinished_run_is_a_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_explains_itself():
-    done = commands.run("experiments.mutual_information", "--help")
+    done = commands.run("experiments.train", "--help")
     assert "--config mi_staircase" in done.stdout
     assert "--config" in done.stdout
     assert "--workdir" in done.stdout

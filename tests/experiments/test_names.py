@@ -17,8 +17,8 @@ VOICES = ROOT / "configs" / "audio_voices.py"
 
 @pytest.fixture
 def as_cpc(monkeypatch):
-    """As the command `cpc` starts `cpc audio`."""
-    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", ("cpc", "audio"), raising=False)
+    """As the command `cpc` starts `cpc train`."""
+    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", ("cpc", "train"), raising=False)
 
 
 @pytest.mark.parametrize("folder", [".", "configs", "docs"])
@@ -65,27 +65,27 @@ def test_a_name_that_is_not_there_is_one_sentence(given, sentence):
 def test_a_command_is_called_as_it_was_started(monkeypatch, as_cpc):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py:a", "--workdir", "r"])
-    assert cli.command_line() == "cpc audio --config=audio_voices:a --workdir r"
-    assert names.call("image") == [names.near(sys.executable), "-m", "cpc", "image"]
+    assert cli.command_line() == "cpc train --config=audio_voices:a --workdir r"
+    assert names.call("train") == [names.near(sys.executable), "-m", "cpc", "train"]
     monkeypatch.setattr(sys, "argv", ["x", "--config", "own.py", "--config.data.path", "a=b.py"])
-    assert cli.command_line() == "cpc audio --config own.py --config.data.path a=b.py"
+    assert cli.command_line() == "cpc train --config own.py --config.data.path a=b.py"
 
 
 def test_in_a_checkout_a_command_is_a_module(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(sys, "argv", ["x", "--config=configs/audio_voices.py"])
     assert shlex.split(cli.command_line())[-1] == "--config=configs/audio_voices.py"
-    assert names.call("image")[1:] == ["-m", "experiments.image"]
+    assert names.call("train")[1:] == ["-m", "experiments.train"]
     assert names.as_started("python -m experiments.x") == "python -m experiments.x"
 
 
 def test_texts_call_commands_and_configs_as_they_are_called_here(as_cpc):
     text = (
-        "python -m experiments.audio --config configs/audio_voices.py; configs/audio.py says it; "
+        "python -m experiments.train --config configs/audio_voices.py; configs/audio.py says it; "
         "name one, such as configs/text_words.py; there is no file configs/a.py"
     )
     assert names.as_started(text) == (
-        f"cpc audio --config audio_voices; {ROOT}/configs/audio.py says it; "
+        f"cpc train --config audio_voices; {ROOT}/configs/audio.py says it; "
         "name one, such as text_words; there is no file configs/a.py"
     )
 

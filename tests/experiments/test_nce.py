@@ -33,7 +33,7 @@ def experiment():
     """The experiment as a module; its flags are parsed, as absl wants."""
     from absl import flags
 
-    from experiments.nce import __main__ as nce
+    from experiments.studies.nce import __main__ as nce
 
     if not flags.FLAGS.is_parsed():
         flags.FLAGS(["test"])
@@ -109,8 +109,8 @@ def test_a_finding_with_a_changed_digit_is_measured_again(experiment, quick, tmp
 
 
 def test_a_disagreement_is_named():
-    from experiments.nce.findings import check, finding, format_table, verdict
-    from experiments.nce.page import numbers_table
+    from experiments.studies.nce.findings import check, finding, format_table, verdict
+    from experiments.studies.nce.page import numbers_table
 
     rows = [check("one", 1.0, 1.0, 0.1, "rounding"), check("nothing", np.nan, 0.0, 9.9, "rounding")]
     found = finding("Two", "1 and 0", "1 and NaN", rows, {})
@@ -125,7 +125,7 @@ def test_a_disagreement_is_named():
     [("=", [True, True, False]), ("<=", [True, True, False]), (">=", [True, True, True])],
 )
 def test_relations(relation, agree):
-    from experiments.nce.findings import check
+    from experiments.studies.nce.findings import check
 
     measured = (1.0, 1.09, 1.11)
     rows = [check("x", value, 1.0, 0.1, "rounding", relation) for value in measured]
@@ -135,7 +135,7 @@ def test_relations(relation, agree):
 @pytest.mark.parametrize("name", ["V10", "V4", "V30"])
 def test_gradient_tends_to_the_likelihoods(name):
     """T2: relative errors at k = 1 to 10,000; below 1e-3 float32 leaves two digits."""
-    from experiments.nce.noise import limit_constant, relative_errors
+    from experiments.studies.nce.noise import limit_constant, relative_errors
 
     _, inputs, expected = GRADIENTS[name]
     theta, data, noise = (np.array(inputs[key]) for key in ("theta", "pd", "q"))
@@ -147,7 +147,7 @@ def test_gradient_tends_to_the_likelihoods(name):
 
 def test_noise_that_is_the_model():
     """T13: k / (k + 1) of the likelihood's gradient where stopped; a constant where not."""
-    from experiments.nce.noise import nce_ascent
+    from experiments.studies.nce.noise import nce_ascent
 
     _, inputs, expected = GRADIENTS["V10"]
     theta, data = (jnp.asarray(inputs[key], jnp.float32) for key in ("theta", "pd"))
@@ -165,7 +165,7 @@ def test_noise_that_is_the_model():
 @pytest.mark.slow
 def test_fitted_means_of_the_three_modes():
     """T12: fixed and frozen noise find the mean at the rate of theory, the third stays at 0."""
-    from experiments.nce.noise import fit_means, fixed_noise_deviation
+    from experiments.studies.nce.noise import fit_means, fixed_noise_deviation
 
     for mode, deviation in (("fixed", fixed_noise_deviation(0.3, 4)), ("stopped", np.sqrt(1.25))):
         fits = np.asarray(fit_means(jax.random.key(1), mode, 1000, 4, 200, 0.3))
@@ -181,7 +181,7 @@ def test_fitted_means_of_the_three_modes():
 
 @pytest.mark.parametrize("name", IDENTITY)
 def test_identity_of_every_table(name):
-    from experiments.nce.bound import information_seen
+    from experiments.studies.nce.bound import information_seen
 
     _, inputs, expected = IDENTITY[name]
     for i, n in enumerate(inputs["N"]):
@@ -197,7 +197,7 @@ def test_identity_of_every_table(name):
 )
 def test_dependent_negatives(accuracy, independent, copies, nats):
     """T21: above I of .02014 and of .49463 wherever negatives repeat."""
-    from experiments.nce.bound import best_with_repeats
+    from experiments.studies.nce.bound import best_with_repeats
 
     found = best_with_repeats(accuracy, independent, copies)
     assert found == pytest.approx(nats, abs=6e-4 if nats > 0.1 else 6e-6)
@@ -215,14 +215,14 @@ def test_dependent_negatives(accuracy, independent, copies, nats):
 )
 def test_sampled_softmax_bias(convention, published):
     """T18, at K = 2, 4 and 6: samples by their counts, not in all their orders."""
-    from experiments.nce.sampled import DATA, NOISE, softmax_bias
+    from experiments.studies.nce.sampled import DATA, NOISE, softmax_bias
 
     found = softmax_bias(DATA, NOISE, (2, 4, 6), convention)
     np.testing.assert_allclose(np.abs(found).max(1), published, atol=6e-5)
 
 
 def test_counts_are_those_of_all_samples():
-    from experiments.nce.enumerate import count_draws
+    from experiments.studies.nce.enumerate import count_draws
 
     q = np.array([0.2, 0.3, 0.5])
     counts, probability = count_draws(3, q)
@@ -239,7 +239,7 @@ def test_counts_are_those_of_all_samples():
 @pytest.mark.parametrize("name", MARGINS)
 def test_losses_at_the_threshold(name):
     """T8: InfoNCE and the hinge it rounds off, in the same unit."""
-    from experiments.nce.hardness import losses_at
+    from experiments.studies.nce.hardness import losses_at
 
     _, inputs, expected = MARGINS[name]
     tau, num, beta = inputs["tau"], inputs["K"], inputs["beta"]
@@ -251,7 +251,7 @@ def test_losses_at_the_threshold(name):
 
 @pytest.mark.parametrize("name", ["nce.findings", "nce.enumerate"])
 def test_examples(name):
-    failed, tried = doctest.testmod(importlib.import_module(f"experiments.{name}"))
+    failed, tried = doctest.testmod(importlib.import_module(f"experiments.studies.{name}"))
     assert (failed, tried > 0) == (0, True)
 
 
@@ -267,7 +267,7 @@ def test_no_workdir(experiment):
 
 
 def test_a_page_without_findings_is_a_sentence(tmp_path):
-    from experiments.nce.page import write_theory_report
+    from experiments.studies.nce.page import write_theory_report
 
     with pytest.raises(UserError, match=r"has no nce\.json"):
         write_theory_report(tmp_path)
@@ -275,6 +275,6 @@ def test_a_page_without_findings_is_a_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_the_command_explains_itself():
-    done = commands.run("experiments.nce", "--help")
+    done = commands.run("experiments.studies.nce", "--help")
     for words in ("--workdir", "--quick", "cpc nce --workdir runs/nce"):
         assert words in done.stdout

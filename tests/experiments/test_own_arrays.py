@@ -17,10 +17,10 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings
-from experiments.studies.mutual_information import __main__ as study
-from experiments.studies.mutual_information import arrays, findings, fit, page, tasks
-from experiments.studies.mutual_information.arrays import Pairs
-from experiments.studies.mutual_information.fit import Interval, Reading
+from experiments.information.own_arrays import __main__ as study
+from experiments.information.own_arrays import arrays, findings, fit, page, tasks
+from experiments.information.own_arrays.arrays import Pairs
+from experiments.information.own_arrays.fit import Interval, Reading
 from tests.small_run import write_run
 
 TASKS = {task.name: task for task in beyond_normal()}

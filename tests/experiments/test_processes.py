@@ -19,7 +19,7 @@ from cpc.train import restore_params
 from tests.commands import ONE_DEVICE, QUICK_COMPILATION
 
 ROOT = pathlib.Path(__file__).parents[2]
-AUDIO = ("experiments.audio", "configs/audio_synthetic.py")
+AUDIO = ("experiments.train", "configs/audio_synthetic.py")
 KEYS = {
     "num_steps": 30,
     "log_every": 10,
@@ -195,7 +195,7 @@ def test_images_and_a_probe(tmp_path):
         "probe.tasks": "('linear',)",
         "probe.features": "('c',)",
     }
-    command = ("experiments.image", "configs/image_fashion_mnist.py")
+    command = ("experiments.train", "configs/image_fashion_mnist.py")
     first, second = finish(*start_two(tmp_path / "two", command=command, keys=keys))
     assert (first[0], second[0]) == (0, 0), first[2] + second[2]
     accuracy, *_ = read_scores(tmp_path / "two")

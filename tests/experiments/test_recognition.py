@@ -13,13 +13,13 @@ from configs import audio_synthetic
 from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.evaluate import with_neighbours
 from cpc.types import UserError
-from experiments import supervised as labelled
-from experiments.audio import ctc_head, probes, recognition, supervised
-from experiments.audio import modality as audio
-from experiments.audio.ctc_head import Labelled, fit_head, frozen, windows_of
-from experiments.audio.data import load_data
-from experiments.audio.question import Feature
-from experiments.audio.recognition import check_phones
+from experiments.kinds.audio import ctc_head, probes, recognition, supervised
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio.ctc_head import Labelled, fit_head, frozen, windows_of
+from experiments.kinds.audio.data import load_data
+from experiments.kinds.audio.question import Feature
+from experiments.kinds.audio.recognition import check_phones
+from experiments.training import supervised as labelled
 
 
 @pytest.fixture

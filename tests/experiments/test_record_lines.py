@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.records import describe_record, mean_of_known
+from experiments.training.records import describe_record, mean_of_known
 
 RECORD = {
     "split": "test", "rule": "one_per_sequence", "has_bound": True, "is_bound": True,

@@ -134,7 +134,7 @@ def test_dry_run(capsys, tmp_path):
     )  # fmt: skip
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 * 2
-    assert all("-m experiments.audio --config" in line for line in lines)
+    assert all("-m experiments.train --config" in line for line in lines)
     assert all("--config.num_steps=70 " in line and "--device cpu" in line for line in lines)
     assert all("--config.optim.clip_norm=2.0 " in line for line in lines)
     assert not (tmp_path / "x").exists()
@@ -284,7 +284,7 @@ def test_a_folder_with_something_else(tmp_path):
 
 def test_a_cells_command_is_the_experiments_own(tmp_path):
     cell = Cell("x,seed=0", {"probe.tasks": ()})
-    job = make_job("audio", ROOT / "configs" / "audio_voices.py", cell, tmp_path)
+    job = make_job(ROOT / "configs" / "audio_voices.py", cell, tmp_path)
     assert job.command[-2:] == ["--workdir", str(tmp_path / "x,seed=0")]
     assert "--config.probe.tasks=()" in job.command
     assert "--device" not in job.command
@@ -328,7 +328,7 @@ def test_bound_by_n_is_that_of_a_double_loop():
 def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
     """Cosines over the temperature, of the offsets that are predicted."""
     run(
-        "experiments.audio", "--config", "configs/audio_synthetic.py", "--workdir", tmp_path,
+        "experiments.train", "--config", "configs/audio_synthetic.py", "--workdir", tmp_path,
         "--config.num_steps=2", "--config.optim.warmup_steps=0", "--config.probe.tasks=()",
         "--config.model.width=16", "--config.model.context_width=16",
         "--config.model.num_offsets=2", "--config.model.horizon=6",
@@ -349,13 +349,13 @@ def test_bound_by_n_scores_as_the_run_does(tmp_path, monkeypatch, unchecked):
 @pytest.mark.slow
 def test_the_bound_by_n_is_of_networks_with_one_branch(tmp_path, capsys):
     run(
-        "experiments.audio", "--config", "configs/audio_synthetic.py", "--workdir",
+        "experiments.train", "--config", "configs/audio_synthetic.py", "--workdir",
         tmp_path / "mixed,seed=0", "--config.num_steps=1", "--config.optim.warmup_steps=0",
         "--config.probe.tasks=()", "--config.model.width=16", "--config.model.context_width=16",
         "--config.model.directions=('forward','backward')", "--config.data.window_samples=2560",
         "--config.model.num_offsets=2", "--config.evaluate.num_windows=16",
     )  # fmt: skip
-    job = make_job("audio", "c.py", Cell("mixed,seed=0", {}), tmp_path)
+    job = make_job("c.py", Cell("mixed,seed=0", {}), tmp_path)
     reproduce.write_bound(tmp_path, [job], range(4, 5))
     assert "predicts in 2 branches (forward, backward)" in capsys.readouterr().out
 
@@ -366,7 +366,7 @@ def test_a_bound_whose_file_is_damaged_is_measured_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         reproduce, "measure_bound", lambda *given: measured.append(given) or {"rows": []}
     )
-    job = make_job("audio", "c.py", Cell("mixed,seed=0", {}), tmp_path)
+    job = make_job("c.py", Cell("mixed,seed=0", {}), tmp_path)
     (tmp_path / "bound.json").write_text('{"rows": [')
     for _ in range(2):
         reproduce.write_bound(tmp_path, [job], range(5, 6))

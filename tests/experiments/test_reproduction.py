@@ -22,8 +22,8 @@ from cpc.report.engine import cells as shown
 from cpc.results import Outcomes, Score, score_frame, write_scores
 from cpc.results.compare import independent_difference
 from cpc.types import UserError
-from experiments.audio.sections import flat_points
-from experiments.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
+from experiments.kinds.audio.sections import flat_points
+from experiments.kinds.paper import TABLE_2_NEGATIVES, TABLE_2_STEPS
 from experiments.reproduce import (
     bound_section,
     cells,
@@ -705,7 +705,7 @@ def test_what_failed_or_is_damaged_is_said_once(tmp_path):
     path = write_cell(tmp_path, "mixed", 0.5)
     (path / "metrics.jsonl").write_text("{\n" + (path / "metrics.jsonl").read_text())
     (tmp_path / "same,seed=0").mkdir()
-    failure = {"error": "no room", "command": "python -m experiments.audio"}
+    failure = {"error": "no room", "command": "python -m experiments.kinds.audio"}
     (tmp_path / "same,seed=0" / "failed.json").write_text(json.dumps(failure))
     found = read.read_reproduction(tmp_path)
     damage, failed = found.problems

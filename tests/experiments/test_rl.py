@@ -15,7 +15,8 @@ from cpc.negatives import RULES
 from cpc.results import read_run, read_scores
 from cpc.types import UserError
 from experiments.command.config import check_config, with_settings
-from experiments.rl import evaluate, run, step
+from experiments.kinds.rl import evaluate, run, step
+from experiments.train import run as run_config
 
 
 def config_of(**given):
@@ -238,7 +239,7 @@ def test_environments_are_spread_over_their_episodes():
 def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch, capsys):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = config_of(policy__name="ppo", policy__minibatches=2)
-    run.run(config, str(whole), "cpu")
+    run_config(config, str(whole), "cpu")
     fit, calls = run.fit, []
 
     def stops(*args, stop, **more):
@@ -249,7 +250,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
 
     monkeypatch.setattr(run, "fit", stops)
     for _ in range(2):
-        run.run(config, str(parts), "cpu")
+        run_config(config, str(parts), "cpu")
     assert len(calls) == 2
     assert "resuming from step" in capsys.readouterr().out
     kept = [
@@ -315,7 +316,7 @@ def test_a_probe_reads_what_a_memory_holds():
 )
 def test_mistakes_are_one_sentence(given, sentence):
     with pytest.raises(UserError, match=sentence):
-        run.check(config_of(**given))
+        run.interpret(run, config_of(**given))
 
 
 def test_every_config_is_sound():

@@ -5,7 +5,7 @@ import types
 import numpy as np
 
 from configs import rl
-from experiments.rl.evaluate import describe
+from experiments.kinds.rl.evaluate import describe
 
 
 def watched(*ends):

@@ -15,8 +15,8 @@ from cpc.files import flatten
 from cpc.train import make_mesh
 from cpc.types import UserError
 from experiments.command.config import with_settings
-from experiments.rl import run, step
-from experiments.words import run as words_run
+from experiments.kinds.rl import run, step
+from experiments.train import run as run_config
 from tests import services
 from tests.experiments.test_keys import Case, calls, check
 
@@ -52,15 +52,13 @@ def resets(config):
     return found["side_by_side"][1]["num_resets"]
 
 
-@pytest.mark.parametrize(("main", "config"), [
-    (run.run, "rl_t_maze"), (words_run.run, "text_words"),
-])  # fmt: skip
-def test_one_process_trains_what_one_device_does(monkeypatch, tmp_path, main, config):
+@pytest.mark.parametrize("config", ["rl_t_maze", "text_words"])
+def test_one_process_trains_what_one_device_does(monkeypatch, tmp_path, config):
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "127.0.0.1:1")
     monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
     monkeypatch.setenv("JAX_PROCESS_ID", "1")
     with pytest.raises(UserError, match="one device, and this is one of 2 processes"):
-        main(importlib.import_module(f"configs.{config}").get_config(), str(tmp_path))
+        run_config(importlib.import_module(f"configs.{config}").get_config(), str(tmp_path))
 
 
 def optimizer(option):

@@ -24,12 +24,12 @@ from cpc.files import read_json, write_sealed
 from cpc.train import JsonlWriter, Stopped, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments import status
-from experiments.audio.modality import AUDIO
 from experiments.command import run_dir
 from experiments.command.config import with_settings
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
-from experiments.image.data import ImageData
-from experiments.image.modality import IMAGE
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.image import kind as image
+from experiments.kinds.image.data import ImageData
 from experiments.sweep.jobs import lock_folder
 
 
@@ -271,9 +271,9 @@ def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, monkeypatc
     monkeypatch.setattr(run_dir, "wait_for_all", lambda name, identity: said.append(identity))
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     for _ in range(2):
-        check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)
+        check_same_data(tmp_path, ImageData(train, train, test), image.identify)
     with pytest.raises(UserError, match="test data may have been trained on"):
-        check_same_data(tmp_path, ImageData(test, test, train), IMAGE.identify)
+        check_same_data(tmp_path, ImageData(test, test, train), image.identify)
     assert said[0] == said[1]
     assert {name for name in said[0] if said[0][name] != said[2][name]} == {
         f"data.{part}.{name}" for part in ("train", "test") for name in ("content",)
@@ -281,7 +281,7 @@ def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, monkeypatc
     recorded = read_json(tmp_path / "data.json")
     old = {part: {k: recorded[part][k] for k in ("number", "sha256")} for part in ("train", "test")}
     write_sealed(tmp_path / "data.json", old)
-    check_same_data(tmp_path, ImageData(train, train, test), IMAGE.identify)
+    check_same_data(tmp_path, ImageData(train, train, test), image.identify)
 
 
 def test_a_checkpoint_of_other_data_is_not_resumed(tmp_path):
@@ -309,7 +309,7 @@ def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, mo
     def check(lengths, rms):
         part = Recordings(("a", "b"), ("s", "s"), np.array(lengths), lambda *_: np.zeros(0))
         part = dataclasses.replace(part, rms=np.array(rms))
-        check_same_data(tmp_path, types.SimpleNamespace(train=part, test=part), AUDIO.identify)
+        check_same_data(tmp_path, types.SimpleNamespace(train=part, test=part), audio.identify)
 
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     check([7, 8], [0.1, 0.2])

@@ -9,10 +9,10 @@ from cpc.report import write_report
 from cpc.report.draw import GREEN, RED
 from cpc.report.engine import cells
 from cpc.results import read_run
-from experiments.audio import sections as audio
-from experiments.image import figures
-from experiments.image import sections as image
-from experiments.paper import TABLE_1
+from experiments.kinds.audio import sections as audio
+from experiments.kinds.image import figures
+from experiments.kinds.image import sections as image
+from experiments.kinds.paper import TABLE_1
 from tests.fake_image_run import CLASSES, cut, draw_images, write_fake_image_run
 from tests.fake_run import write_fake_run
 

@@ -16,17 +16,18 @@ from pyarrow import parquet
 
 from configs import series_ar1, series_files
 from cpc import models, negatives
+from cpc.data.series import files, formats
 from cpc.models import features
 from cpc.results import Outcomes, Score, read_scores
 from cpc.types import SoundPosition, UserError
-from experiments import labels
 from experiments.command.config import with_settings
-from experiments.modality import MODALITIES
-from experiments.objective import objective_loss
-from experiments.run import plan_run
-from experiments.series import data, files, formats
-from experiments.series import modality as series
-from experiments.series import probes as series_probes
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.kinds.series import data
+from experiments.kinds.series import kind as series
+from experiments.kinds.series import probes as series_probes
+from experiments.training import labels
+from experiments.training.contrastive import interpret
+from experiments.training.objective import objective_loss
 from tests import plans
 from tests.commands import run
 
@@ -668,7 +669,7 @@ def test_test_labels_that_are_not_trained_on_are_counted(capsys):
 ])  # fmt: skip
 def test_values_that_cannot_be(settings, words):
     with pytest.raises(UserError, match=words):
-        plan_run(MODALITIES["series"], tiny(**settings))
+        interpret(CONTRASTIVE["series"], tiny(**settings))
 
 
 def test_the_information_of_the_made_up_series_is_that_of_its_numbers(tmp_path):
@@ -699,7 +700,7 @@ def test_the_default_rule_depends_on_the_data(tmp_path, capsys):
         ({"negatives.rule": "excluding_sequence"}, "excluding_sequence"),
     ):
         config = of_files(tmp_path, **settings)
-        plan = plan_run(MODALITIES["series"], config)
+        plan = interpret(CONTRASTIVE["series"], config)
         made = data.load_data(config, str)
         capsys.readouterr()
         problem = series.make_problem(plan, made)
@@ -738,7 +739,7 @@ def test_the_default_keeps_what_changes_within_a_subject(tmp_path):
     scores = {}
     for rule in ("auto", "batch"):
         done = run(
-            "experiments.series", "--config", "configs/series_files.py",
+            "experiments.train", "--config", "configs/series_files.py",
             "--workdir", tmp_path / rule, "--config.data.path", tmp_path / "in",
             "--config.data.channels=4", "--config.data.step_label=stage",
             "--config.probe.tasks=('steps',)", "--config.probe.features=('c','random c')",
@@ -830,7 +831,7 @@ def test_features_of_files_are_those_of_the_model_on_each_alone(tmp_path, monkey
 def trained(tmp_path_factory):
     """A tiny run of the made-up series."""
     workdir = tmp_path_factory.mktemp("series") / "run"
-    done = run("experiments.series", *CONFIG, *TINY, "--workdir", workdir)
+    done = run("experiments.train", *CONFIG, *TINY, "--workdir", workdir)
     assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
     return workdir
 
@@ -853,7 +854,7 @@ def test_a_run_has_everything(trained):
 
 @pytest.mark.slow
 def test_every_command_takes_it(trained, tmp_path):
-    again = run("experiments.series", *CONFIG, *TINY, "--workdir", trained)
+    again = run("experiments.train", *CONFIG, *TINY, "--workdir", trained)
     assert "resuming from step 4" in again.stdout
     run("experiments.probe", "--workdir", trained, "--task", "steps", "--step", "2")
     assert {score.step for score in read_scores(trained)} == {2, 4}
@@ -884,7 +885,7 @@ def test_a_sweep_takes_it(tmp_path):
 
 @pytest.mark.slow
 def test_an_audit_alone(tmp_path):
-    run("experiments.series", *CONFIG, *TINY, "--workdir", tmp_path / "run", "--audit")
+    run("experiments.train", *CONFIG, *TINY, "--workdir", tmp_path / "run", "--audit")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     assert "audited" in run("experiments.status", tmp_path).stdout
 

@@ -9,11 +9,11 @@ import pytest
 from configs import audio_synthetic, image_fashion_mnist, series_files
 from cpc.data import Images
 from cpc.train import Stopped, raise_if_stopped, stop_on_signals
-from experiments.audio import probes as audio
-from experiments.audio.question import Question
-from experiments.image import probes as image
-from experiments.series import probes as series
-from experiments.text import probes as text
+from experiments.kinds.audio import probes as audio
+from experiments.kinds.audio.question import Question
+from experiments.kinds.image import probes as image
+from experiments.kinds.series import probes as series
+from experiments.kinds.text import probes as text
 
 
 class Features:

@@ -32,7 +32,7 @@ def test_the_cells_are_sides_and_effects_with_every_seed():
 
 def test_the_command_of_a_cell_sets_its_keys(tmp_path):
     (cell,) = study.plan_cells(["past-pitch"], study.QUICK, 1)
-    words = make_job("audio", audio_voices.__file__, cell, tmp_path).command
+    words = make_job(audio_voices.__file__, cell, tmp_path).command
     assert "--config.augment.side=past" in words
     assert "--config.augment.effects=('pitch',)" in words
     assert words[-1] == str(tmp_path / "past-pitch,seed=0")

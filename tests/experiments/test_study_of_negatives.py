@@ -7,10 +7,9 @@ import pytest
 
 from cpc.results.scores import read_records
 from cpc.train import restore_params
-from experiments.audio.modality import AUDIO
-from experiments.modality import read_modality
-from experiments.run import run
+from experiments.kinds.registry import read_contrastive
 from experiments.studies import negatives as study
+from experiments.train import run
 from tests.experiments.test_clips import make_config
 from tests.plans import problem_of
 
@@ -21,8 +20,8 @@ def found(tmp_path_factory):
     config = make_config(negatives__temperature=0.2, loss__cosine=True, data__window_samples=4000)
     config.num_steps, config.eval_every, config.save_every = 30, 30, 30
     config.evaluate.num_windows, config.probe.tasks = 128, ()
-    run(AUDIO, config, str(folder))
-    modality, config = read_modality(folder)
+    run(config, str(folder))
+    modality, config = read_contrastive(folder)
     data = modality.load_data(config, lambda line: None)
     problem = problem_of(config, data)
     arrays = jax.tree.map(jnp.asarray, restore_params(folder / "checkpoints")[0])

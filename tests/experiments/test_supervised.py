@@ -19,18 +19,18 @@ from cpc.models import CPC, GRU, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.results import Score, read_scores
 from cpc.train import make_mesh, replicate
 from cpc.types import UserError
-from experiments.audio import frames as audio_frames
-from experiments.audio import modality as audio
-from experiments.audio import probes as audio_probes
-from experiments.audio import supervised as audio_supervised
-from experiments.audio.data import AudioData, Phones, frame_samples, labels_at
-from experiments.audio.question import Asked, Feature, Question
-from experiments.audio.supervised import MOST_RUNS
 from experiments.bench.step import count_compilations
-from experiments.image import supervised as image_supervised
-from experiments.image.modality import IMAGE
-from experiments.image.prepare import prepare as image_prepare
-from experiments.supervised import (
+from experiments.kinds.audio import frames as audio_frames
+from experiments.kinds.audio import kind as audio
+from experiments.kinds.audio import probes as audio_probes
+from experiments.kinds.audio import supervised as audio_supervised
+from experiments.kinds.audio.data import AudioData, Phones, frame_samples, labels_at
+from experiments.kinds.audio.question import Asked, Feature, Question
+from experiments.kinds.audio.supervised import MOST_RUNS
+from experiments.kinds.image import kind as image
+from experiments.kinds.image import supervised as image_supervised
+from experiments.kinds.image.prepare import prepare as image_prepare
+from experiments.training.supervised import (
     PATIENCE,
     Recipe,
     cross_entropy,
@@ -349,7 +349,7 @@ def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatc
     def make(**options):
         raise Made(options["name"], options["learning_rate"])
 
-    monkeypatch.setattr("experiments.supervised.make_optimizer", make)
+    monkeypatch.setattr("experiments.training.supervised.make_optimizer", make)
     config.optim.name = own
     (question,) = audio_frames.phone_questions(config, sound)
     asked = Asked(config, tmp_path.joinpath, audio.build_model(config), None)
@@ -639,7 +639,7 @@ def test_batch_norm_of_the_images_network_sees_the_batches(monkeypatch):
 
     monkeypatch.setattr(image_supervised, "train_on_labels", take)
     prepare = functools.partial(image_prepare, config)
-    image_supervised.train_classifier(config, images, IMAGE.build_model(config), prepare, None)
+    image_supervised.train_classifier(config, images, image.build_model(config), prepare, None)
     assert found[True][1] > 0
     assert found[False][1] == 0
     assert found[True][0] != pytest.approx(found[False][0], rel=0.01)
@@ -655,9 +655,9 @@ def test_layers_of_the_images_network_learn_less_the_further_down_they_lie(monke
     config.model.width, config.model.context_width = 8, 8
     if encoder == "resnet":
         config.model.encoder = "resnet18"
-    model = IMAGE.build_model(config)
+    model = image.build_model(config)
     images = Images(np.zeros((2, 28, 28, 1), np.uint8), np.arange(2, dtype=np.int32), ("a", "b"))
-    batch = jnp.zeros((1, *IMAGE.describe_input(config)["shape"]))
+    batch = jnp.zeros((1, *image.describe_input(config)["shape"]))
     start = jax.tree.map(
         lambda leaf: jnp.ones(leaf.shape, leaf.dtype),
         jax.eval_shape(model.init, jax.random.key(0), {"x": batch}),

@@ -20,17 +20,17 @@ from cpc.data.sources import texts
 from cpc.data.sources.grammar import make_grammar
 from cpc.results import read_scores
 from cpc.types import CPCOutputs, UserError
-from experiments import training
 from experiments.command.config import with_settings
-from experiments.modality import MODALITIES
-from experiments.objective import init_objective, objective_loss
-from experiments.run import plan_run
-from experiments.text import embed as text_embed
-from experiments.text import modality as text
-from experiments.text import probes, sections, vectors
-from experiments.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
-from experiments.words import run as words_run
-from experiments.words.text import load_text as load_words
+from experiments.kinds.registry import CONTRASTIVE
+from experiments.kinds.text import embed as text_embed
+from experiments.kinds.text import kind as text
+from experiments.kinds.text import probes, sections, vectors
+from experiments.kinds.text.data import TextData, cut_runs, load_data, make_runs, read_corpus
+from experiments.kinds.words import run as words_run
+from experiments.kinds.words.text import load_text as load_words
+from experiments.training import step as training
+from experiments.training.contrastive import interpret
+from experiments.training.objective import init_objective, objective_loss
 from tests import plans
 from tests.commands import run
 
@@ -114,9 +114,9 @@ def test_processes_share_a_batch(monkeypatch):
     options = {"run_sentences": 5, "max_words": 4, "batch_size": 6, "seed": 0}
     corpus = corpus_of([40, 20])
     whole = make_runs(corpus, **options)(2)
-    monkeypatch.setattr("experiments.text.data.jax.process_count", lambda: 2)
+    monkeypatch.setattr("experiments.kinds.text.data.jax.process_count", lambda: 2)
     for process in (0, 1):
-        monkeypatch.setattr("experiments.text.data.jax.process_index", lambda p=process: p)
+        monkeypatch.setattr("experiments.kinds.text.data.jax.process_index", lambda p=process: p)
         for name, value in make_runs(corpus, **options)(2).items():
             np.testing.assert_array_equal(value, whole[name][3 * process : 3 * process + 3])
 
@@ -231,7 +231,7 @@ def test_the_same_sentence_in_another_run_is_no_negative():
 ])  # fmt: skip
 def test_values_that_cannot_be(settings, words):
     with pytest.raises(UserError, match=words):
-        plan_run(MODALITIES["text"], tiny(**settings))
+        interpret(CONTRASTIVE["text"], tiny(**settings))
 
 
 def test_files_need_a_path_and_two_words(tmp_path):
@@ -261,7 +261,7 @@ def test_what_is_cut_or_left_out_is_counted(tmp_path, monkeypatch):
     assert "3,600 of 4,803 words (75.0 %)" in line
     assert "1 of 121 sentences" in line
     assert "2 files skipped (e.txt, g.epub)" in line
-    names = [name.rpartition("/")[2] for name, _ in text.TEXT.skipped(made)]
+    names = [name.rpartition("/")[2] for name, _ in text.skipped(made)]
     assert names == ["e.txt", "g.epub", "data.max_words", "documents"]
 
 
@@ -276,9 +276,9 @@ def test_words_and_books_are_one_text_to_sentences_and_to_words(tmp_path, monkey
         monkeypatch.setitem(texts.TEXTS, name, described)
     settings = {"data.source": "words+books", "data.min_count": 2}
     config = tiny(**settings)
-    plan_run(MODALITIES["text"], config)
+    interpret(CONTRASTIVE["text"], config)
     of_words = with_settings(make_config(words.KEYS), {**settings, "data.test_fraction": 0.0})
-    words_run.check(of_words)
+    words_run.interpret(words_run, of_words)
     for corpus in (read_corpus(config, str), load_words(of_words.data, 0, str).train):
         assert corpus.vocabulary.words == ("<unk>", "a", "dog", "cat")
         assert corpus.vocabulary.counts.tolist() == [2, 5, 3, 2]
@@ -554,7 +554,7 @@ def test_files_are_read_in_the_form_of_the_training(tmp_path):
 def trained(tmp_path_factory):
     """A tiny run of the grammar."""
     workdir = tmp_path_factory.mktemp("text") / "run"
-    done = run("experiments.text", *CONFIG, *TINY, "--workdir", workdir)
+    done = run("experiments.train", *CONFIG, *TINY, "--workdir", workdir)
     assert done.stdout.splitlines()[-1] == f"report: {workdir / 'report.html'}"
     return workdir
 
@@ -579,7 +579,7 @@ def test_a_run_has_everything(trained):
 
 @pytest.mark.slow
 def test_every_command_takes_it(trained, tmp_path):
-    again = run("experiments.text", *CONFIG, *TINY, "--workdir", trained)
+    again = run("experiments.train", *CONFIG, *TINY, "--workdir", trained)
     assert "resuming from step 4" in again.stdout
     run("experiments.probe", "--workdir", trained, "--task", "next", "--step", "2")
     assert {score.step for score in read_scores(trained)} == {2, 4}
@@ -596,7 +596,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(trained, tmp_path):
     shutil.copytree(trained, whole)
     shutil.copytree(trained, parts)
     shutil.rmtree(parts / "checkpoints" / "4")
-    done = run("experiments.text", *CONFIG, *TINY, "--workdir", parts)
+    done = run("experiments.train", *CONFIG, *TINY, "--workdir", parts)
     assert "resuming from step 2" in done.stdout
     one, two = (training.read_variables(folder)[0] for folder in (whole, parts))
     jax.tree.map(np.testing.assert_array_equal, one, two)
@@ -605,7 +605,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(trained, tmp_path):
 @pytest.mark.slow
 def test_quick_thoughts_trains_and_loads(tmp_path):
     args = ("--config", "configs/text_quick_thoughts.py", *TINY[:-1])
-    done = run("experiments.text", *args, "--workdir", tmp_path / "run")
+    done = run("experiments.train", *args, "--workdir", tmp_path / "run")
     assert "1 previous" in done.stdout or (tmp_path / "run" / "report.html").exists()
     pretrained = models.load_pretrained(tmp_path / "run")
     assert type(pretrained.module).__name__ == "QuickThoughts"

@@ -23,14 +23,15 @@ from cpc.train import (
     replicate,
 )
 from cpc.types import UserError
-from experiments import status, training
-from experiments.audio.data import AudioData
-from experiments.audio.model import check_model
+from experiments import status
 from experiments.command.config import with_settings
-from experiments.objective import scored
-from experiments.records import make_evaluation, make_summary
-from experiments.run import probe_aside, probe_once, run
-from experiments.series.modality import SERIES
+from experiments.kinds.audio.data import AudioData
+from experiments.kinds.audio.model import check_model
+from experiments.train import run
+from experiments.training import step as training
+from experiments.training.contrastive import probe_aside, probe_once
+from experiments.training.objective import scored
+from experiments.training.records import make_evaluation, make_summary
 from tests import plans, services
 
 
@@ -532,7 +533,7 @@ def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
     config.logger = "trackio"
     with pytest.raises(UserError, match="trackio, which is not installed: pip install trackio"):
-        run(SERIES, config, str(tmp_path / "run"))
+        run(config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -547,14 +548,14 @@ def test_a_run_goes_on_with_another_service(tmp_path):
     }  # fmt: skip
     config = with_settings(config, settings)
     with services.installed(services.fake_service("wandb", fails=["log"])) as module:
-        run(SERIES, with_settings(config, {"logger": "wandb"}), str(tmp_path / "run"))
+        run(with_settings(config, {"logger": "wandb"}), str(tmp_path / "run"))
     assert [name for name, _, _ in module.calls] == ["init", "log"]
     assert module.calls[0][2]["name"] == "run"
     own = module.calls[0][2]["id"]
     assert module.calls[0][2]["config"]["model"]["width"] == 4
     assert (tmp_path / "run" / "report.html").exists()
     with services.installed(services.fake_service()) as module:
-        run(SERIES, with_settings(config, {"logger": "trackio"}), str(tmp_path / "run"))
+        run(with_settings(config, {"logger": "trackio"}), str(tmp_path / "run"))
     assert [name for name, _, _ in module.calls] == ["init", "finish"]
     assert module.calls[0][2]["id"] == own, "the same run of the service goes on"
     assert len(own) == 16

@@ -14,8 +14,9 @@ from cpc.data.text import Corpus, Vocabulary
 from cpc.negatives import unigram
 from cpc.types import UserError
 from experiments.command.config import with_settings
-from experiments.words import evaluate, run
-from experiments.words.text import Text, load_text, synthetic
+from experiments.kinds.words import evaluate, run
+from experiments.kinds.words.text import Text, load_text, synthetic
+from experiments.train import run as run_config
 
 V = 6
 #: Of a language model that can be exact: a score of its own for each pair of words.
@@ -66,7 +67,7 @@ def settings(**given):
 def fitted(given=(), seed=0):
     corpus, _ = chain()
     config = with_settings(make_config(KEYS), {**EXACT, **dict(given), "seed": seed})
-    run.check(config)
+    run.interpret(run, config)
     made = run.make(config, Text(corpus, corpus))
     state = made.state
     for i in range(config.epochs * made.stream.per_epoch):
@@ -142,13 +143,13 @@ def test_skip_gram_with_negative_sampling_reaches_pmi_less_log_k():
 def made_with(**given):
     corpus, _ = chain()
     config = with_settings(make_config(KEYS), {**EXACT, **settings(**given)})
-    run.check(config)
+    run.interpret(run, config)
     return run.make(config, Text(corpus, corpus))
 
 
 def loss_of(made, rng=0):
     """Loss and gradient of the first step, at parameters that are not all zero."""
-    from experiments.words import step
+    from experiments.kinds.words import step
 
     choose, loss_fn = step.make(made.config, made.model, made.noise)
     key = jax.random.key(rng)
@@ -213,7 +214,7 @@ def test_shared_draws_stand_for_as_many_of_their_own():
 
 
 def grad_of(made, seed):
-    from experiments.words import step
+    from experiments.kinds.words import step
 
     choose, loss_fn = step.make(made.config, made.model, made.noise)
     params = jax.tree.map(lambda x: x + 0.1, made.state.params)
@@ -314,7 +315,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     corpus = synthetic(0, 10_000, 200)
     monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
-    run.run(quick(objective__noise="learned_unigram"), str(whole), "cpu")
+    run_config(quick(objective__noise="learned_unigram"), str(whole), "cpu")
     fit, calls = run.fit, []
 
     def stops(*args, stop, **more):
@@ -325,7 +326,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
 
     monkeypatch.setattr(run, "fit", stops)
     for _ in range(2):
-        run.run(quick(objective__noise="learned_unigram"), str(parts), "cpu")
+        run_config(quick(objective__noise="learned_unigram"), str(parts), "cpu")
     assert len(calls) == 2
     assert "resuming from step" in capsys.readouterr().out
     vectors = [np.load(folder / "vectors.npz")["vectors"] for folder in (whole, parts)]
@@ -357,7 +358,7 @@ def test_mistakes_are_one_sentence(given, sentence):
     config = with_settings(make_config(KEYS), {**EXACT, **given})
 
     def start():
-        run.check(config)
+        run.interpret(run, config)
         if config.data.source == "folder":
             run.load_text(config.data, 0, print)
         run.make(config, Text(corpus, corpus))

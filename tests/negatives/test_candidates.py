@@ -33,7 +33,7 @@ def test_triples_fit_together():
     labels = jnp.array([[0, 3], [1, 1]])
     counts = np.array([5, 3, 1, 1])
     for unique in (False, True):
-        sampler = negatives.unigram_sampler(counts, 0.5, unique=unique)
+        sampler = negatives.fixed_sampler(negatives.unigram(counts, 0.5), unique=unique)
         ids, true, sampled = sampler(jax.random.key(1), labels, 3)
         q = negatives.unigram(counts, 0.5)
         table = np.full(4, np.nan)

@@ -163,11 +163,11 @@ def test_smallest_window(target, budget):
 
 def test_attainable_budget_is_named():
     same = np.exp(-np.arange(128) / 6)
-    with pytest.raises(UserError, match=r"0\.0965 is attainable, with a window of 18"):
-        negatives.exclusion_window(same, 64, 16, 0.01, min_candidates=90)
-    assert negatives.exclusion_window(same, 64, 16, 0.0966, min_candidates=90).width == 18
+    with pytest.raises(UserError, match=r"0\.543 is attainable, with a window of 18"):
+        negatives.exclusion_window(same, 64, 90, 0.01)
+    assert negatives.exclusion_window(same, 64, 90, 0.544).width == 18
     with pytest.raises(UserError, match="no 128 candidates besides the target"):
-        negatives.exclusion_window(same, 64, 16, 0.01, min_candidates=128)
+        negatives.exclusion_window(same, 64, 128, 0.01)
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [

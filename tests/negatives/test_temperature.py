@@ -212,11 +212,11 @@ def test_target_out_of_reach():
     """A sentence where values are known, under jit the end of the bracket that comes closest."""
     scores = jnp.array([[1.0, 1.0, 0.0, -1.0]])  # two greatest: entropy is above log 2
     for target, end in ((0.69, 1e-6), (1.39, 1e6)):
-        with pytest.raises(UserError, match=r"must be above 0\.693147 and below 1\.38629"):
+        with pytest.raises(
+            UserError, match=r"from 1e-06 to 1e\+06 .* above 0\.693147 and below 1\.38629"
+        ):
             solve_temperature(scores, target)
         assert float(solve(scores, target)) == pytest.approx(end, rel=1e-5)
-    with pytest.raises(UserError, match=r"from 0\.1 to 0\.2 gives these scores"):
-        solve_temperature(scores, 1.0, low=0.1, high=0.2)
     equal = jnp.zeros((1, 4))  # log 4 at any temperature
     with pytest.raises(UserError, match="no temperature"):
         solve_temperature(equal, float(entropy(equal)[0]))
@@ -295,7 +295,6 @@ def test_a_temperature_may_be_an_array_that_jit_closes_over():
 def test_bounds_must_be_a_bracket(low, high):
     scores = jnp.array([[1.0, 0.0]])
     for call in (
-        lambda: solve_temperature(scores, 0.5, low=low, high=high),
         lambda: hold_entropy(1.0, scores, None, 0.5, low, high),
         lambda: bounded_temperature(0.0, low, high),
         lambda: raw_temperature(0.5, low, high),

@@ -15,7 +15,7 @@ from absl import flags
 
 from configs.keys import Key, make_config
 from experiments.command import cli, cluster, run_dir
-from experiments.nce.findings import Finding, format_table, measure_all
+from experiments.kinds.words.text import Text
 from experiments.studies.from_ngram_to_infonce import (
     cost,
     factorised,
@@ -28,7 +28,7 @@ from experiments.studies.from_ngram_to_infonce import (
     vectors,
 )
 from experiments.studies.from_ngram_to_infonce.page import RECORD, write_study_report
-from experiments.words.text import Text
+from experiments.studies.nce.findings import Finding, format_table, measure_all
 
 KEYS = {
     "protocol": Key("from_ngram_to_infonce", "what is measured"),

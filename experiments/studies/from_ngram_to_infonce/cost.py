@@ -12,10 +12,10 @@ from cpc.data.text import Corpus, Vocabulary
 from cpc.negatives import AliasTable, alias_table, draw, log_uniform
 from experiments.bench.process import time_cases
 from experiments.command.config import with_settings
-from experiments.nce.findings import Finding, check, finding
+from experiments.kinds.words import run
+from experiments.kinds.words.text import Text
 from experiments.studies.from_ngram_to_infonce.fit import LANGUAGE_MODEL
-from experiments.words import run
-from experiments.words.text import Text
+from experiments.studies.nce.findings import Finding, check, finding
 
 CASES = {
     "full softmax": {"objective.name": "full_softmax"},

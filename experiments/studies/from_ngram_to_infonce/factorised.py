@@ -9,9 +9,9 @@ import scipy.sparse
 from cpc.data.words import WordStream
 from cpc.evaluate.words import normalize, similarity_scores, spearman
 from cpc.negatives import unigram
-from experiments.nce.findings import Finding, check, finding
 from experiments.studies.from_ngram_to_infonce.fit import fit, tables_of
 from experiments.studies.from_ngram_to_infonce.vectors import SKIP_GRAM, Judged, index
+from experiments.studies.nce.findings import Finding, check, finding
 
 
 def count_pairs(stream: WordStream, epochs: int, reach: int, size: int) -> Any:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE, RED, add_legend, label, make_figure
-from experiments.nce.figures import POINTS, log_log, mark_sizes
+from experiments.studies.nce.figures import POINTS, log_log, mark_sizes
 
 Curves = dict[str, Any]
 COLORS = (BLUE, ORANGE, GREEN, RED, GRAY)

@@ -12,8 +12,8 @@ from cpc.data.cache import cache_dir
 from cpc.data.sources.texts import prepare_texts
 from cpc.data.text import Corpus, Vocabulary, read_text_folder, split_sentences
 from experiments.command.config import with_settings
-from experiments.words import evaluate, run
-from experiments.words.text import Text, synthetic
+from experiments.kinds.words import evaluate, run
+from experiments.kinds.words.text import Text, synthetic
 
 #: A log-bilinear language model of two words, as Mnih & Teh 2012 have it, by rows.
 LANGUAGE_MODEL = {
@@ -49,7 +49,7 @@ class Fitted(NamedTuple):
 def fit(text: Text, settings: dict[str, Any], epochs: int, seed: int = 0) -> Fitted:
     """Train and evaluate; compiling is not counted."""
     config = with_settings(make_config(KEYS), {**settings, "epochs": epochs, "seed": seed})
-    run.check(config)
+    run.interpret(run, config)
     made = run.make(config, text)
     jax.block_until_ready(
         made.launch(jax.tree.map(lambda x: x.copy(), made.state), made.stream.launch(0))

@@ -7,13 +7,13 @@ import numpy as np
 
 from cpc.data.text import Corpus
 from cpc.evaluate.words import normalize, spearman
-from experiments.nce.findings import Check, Finding, check, finding
 from experiments.studies.from_ngram_to_infonce.fit import Fitted, fit, tables_of
 from experiments.studies.from_ngram_to_infonce.vectors import (
     Judged,
     interval,
     known_pairs,
 )
+from experiments.studies.nce.findings import Check, Finding, check, finding
 
 #: Adagrad, with which a pass or two is enough. By plain descent who wins is a matter of the rate:
 #: at word2vec's, 0.05, CBOW has hardly begun.

@@ -10,9 +10,9 @@ import numpy as np
 from cpc.data.text import Corpus, Vocabulary
 from cpc.losses import nce
 from cpc.negatives import unigram
-from experiments.nce.findings import Finding, check, finding
+from experiments.kinds.words.text import Text
 from experiments.studies.from_ngram_to_infonce.fit import LANGUAGE_MODEL, fit
-from experiments.words.text import Text
+from experiments.studies.nce.findings import Finding, check, finding
 
 V = 6
 

@@ -6,8 +6,8 @@ import pandas as pd
 
 from cpc.files import read_json
 from cpc.report.engine import Table
-from experiments.nce.page import write_findings_page
 from experiments.studies.from_ngram_to_infonce.figures import FIGURES
+from experiments.studies.nce.page import write_findings_page
 
 RECORD = "from_ngram_to_infonce.json"
 INTRODUCTION = (

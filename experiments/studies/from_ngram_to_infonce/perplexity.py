@@ -12,9 +12,9 @@ import numpy as np
 from cpc.models.ngram import kneser_ney, ngram_log_p
 from cpc.models.words import look
 from cpc.negatives import unigram
-from experiments.nce.findings import Finding, check, finding
+from experiments.kinds.words.text import Text
 from experiments.studies.from_ngram_to_infonce.fit import LANGUAGE_MODEL, fit
-from experiments.words.text import Text
+from experiments.studies.nce.findings import Finding, check, finding
 
 
 def perplexity(text: Text, ks: Sequence[int], epochs: int, orders: Sequence[int]) -> Finding:

@@ -15,7 +15,7 @@ from cpc.data.sources.texts import prepare_texts
 from cpc.data.text import encode_sentences
 from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.losses import info_nce
-from experiments.nce.findings import Finding, check, finding
+from experiments.studies.nce.findings import Finding, check, finding
 
 #: The queries that are scored at a time.
 CHUNK = 512

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from cpc.models.words import look
-from experiments.nce.findings import Finding, check, finding
+from experiments.kinds.words.evaluate import tell
+from experiments.kinds.words.text import Text
 from experiments.studies.from_ngram_to_infonce.fit import LANGUAGE_MODEL, Fitted, fit
-from experiments.words.evaluate import tell
-from experiments.words.text import Text
+from experiments.studies.nce.findings import Finding, check, finding
 
 
 def recall(one: Fitted, text: Text, num: int = 10, places: int = 2048) -> float:

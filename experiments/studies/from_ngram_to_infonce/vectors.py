@@ -17,7 +17,7 @@ from cpc.data.text import (
     split_sentences,
     subsample,
 )
-from experiments.words.text import Text
+from experiments.kinds.words.text import Text
 
 #: word2vec's settings (Mikolov et al. 2013), as configs/text_words.py has them.
 SKIP_GRAM = {"evaluate.max_places": 4096}

@@ -1,0 +1,1 @@
+"""Series in files of users: their formats, and how files become sequences."""

@@ -1,0 +1,255 @@
+"""Checks of the arguments that losses of a batch share, and their arrays without padding.
+
+Known positions, such as NumPy arrays or arrays outside of `jax.jit`, are checked in Python; for
+traced positions the compiled program finds whether they fit.
+"""
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float
+
+from cpc.losses.blocks import Plan
+from cpc.losses.masking import broadcasts_to, read_mask
+from cpc.losses.table import describe
+from cpc.losses.tiles import Latents
+from cpc.types import (
+    AnyPosition,
+    CPCOutputs,
+    NegativeRule,
+    Rule,
+    UserError,
+    check_array,
+    check_function,
+    check_type,
+    is_positive,
+)
+
+
+def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: Any) -> None:
+    """Check that each argument has its type, and that outputs and positions fit each other.
+
+    Raises:
+      UserError: naming the argument and a fix.
+    """
+    check_type("outputs", outputs, CPCOutputs, "pass CPCOutputs(z, c, predictions)")
+    check_type("positions", positions, AnyPosition, "pass Position.grid(b, t) of cpc.types")
+    fix = "pass a rule such as cpc.negatives.batch, or Rule(name, function)"
+    check_type("rule", rule, Rule, fix)
+    fix = "pass a function (positive, negatives, where) such as cpc.losses.info_nce"
+    check_function("loss", loss, 3, fix)
+    if choose is not None:
+        fix = "pass a sampler such as cpc.negatives.uniform_draws(16)"
+        check_function("choose", choose, 4, fix)
+    check_shapes(outputs.z, outputs.predictions, positions)
+
+
+def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
+    """Check that predictions and positions have the shape of the latents.
+
+    Raises:
+      UserError: naming the shapes.
+    """
+    check_array("z", z)
+    check_array("predictions", predictions)
+    *latents, width = z.shape
+    num_offsets = predictions.shape[-2] if predictions.ndim > 1 else 0
+    if z.ndim < 3 or not num_offsets or predictions.shape != (*latents, num_offsets, width):
+        raise UserError(
+            f"z has shape {z.shape} and predictions {predictions.shape}: they must be "
+            "(b, t, ..., d) and (b, t, ..., k, d), with k of 1 or more"
+        )
+    for name, each in positions._asdict().items():
+        if not isinstance(each, int):
+            check_array(f"the positions' {name}", each, np.integer)
+        if not broadcasts_to(jnp.shape(each), tuple(latents)):
+            raise UserError(
+                f"the positions' {name} has shape {jnp.shape(each)}: it must broadcast to that of "
+                f"the latents, {tuple(latents)}"
+            )
+
+
+def read_batch(
+    outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
+) -> tuple[CPCOutputs, Latents]:
+    """Return the outputs with zeros for padding, and the latents of each sequence in a row, (b, a).
+
+    Raises:
+      UserError: a mask of another shape than the latents, or not of booleans.
+    """
+    exists = read_mask("where", where, outputs.z.shape[:-1])
+    if where is not None:  # padding may hold anything, and 0 * NaN is NaN
+        z, c, predictions = outputs
+        outputs = CPCOutputs(
+            jnp.where(where[..., None], z, 0.0),
+            jnp.where(where[..., None], c, 0.0),
+            jnp.where(where[..., None, None], predictions, 0.0),
+        )
+
+    def flatten(x):
+        return jnp.broadcast_to(x, exists.shape).reshape(len(exists), -1)
+
+    return outputs, jax.tree.map(flatten, Latents(positions, exists))
+
+
+def check_layout(
+    positions: AnyPosition, where: Any, shape: tuple[int, ...], plan: Plan, is_aligned: bool
+) -> Any:
+    """Return whether the positions have the structure that the rule assumes.
+
+    The result is a traced boolean if the positions are traced.
+
+    Raises:
+      UserError: known positions do not have the structure.
+    """
+    num_shards = plan.num_shards(shape[0])
+    if is_aligned:
+        fits = is_grid(positions, where, shape)
+    elif num_shards > 1:
+        fits = is_in_shards(positions, where, shape, shape[0] // num_shards)
+    else:
+        return True
+    if fits is False:
+        name = getattr(plan.rule, "name", "given")
+        raise UserError(
+            f"under the rule {name} the times of all sequences must count upwards from the same, "
+            "in the same lanes: leave no gap, or pass Rule.aligned=False for the whole batch"
+            if is_aligned
+            else f"under the rule {name} each {plan.shard_size} sequences after each other must be "
+            "a shard: sort the batch by sequence, or pass Rule.shard_size=None"
+        )
+    return fits
+
+
+def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
+    """Check that some latent of the shape has a negative, if the positions are known.
+
+    Raises:
+      UserError: none has.
+    """
+
+    def allows(anchor, candidate, offset):
+        allowed = plan.rule(anchor, candidate, offset)
+        if plan.loss is None or not describe(plan.loss).uses_group_positives:
+            return allowed
+        return allowed & ((anchor.group != candidate.group) | (anchor.group < 0))
+
+    if not any(isinstance(p, Tracer) for p in positions):
+        flat = jax.tree.map(lambda p: np.broadcast_to(p, shape).ravel(), positions)
+        name = getattr(plan.rule, "name", "given")
+        check_negatives(flat, flat, Rule(name, allows), plan.offsets)
+
+
+def mark_misfit(
+    total: Float[Array, ""], num_anchors: Float[Array, " k"], fits: Any, is_alone: bool
+) -> Float[Array, ""]:
+    """Return the loss, or NaN if the positions do not fit the rule.
+
+    A sequence that `is_alone` must have an anchor with a negative; in a batch of several, groups
+    may leave none by chance.
+    """
+    if is_alone:
+        fits &= num_anchors.any()
+    return total if fits is True else jnp.where(fits, total, jnp.nan)
+
+
+def is_grid(positions: AnyPosition, where: Any, shape: tuple[int, ...]) -> Any:
+    """Return whether all sequences have the same lanes, and times that count upwards from the same.
+
+    Positions broadcast to the shape (b, t, *lanes); latents that do not exist may be anywhere.
+    """
+    xp, exists = _read(positions, where, shape)
+    b, t = shape[:2]
+    time, lane = (
+        xp.broadcast_to(xp.asarray(x), shape).reshape(b, t, -1)
+        for x in (positions.time, positions.lane)
+    )
+    start = time - xp.arange(t)[:, None]
+    exists = exists.reshape(b, t, -1)
+    lanes, of_lanes = (xp.moveaxis(x, -1, 0).reshape(lane.shape[-1], -1) for x in (lane, exists))
+    times_fit = _one_value_each(xp, start.reshape(1, -1), exists.reshape(1, -1))
+    return _known(times_fit & _one_value_each(xp, lanes, of_lanes))
+
+
+def is_in_shards(
+    positions: AnyPosition, where: Any, shape: tuple[int, ...], shard_size: int
+) -> Any:
+    """Return whether so many sequences after each other, (b, t, ...), are always one shard."""
+    xp, exists = _read(positions, where, shape)
+    shard = xp.broadcast_to(xp.asarray(positions.sequence), shape) // shard_size
+    num_shards = shape[0] // shard_size
+    return _known(
+        _one_value_each(xp, shard.reshape(num_shards, -1), exists.reshape(num_shards, -1))
+    )
+
+
+def check_negatives(
+    anchors: AnyPosition, candidates: AnyPosition, rule: NegativeRule, offsets: Iterable[int]
+) -> None:
+    """Check that some anchor has a positive and a negative, if all positions are known.
+
+    Latents count whether they exist or not, since a batch may hold little but padding. Anchors are
+    compared with all candidates in blocks until one is found, which mostly is in the first block.
+
+    Args:
+      anchors: positions, (m,).
+      candidates: positions, (n,).
+      rule: rule(anchor, candidate, offset) -> bool.
+      offsets: of the positives.
+
+    Raises:
+      UserError: no anchor has a positive, or none of these a negative, so that the loss would be 0
+        without a gradient.
+    """
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
+        return
+    there = jax.tree.map(lambda p: np.asarray(p)[None], candidates)
+    some_positive, size = False, max(1, 2**18 // there.time.size)
+    eagerly = jax.ensure_compile_time_eval  # known positions stay known under jit
+    with eagerly():
+        for k, start in itertools.product(offsets, range(0, len(anchors.time), size)):
+            here = jax.tree.map(lambda p, i=start: np.asarray(p)[i : i + size, None], anchors)
+            positive, negative = is_positive(here, there, k), rule(here, there, k)
+            if isinstance(negative, Tracer):
+                return
+            with_positive = positive.any(-1)
+            some_positive |= with_positive.any()
+            if (np.asarray(negative) & ~positive)[with_positive].any():
+                return
+    if not some_positive:
+        times = np.min(there.time), np.max(there.time)
+        raise UserError(
+            f"no anchor has a positive {offsets} steps ahead (got times {times[0]} to {times[1]}): "
+            "pass times that count latents, as Position.grid does"
+        )
+    name, num = getattr(rule, "name", "given"), len(np.unique(there.sequence))
+    raise UserError(
+        f"no anchor has a negative under the rule {name} (got {num} sequences): pass a larger "
+        "batch or another rule"
+    )
+
+
+def _read(positions, where, shape) -> tuple[Any, Any]:
+    """The library that can look at the positions, and which latents exist."""
+    leaves = jax.tree.leaves((positions, where))
+    xp = jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np
+    return xp, xp.ones(shape, bool) if where is None else xp.asarray(where)
+
+
+def _one_value_each(xp, x, exists) -> Any:
+    """Whether each row holds one value where it exists, and no two rows the same."""
+    highest = np.iinfo(np.int32).max
+    least = xp.where(exists, x, highest).min(-1)
+    most = xp.where(exists, x, -highest).max(-1)
+    ascending = xp.sort(least)
+    differ = (ascending[1:] > ascending[:-1]) | (ascending[1:] == highest)
+    return (least >= most).all() & differ.all()
+
+
+def _known(fits):
+    return fits if isinstance(fits, Tracer) else bool(fits)

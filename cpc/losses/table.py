@@ -1,0 +1,213 @@
+"""The losses by function and by the config's word, with their properties."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+
+from cpc.losses.info_nce import info_nce
+from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
+from cpc.losses.pairwise import sigmoid, triplet
+from cpc.losses.reweighted import debiased, decoupled, hard_weighted
+from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
+from cpc.losses.views import nt_xent, sup_con
+
+#: loss(positive (m,), negatives (m, n), where (m, n)) -> (m,) nats; row i depends on row i alone.
+AnchorLoss: TypeAlias = Callable[[Array, Array, Array], Array]
+
+
+class Description(NamedTuple):
+    """The properties of a loss. Symbols: s score, c context, x candidate, q negatives' density."""
+
+    name: str
+    reference: str
+    optimum: str | None
+    """The score that minimises the loss."""
+    estimates: str
+    """The quantity that the optimal score estimates."""
+    bounds: str | None = None
+    """The quantity that log N - L bounds from below, on average, when the negatives are independent
+    draws from the marginal p(x); None if it bounds nothing."""
+    posterior: str | None = None
+    """The probability that a score stands for."""
+    has_log_n: bool = False
+    """Whether L is log N at equal scores and 0 when the positive wins by far: log N - L then
+    measures information, from chance to its ceiling. Otherwise it has no meaning."""
+    needs_cosines: bool = False
+    """Whether the loss has a floor or a margin that has a meaning for cosines alone."""
+    has_floor: bool = False
+    """Whether the argument `least` is the lowest score that a cosine can give, so that scores can
+    have no bias."""
+    uses_group_positives: bool = False
+    """Whether candidates of the anchor's group are also positives (`where_positive`)."""
+    can_tile: bool = False
+    """Whether `cpc_loss` has its derivative by hand, which can cut long rows of scores."""
+
+    def is_bound(self, independent_negatives: bool) -> bool:
+        """Return whether log N - L is a lower bound on mutual information, with these negatives.
+
+        Independent means of the anchor's content and of each other. Negatives that are mined, taken
+        from the own sequence, or cleared of accidental hits are not.
+        """
+        return independent_negatives and self.bounds is not None
+
+
+class LossSpec(NamedTuple):
+    """A loss that a config can name."""
+
+    function: Callable[..., Any]
+    """The loss, with the arguments that its name decides."""
+    options: tuple[str, ...] = ()
+    """Further arguments, with the names of the config's keys that give them."""
+
+    @property
+    def description(self) -> Description:
+        """Properties of the loss."""
+        return describe(self.function)
+
+    def bind(self, options: Mapping[str, Any]) -> AnchorLoss:
+        """Return the loss with its arguments from the options, which may hold more than these.
+
+        >>> LOSSES["debiased"].bind({"prior": 0.2, "margin": 1.0}).keywords
+        {'prior': 0.2}
+        """
+        return functools.partial(self.function, **{name: options[name] for name in self.options})
+
+
+_INFORMATION = "I(x; c)"
+_CORRECTED = "log p(x|c) + h(c), given log q of every candidate"
+_LOG_ODDS = "log p(x|c) / (1 - p(x|c))"
+_RATIO = "density ratio up to a factor of c"
+_DENSITY = "conditional density up to a factor of c"
+_WHICH = "softmax of the scores: which candidate is the positive"
+_DATA = "sigmoid(s): data, not one of K negatives"
+_EACH = "sigmoid(s): each class by itself"
+
+# name, reference, optimum, estimates, bounds, posterior; flags. The negatives of NT-Xent come in
+# pairs of views, so it is not a bound.
+_DESCRIPTIONS: tuple[tuple[Callable[..., Any], Description], ...] = (
+    (info_nce, Description(
+        "InfoNCE", "van den Oord et al. 2018, eq. 4", "log p(x|c) / q(x) + h(c)", _RATIO,
+        _INFORMATION, _WHICH, has_log_n=True, can_tile=True)),
+    (ranking_nce, Description(
+        "ranking NCE", "Ma & Collins 2018", _CORRECTED, _DENSITY,
+        _INFORMATION, _WHICH, has_log_n=True)),
+    (nce, Description(
+        "binary NCE", "Gutmann & Hyvarinen 2012",
+        "log p(x|c) + log Z, or log p(x|c) / q(x) if log q is given as 0",
+        "conditional density with its normaliser",
+        None, "sigmoid(s - log K q): data, not one of K noise samples")),
+    (negative_sampling, Description(
+        "negative sampling", "Mikolov et al. 2013, eq. 4", "log p(x|c) / q(x) - log K",
+        "density ratio, shifted", None, _DATA)),
+    (sampled_softmax, Description(
+        "sampled softmax", "Jean et al. 2015, section 3", _CORRECTED, _DENSITY,
+        _INFORMATION, _WHICH, has_log_n=True)),
+    (sampled_logistic, Description(
+        "sampled logistic", "TensorFlow, Candidate sampling", _LOG_ODDS,
+        "log odds of each class", None, _EACH)),
+    (full_softmax, Description(
+        "full softmax", "maximum likelihood", "log p(x|c) + h(c)",
+        "conditional density; H(x) - L bounds I(x; c)",
+        None, "softmax of the scores: which class")),
+    (full_logistic, Description(
+        "full logistic", "maximum likelihood", _LOG_ODDS, "log odds of each class", None, _EACH)),
+    (nt_xent, Description(
+        "NT-Xent", "Chen et al. 2020, eq. 1",
+        "log p(x|c) / p(x) + h(c), as far as cosine / tau reaches", _RATIO,
+        None, _WHICH, has_log_n=True)),
+    (sup_con, Description(
+        "SupCon", "Khosla et al. 2020, eq. 2 and 3", None, "classes, grouped",
+        needs_cosines=True, uses_group_positives=True)),
+    (decoupled, Description(
+        "decoupled", "Yeh et al. 2022", "log p(x|c) / q(x) + h(c) as K grows", _RATIO,
+        None, _WHICH)),
+    (debiased, Description(
+        "debiased", "Chuang et al. 2020, section 4", "log p+(x) / p-(x) + h(c)",
+        "density ratio to the negatives of other classes",
+        None, _WHICH, has_log_n=True, needs_cosines=True, has_floor=True)),
+    (hard_weighted, Description(
+        "hard-weighted", "Robinson et al. 2021, section 3", "log p+(x) / tilted noise + h(c)",
+        "density ratio to noise tilted towards the anchor",
+        None, _WHICH, has_log_n=True, needs_cosines=True, has_floor=True)),
+    (sigmoid, Description(
+        "sigmoid", "Zhai et al. 2023, section 3.2", "logit log p(x|c) / p(x) - log K",
+        "density ratio, shifted", None, _DATA)),
+    (triplet, Description(
+        "triplet", "Schroff et al. 2015, section 3", None, "order of distances",
+        needs_cosines=True)),
+)  # fmt: skip
+
+_partial = functools.partial
+#: Losses by the config's word for them. NCE is of K noise samples, with the candidates' own
+#: distribution as the reference measure.
+LOSSES: dict[str, LossSpec] = {
+    "info_nce": LossSpec(info_nce),
+    "nce": LossSpec(_partial(nce, log_noise_positive=0.0, log_noise_negatives=0.0)),
+    "sigmoid": LossSpec(sigmoid),
+    "decoupled": LossSpec(decoupled),
+    "debiased": LossSpec(debiased, ("prior",)),
+    "hard_weighted": LossSpec(hard_weighted, ("prior", "concentration")),
+    "triplet_hard": LossSpec(_partial(triplet, mining="hard"), ("margin",)),
+    "triplet_semi_hard": LossSpec(_partial(triplet, mining="semi_hard"), ("margin",)),
+    "triplet_all": LossSpec(_partial(triplet, mining="all"), ("margin",)),
+    "sup_con": LossSpec(sup_con),
+}
+
+
+def describe(loss: Callable[..., Any]) -> Description:
+    """Return the properties of a loss or of a partial of one; an unknown function has none.
+
+    >>> describe(functools.partial(info_nce, temperature=0.1)).is_bound(independent_negatives=True)
+    True
+    """
+    bound = functools.partial(loss)  # a partial of a partial is one, with the keywords of both
+    for function, description in _DESCRIPTIONS:
+        if function is bound.func:
+            return description if _one_critic(bound.keywords) else _two_critics(description)
+    name = getattr(bound.func, "__name__", type(bound.func).__name__)
+    return Description(name, "none given", None, "unknown")
+
+
+def describe_aligned(description: Description) -> Description:
+    """Return the properties of a loss with predictions aligned to more frames (`acpc_loss`)."""
+    return description._replace(
+        name=f"aligned {description.name}",
+        optimum=None,
+        estimates="density ratio of the frames that the alignment gives to a prediction",
+        bounds=None,
+        reference="Chorowski et al. 2021",
+        has_log_n=False,
+    )
+
+
+def _one_critic(keywords):
+    """Return whether -log q can be part of the critic: all candidates are corrected, or none.
+
+    Two arrays are taken to be the same log q, read off at the positive and at the negatives.
+    """
+    corrections = [
+        keywords.get(f"log_noise_{which}", keywords.get(f"log_q_{which}", 0.0))
+        for which in ("positive", "negatives")
+    ]
+    numbers = [not isinstance(each, Tracer) and jnp.ndim(each) == 0 for each in corrections]
+    if not all(numbers):
+        return not any(numbers)
+    positive, negatives = map(np.float32, corrections)  # as the loss reads them
+    return bool(positive == negatives)
+
+
+def _two_critics(description):
+    if not description.has_log_n:
+        return description
+    return description._replace(
+        optimum=None,
+        estimates="unclear: positive and negatives corrected unlike",
+        bounds=None,
+        has_log_n=False,
+        posterior=None,
+    )

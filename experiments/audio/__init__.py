@@ -1,1 +1,0 @@
-"""Contrastive predictive coding on sound, raw or log-mel: `cpc audio`."""

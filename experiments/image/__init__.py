@@ -1,1 +1,0 @@
-"""Contrastive predictive coding on images: `cpc image`."""

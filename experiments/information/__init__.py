@@ -1,0 +1,1 @@
+"""Estimates of mutual information where it is known: `cpc train`."""

@@ -1,0 +1,125 @@
+"""Song and Ermon's laws of information on real images, where no truth is known (2020, 5.2)."""
+
+import functools
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.data.sources.fashion_mnist import load_fashion_mnist
+from cpc.files import write_json
+from cpc.results.scores import read_records
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.information.methods import claims, fit_and_read, make_methods
+from experiments.information.units import measure_each
+
+SIDE = 28
+#: What each law shows of two images: which image each part of x and y is, and how many rows each
+#: part of y keeps.
+LAWS = {
+    "rows": lambda rows, less: ((0,), (rows,)),
+    "processing": lambda rows, less: ((0, 0), (rows, rows - less)),
+    "independence": lambda rows, less: ((0, 1), (rows, rows)),
+}
+
+
+def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
+    """Measure setting after setting, then write the table; return the signal that stopped it."""
+    images, recorded = load_images(config), folder / "metrics.jsonl"
+    fit = jax.jit(functools.partial(fit_images, config))
+
+    def measure(setting):
+        law, rows = setting
+        which, kept = LAWS[law](rows, config.processing_rows)
+        found = fit(*images, jnp.array(which), jnp.array(kept), jax.random.key(config.seed))
+        estimates = {name: float(value) for name, value in found.items()}
+        return {"law": law, "rows": rows, "estimates": estimates}
+
+    settings = [(law, rows) for law in LAWS for rows in config.rows]
+    reason = measure_each(recorded, settings, measure, ("law", "rows"))
+    if not reason:
+        write_json(folder / "table.json", make_table(config, read_records(folder, [])))
+    return reason
+
+
+def check(config: Config) -> None:
+    """Refuse rows that an image has not; the last of them is what the others are compared with."""
+    rows = tuple(config.rows)
+    if not rows or list(rows) != sorted(set(rows)) or rows[-1] > SIDE:
+        raise UserError(f"rows is {rows}: give numbers up to {SIDE} that rise")
+    if not 0 < config.processing_rows < rows[0]:
+        raise UserError(
+            f"processing_rows is {config.processing_rows}: it must be from 1 to {rows[0] - 1}, so "
+            "that the processed copy keeps a row"
+        )
+
+
+def load_images(config: Config) -> tuple[Any, Any, Any]:
+    """Return images (n, 784) within 0 to 1: to train on, to choose the step by, and to read."""
+    splits = load_fashion_mnist()
+    train, test = (
+        splits[name].pixels[: config.num_images].reshape(-1, SIDE * SIDE).astype(np.float32) / 255
+        for name in ("train", "test")
+    )
+    if len(test) < 4 * config.batch_size:
+        raise UserError(
+            f"num_images is {config.num_images}: half of the test images must fill two "
+            f"batches of {config.batch_size}"
+        )
+    half = len(test) // 2
+    return jnp.asarray(train), jnp.asarray(test[:half]), jnp.asarray(test[half:])
+
+
+def fit_images(
+    config: Config, train: Any, choose: Any, read: Any, which: Any, kept: Any, rng: Any
+) -> dict[str, Any]:
+    """Train and read all methods on one setting; return nats by name."""
+
+    def pair_up(images, pairs):  # pairs (n, 2): two independent images
+        parts = images[pairs[:, which]]  # (n, parts, pixels)
+        row = jnp.arange(SIDE * SIDE) // SIDE
+        shown = jnp.where(row < kept[:, None], parts, 0.0)
+        return parts.reshape(len(pairs), -1), shown.reshape(len(pairs), -1)
+
+    def draw(rng):
+        return pair_up(train, jax.random.randint(rng, (config.batch_size, 2), 0, len(train)))
+
+    def held_out(images):
+        half = len(images) // 2
+        return pair_up(images, jnp.arange(2 * half).reshape(2, half).T)
+
+    return fit_and_read(
+        make_methods(config),
+        draw,
+        [held_out(choose), held_out(read)],
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        num_steps=config.num_steps,
+        read_every=config.read_every,
+        rng=rng,
+    )
+
+
+def make_table(config: Config, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return estimates and what each law is about: their ratio to the estimate that it names."""
+    found = {(r["law"], r["rows"]): r["estimates"] for r in records}
+    claimed, rows = claims(config), []
+    for (law, kept), estimates in found.items():
+        base = found["rows", max(config.rows) if law == "rows" else kept]
+        for name, value in estimates.items():
+            critic, estimator = name.split("/")
+            rows.append(
+                {
+                    "law": law,
+                    "rows": kept,
+                    "critic": critic,
+                    "estimator": estimator,
+                    "value": value,
+                    "ratio": value / base[name] if value is not None and base[name] else None,
+                    **claimed[estimator],
+                }
+            )
+    return rows

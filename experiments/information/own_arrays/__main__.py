@@ -1,0 +1,117 @@
+r"""How much do two arrays tell of each other, and how sure is that?
+
+    cpc studies.mutual_information --x a.npy --y b.npy
+    cpc studies.mutual_information --x a.npy --y b.npy --workdir runs/mine \
+        --config.num_steps=4000 --config.widths="(256, 256)"
+    cpc studies.mutual_information --x a.npy --y b.npy --quick
+
+Row i of one file belongs to row i of the other: (n, dx) and (n, dy) in .npy, .npz, .csv or
+.parquet. Every estimator of the project is trained on some rows and read on others, with interval,
+ceiling, what it reads with y shuffled, and the line over 1 / n that shows what more rows would
+change. The folder, runs/information (of --quick runs/information-quick) unless --workdir names
+another, gets information.html, .md and .json, and scores.json; what it has of other files or
+settings is not written over. All keys are in configs/arrays.py.
+"""
+
+import pathlib
+import time
+
+from absl import flags
+
+import configs.arrays
+from configs.keys import Key, make_config
+from cpc.files import read_json
+from cpc.results import write_scores
+from cpc.types import UserError
+from experiments.command import cli, cluster
+from experiments.command.config import Config, check_config, with_settings
+from experiments.command.run_dir import open_run
+from experiments.information.methods import make_methods
+from experiments.information.own_arrays.arrays import Pairs, read_pairs
+from experiments.information.own_arrays.findings import claim
+from experiments.information.own_arrays.fit import measure
+
+#: What a folder records: the config, and of which files its numbers are.
+RECORDED = {
+    **configs.arrays.KEYS,
+    "x": Key("", "file of the one side", is_path=True),
+    "y": Key("", "file of the other", is_path=True),
+}
+#: To see that it works.
+QUICK = {
+    "num_steps": 60,
+    "read_every": 30,
+    "critics": ("separable",),
+    "widths": (16,),
+    "estimators": ("info_nce", "js"),
+    "max_rows": 1000,
+}
+
+
+def run(config: Config, x: str, y: str, workdir: str, device: str = "auto") -> None:
+    """Check, measure, report."""
+    check(config)
+    pairs = read_pairs(x, y, max_rows=config.max_rows, seed=config.seed)
+    paths = [pathlib.Path(path).expanduser().resolve() for path in (x, y)]
+    recorded = {**config, "x": str(paths[0]), "y": str(paths[1])}
+    recorded, mesh = with_settings(make_config(RECORDED), recorded), cluster.start(device)
+    with open_run(workdir, recorded, RECORDED, mesh) as folder:
+        report(config, pairs, (paths[0].name, paths[1].name), folder)
+
+
+def report(config: Config, pairs: Pairs, names: tuple[str, str], folder: pathlib.Path) -> None:
+    """Measure, and write scores and page into a folder."""
+    begin = time.perf_counter()
+    shape = len(pairs.x), pairs.x.shape[1], pairs.y.shape[1]
+    print(f"{shape[0]:,} rows of {shape[1]} + {shape[2]} columns", *pairs.remarks, sep="\n")
+    readings = measure(
+        pairs, config, lambda said: print(f"{time.perf_counter() - begin:4.0f} s  {said}")
+    )
+    from cpc.report.engine import cells  # matplotlib takes seconds
+    from experiments.information.own_arrays import page
+
+    environment = read_json(folder / "environment.json")
+    write_scores(folder, page.to_scores(readings, ", ".join(names), config, shape[0]))
+    said = claim(readings, shape[0], pairs.identity)
+    sentences = [*said, *pairs.remarks]
+    path = page.write_study(folder, names, shape, readings, sentences, environment, config)
+    table = page.reading_table(readings, shape[0])
+    lines = [[str(name) for name in table.frame.columns], *cells(table)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(map(str.ljust, line, widths)).rstrip())
+    print(*said, f"report: {path}", sep="\n")
+
+
+def check(config: Config) -> None:
+    """Check all of a config that needs no data."""
+    check_config(config, configs.arrays.KEYS)
+    if config.num_steps % config.read_every:
+        raise UserError(
+            f"the config's read_every is {config.read_every}: it must divide num_steps, "
+            f"{config.num_steps}; set --config.read_every={config.num_steps}"
+        )
+    for key in ("critics", "widths", "joint_widths"):
+        if not config[key]:
+            raise UserError(f"the config's {key} is empty: name one or more")
+    if "info_nce" not in config.estimators:
+        raise UserError("the config's estimators lack info_nce, on which the claim rests: add it")
+    make_methods(config)
+
+
+def main(config: Config) -> None:
+    """Take the flags."""
+    if not X.value or not Y.value:
+        raise UserError("name two files of numbers, --x a.npy --y b.npy")
+    if IS_QUICK.value:
+        config = with_settings(config, QUICK)
+    default = "runs/information-quick" if IS_QUICK.value else "runs/information"
+    run(config, X.value, Y.value, cli.WORKDIR.value or default, cli.DEVICE.value)
+
+
+if __name__ == "__main__":
+    X = flags.DEFINE_string("x", None, "File of the one side: a row a sample.")
+    Y = flags.DEFINE_string("y", None, "File of the other: row i belongs to row i of x.")
+    IS_QUICK = flags.DEFINE_bool("quick", False, "Few steps, rows and estimators: to see it work.")
+    CONFIG = cli.define_config(configs.arrays.__file__)
+    cli.run(lambda: main(CONFIG.value))

@@ -1,0 +1,238 @@
+"""Arrays of users: read, checked, in quarters that rotate, scaled by the rows that train."""
+
+import itertools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cpc.data.series.files import describe_problem
+from cpc.data.series.formats import read_file
+from cpc.data.walk import check_file
+from cpc.types import UserError
+
+#: With fewer the batches of a quarter are too small to say anything.
+LEAST_ROWS = 200
+ROTATIONS = 4
+#: Canonical correlations nearer to 1 are those of a map and its rounding errors.
+SAME = 1e-10
+#: A variable with more different values among the rows is continuous.
+MAX_DISTINCT = 0.5
+#: Rows in which two columns are compared first, as most differ there.
+FEW_ROWS = 1000
+#: Rows that resemble the ones before by more than this in a column, as a correlation, are no
+#: independent draws. Of 200 independent rows it is 4 standard errors.
+MOST_ALIKE = 0.3
+
+
+class Pairs(NamedTuple):
+    """Rows of x and y that belong together, in random order, and what is to be said of them."""
+
+    x: Float[np.ndarray, "n dx"]
+    y: Float[np.ndarray, "n dy"]
+    remarks: tuple[str, ...]
+    identity: str = ""
+    """A sentence on a part of y that is a map of x, so that estimates from samples are too low."""
+
+
+def read_array(path: str | pathlib.Path) -> Float[np.ndarray, "n d"]:
+    """Read a matrix of numbers from .npy, .npz, .csv or .parquet; of one dimension it is a column.
+
+    Raises:
+        UserError: no file of numbers, a number that is not finite, a column that is constant.
+    """
+    path = pathlib.Path(path).expanduser()
+    check_file(path)
+    try:
+        values = np.asarray(read_file(path)[0][:], np.float64)
+    except Exception as error:  # whatever a reader makes of a damaged file
+        raise UserError(f"cannot read {path}: {describe_problem(error)}") from None
+    if bad := int((~np.isfinite(values)).any(axis=1).sum()):
+        nans = int(np.isnan(values).sum())
+        raise UserError(
+            f"{path} has {nans:,} NaN and {int(np.isinf(values).sum()):,} infinite numbers in "
+            f"{bad:,} of {len(values):,} rows: leave those rows out, in both files"
+        )
+    if not values.size:
+        raise UserError(f"{path} has the shape {values.shape}: there is nothing in it")
+    constant = np.flatnonzero(values.min(axis=0) == values.max(axis=0))
+    if len(constant) and len(values) >= LEAST_ROWS:  # of fewer, `read_pairs` names the number
+        raise UserError(
+            f"{path} has {len(constant)} columns of {values.shape[1]} that are constant, the first "
+            f"is {constant[0]} (counted from 0): they tell nothing, leave them out"
+        )
+    return values
+
+
+def read_pairs(
+    x_path: str | pathlib.Path, y_path: str | pathlib.Path, *, max_rows: int, seed: int
+) -> Pairs:
+    """Read x and y, and put their rows in one random order.
+
+    Raises:
+        UserError: a file that cannot be used, different numbers of rows, or too few of them.
+    """
+    x, y = read_array(x_path), read_array(y_path)
+    if len(x) != len(y):
+        raise UserError(
+            f"{x_path} has {len(x):,} rows and {y_path} has {len(y):,}: row i of one must belong "
+            "to row i of the other"
+        )
+    if len(x) < LEAST_ROWS:
+        raise UserError(f"there are {len(x)} rows: {LEAST_ROWS} are needed, better thousands")
+    remarks, identity = remark(x, y), find_identity(x, y)
+    order = np.random.default_rng(seed).permutation(len(x))[:max_rows]
+    if len(order) < len(x):
+        remarks += (f"A random {len(order):,} of {len(x):,} rows are used (max_rows).",)
+    return Pairs(x[order], y[order], remarks, identity)
+
+
+def find_identity(x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]) -> str:
+    """Return a sentence on a column of y, or a direction, that is a map of x and back; "" if none.
+
+    Of continuous numbers their information has no limit, and of discrete ones it is the entropy.
+    Rows alone cannot tell a map from one with noise that is too small to change their order.
+
+    >>> x = np.random.default_rng(0).normal(size=(500, 2))
+    >>> find_identity(x, np.exp(-x[:, 1:]))  # doctest: +ELLIPSIS
+    'Column 0 of y is a one-to-one map of column 1 of x in all rows. If ... without limit.'
+    >>> find_identity(x, x @ [[1.0], [2.0]])  # doctest: +ELLIPSIS
+    'A linear combination of the columns of y is one of x in all rows. If ... without limit.'
+    >>> find_identity(x, x**2)
+    ''
+    """
+    for i, j in itertools.product(range(x.shape[1]), range(y.shape[1])):
+        if is_one_to_one(x[:FEW_ROWS, i], y[:FEW_ROWS, j]) and is_one_to_one(x[:, i], y[:, j]):
+            what = f"Column {j} of y is a one-to-one map of column {i} of x"
+            return f"{what} in all rows. If it always is, they share {describe_entropy(x[:, i])}."
+    shared = common_direction(x, y)
+    if shared is None:
+        return ""
+    what = "A linear combination of the columns of y is one of x"
+    return f"{what} in all rows. If it always is, they share {describe_entropy(shared)}."
+
+
+def is_one_to_one(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> bool:
+    """Return whether b is a rising or falling map of a, or any if the numbers are discrete."""
+    order = np.argsort(a, kind="stable")
+    rises, moves = np.diff(a[order]) > 0, np.diff(b[order])
+    if np.array_equal(rises, moves != 0) and ((moves >= 0).all() or (moves <= 0).all()):
+        return True
+    if rises.sum() >= MAX_DISTINCT * len(a):
+        return False
+    pairs = np.unique(np.stack([a, b], axis=1), axis=0)
+    return len(pairs) == len(np.unique(a)) == len(np.unique(b))
+
+
+def common_direction(
+    x: Float[np.ndarray, "n dx"], y: Float[np.ndarray, "n dy"]
+) -> Float[np.ndarray, " n"] | None:
+    """Return a linear combination of the columns of x that is also one of y, or None."""
+    if len(x) <= x.shape[1] + y.shape[1]:
+        return None
+    sides = []
+    for z in (x, y):
+        u, size, _ = np.linalg.svd(standardize(z, z), full_matrices=False)
+        sides.append(u[:, size > SAME * size.max()])
+    left, rho, _ = np.linalg.svd(sides[0].T @ sides[1])
+    if rho[0] < 1 - SAME:
+        return None
+    shared = sides[0] @ left[:, 0]
+    return np.round(shared / np.abs(shared).max(), 6)
+
+
+def describe_entropy(values: Float[np.ndarray, " n"]) -> str:
+    """Return how much information a variable has, in words."""
+    counts = np.unique(values, return_counts=True)[1]
+    if len(counts) > MAX_DISTINCT * len(values):
+        return "information without limit"
+    fraction = counts / len(values)
+    return f"at least its entropy, {-(fraction * np.log(fraction)).sum():.2f} nats"
+
+
+def remark(x: np.ndarray, y: np.ndarray) -> tuple[str, ...]:
+    """Return what makes rows that are no independent draws, in sentences.
+
+    Intervals and the null are right for independent rows: of a series with memory, or of copies,
+    held-out rows are half known to whoever saw their neighbours.
+    """
+    remarks = []
+    for name, z in (("x", x), ("y", y)):
+        z = (z - z.mean(0)) / z.std(0)
+        products = z[1:] * z[:-1]
+        # Without the largest, which two rare ones that happen to be neighbours would decide alone.
+        alike = (products.sum(0) - products.max(0)) / len(products)
+        column = int(alike.argmax())
+        if alike[column] > MOST_ALIKE:
+            remarks.append(
+                f"Neighbouring rows of {name} are alike in column {column}, counted from 0 "
+                f"(correlation {alike[column]:.2f}): rows must be independent draws. Of a series "
+                "take rows that are far apart, and leave out a column that numbers the rows; "
+                "sorted rows do no harm."
+            )
+    both = np.concatenate([x, y], axis=1)
+    if copies := len(both) - len(np.unique(both, axis=0)):
+        remarks.append(
+            f"{copies:,} rows are copies of another one: if they are the same measurement, "
+            "held-out rows were seen in training; leave copies out."
+        )
+    return tuple(remarks)
+
+
+def rotate(
+    x: np.ndarray,
+    y: np.ndarray,
+    num_train: int,
+    transform: str,
+    shuffle: np.random.Generator | None = None,
+) -> tuple[Float[np.ndarray, "4 n dx"], Float[np.ndarray, "4 n dy"]]:
+    """Return the rows in four orders, each beginning a quarter later, scaled by the first rows.
+
+    The first half of an order trains, its third quarter chooses the step, the last is read: every
+    row is read once, by networks that never saw it. Of the half, the first `num_train` rows train
+    and scale. `shuffle` pairs each x with a random y.
+    """
+    quarter = len(x) // ROTATIONS
+    rows = np.arange(ROTATIONS * quarter)
+    orders = [np.roll(rows, -r * quarter) for r in range(ROTATIONS)]
+    ys = [y[order] if shuffle is None else y[shuffle.permutation(order)] for order in orders]
+    scale = TRANSFORMS[transform]
+    sides = [x[order] for order in orders], ys
+    scaled = [np.stack([scale(z[:num_train], z) for z in side]) for side in sides]
+    return scaled[0].astype(np.float32), scaled[1].astype(np.float32)
+
+
+def standardize(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
+    """Return columns with the mean 0 and variance 1 that they have among known rows.
+
+    >>> standardize(np.array([[1.0], [3.0]]), np.array([[1.0], [5.0]])).ravel().tolist()
+    [-1.0, 3.0]
+    """
+    spread = known.std(0)
+    return (z - known.mean(0)) / np.where(spread > 0, spread, 1.0)
+
+
+def normal_scores(known: Float[np.ndarray, "m d"], z: Float[np.ndarray, "n d"]) -> np.ndarray:
+    """Return the normal quantile of each number's rank among known rows, column by column.
+
+    A rising map of each column leaves information as it is, and far tails do no harm after it.
+    Numbers between two known ones become equal, by which a bound can only fall.
+
+    >>> normal_scores(np.arange(9.0)[:, None], np.array([[4.0], [4.5], [99.0]])).round(2).ravel()
+    array([0.  , 0.13, 1.64])
+    """
+    from scipy.special import ndtri  # half a second, which no start of training needs
+
+    columns = []
+    for column, values in zip(np.sort(known, axis=0).T, z.T, strict=True):
+        rank = sum(np.searchsorted(column, values, side) for side in ("left", "right")) / 2
+        columns.append(ndtri((rank + 0.5) / (len(column) + 1)))
+    return np.stack(columns, axis=1)
+
+
+TRANSFORMS: Mapping[str, Callable[[Any, Any], np.ndarray]] = {
+    "standardize": standardize,
+    "normal_scores": normal_scores,
+}

@@ -1,0 +1,169 @@
+"""The staircase: the information of correlated Gaussians rises while estimators train on them."""
+
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
+from cpc.files import write_json
+from cpc.results import Frame, read_run
+from cpc.train import (
+    Cadence,
+    ProgressWriter,
+    describe_values,
+    fit,
+    init_state,
+    jit_step,
+    make_optimizer,
+    make_train_step,
+    replicate,
+)
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.information.methods import (
+    Estimator,
+    claims,
+    init_methods,
+    make_estimators,
+    make_methods,
+    total_loss,
+    values_of,
+)
+from experiments.training.step import open_training
+
+MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
+
+
+def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
+    """Climb, then write the table; return the signal that stopped it."""
+    methods = {
+        f"{name}/{key}": method
+        for name in config.maps
+        for key, method in make_methods(config).items()
+    }
+    num_steps = len(config.levels) * config.steps_per_level
+    tx, _ = make_optimizer(learning_rate=config.learning_rate, num_steps=num_steps)
+    loss_fn = make_loss(config, methods)
+    state = replicate(first_state(config, methods, loss_fn, tx), mesh)
+    step = jit_step(make_train_step(loss_fn, tx), state)
+    console = ProgressWriter(num_steps, describe_values("truth", "info_nce"))
+    with open_training(folder, state, console, config) as (state, sinks, stop):
+        _, reason = fit(
+            state,
+            step,
+            lambda first: (level(config, i) for i in range(first, num_steps)),
+            num_steps=num_steps,
+            summarize=make_summary(config),
+            cadence=Cadence(log_every=config.log_every, save_every=config.save_every),
+            sinks=sinks,
+            stop=stop,
+        )
+    if not reason:
+        write_json(folder / "table.json", make_table(config, read_run(folder).train))
+    return reason
+
+
+def check(config: Config) -> None:
+    """Refuse levels, maps and windows that cannot be meant."""
+    if not config.levels or not config.maps:
+        raise UserError("levels or maps is empty: name one or more")
+    for nats in config.levels:
+        if not 0 <= nats <= 9 * config.dim:
+            raise UserError(f"levels has {nats}: with dim {config.dim} it is 0 to {9 * config.dim}")
+    if config.steps_per_level % config.log_every:
+        raise UserError(
+            f"log_every is {config.log_every}: it must divide steps_per_level, "
+            f"{config.steps_per_level}, so that no window spans two levels"
+        )
+
+
+def level(config: Config, step: int) -> np.float32:
+    """Return the information at a step, in nats."""
+    return np.float32(config.levels[step // config.steps_per_level])
+
+
+def make_loss(config: Config, methods: dict) -> Callable:
+    """Return loss_fn(params, extra, batch, rng), which draws pairs; `batch` is the information."""
+    exact = {name: make_estimators(config)[name] for name in config.estimators}
+
+    def loss_fn(params, extra, batch, rng):
+        x, y = correlated_gaussians(rng, config.batch_size, config.dim, batch)
+        data = {name: (x, MAPS[name.split("/")[0]](y)) for name in methods}
+        loss, (readings, extra) = total_loss(methods, params, extra, data)
+        readings |= read_exactly(exact, gaussian_log_ratio(x, y, batch))
+        values = values_of(readings)
+        squares = {name: jnp.square(value) for name, value in values.items()}
+        return loss, (extra, {"values": values, "squares": squares})
+
+    return loss_fn
+
+
+def read_exactly(estimators: dict[str, Estimator], log_ratio: Any) -> dict[str, Any]:
+    """Return what each estimator reads with the exact log ratio, which a map does not change."""
+    return {
+        f"any/exact/{name}": estimator.apply(*estimator.exact(log_ratio), 0.0)[1]
+        for name, estimator in estimators.items()
+    }
+
+
+def first_state(config: Config, methods: dict, loss_fn: Callable, tx: Any) -> Any:
+    """Return the state before the first step."""
+    root = jax.random.key(config.seed)
+    pair = jnp.zeros((2, config.batch_size, config.dim))
+    # The shapes alone matter, and making networks one by one would compile for minutes.
+    initialize = jax.jit(
+        lambda rng: init_methods(methods, rng, dict.fromkeys(methods, tuple(pair)))
+    )
+    params, extra = initialize(root)
+    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, level(config, 0), root)
+    return init_state(params, extra, tx, jax.random.fold_in(root, 1), metrics)
+
+
+def make_summary(config: Config) -> Callable[[Any, int], dict[str, Any]]:
+    """Return a function to each reading's mean and spread over the batches of a window."""
+
+    def summarize(sums, step):
+        record = {"truth": float(level(config, step - 1))}
+        for name, total in sums["values"].items():
+            mean, square = (float(s) / float(sums["steps"]) for s in (total, sums["squares"][name]))
+            record[name] = mean
+            # The squares of a runaway estimate pass what float32 holds.
+            record[f"{name}/std"] = math.sqrt(max(square - mean * mean, 0.0))
+            if name.endswith("/info_nce"):
+                record.setdefault("info_nce", mean)
+        return record
+
+    return summarize
+
+
+def make_table(config: Config, train: Frame) -> list[dict[str, Any]]:
+    """Return value, bias and spread of each reading at the end of each level: its last half."""
+    claimed = claims(config)
+    readings = [name for name in train if f"{name}/std" in train]
+    rows = []
+    for number, truth in enumerate(config.levels, start=1):
+        end = number * config.steps_per_level
+        last = train[train.step.gt(end - config.steps_per_level / 2) & train.step.le(end)]
+        for name in readings:
+            task, critic, estimator = name.split("/")
+            means, stds = (last[key].to_numpy(float) for key in (name, f"{name}/std"))
+            # One window in which a reading diverged leaves the level without a value.
+            value = float(means.mean())
+            rows.append(
+                {
+                    "task": task,
+                    "critic": critic,
+                    "estimator": estimator,
+                    "truth": float(truth),
+                    "value": value,
+                    "bias": value - truth,
+                    "spread": np.sqrt(np.mean(stds**2) + np.var(means)),
+                    **claimed[estimator],
+                }
+            )
+    return rows

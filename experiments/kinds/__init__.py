@@ -1,0 +1,1 @@
+"""The kinds of configs, each a folder; `registry` lists them."""

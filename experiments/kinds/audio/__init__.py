@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on sound, raw or log-mel: `cpc train`."""

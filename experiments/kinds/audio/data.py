@@ -1,0 +1,285 @@
+"""From the data section of an audio config to recordings, their split and their labels."""
+
+import hashlib
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc import data
+from cpc.data.phones import MOST_EXTRA
+from cpc.data.recordings import explain_ids, ids_of
+from cpc.data.skipped import count_names
+from cpc.data.sources.voices import prepare_voices
+from cpc.models import Model
+from cpc.types import Item, UserError
+from experiments.command.config import Config
+
+#: The synthetic source: small enough for tests that take seconds.
+SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
+#: Labels have 10 ms each.
+LABEL_SAMPLES = data.SAMPLE_RATE_HZ // 100
+
+
+class Phones(NamedTuple):
+    """Phone labels of some of the utterances."""
+
+    labels: dict[str, np.ndarray]
+    """Utterance id -> int32, one label each 10 ms, -1 where unlabelled."""
+    names: tuple[str, ...]
+
+
+class AudioData(NamedTuple):
+    """What an audio experiment is run on."""
+
+    train: data.Recordings
+    test: data.Recordings
+    phones: dict[str, Phones]
+    """Name of a labelled set -> its phones."""
+    items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
+    """Name of an item file -> its tokens."""
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
+    """Read, pack and split the recordings of `config.data`."""
+    options = config.data
+    if options.source == "synthetic":
+        return _synthetic(config)
+    lists = (options.train_list, options.test_list)
+    if bool(lists[0]) != bool(lists[1]):
+        given, absent = ("train_list", "test_list")[:: 1 if lists[0] else -1]
+        raise UserError(
+            f"data.{given} is given and data.{absent} is not: a split by lists takes both, "
+            f"so give data.{absent}, or leave out data.{given}"
+        )
+    if options.source == "voices":
+        root, speaker_level = prepare_voices(data.cache_dir(), log), 1
+        lists = lists if any(lists) else (root / "train_split.txt", root / "test_split.txt")
+    elif not options.path:
+        raise UserError(f"data.source is {options.source}: set data.path to its folder")
+    else:
+        root, speaker_level = pathlib.Path(options.path).expanduser(), options.speaker_level
+    phones, items = _read_labels(options, root)
+    recordings = _pack(options, root, speaker_level, log)
+    phones, items = without_lost(phones, items, recordings, log)
+    if options.phones:
+        describe_labels(pathlib.Path(options.phones).stem, phones, recordings.names, log)
+    if lists[0] and lists[1]:
+        train, test = data.split_by_lists(recordings, *map(_read_list, lists))
+    else:
+        train, test = data.split_by_utterance(recordings, options.test_fraction, config.seed)
+    if not len(test):
+        raise UserError(
+            f"no utterance of {root} is left to test on: a speaker with a single file trains only; "
+            "cut the files up, or name test utterances in data.test_list (and data.train_list)"
+        )
+    _describe(train, test, options.window_samples, log)
+    return AudioData(train, test, phones, items)
+
+
+def _read_labels(options, root):
+    """Return the phones by the name of their set, and the tokens by the name of their file."""
+    phones, items = {}, {}
+    if options.source == "voices":
+        for name in ("festvox_ru", "asterisk_en"):
+            phones[name] = Phones(*data.read_alignments(root / f"phones_{name}.txt"))
+    if options.phones:
+        file = pathlib.Path(options.phones).expanduser()
+        phones[pathlib.Path(options.phones).stem] = Phones(*data.read_alignments(file))
+    if options.item_file:
+        file = pathlib.Path(options.item_file).expanduser()
+        items[file.name] = data.read_items(file)
+        if file.stem in phones:
+            raise UserError(
+                f"the tokens of the labels {file.stem} and of data.item_file would both be probes/"
+                f"{file.stem}.item: rename one of the two files"
+            )
+    return phones, items
+
+
+def _pack(options, root, speaker_level, log):
+    """Return the recordings of a folder, packed in the cache."""
+    which = f"{root.resolve()} {options.source} {options.split} {options.speaker_level}"
+    key = hashlib.sha256(which.encode(errors="surrogateescape")).hexdigest()[:12]
+    path = data.cache_dir() / "packs" / f"{root.name}-{key}"
+    allowed = options.max_skipped_fraction
+    if options.source == "librispeech_tfds":
+        recordings = data.read_librispeech_tfds(root, options.split, log)
+        return data.pack(recordings, path, log, max_skipped_fraction=allowed)
+    return data.pack_folder(
+        root, path, log, speaker_level=speaker_level, max_skipped_fraction=allowed
+    )
+
+
+def describe_labels(
+    name: str,
+    phones: Mapping[str, Phones],
+    recordings: Sequence[str],
+    log: Callable[[str], object],
+) -> None:
+    """Say which labels are of no recording: a space or an ending in an id loses all of them."""
+    labels = phones[name].labels
+    if lost := sorted(labels.keys() - set(recordings)):
+        some = ", ".join(lost[:3]) + ", ..." * (len(lost) > 3)
+        log(
+            f"{name}: {len(lost):,} of {len(labels):,} labelled utterances are none of these "
+            f"recordings ({some}); {len(labels) - len(lost):,} of {len(recordings):,} recordings "
+            f"have labels; {explain_ids(lost, recordings)}"
+        )
+
+
+def without_lost(
+    phones: dict[str, Phones],
+    items: dict[str, list[Item]],
+    recordings: data.Recordings,
+    log: Callable[[str], object],
+) -> tuple[dict[str, Phones], dict[str, list[Item]]]:
+    """Leave out labels and items of sound that a damaged recording lost, and say so.
+
+    Those that lie beyond the end of one that is sound belong to another, and stay to be refused.
+    """
+    damages = (*recordings.skipped, *recordings.shortened)
+    damaged = {one for path, _ in damages for one in ids_of(path)}
+    lengths = dict(zip(recordings.names, recordings.lengths.tolist(), strict=True))
+
+    def exists(name: str, num_samples: float) -> bool:
+        # A few labels too many are no loss, as in `align`.
+        most = lengths.get(name, 0) + MOST_EXTRA * LABEL_SAMPLES
+        return name not in damaged or num_samples <= most
+
+    kept_phones, kept_items = {}, {}
+    for name, (all_labels, names) in phones.items():
+        labels = {u: own for u, own in all_labels.items() if exists(u, len(own) * LABEL_SAMPLES)}
+        kept_phones[name] = Phones(labels, names)
+        if number := len(all_labels) - len(labels):
+            log(f"{name}: the labels of {number:,} damaged recordings are left out")
+    for name, listed in items.items():
+        own = [one for one in listed if exists(one.file, one.offset * data.SAMPLE_RATE_HZ)]
+        kept_items[name] = own
+        if number := len(listed) - len(own):
+            log(f"{name}: {number:,} items of damaged recordings are left out")
+    return kept_phones, kept_items
+
+
+def _synthetic(config: Config) -> AudioData:
+    made = data.make_synthetic(
+        num_speakers=SYNTHETIC_SPEAKERS,
+        utterances_per_speaker=SYNTHETIC_UTTERANCES,
+        # One window an utterance, or where frames begin in a window would be information, too.
+        seconds=config.data.window_samples / data.SAMPLE_RATE_HZ,
+        chain=data.phone_chain(SYNTHETIC_PHONES),
+        seed=config.seed,
+    )
+    train, test = data.split_by_utterance(made.recordings, config.data.test_fraction, config.seed)
+    return AudioData(train, test, {"synthetic": Phones(made.labels, made.label_names)})
+
+
+def synthetic_truth(num_offsets: int, receptive_field: int, stride: int) -> dict[str, list]:
+    """Most that c_t can tell of z_(t+k) on the synthetic source, in nats, by offset k.
+
+    Given phones and speaker the frames are independent, so that past and latent share what the two
+    nearest frames of theirs do: the speaker, and phones that are k - before frames apart, if a
+    latent sees `before` frames before its own. Smaller offsets see the same samples and have no
+    such limit; they are left out.
+    """
+    chain = data.phone_chain(SYNTHETIC_PHONES)
+    before = -(-receptive_field // stride) - 1
+    offsets = range(before + 1, num_offsets + 1)
+    return {
+        "offsets": list(offsets),
+        "mutual_information": [
+            data.synthetic_information(k - before, chain, SYNTHETIC_SPEAKERS) for k in offsets
+        ],
+    }
+
+
+def _read_list(name):
+    return data.read_list(pathlib.Path(name).expanduser())
+
+
+def labels_at(labels: np.ndarray, start: int, num_frames: int, stride: int) -> np.ndarray:
+    """Return the label at the middle of each of an encoder's frames; -1 after the last label.
+
+    Labels have 10 ms each, frames `stride` samples, the first of them from sample `start` on.
+
+    >>> labels = np.array([5, 6, 7], np.int32)
+    >>> labels_at(labels, 90, 3, 160), labels_at(labels, 0, 2, 240), labels_at(labels, 0, 6, 80)
+    (array([ 6,  7, -1]), array([5, 7]), array([5, 5, 6, 6, 7, 7]))
+    """
+    middles = start + stride * np.arange(num_frames) + stride // 2
+    index = np.minimum(middles // LABEL_SAMPLES, len(labels))
+    return np.append(labels, data.UNLABELLED)[index]
+
+
+def num_labels(num_samples: int) -> int:
+    """Return the number of labels, each of 10 ms, of so many samples."""
+    return max(1, int(num_samples) // LABEL_SAMPLES)
+
+
+def frame_samples(feature: str, model: Model) -> int:
+    """Return the samples from frame to frame of a feature: 10 ms of MFCC, else the encoder's."""
+    return data.SAMPLE_RATE_HZ // 100 if "mfcc" in feature else model.module.encoder.stride
+
+
+def label_frames(
+    audio: AudioData, utterances: np.ndarray, starts: np.ndarray, num_frames: int, stride: int
+) -> np.ndarray:
+    """Phones (b, frames) of windows of training utterances, each labelled set with its own numbers.
+
+    A frame is `stride` samples; -1 where there is no label.
+    """
+    labels = np.full((len(utterances), num_frames), data.UNLABELLED, np.int32)
+    for row, (utterance, start) in enumerate(zip(utterances, starts, strict=True)):
+        first = 0
+        for phones in audio.phones.values():
+            found = phones.labels.get(audio.train.names[int(utterance)])
+            if found is not None:
+                part = labels_at(found, int(start), num_frames, stride)
+                labels[row] = np.where(part >= 0, first + part, labels[row])
+            first += len(phones.names)
+    return labels
+
+
+def first_minutes(
+    recordings: data.Recordings, minutes: float, by_speaker: bool = True
+) -> data.Recordings:
+    """Utterances, drawn at random, up to so many minutes of each speaker, or of all; 0: all."""
+    if not minutes:
+        return recordings
+    kept, used = [], dict.fromkeys((*recordings.speakers, ""), 0.0)
+    for i in np.random.default_rng(0).permutation(len(recordings)):
+        speaker = recordings.speakers[i] if by_speaker else ""
+        if used[speaker] < minutes:
+            kept.append(int(i))
+            used[speaker] += float(recordings.lengths[i]) / data.SAMPLE_RATE_HZ / 60
+    return data.select(recordings, sorted(kept))
+
+
+def name_of(config: Config) -> str:
+    """Return what scores call the recordings: a folder's own name, or else the source's."""
+    if config.data.source == "folder":
+        return pathlib.Path(config.data.path).expanduser().resolve().name
+    return config.data.source
+
+
+def places_of(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what scores call recordings, labels and items, and where each is, and of what."""
+    options = config.data
+    root = options.path if options.source == "folder" else ""
+    files = {
+        pathlib.Path(options.phones).stem: options.phones,
+        pathlib.Path(options.item_file).name: options.item_file,
+    }
+    return {name_of(config): (root,)} | {name: (file, root) for name, file in files.items() if file}
+
+
+def _describe(train, test, window_samples, log):
+    counts = data.count_windows(train, window_samples)
+    log(
+        f"data: {len(set(train.speakers))} speakers, {len(train):,} training utterances "
+        f"({counts.seconds / 3600:.2f} h; {counts.num_short:,} of them, "
+        f"{counts.seconds_short / 3600:.2f} h, are shorter than a window and filled up), "
+        f"{len(test):,} test utterances; {count_names(train.skipped, 'skipped')}, "
+        f"{count_names(train.shortened, 'kept incomplete or altered')}"
+    )

@@ -1,0 +1,165 @@
+"""Features of recordings of any length, rate and number of channels."""
+
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cpc import models
+from cpc.data import SAMPLE_RATE_HZ, prefetch
+from cpc.data.arrays import scale_parts
+from cpc.data.audio_file import (
+    AUDIO_SUFFIXES,
+    COMPANION_SUFFIXES,
+    AudioFile,
+    choose_channel,
+    open_audio,
+    stream_mono,
+)
+from cpc.data.levels import Levels, measure_levels
+from experiments.training.embedding import list_files, skip
+from experiments.training.problem import Embedding
+
+
+class Recording(NamedTuple):
+    """A file and the name that its features get."""
+
+    name: str
+    file: AudioFile
+
+
+def embed_files(
+    pretrained: models.Pretrained,
+    path: pathlib.Path,
+    names: Sequence[str],
+    skipped: list[tuple[str, str]],
+) -> Embedding:
+    """Return the features of a recording, or of every recording below a folder, on their way."""
+    layers = models.Layers(pretrained.module, pretrained.variables, names)
+    files = list_files(path, AUDIO_SUFFIXES, skipped, COMPANION_SUFFIXES)
+    recordings = open_recordings(files, skipped)
+    rate_hz = pretrained.input["sample_rate_hz"]
+    return Embedding(
+        features=embed_recordings(layers, recordings, pretrained.input["rms"], skipped),
+        total=sum(hours(recording) for recording in recordings),
+        unit="h audio",
+        frame_seconds={name: stride / rate_hz for name, stride in layers.strides.items()},
+    )
+
+
+def open_recordings(
+    files: dict[str, pathlib.Path], skipped: list[tuple[str, str]]
+) -> list[Recording]:
+    """The headers of the files, without those that are no audio."""
+    recordings = []
+    for name, path in files.items():
+        with skip(name, skipped):
+            recordings.append(Recording(name, open_audio(path)))
+            if what := recordings[-1].file.missing:
+                print(f"{name}: {what}")
+    return recordings
+
+
+def hours(recording: Recording) -> float:
+    """Length of a recording."""
+    return recording.file.num_samples / SAMPLE_RATE_HZ / 3600
+
+
+def embed_recordings(
+    layers: models.Layers,
+    recordings: Sequence[Recording],
+    rms: float | None,
+    skipped: list[tuple[str, str]],
+) -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
+    """Yield name, features and hours: short recordings in batches, long ones in chunks.
+
+    Each layer has max(1, s // stride) frames. Past its end a recording is continued by its mirror
+    image.
+    """
+    lengths = [recording.file.num_samples for recording in recordings]
+    groups, long = models.group_signals(lengths, layers.stride, layers.can_stream)
+
+    def read_group(number: int):
+        """Decode in threads while the device works."""
+        kept, failed = [], []
+        for recording in (recordings[index] for index in groups[number][1]):
+            with skip(recording.name, failed):
+                kept.append((recording, read_scaled(recording, rms)))
+        return kept, failed
+
+    for number, (kept, failed) in enumerate(prefetch(read_group, 0, len(groups))):
+        skipped += failed
+        if not kept:
+            continue
+        found = layers.embed_group([samples for _, samples in kept], groups[number][0])
+        for (recording, _), features in zip(kept, found, strict=True):
+            yield recording.name, features, hours(recording)
+    for recording in (recordings[index] for index in long):
+        with skip(recording.name, skipped):
+            yield recording.name, embed_long(layers, recording, rms), hours(recording)
+
+
+def embed_long(
+    layers: models.Layers, recording: Recording, rms: float | None
+) -> dict[str, np.ndarray]:
+    """Return the features of a recording that is read a chunk at a time."""
+    file = choose_channel(recording.file)
+    levels = measure_levels(stream_mono(file, note_of(recording)))
+    report_levels(recording, levels)
+
+    def stream() -> Iterator[np.ndarray]:
+        parts = stream_mono(file, lambda sentence: None)
+        return (scale_parts([part], levels, rms) for part in parts)
+
+    return layers.embed_long(read_in_order(stream), levels.num_samples)
+
+
+def read_in_order(
+    stream: Callable[[], Iterator[np.ndarray]],
+) -> Callable[[int, int], np.ndarray]:
+    """Return read(start, stop) for a stream of parts, which starts again to go back.
+
+    >>> read = read_in_order(lambda: iter([np.arange(3.0), np.arange(3.0, 5.0)]))
+    >>> [read(*span).tolist() for span in ((0, 2), (1, 4), (0, 9))]
+    [[0.0, 1.0], [1.0, 2.0, 3.0], [0.0, 1.0, 2.0, 3.0, 4.0]]
+    """
+    parts, kept, first = stream(), np.zeros(0, np.float32), 0
+
+    def read(start: int, stop: int) -> np.ndarray:
+        nonlocal parts, kept, first
+        if start < first:
+            parts, kept, first = stream(), kept[:0], 0
+        found, end = [kept], first + len(kept)
+        while end < stop and (part := next(parts, None)) is not None:
+            found.append(part)
+            end += len(part)
+        kept, first = np.concatenate(found)[start - first :], start
+        return kept[: stop - start]
+
+    return read
+
+
+def read_scaled(recording: Recording, rms: float | None) -> np.ndarray:
+    """Return a whole recording, as far as it decodes, at the loudness that a model requires."""
+    parts = list(stream_mono(recording.file, note_of(recording)))
+    levels = measure_levels(parts)
+    report_levels(recording, levels)
+    return scale_parts(parts, levels, rms)
+
+
+def note_of(recording: Recording) -> Callable[[str], None]:
+    """Return a function that prints a sentence on a recording."""
+    return lambda sentence: print(f"{recording.name}: {sentence}")
+
+
+def report_levels(recording: Recording, levels: Levels) -> None:
+    """Print how a recording is altered, and whether fewer samples decode than its header says."""
+    note, promised = note_of(recording), recording.file.num_samples
+    if not levels.rms:
+        note("kept, but it is silent: all its samples are equal")
+    for sentence in levels.describe():
+        note(sentence)
+    if levels.num_samples < promised:
+        there = f"{levels.num_samples:,} of {promised:,}"
+        note(f"kept, but {there} samples decode: it is damaged or cut short")

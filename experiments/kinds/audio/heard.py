@@ -1,0 +1,162 @@
+"""What augmentation makes of the sound of a run: files to listen to, and a section that draws them.
+
+A run with augmentation has augmentation/*.wav: a window of its training before and after each
+effect, and after all of them.
+"""
+
+import io
+import pathlib
+import wave
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc.data import SAMPLE_RATE_HZ, unpack
+from cpc.files import replacing
+from cpc.report.engine import Figure, Section, Sound
+from cpc.results import Run
+from cpc.types import Batch
+from experiments.command.config import Config
+from experiments.kinds.audio.prepare import augment
+
+FOLDER, CLEAN = "augmentation", "clean"
+TITLES = {
+    CLEAN: "as recorded",
+    "pitch": "pitch",
+    "noise": "another window as noise",
+    "reverb": "reverberation",
+    "band_reject": "a band taken out",
+    "dropout": "a silence",
+}
+SIDES = {
+    "past": "Contexts of augmented sound predict latents of the original sound.",
+    "future": "Contexts of the original sound predict latents of augmented sound.",
+    "both": "Contexts of augmented sound predict latents of the same sound, augmented differently.",
+}
+#: Of a spectrogram: samples of a frame and between frames, and dB shown below the loudest.
+FRAME, HOP, RANGE_DB = 400, 80, 70
+
+
+def apply_each(config: Config, batch: Batch, rng: Any) -> dict[str, np.ndarray]:
+    """Return the first window of a packed batch by name: clean, after each effect, after all."""
+    batch, effects = unpack(batch), tuple(config.augment.effects)
+    wanted: dict[str, Sequence[str]] = {name: (name,) for name in effects}
+    if len(effects) > 1:
+        wanted["+".join(effects)] = effects
+
+    @jax.jit
+    def apply(batch: Batch) -> dict[str, Any]:
+        return {name: augment(config, batch, rng, each)[0] for name, each in wanted.items()}
+
+    heard = {CLEAN: batch["x"][0], **apply(batch)}
+    return {name: np.asarray(heard[name]) for name in (CLEAN, *wanted)}
+
+
+def record_augmentation(
+    config: Config, workdir: pathlib.Path, draw: Callable[[int], Batch]
+) -> None:
+    """Write a window of the training before and after each effect, once, if there is any."""
+    folder = workdir / FOLDER
+    if config.augment.side == "none" or any(folder.glob("*")):
+        return
+    heard = apply_each(config, draw(0), jax.random.key(config.seed))
+    loudest = max(float(np.abs(x).max()) for x in heard.values())
+    for number, (name, x) in enumerate(heard.items()):
+        with replacing(folder / f"{number}_{name}.wav") as part:
+            part.write_bytes(to_wav(0.9 * x / max(loudest, 1e-9)))
+
+
+def to_wav(x: np.ndarray) -> bytes:
+    """Return a waveform in -1..1 as a wav file of 16 bits.
+
+    >>> len(to_wav(np.zeros(8)))  # a header of 44 bytes
+    60
+    """
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE_HZ)
+        file.writeframes(np.round(32767 * np.clip(x, -1, 1)).astype("<i2").tobytes())
+    return buffer.getvalue()
+
+
+def from_wav(content: bytes) -> np.ndarray:
+    """Return the waveform of what `to_wav` wrote; ValueError if it is something else."""
+    try:
+        with wave.open(io.BytesIO(content)) as file:
+            samples = file.readframes(file.getnframes())
+            if (file.getnchannels(), file.getsampwidth()) != (1, 2) or len(samples) < 2 * FRAME:
+                raise ValueError("no sound of ours")
+    except (wave.Error, EOFError) as error:
+        raise ValueError(str(error)) from error
+    return np.frombuffer(samples, "<i2").astype(np.float32) / 32767
+
+
+def augmentation_section(run: Run) -> Section | None:
+    """Return the sound of a training window before and after each effect, heard and drawn."""
+    heard, sounds, lost = {}, [], []
+    for path in sorted((run.workdir / FOLDER).glob("*.wav")):
+        name = path.stem.partition("_")[2]
+        title = TITLES.get(name, "all: " + name.replace("+", ", then ").replace("_", " "))
+        try:
+            content = path.read_bytes()
+            heard[title] = from_wav(content)
+            sounds.append(Sound(title, f"{FOLDER}/{path.name}", content))
+        except (OSError, ValueError):
+            lost.append(f"{path.name} is left out: it is damaged.")
+    if not heard:
+        return None
+    side = run.config.get("augment", {}).get("side", "")
+    told = f"{SIDES.get(side, '')} Only in training: evaluation and probes use the original."
+    figure = Figure(
+        "augmentation",
+        draw_sounds(heard),
+        "A training window, before and after each effect",
+        "Waveforms (gray: the window as recorded) and spectrograms, in which dark is loud, over a "
+        f"range of {RANGE_DB} dB.",
+    )
+    return Section("Augmentation, heard and drawn", [told.strip(), *lost], [figure], sounds=sounds)
+
+
+def spectrogram(x: np.ndarray) -> np.ndarray:
+    """Return levels in dB (t, bins) of frames of a waveform.
+
+    >>> spectrogram(np.zeros(400)).shape
+    (1, 201)
+    """
+    frames = np.lib.stride_tricks.sliding_window_view(x, FRAME)[::HOP] * np.hanning(FRAME)
+    return 20 * np.log10(np.abs(np.fft.rfft(frames)) + 1e-6)
+
+
+def draw_sounds(heard: dict[str, np.ndarray]) -> Any:
+    """Return a figure of waveforms beside their spectrograms, a row a sound."""
+    from cpc.report.draw import BLUE, GRAY, label, make_figure
+
+    figure, panels = make_figure(2 * len(heard), num_columns=2, row_height=1.9)
+    clean = next(iter(heard.values()))
+    levels = [spectrogram(x) for x in heard.values()]
+    top = max(float(level.max()) for level in levels)
+    rows: Sequence[Any] = list(zip(heard.items(), levels, strict=True))
+    for row, ((title, x), level) in enumerate(rows):
+        left, right = panels[2 * row : 2 * row + 2]
+        seconds = len(x) / SAMPLE_RATE_HZ
+        if row:
+            left.plot(np.arange(len(clean)) / SAMPLE_RATE_HZ, clean, color=GRAY, linewidth=0.5)
+        left.plot(np.arange(len(x)) / SAMPLE_RATE_HZ, x, color=BLUE, linewidth=0.5, alpha=0.8)
+        right.grid(visible=False)
+        right.imshow(
+            level.T,
+            origin="lower",
+            aspect="auto",
+            cmap="Greys",
+            vmin=top - RANGE_DB,
+            vmax=top,
+            extent=(0, seconds, 0, SAMPLE_RATE_HZ / 2000),
+        )
+        time = "seconds" if row == len(rows) - 1 else ""
+        label(left, time, "", title)
+        label(right, time, "kHz", "")
+    return figure

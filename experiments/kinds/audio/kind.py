@@ -1,0 +1,202 @@
+"""Contrastive predictive coding on sound (van den Oord et al. 2018, section 3.1)."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from configs.audio import KEYS
+from configs.keys import Keys
+from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
+from cpc.files import write_sealed
+from cpc.models import Model
+from cpc.types import Batch, UserError
+from experiments.command.config import Config, with_settings
+from experiments.kinds.audio import probes, sections
+from experiments.kinds.audio.data import (
+    AudioData,
+    label_frames,
+    load_data,
+    places_of,
+    synthetic_truth,
+)
+from experiments.kinds.audio.embed import embed_files
+from experiments.kinds.audio.heard import augmentation_section, record_augmentation
+from experiments.kinds.audio.model import (
+    build_encoder,
+    build_model,
+    check_model,
+    choose_offsets,
+    geometry,
+    num_latents,
+    split_branches,
+)
+from experiments.kinds.audio.prepare import check_augmentation, prepare
+from experiments.kinds.audio.sections import WORDS
+from experiments.training.contrastive import interpret, make_work
+from experiments.training.plan import Plan
+from experiments.training.problem import HeldOut, Probe, Problem
+
+#: What `experiments.training.problem.Contrastive` asks of a kind of data.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "SECTIONS",
+    "WORDS",
+    "build_model",
+    "check",
+    "describe_input",
+    "describe_run",
+    "embed_files",
+    "geometry",
+    "identify",
+    "interpret",
+    "keys_of",
+    "load_data",
+    "make_probe",
+    "make_problem",
+    "make_work",
+    "places_of",
+    "record",
+    "show_use",
+    "skipped",
+]
+
+NAME, ON_ONE_DEVICE = "audio", False
+SECTIONS = (*sections.SECTIONS, augmentation_section)
+
+#: Samples of a synthetic recording: a minute, of which thousands are made in about one.
+MOST_SYNTHETIC = 2**20
+
+
+def make_problem(plan: Plan, data: AudioData) -> Problem:
+    """Return model and batches of a plan."""
+    config, held_out = plan.config, None
+    if config.evaluate.num_windows > 0:
+        draw = draw_mixed = draw_windows(config, data.test, config.seed + 1)
+        if config.data.one_speaker:
+            mixed = with_settings(config, {"data.one_speaker": False})
+            draw_mixed = draw_windows(mixed, data.test, config.seed + 1)
+        number = -(-config.evaluate.num_windows // config.data.batch_size)
+        held_out = HeldOut(draw, draw_mixed, number)
+    hours = config.data.batch_size * config.data.window_samples / SAMPLE_RATE_HZ / 3600
+    model = build_model(config)
+    return Problem(
+        plan=plan,
+        model=model,
+        prepare=functools.partial(prepare, config),
+        split_branches=functools.partial(split_branches, model.module),
+        label=functools.partial(label_latents, config, data),
+        draw=draw_windows(config, data.train, config.seed),
+        held_out=held_out,
+        per_step=(hours, "h audio"),
+    )
+
+
+def check_clips(config: Config, recordings: Recordings) -> None:
+    """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
+    longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
+    number = int(build_encoder(config).num_existing(np.array([longest]))[0])
+    further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
+    key = next((key for key, value in further.items() if value), "model.num_offsets")
+    if longest < config.data.window_samples and number <= furthest:
+        raise UserError(
+            f"the longest of {len(recordings):,} recordings has {longest:,} samples "
+            f"({longest / SAMPLE_RATE_HZ:.2f} s), of which {number} latents are made: nothing lies "
+            f"{furthest} ahead, so lower {key}, or give longer recordings"
+        )
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    probes.check_options(config)
+    check_model(config)
+    check_augmentation(config)
+    if config.data.source == "synthetic" and config.data.window_samples > MOST_SYNTHETIC:
+        raise UserError(
+            f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
+            f"as long as a window, and thousands: choose at most {MOST_SYNTHETIC:,}"
+        )
+
+
+def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[[int], Batch]:
+    """Return step -> this process's rows of the batch of windows."""
+    check_clips(config, recordings)
+    return make_packed_batches(
+        recordings,
+        window_samples=config.data.window_samples,
+        batch_size=config.data.batch_size,
+        seed=seed,
+        one_speaker=config.data.one_speaker,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
+
+
+def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
+    """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
+    frames = num_latents(config), build_encoder(config).stride
+    phones = label_frames(data, batch["utterance"], batch["start"], *frames)
+    known = {"phone": phones} if (phones >= 0).any() else {}
+    return {**known, "speaker": batch["speaker"][:, None]}
+
+
+def identify(part: Recordings) -> tuple[int, bytes, bytes, bytes]:
+    """Return the number and names of recordings, and their lengths and loudness."""
+    loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums differ by CPU
+    return len(part), repr(part.names).encode(), b"", part.lengths.tobytes() + loudness.tobytes()
+
+
+def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
+    """Write for the page what the synthetic source knows, and what augmentation sounds like."""
+    draw = draw_windows(config, data.train, config.seed)
+    record_augmentation(config, workdir, draw)
+    if config.data.source == "synthetic":
+        encoder = build_encoder(config)
+        furthest = choose_offsets(config)[-1]
+        truth = synthetic_truth(furthest, encoder.receptive_field, encoder.stride)
+        write_sealed(workdir / "truth.json", truth)
+
+
+def make_probe(config: Config, workdir: pathlib.Path, data: AudioData, model: Model) -> Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.ask_all(config, data)
+    return functools.partial(probes.run_tasks, config, workdir, data, model)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of a window, its rate, and the loudness to which recordings are brought."""
+    return {
+        "kind": "audio",
+        "shape": [config.data.window_samples],
+        "rms": TARGET_RMS,
+        "sample_rate_hz": SAMPLE_RATE_HZ,
+    }
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    return f"""from cpc import models
+
+embed = models.load("{folder}")
+# x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {SAMPLE_RATE_HZ}
+z, c = embed(x)  # both (b, t, width)"""
+
+
+def skipped(data: AudioData) -> Sequence[tuple[str, str]]:
+    """Return what was left out of the recordings, and why."""
+    return (*data.train.skipped, *data.train.shortened)
+
+
+def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return nothing: the config says all of the input."""
+    return {}
+
+
+def keys_of(config: Config) -> Keys:
+    """Return every key of a config."""
+    return KEYS

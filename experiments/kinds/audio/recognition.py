@@ -1,0 +1,175 @@
+"""The task "ctc": phones of whole utterances in their order, by a head trained without times."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+
+from cpc.data import SAMPLE_RATE_HZ, SILENCES, Recordings, align, read_all
+from cpc.evaluate import (
+    Edits,
+    beam_decode,
+    bootstrap_interval,
+    count_edits,
+    greedy_decode,
+    read_rows,
+)
+from cpc.results import Outcomes, Score, digest
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.kinds.audio.ctc_head import Labelled, Network, fit_head, frozen, trained
+from experiments.kinds.audio.data import AudioData, Phones, first_minutes, num_labels
+from experiments.kinds.audio.question import (
+    TRAINED,
+    Asked,
+    Feature,
+    Question,
+    labelled_parts,
+    labelled_sets,
+)
+
+
+def recognition_questions(config: Config, data: AudioData) -> list[Question]:
+    """Return the question of phones in their order, for every labelled set.
+
+    Raises:
+        UserError: there are no labels, no phones but silence, or too few utterances to learn from.
+    """
+    return [
+        recognition_question(config, name, phones, *labelled_parts(data, name))
+        for name, phones in labelled_sets(data, "ctc")
+    ]
+
+
+def recognition_question(
+    config: Config, name: str, phones: Phones, train: Recordings, test: Recordings
+) -> Question:
+    """Return the question of one labelled set, of as much of it as the most minutes take."""
+    minutes = config.probe.ctc_minutes
+    for part in (train, test):
+        for utterance, length in zip(part.names, part.lengths, strict=True):
+            align(phones.labels[utterance], num_labels(length), utterance)
+    train = first_minutes(train, 0 if 0 in minutes else max(minutes), by_speaker=False)
+    parts, subsets = (train, test), subsets_of(train, minutes)
+    in_order = [
+        [phones_in_order(phones.labels[own], phones.names) for own in part.names] for part in parts
+    ]
+    check_phones(in_order, subsets, name)
+
+    def answer(asked: Asked, feature: Feature) -> list[Score]:
+        first, last = (
+            Labelled(inputs_of(part, feature), own)
+            for part, own in zip(parts, in_order, strict=True)
+        )
+        return list(recognise(asked, feature.name, name, first, last, len(phones.names), subsets))
+
+    return Question("ctc", name, parts, answer)
+
+
+def inputs_of(part: Recordings, feature: Feature) -> list[np.ndarray]:
+    """Return the frames of utterances, or their samples for networks that take these."""
+    if feature.name in TRAINED:
+        return [read_all(part, i) for i in range(len(part))]
+    return [read_rows(feature.frames[name]) for name in part.names]
+
+
+def recognise(
+    asked: Asked,
+    feature: str,
+    data: str,
+    train: Labelled,
+    test: Labelled,
+    num_phones: int,
+    subsets: Mapping[str, Sequence[int]],
+) -> Iterator[Score]:
+    """Yield phone error rates on test utterances after training on each of the subsets.
+
+    (substitutions + deletions + insertions) / phones, by the likeliest path and by a beam of
+    prefixes, with an interval over utterances.
+    """
+    config, make_network = asked.config, network_of(asked, feature)
+    counts = np.array([len(phones) for phones in test.phones])
+    items = digest("ctc", np.concatenate(test.phones), counts)
+    head, width = config.probe.ctc_head, config.probe.ctc_beam
+    decoders = {head: greedy_decode}
+    if width > 1:
+        decoders[f"{head}, beam {width}"] = functools.partial(beam_decode, width=width)
+    for length, subset in subsets.items():
+        part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
+        print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
+        folder = asked.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
+        answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
+        given = answer(test.inputs)
+        for method, decode in decoders.items():
+            edits = np.array(
+                [count_edits(own, decode(one)) for own, one in zip(test.phones, given, strict=True)]
+            )
+            kinds = zip(Edits._fields, edits.sum(axis=0) / counts.sum(), strict=True)
+            print(f"{method}, {words}: " + ", ".join(f"{rate:.1%} {kind}" for kind, rate in kinds))
+            low, high = bootstrap_interval(edits.sum(axis=1).astype(float), counts)
+            yield Score(
+                "CTC", data, "phone", feature, method, "phone error rate",
+                float(edits.sum() / counts.sum()), low, high, higher_is_better=False,
+                num_train=sum(map(len, part.phones)), num_test=int(counts.sum()),
+                setting=length, outcomes=Outcomes(edits.sum(axis=1), counts, items),
+            )  # fmt: skip
+
+
+def network_of(asked: Asked, feature: str) -> Callable[[Sequence[np.ndarray]], Network]:
+    """Return what lies under the head: nothing but a scale, or the network that is trained on."""
+    config, _, model, variables = asked
+    if feature not in TRAINED:
+        return frozen
+    if feature == "tuned":
+        return functools.partial(trained, model, variables, config.probe.layer_decay)
+    window = np.zeros((1, config.data.window_samples), np.float32)
+    new = model.init(jax.random.key(config.seed + 2), {"x": window})
+    return functools.partial(trained, model, new, 1.0)
+
+
+def phones_in_order(labels: np.ndarray, names: Sequence[str]) -> list[int]:
+    """Return the phones of an alignment of one label each 10 ms, without silences.
+
+    A phone that follows itself is one phone: an alignment does not tell. A silence between is told.
+
+    >>> phones_in_order(np.array([2, 2, 0, 0, 1, -1, 1, 2, 2]), ["a", "b", "pau"])
+    [0, 1, 1]
+    """
+    silent = [i for i, name in enumerate(names) if name in SILENCES]
+    changes = np.append(True, labels[1:] != labels[:-1])[: len(labels)]
+    kept = labels[changes]
+    return kept[(kept >= 0) & ~np.isin(kept, silent)].tolist()
+
+
+def subsets_of(recordings: Recordings, minutes: Sequence[float]) -> dict[str, list[int]]:
+    """Return the numbers of utterances drawn up to each of so many minutes, by these.
+
+    By the length that there is where it is less: the last utterance drawn, which goes beyond what
+    was asked for, differs by seed.
+    """
+    numbers = {name: i for i, name in enumerate(recordings.names)}
+    found: dict[str, list[int]] = {}
+    for most in minutes:
+        part = first_minutes(recordings, most, by_speaker=False)
+        length = float(part.lengths.sum()) / SAMPLE_RATE_HZ / 60
+        words = f"{most:g}" if 0 < most <= length else f"{length:.{int(length < 10)}f}"
+        drawn = [numbers[name] for name in part.names]
+        if found.get(f"{words} min", drawn) != drawn:  # 10 minutes, of 10.4 in all
+            words = f"{length:.2f}"
+        found[f"{words} min"] = drawn
+    return found
+
+
+def check_phones(
+    parts: Sequence[Sequence[Sequence[int]]], subsets: Mapping[str, Sequence[int]], name: str
+) -> None:
+    """Check that there is something to recognise, and to learn it from."""
+    for which, phones in zip(("training", "test"), parts, strict=True):
+        if not sum(len(own) for own in phones):
+            raise UserError(f"the {which} utterances of {name} have no phones but silence")
+    if min(map(len, subsets.values())) < 2:
+        raise UserError(
+            f"the fewest of probe.ctc_minutes hold one labelled training utterance of {name}, but "
+            "a CTC head needs another to stop by: give more minutes, or label more"
+        )

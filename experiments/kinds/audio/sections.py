@@ -1,0 +1,180 @@
+"""What only runs on recordings show on their page: the map of speakers, the paper's Table 1."""
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from cpc.files import read_arrays
+from cpc.report.engine import Figure, Section, Table
+from cpc.report.words import Words
+from cpc.results import Run, last_scores
+from cpc.types import UserError
+from experiments.kinds.paper import NUM_CLASSES, SOURCE, TABLE_1
+
+WORDS = Words(
+    examples="recordings",
+    target="future frame",
+    ahead="latents ahead",
+    tested="utterances",
+    baselines=("mfcc", "mfcc context"),
+    titles={"mfcc": "MFCC", "mfcc context": "MFCC with context", "tuned": "CPC, fine-tuned"},
+)
+MAX_POINTS = 1500
+#: Points of a map that differ by more than rounding.
+MIN_DISTINCT_POINTS = 10
+#: Relative variation of a float32 column that is constant but for rounding.
+ROUNDING = 1e-6
+#: Replaces a map whose points are too few, equal or not finite.
+NO_MAP = (
+    f"The map was left out: fewer than {MIN_DISTINCT_POINTS} of its {{}} points differ, as if the "
+    "network had collapsed or its recordings were silent."
+)
+
+
+def paper_section(run: Run) -> Section | None:
+    """Return the paper's Table 1 beside the run's frame-wise probes of the same tasks."""
+    import pandas as pd
+
+    scores, tables = last_scores(run.scores), []
+    scores = scores[(scores.unit == "frame") & (scores.metric == "accuracy")]
+    for task, entries in TABLE_1.items():
+        for data, ours in scores[scores.task == task].groupby("data"):
+            values = {(row.features, row.method): row.value for row in ours.itertuples()}
+            rows = [
+                {
+                    "features": entry.label,
+                    "accuracy, %": 100 * values.get((entry.features, entry.probe), np.nan),
+                    "paper, %": entry.accuracy,
+                }
+                for entry in entries
+            ]
+            note = f"Paper: {NUM_CLASSES[task]} classes."
+            formats = {"accuracy, %": ".1f", "paper, %": "g"}
+            tables.append(
+                Table(f"{task.capitalize()} by frame, {data}", pd.DataFrame(rows), note, formats)
+            )
+    if not tables:
+        return None
+    note = (
+        f"The paper's column is {SOURCE}. Its recordings, speakers and label sets differ from "
+        "those used here, so absolute values are not comparable. The paper's order of the rows is "
+        "random initialization, MFCC, CPC, supervised."
+    )
+    return Section("Beside the paper", [note], tables=tables)
+
+
+def read_speaker_map(run: Run) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """Return features (n, h), speakers (n,) and their names; None where they are not recorded.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    path = run.workdir / "probes" / "speaker_map.npz"
+    if not path.exists():
+        return None
+    stored = read_arrays(path)
+    try:
+        features, speaker = stored["features"].astype(np.float32), stored["speaker"]
+        names = [str(name) for name in stored["names"]]
+        whole = len(features) == len(speaker) and features.shape[1] > 0
+        whole = whole and np.isfinite(features).all() and set(speaker) <= set(range(len(names)))
+    except (LookupError, ValueError, TypeError):
+        whole, features, speaker, names = False, np.zeros(0), np.zeros(0), []
+    if not whole:
+        raise UserError(f"{path} holds no map of speakers")
+    return features, speaker, names
+
+
+def speakers_section(run: Run) -> Section | None:
+    """Return the paper's Figure 2: contexts of test utterances, by speaker."""
+    try:
+        found = read_speaker_map(run)
+    except UserError as error:
+        return Section("Speakers", [f"The map was left out: {error}; fit the probes again."])
+    if found is None or len(found[0]) < MIN_DISTINCT_POINTS:
+        return None
+    drawn = draw_speakers(*found)
+    if drawn is None:
+        return Section("Speakers", [NO_MAP.format(len(found[0]))])
+    figure = Figure(
+        "speakers",
+        drawn,
+        "Contexts of test utterances by speaker (the paper's Figure 2)",
+        "t-SNE of c: each point is a stretch of a test utterance, each color a speaker. "
+        "Separate islands mean that the context knows who speaks. Only neighborhoods carry "
+        "meaning: distances between islands and their sizes do not.",
+    )
+    return Section("Speakers", figures=[figure])
+
+
+def draw_speakers(features: np.ndarray, speaker: np.ndarray, names: list[str]) -> Any:
+    """Return a figure of t-SNE of features, colored by speaker, or None as `flat_points` does."""
+    from matplotlib import colormaps  # seconds, which a start of training need not wait
+
+    from cpc.report.draw import add_legend, make_figure
+
+    chosen = np.sort(np.random.default_rng(0).permutation(len(features))[:MAX_POINTS])
+    points, speaker = flat_points(features[chosen]), speaker[chosen]
+    if points is None:
+        return None
+    figure, (axes,) = make_figure(1, width=8.4, row_height=4.6)
+    colors = colormaps["tab10"].colors  # pyright: ignore[reportAttributeAccessIssue]
+    for number in np.unique(speaker):
+        x, y = points[speaker == number].T
+        axes.scatter(
+            x,
+            y,
+            s=14,
+            color=colors[number % 10],
+            marker="o^sDvP*X"[number // 10 % 8],
+            alpha=0.8,
+            linewidths=0,
+            label=names[number],
+        )
+    axes.set_axis_off()
+    add_legend(axes, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=1.6)
+    return figure
+
+
+def flat_points(x: np.ndarray) -> np.ndarray | None:
+    """Return t-SNE of the standardized features (n, d): (n, 2), the same each time.
+
+    None if fewer than `MIN_DISTINCT_POINTS` rows differ by more than rounding or a value is not
+    finite: t-SNE of such rows can end the process. The last answer is kept, because the page of a
+    reproduction is written again after each of its cells.
+    """
+    return _flat_points(x.tobytes(), x.dtype.str, x.shape)
+
+
+@functools.lru_cache(maxsize=1)
+def _flat_points(data: bytes, dtype: str, shape: tuple[int, ...]) -> np.ndarray | None:
+    x = np.frombuffer(data, dtype).reshape(shape)
+    if len(x) < MIN_DISTINCT_POINTS or not np.isfinite(x).all():
+        return None
+    x = standardize(x)
+    if len(np.unique(x.round(4), axis=0)) < MIN_DISTINCT_POINTS:
+        return None
+    from sklearn.manifold import TSNE  # over a second, which other figures need not wait
+    from threadpoolctl import threadpool_limits
+
+    x = np.pad(x, ((0, 0), (0, max(0, 2 - shape[1])))).astype(np.float32)
+    perplexity = min(30.0, (len(x) - 1) / 3)
+    with threadpool_limits(1):  # threads that wait for each other cost more than they compute
+        return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(x)
+
+
+def standardize(x: np.ndarray) -> np.ndarray:
+    """Return float64 columns of mean 0 and standard deviation 1; of 0 where they vary by rounding.
+
+    >>> standardize(np.array([[1e-30, 7.0], [3e-30, 7.0]])).round(6).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    """
+    largest = np.maximum(np.abs(x).max(axis=0, initial=0), np.finfo(np.float32).tiny)
+    scaled = x / largest.astype(np.float64)  # no overflow, whatever the scale
+    mean, std = scaled.mean(axis=0), scaled.std(axis=0)
+    varies = std > ROUNDING
+    return np.where(varies, scaled - mean, 0) / np.where(varies, std, 1)
+
+
+SECTIONS = (paper_section, speakers_section)

@@ -1,0 +1,163 @@
+"""The network of an audio run, trained whole on labels of frames (the paper's Table 1)."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc.data import SAMPLE_RATE_HZ, Recordings, make_batches, read_all, select
+from cpc.evaluate import embed_utterances
+from cpc.models import Model
+from cpc.results import digest
+from cpc.train import ProgressWriter
+from cpc.types import Batch, UserError
+from experiments.command.config import Config
+from experiments.kinds.audio.data import labels_at
+from experiments.training.supervised import (
+    Answer,
+    Features,
+    Recipe,
+    hold_out,
+    make_own_optimizer,
+    train_on_labels,
+)
+
+#: The network is trained on labels for so many times the run's own steps at most.
+MOST_RUNS = 40
+
+
+def contexts_of(model: Model) -> Features:
+    """Return the contexts of a batch, as a network that is trained whole has them."""
+
+    def contexts(params, extra, batch, rng, train):
+        variables = {"params": params, **extra}
+        if not train:
+            return model.embed(variables, batch["x"])[1], extra
+        number = [batch["num_samples"]] if "num_samples" in batch else []
+        (_, c), extra = model.module.apply(
+            variables,
+            batch["x"],
+            True,
+            *number,
+            method="embed",
+            mutable=list(extra),
+            rngs={"dropout": rng},
+        )
+        return c, extra
+
+    return contexts
+
+
+def train_supervised(
+    config: Config,
+    folder: pathlib.Path,
+    model: Model,
+    recordings: Recordings,
+    labels: Sequence[np.ndarray],
+    num_classes: int,
+    start: Any = None,
+) -> tuple[Callable[[Recordings], list[np.ndarray]], str]:
+    """The run's own network with a softmax on c, trained whole on labels (the paper's Table 1).
+
+    From the variables `start`, or a new start if None, on windows of the run's length, with its
+    optimizer and `probe.layer_decay`; until it stops improving on held-out utterances of
+    `recordings`, for `MOST_RUNS` times its steps at most. The learning rate is constant after its
+    warm-up, whatever `optim.schedule`, as the end is not known, and falls once that has come.
+
+    `labels` has one each 10 ms of each recording; the folder is for checkpoints. Returns a function
+    from recordings to the log-probabilities (frames, num_classes) of each, and its setting.
+    """
+    options, rng = config.data, jax.random.key(config.seed + 2)
+    numbers, encoder = np.arange(len(recordings)), model.module.encoder
+    # The longest is trained on: there is always something to draw.
+    held = hold_out(np.delete(numbers, np.argmax(recordings.lengths)), config.seed).tolist()
+    kept = np.setdiff1d(numbers, held).tolist()
+    num_steps = MOST_RUNS * config.num_steps
+    layer_decay = 1.0 if start is None else config.probe.layer_decay
+    hours = options.batch_size * options.window_samples / SAMPLE_RATE_HZ / 3600
+    console = ProgressWriter(num_steps, rate=(hours, "h audio"))
+    recipe = Recipe(
+        make_own_optimizer(config, num_steps, layer_decay, ("context", "encoder")),
+        num_steps,
+        evaluate_every=min(1000, max(10, config.num_steps // 4)),
+        accuracy=accuracy_on(encoder, select(recordings, held), [labels[i] for i in held]),
+    )
+    answer, words = train_on_labels(
+        config,
+        contexts_of(model),
+        start or model.init(rng, {"x": np.zeros((1, options.window_samples), np.float32)}),
+        draw_labelled(config, encoder, select(recordings, kept), [labels[i] for i in kept]),
+        recipe,
+        num_classes=num_classes,
+        rng=rng,
+        writers=(console,),
+        folder=folder,
+        settings={
+            "recordings": list(recordings.names),
+            "labels": digest(num_classes, np.concatenate(labels)),
+        },
+    )
+    console.close()
+    print(f"{words}, by {len(held)} held-out utterances of {len(recordings)}")
+    setting = f"l2 {config.optim.weight_decay:g}, {words}"
+    return functools.partial(answers_of, encoder, answer), setting
+
+
+def draw_labelled(
+    config: Config, encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
+) -> Callable[[int], Batch]:
+    """Return the windows that a step draws, as the run's own do, with a label of each latent."""
+    options = config.data
+    draw = make_batches(
+        recordings,
+        window_samples=options.window_samples,
+        batch_size=options.batch_size,
+        seed=config.seed,
+    )
+    length = encoder.num_latents(options.window_samples)
+
+    def draw_with_labels(step):
+        batch = draw(step)
+        starts = zip(batch["utterance"], batch["start"], strict=True)
+        windows = [labels_at(labels[i], int(start), length, encoder.stride) for i, start in starts]
+        real = {name: batch[name] for name in ("num_samples",) if name in batch}
+        return {"x": batch["x"], "label": np.stack(windows), **real}
+
+    return draw_with_labels
+
+
+def answers_of(encoder: Any, answer: Answer, recordings: Recordings) -> list[np.ndarray]:
+    """Return the log-probabilities (frames, classes) of each recording."""
+    waveforms = [read_all(recordings, i) for i in range(len(recordings))]
+    return embed_utterances(answer, waveforms, encoder.stride, ahead=encoder.frames_around[1])
+
+
+def accuracy_on(
+    encoder: Any, recordings: Recordings, labels: Sequence[np.ndarray]
+) -> Callable[[Answer], float]:
+    """Return accuracy(answer) over the labelled frames of held-out recordings.
+
+    Raises:
+        UserError: there is none.
+    """
+    lengths = [max(1, int(samples) // encoder.stride) for samples in recordings.lengths]
+    expected = np.concatenate(
+        [
+            labels_at(own, 0, number, encoder.stride)
+            for own, number in zip(labels, lengths, strict=True)
+        ]
+    )
+    if not (expected >= 0).any():
+        raise UserError(
+            f"of the labelled utterances, the {len(recordings)} held out to stop by have no labels "
+            "at all: give more, or leave the supervised network out of probe.features"
+        )
+
+    def accuracy(answer):
+        given = np.concatenate(answers_of(encoder, answer, recordings)).argmax(1)
+        return float((given == expected)[expected >= 0].mean())
+
+    return accuracy

@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on images: `cpc train`."""

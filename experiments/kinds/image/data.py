@@ -1,0 +1,198 @@
+"""From the data section of an image config to images."""
+
+import pathlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from cpc import data
+from cpc.data.skipped import Skipped, count_names
+from cpc.data.sources.fashion_mnist import load_fashion_mnist
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.kinds.image.groups import split_groups
+
+#: Where the images of a split lie: splits or files, and their rows there.
+Places: TypeAlias = list[tuple[str, range]]
+
+
+class Reader(NamedTuple):
+    """How the splits of a source are read."""
+
+    read: Callable[[str], data.Images]
+    """Name of a split, or of a part -> its images."""
+    locate: Callable[[str], Places]
+    """Name of a split, or of a part -> where its images lie, without reading them."""
+
+
+class ImageData(NamedTuple):
+    """What an image experiment is run on."""
+
+    train: data.Images
+    """To train on; labels are not used."""
+    probe: data.Images
+    """To fit probes on."""
+    test: data.Images
+    """To measure on."""
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
+    """Read the splits of `config.data`."""
+    options = config.data
+    splits = (options.split, options.probe_split, options.test_split)
+    reader = make_reader(config, log)
+    if not options.group_level:  # which divides a split that is named twice
+        check_splits(config, reader.locate)
+    sets = {split: reader.read(split) for split in dict.fromkeys(splits)}
+    read = [sets[split] for split in splits]
+    loaded = separate_test(config, ImageData(*split_groups(config, read)))
+    num_copies = len(skipped(loaded)) - len(skipped(sets.values()))
+    copies = f", {num_copies:,} of them copies of test images" if num_copies else ""
+    y, x, channels = loaded.train.pixels.shape[1:]
+    log(
+        f"data: {len(loaded.train):,} images of {y} by {x} pixels, {channels} channel"
+        f"{'s' * (channels > 1)} to train on, {len(loaded.probe):,} to probe, "
+        f"{len(loaded.test):,} to test; {count_names(skipped(loaded), 'skipped')}{copies}"
+    )
+    return loaded
+
+
+def separate_test(config: Config, loaded: ImageData) -> ImageData:
+    """Leave images out of training and probes whose pixels the test images have, too.
+
+    Raises:
+        UserError: none is left.
+    """
+    options, separated = config.data, loaded
+    where = f"data.test_split ({options.test_split})"
+    for part, key, is_asked in tested_parts(config):
+        if is_asked:
+            images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
+            if not len(images):
+                raise UserError(
+                    f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
+                    f"copies of images of {where}: name a split with other images"
+                )
+            separated = separated._replace(**{part: images})
+    return separated
+
+
+def tested_parts(config: Config) -> tuple[tuple[str, str, bool], ...]:
+    """Return (field of ImageData, its key in `data`, whether it must share no test image)."""
+    has_probes = bool(config.probe.tasks)
+    return (
+        ("probe", "probe_split", has_probes),
+        ("train", "split", has_probes or config.evaluate.num_images > 0),
+    )
+
+
+def name_of(config: Config) -> str:
+    """Return what the images are called: the name of a set of tfds, or of the folder."""
+    options = config.data
+    if options.source == "folder":
+        return pathlib.Path(options.path).expanduser().resolve().name
+    return options.name or options.source
+
+
+def places_of(config: Config) -> dict[str, tuple[str, ...]]:
+    """Return what scores call the images, and their folder; a set of tfds is known by its name."""
+    return {name_of(config): (config.data.path if config.data.source == "folder" else "",)}
+
+
+def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
+    """Check that no image is tested that the network or, if there are any, the probes know.
+
+    Raises:
+        UserError: splits that are to be apart share an image.
+    """
+    options = config.data
+    test = locate(options.test_split)
+    whose = {"probe": "probes are fitted", "train": "the network is trained"}
+    for part, name, is_asked in tested_parts(config):
+        if is_asked and share_rows(locate(options[name]), test):
+            who = whose[part]
+            raise UserError(
+                f"data.test_split ({options.test_split}) shares images with data.{name} "
+                f"({options[name]}), on which {who}: name a split, or part of one, without them"
+            )
+
+
+def share_rows(some: Places, others: Places) -> bool:
+    """Return whether an image lies in both.
+
+    >>> share_rows([("train", range(50))], [("train", range(40, 60)), ("test", range(9))])
+    True
+    """
+    return any(
+        a == b and max(rows.start, more.start) < min(rows.stop, more.stop)
+        for a, rows in some
+        for b, more in others
+    )
+
+
+def make_reader(config: Config, log: Callable[[str], object]) -> Reader:
+    """Return how the splits of a config's source are read."""
+    options = config.data
+    if options.source == "fashion_mnist":
+        if (options.size, options.channels) != (28, 1):
+            raise UserError(
+                f"data.size is {options.size} and data.channels {options.channels}: images of "
+                "fashion_mnist have 28 pixels a side and 1 channel"
+            )
+        splits = load_fashion_mnist(log=log)
+        return Reader(
+            lambda split: cut_split(splits, split), lambda split: [locate_part(splits, split)]
+        )
+    if not options.path:
+        raise UserError(f"data.source is {options.source}: set data.path to its folder")
+    root = pathlib.Path(options.path).expanduser()
+    how = {
+        "size": options.size,
+        "channels": options.channels,
+        "log": log,
+        "max_skipped_fraction": options.max_skipped_fraction,
+    }
+    if options.source == "folder":
+        return Reader(
+            lambda split: data.read_image_folder(root, split, **how),
+            lambda split: [(split, range(1))],  # no part of a folder has a name
+        )
+    if not options.name:
+        raise UserError("data.source is tfds: set data.name to the set, such as cifar10")
+    return Reader(
+        lambda split: data.read_images_tfds(root, options.name, split, **how),
+        lambda split: data.locate_images_tfds(root, options.name, split),
+    )
+
+
+def cut_split(splits: Mapping[str, data.Images], text: str) -> data.Images:
+    """Return a split, or a part as tfds writes it: "train", "train[:50000]", "train[90%:]"."""
+    name, rows = locate_part(splits, text)
+    images = splits[name]
+    return images if len(rows) == len(images) else data.select_images(images, rows)
+
+
+def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, range]:
+    """Return the split that a part is of, and the rows of the part, as `cut_split` cuts it."""
+    match = re.fullmatch(r"(\w+)(?:\[(-?\d+%?)?:(-?\d+%?)?\])?", text)
+    if not match or match[1] not in splits:
+        raise UserError(
+            f"fashion_mnist has no split {text!r}: choose {' or '.join(splits)}, or a part such as "
+            "train[:50000] or train[90%:]"
+        )
+    size = len(splits[match[1]])
+
+    def row(bound: str | None) -> int | None:
+        if bound is None:
+            return None
+        return int(bound[:-1]) * size // 100 if bound.endswith("%") else int(bound)
+
+    rows = range(size)[row(match[2]) : row(match[3])]
+    if not rows:
+        raise UserError(f"the split {text!r} of fashion_mnist holds no image")
+    return match[1], rows
+
+
+def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
+    """Return the images left out of all splits, and why."""
+    return list(dict(entry for part in parts for entry in part.skipped).items())

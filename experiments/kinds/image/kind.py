@@ -1,0 +1,258 @@
+"""Contrastive predictive coding on images (van den Oord et al. 2018, section 3.2; CPC v2)."""
+
+import functools
+import math
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.image import KEYS
+from configs.keys import Keys
+from cpc.data import Images, make_image_batches
+from cpc.models import (
+    ImageCPC,
+    LinearPredictor,
+    MaskedRowConv,
+    Model,
+    ResNet,
+    RowGRU,
+    SmallConvEncoder,
+    check_offsets,
+    first_clean_offset,
+    frame_positions,
+    make_model,
+    module_ends,
+    patch_grid,
+    resnet_stages,
+)
+from cpc.types import Batch, UserError
+from experiments.command.config import Config
+from experiments.kinds.image import probes
+from experiments.kinds.image.data import ImageData, load_data, places_of, skipped
+from experiments.kinds.image.embed import embed_files
+from experiments.kinds.image.prepare import prepare, side_of
+from experiments.kinds.image.sections import SECTIONS, WORDS
+from experiments.kinds.image.shown import save_augmented
+from experiments.training.contrastive import interpret, make_work
+from experiments.training.objective import BranchOutputs
+from experiments.training.plan import Branch, Geometry, Plan
+from experiments.training.problem import HeldOut, Probe, Problem
+
+CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
+
+
+#: What `experiments.training.problem.Contrastive` asks of a kind of data.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "SECTIONS",
+    "WORDS",
+    "build_model",
+    "check",
+    "describe_input",
+    "describe_run",
+    "embed_files",
+    "geometry",
+    "identify",
+    "interpret",
+    "keys_of",
+    "load_data",
+    "make_probe",
+    "make_problem",
+    "make_work",
+    "places_of",
+    "record",
+    "show_use",
+    "skipped",
+]
+
+NAME, ON_ONE_DEVICE = "image", False
+
+
+def make_problem(plan: Plan, data: ImageData) -> Problem:
+    """Return model and batches of a plan."""
+    config, held_out = plan.config, None
+    batch_size = config.data.batch_size
+    draw = functools.partial(
+        make_image_batches,
+        batch_size=batch_size,
+        process=jax.process_index(),
+        num_processes=jax.process_count(),
+    )
+    if config.evaluate.num_images > 0:
+        draw_test = draw(data.test, seed=config.seed + 1)
+        # Each image once: copies of a candidate would make N larger than what it tells apart.
+        wanted, there = -(-config.evaluate.num_images // batch_size), len(data.test) // batch_size
+        held_out = HeldOut(draw_test, draw_test, min(wanted, there))
+    return Problem(
+        plan=plan,
+        model=build_model(config),
+        prepare=functools.partial(prepare, config),
+        split_branches=split_branches,
+        label=lambda batch: {"class": batch["label"][:, None, None]},
+        draw=draw(data.train, seed=config.seed),
+        held_out=held_out,
+        per_step=(batch_size, "images"),
+    )
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    side, patch, jitter = side_of(config), config.model.patch, config.augment.jitter
+    if side > config.data.size:
+        raise UserError(
+            f"augment.crop is {side}, and data.size {config.data.size}: a crop is at most as large "
+            "as the image"
+        )
+    if jitter > patch:
+        raise UserError(
+            f"augment.jitter is {jitter}, and model.patch {patch}: a part of a patch is at most as "
+            "large as it"
+        )
+    if config.probe.every and "supervised" in config.probe.tasks:
+        raise UserError(
+            f"probe.every is {config.probe.every}, and each time the supervised network would be "
+            "trained anew, with the same result: set probe.every to 0, or take supervised out of "
+            "probe.tasks"
+        )
+    choose_offsets(config)
+
+
+def choose_offsets(config: Config) -> tuple[int, ...]:
+    """Return the rows ahead that are predicted, from the first without a pixel of the context."""
+    options = config.model
+    first = options.first_offset or first_clean_offset(options.patch, options.stride)
+    offsets = tuple(range(first, first + options.num_offsets))
+    size = (side_of(config), side_of(config))
+    check_offsets(offsets, patch_grid(size, options.patch, options.stride), options.directions)
+    return offsets
+
+
+def geometry(config: Config) -> Geometry:
+    """Return the latents and predictions of an image."""
+    options, size = config.model, (side_of(config), side_of(config))
+    width = options.target_width or build_encoder(options, jnp.float32)[1]
+    num_latents = math.prod(patch_grid(size, options.patch, options.stride))
+    offsets, names = choose_offsets(config), name_branches(build_model(config).module)
+    branches = tuple(Branch(name, offsets) for name in names)
+    return Geometry(num_latents, width, branches, is_window=False)
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, contexts and predictors by the config's words."""
+    options, offsets = config.model, choose_offsets(config)
+    dtype = jnp.dtype(options.dtype)
+    encoder, width = build_encoder(options, dtype)
+    context = functools.partial(
+        CONTEXTS[options.context], options.context_width, options.context_layers, dtype=dtype
+    )
+    predictor = functools.partial(
+        LinearPredictor, len(offsets), options.target_width or width, dtype=dtype
+    )
+    return make_model(
+        ImageCPC(
+            encoder,
+            context,
+            predictor,
+            directions=tuple(options.directions),
+            target_width=options.target_width or None,
+            channels=1 if config.augment.grey else config.data.channels,
+            dtype=dtype,
+            cuts=module_ends(encoder.num_layers, options.modules),
+        )
+    )
+
+
+def name_branches(module: ImageCPC) -> tuple[str, ...]:
+    """Return what the branches of a model are called: directions, or modules and directions."""
+    if not module.cuts:
+        return tuple(module.directions)
+    return tuple(f"module {n} {direction}" for n, direction in module.branches)
+
+
+def build_encoder(options: Config, dtype: Any) -> tuple[SmallConvEncoder | ResNet, int]:
+    """Return the encoder of a patch, and the width of its latents."""
+    if options.encoder == "small":
+        widths = (options.width // 4, options.width // 2, options.width)
+        return SmallConvEncoder(widths, norm=options.norm, dtype=dtype), options.width
+    name, depth = options.encoder[:6], options.encoder[6:]
+    if name != "resnet" or not depth.isdecimal():
+        raise UserError(
+            f"model.encoder is {options.encoder!r}: choose small, or resnet and a depth, such as "
+            "resnet18"
+        )
+    stages = resnet_stages(int(depth), options.stages or None)
+    encoder = ResNet(
+        stages,
+        norm=options.norm,
+        pooled_stem=options.pooled_stem,
+        remat=options.remat,
+        dtype=dtype,
+    )
+    return encoder, stages[-1].width
+
+
+def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
+    """Return outputs and positions of each direction; without a label an image is a group."""
+    label, sequence = batch["label"], batch["sequence"]
+    group = jnp.where(label < 0, -1 - sequence, label)
+    return [
+        BranchOutputs(direction, frame_positions(direction.z, sequence, group))
+        for direction in outputs
+    ]
+
+
+def some_pixels(images: Images) -> bytes:
+    """Return those of a few images, as parts of a set may have the same numbers of each class."""
+    return images.pixels[
+        np.linspace(0, len(images) - 1, min(16, len(images))).astype(int)
+    ].tobytes()
+
+
+def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
+    """Write some images' patches as they are, and as training sees them, for the page."""
+    draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
+    save_augmented(workdir, draw(0), functools.partial(prepare, config))
+
+
+def make_probe(config: Config, workdir: pathlib.Path, data: ImageData, model: Model) -> Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, data)
+    of_config = functools.partial(prepare, config)
+    return functools.partial(probes.run_tasks, config, workdir, data, model, of_config)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of an image's grid of patches."""
+    patch, size = config.model.patch, (side_of(config), side_of(config))
+    channels = 1 if config.augment.grey else config.data.channels
+    grid = patch_grid(size, patch, config.model.stride)
+    return {"kind": "image", "shape": [*grid, patch, patch, channels]}
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    return f"""from cpc import models
+
+embed = models.load("{folder}")
+# images: (b, y, x, channels), uint8 or floats in 0..1, or a list of images of any size
+z, c = embed(images)  # both over the grid of patches: (b, i, j, width)"""
+
+
+def identify(part: Any) -> tuple[int, bytes, bytes]:
+    """Return the number of images, their labels and some of their pixels."""
+    return len(part), part.labels.tobytes(), some_pixels(part)
+
+
+def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return nothing: the config says all of the input."""
+    return {}
+
+
+def keys_of(config: Config) -> Keys:
+    """Return every key of a config."""
+    return KEYS

@@ -1,0 +1,134 @@
+"""What an agent has learned: its return, the bound on what it predicts, what its memory keeps."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from cpc import rl
+from cpc.estimators import Tracker
+from cpc.evaluate import bootstrap_interval, describe_fit, fit_lbfgs_probe, predict
+from cpc.losses import OffsetSums
+from cpc.models.agent import Heard
+from cpc.results import Score
+from experiments.command.config import Config
+from experiments.kinds.rl import step as steps
+from experiments.training.records import describe_offsets
+
+#: Environments of an evaluation: as many candidates.
+NUM = 256
+#: Steps of which a probe is fitted are a multiple of this, if there are as many.
+ROWS = 512
+L2 = 1e-3
+TRACKER = Tracker(True, steps.STRICT.name)
+
+
+class Watched(NamedTuple):
+    """An agent at play, (t, b)."""
+
+    rollout: rl.Rollout
+    features: dict[str, Any]
+    """By name, (t, b, width): c, z, and those of the agent before it was trained."""
+    sums: OffsetSums
+    """Of the strict bound."""
+
+
+def watcher(config: Config, task: steps.Task) -> Callable[[Any, Any], Watched]:
+    """Return watch(params, seed): the agent in environments of its own, to be jitted or vmapped."""
+    agent = task.agent
+
+    def watch(params, seed):
+        root = jax.random.fold_in(jax.random.key(seed), 3)
+        of_worlds, of_steps, of_params = jax.random.split(root, 3)
+        memory = agent.begin(NUM)
+        environment = task.many(NUM)
+        worlds = rl.begin(environment, memory, NUM, of_worlds, config.environment.stagger)
+        act = functools.partial(steps.take_step, agent, params)
+        _, rollout = rl.roll_out(environment, act, worlds, of_steps, config.evaluate.num_steps)
+        heard = Heard(rollout.observation, rollout.previous, rollout.is_first)
+        out: Any = agent.apply({"params": params}, heard, memory)
+        untrained = agent.init(of_params, Heard(*(x[:1] for x in heard)), memory)["params"]
+        before: Any = agent.apply({"params": untrained}, heard, memory)
+        features = {"c": out.c, "z": out.z, "random c": before.c}
+        _, sums = steps.predict(config, agent, params, out.z, out.c, rollout, steps.STRICT)
+        return Watched(rollout, features, sums)
+
+    return watch
+
+
+def describe(config: Config, watched: Watched) -> list[dict[str, Any]]:
+    """Return the records of an evaluation: returns, if an episode is whole, and the bound."""
+    rollout = watched.rollout
+    is_last = np.asarray(rollout.is_last)
+    ended = np.cumsum(is_last, axis=0) - is_last
+    # The first was not begun here. As many of each environment: else the short ones would count
+    # more often than the long ones, which the end cuts off.
+    whole = is_last & (ended > 0) & (ended < is_last.sum(axis=0).min())
+    records: list[dict[str, Any]] = []
+    if not whole.any():
+        print(
+            f"no return: in {len(is_last)} steps not every environment had a whole episode: raise "
+            "evaluate.num_steps"
+        )
+    if episodes := whole.sum():
+        records.append(
+            {
+                "return": float((rollout.episode_return * whole).sum()) / episodes,
+                "episode_length": float((rollout.episode_length * whole).sum()) / episodes,
+            }
+        )
+    if config.cpc.weight:
+        track, offsets = TRACKER(watched.sums), range(1, config.cpc.num_offsets + 1)
+        records.append({"series": "strict", **describe_offsets(TRACKER, track, offsets)})
+    return records
+
+
+def probe_memory(config: Config, watched: Watched) -> Iterator[tuple[Score, np.ndarray]]:
+    """Yield scores of what the memory keeps, and the log-probabilities behind them (t, b, classes).
+
+    Linear, fitted on the first half of the environments and asked of the others, where the fact
+    cannot be seen; intervals are over environments.
+    """
+    for name, values in watched.rollout.facts.items():
+        values = np.asarray(values)
+        counts = values >= 0
+        if not counts[:, : NUM // 2].any() or not counts[:, NUM // 2 :].any():
+            continue
+        labels = np.maximum(values, 0)
+        num_classes = int(labels.max()) + 1
+        is_first_half = np.arange(NUM) < NUM // 2
+        fitted, asked = counts & is_first_half, counts & ~is_first_half
+        chosen = np.flatnonzero(fitted)
+        chosen = chosen[: max(len(chosen) // ROWS, 1) * ROWS]  # few sizes to compile
+        chance = np.bincount(labels[asked]).max() / asked.sum()
+        for features, x in watched.features.items():
+            x = np.asarray(x, np.float32)
+            x = x.reshape(-1, x.shape[-1])
+            probe = fit_lbfgs_probe(
+                x[chosen], labels.ravel()[chosen], num_classes=num_classes, l2s=(L2,)
+            )
+            log_probs = predict(probe, x).reshape(*labels.shape, -1)
+            right = (log_probs.argmax(-1) == labels) & asked
+            own = asked.sum(0) > 0
+            low, high = bootstrap_interval(right.sum(0)[own] * 1.0, asked.sum(0)[own])
+            yield (
+                Score(
+                    task=name,
+                    data=config.environment.name,
+                    unit="step",
+                    features=features,
+                    method="linear",
+                    metric="accuracy",
+                    value=float(right.sum() / asked.sum()),
+                    low=low,
+                    high=high,
+                    chance=float(chance),
+                    num_train=len(chosen),
+                    num_test=int(asked.sum()),
+                    seed=config.seed,
+                    setting=describe_fit(probe),
+                ),
+                log_probs,
+            )

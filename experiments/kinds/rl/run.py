@@ -1,0 +1,199 @@
+"""A run of an agent: rollouts and steps through the loop of all runs, an evaluation, the page."""
+
+import functools
+import math
+import pathlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from configs.keys import Keys
+from configs.rl import KEYS
+from cpc.estimators import Tracker
+from cpc.files import write_arrays
+from cpc.results import print_scores, write_scores
+from cpc.train import (
+    Cadence,
+    ProgressWriter,
+    TrainState,
+    describe_values,
+    fit,
+    jit_step,
+    replicate,
+)
+from experiments.command.config import Config, check_config
+from experiments.kinds.rl import evaluate, step
+from experiments.training.problem import Work
+from experiments.training.records import describe_offsets
+from experiments.training.step import open_training, seconds_recorded
+
+#: watch(params, seed) of `evaluate.watcher`.
+Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
+
+
+NAME, ON_ONE_DEVICE = "rl", True
+
+
+def keys_of(config: Config) -> Keys:
+    """Return every key of a config."""
+    return KEYS
+
+
+def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
+    """Return the config of an agent, checked."""
+    check_config(config, KEYS)
+    step.make_task(config)
+    return config
+
+
+def load_data(config: Config, log: Callable[[str], object]) -> None:
+    """Return nothing: the environment makes what an agent sees."""
+
+
+def skipped(data: None) -> tuple[()]:
+    """Return nothing that was left out."""
+    return ()
+
+
+def identify(part: None) -> tuple[int]:
+    """Return that there is nothing to tell apart."""
+    return (0,)
+
+
+def make_work(
+    kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
+) -> Work:
+    """Return what trains an agent, probes its memory, and keeps an episode for the page."""
+    task = step.make_task(config)
+    watch = jax.jit(evaluate.watcher(config, task))
+    return Work(
+        lambda: train(config, task, watch, folder, mesh),
+        functools.partial(finish, config, watch, folder),
+        write_page,
+    )
+
+
+def write_page(folder: pathlib.Path) -> pathlib.Path:
+    """Write the page of a run."""
+    from experiments.kinds.rl.page import write_rl_report  # matplotlib takes seconds
+
+    return write_rl_report(folder)
+
+
+def train(
+    config: Config, task: step.Task, watch: Watch, folder: pathlib.Path, mesh: jax.sharding.Mesh
+) -> tuple[str, TrainState]:
+    """Train to the end or to a signal; returns the signal's name, and the state."""
+    per_launch = task.steps_per_launch
+    state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
+    per_step = config.environment.num * config.policy.unroll / per_launch
+    num_steps = task.num_launches * per_launch
+    console = ProgressWriter(
+        num_steps, describe_values("return", "nats", "entropy"), (per_step / 1e3, "k frames")
+    )
+
+    def at_end(state):
+        if not config.evaluate.num_steps:
+            return []
+        return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
+
+    seconds = seconds_recorded(folder)
+    with open_training(folder, state, console, config) as (state, sinks, stop):
+        state, reason = fit(
+            state,
+            jit_step(task.launch, state),
+            lambda first: iter(lambda: 0, 1),  # what a launch needs, it makes
+            num_steps=num_steps,
+            summarize=make_summary(config, task, per_step, num_steps, seconds),
+            evaluate=at_end,
+            cadence=Cadence(
+                log_every=config.log_rollouts * per_launch,
+                save_every=config.save_rollouts * per_launch,
+                steps_per_launch=per_launch,
+            ),
+            sinks=sinks,
+            stop=stop,
+        )
+    return reason, state
+
+
+def make_summary(
+    config: Config, task: step.Task, per_step: float, num_steps: int, seconds_before: float
+) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
+    """Turn the sums of a window of steps into its record.
+
+    Other episodes' latents are not drawn as the positives are, which cannot lie at an episode's
+    begin: log N - L is an estimate in training, and the strict evaluation bounds.
+    """
+    begin, tracker = time.time() - seconds_before, Tracker(False, config.cpc.rule)
+
+    def summarize(sums, step):
+        num = float(sums["steps"]) or math.nan
+        episodes = float(sums["episodes"])
+        record = {
+            "loss": float(sums["loss"]) / num,
+            **{
+                name: float(sums[name]) / num
+                for name in ("policy_loss", "value_loss", "entropy", "gradient_norm")
+            },
+            "frames": step * per_step,
+            "learning_rate": float(task.schedule(step - 1)),
+            "num_steps": num_steps,
+            "per_step": per_step / 1e3,
+            "per_step_unit": "k frames",
+            "seconds": time.time() - begin,
+        }
+        if episodes:
+            record["return"] = float(sums["episode_return"]) / episodes
+            record["episode_length"] = float(sums["episode_length"]) / episodes
+        if "offsets" in sums:
+            offsets = range(1, config.cpc.num_offsets + 1)
+            record |= describe_offsets(tracker, tracker(sums["offsets"]), offsets)
+        return record
+
+    return summarize
+
+
+def finish(config: Config, watch: Watch, folder: pathlib.Path, state: TrainState) -> None:
+    """Probe the memory, and keep an episode for the page."""
+    if not config.evaluate.num_steps:
+        return
+    watched = jax.device_get(watch(state.params, config.seed))
+    probed = list(evaluate.probe_memory(config, watched))
+    scores = [score._replace(step=int(state.step)) for score, _ in probed]
+    write_scores(folder, scores)
+    print_scores(scores)
+    keep_episode(folder, watched, probed)
+
+
+def keep_episode(folder: pathlib.Path, watched: evaluate.Watched, probed: Any) -> None:
+    """Write an episode of an environment that no probe was fitted on, and what its memory believes.
+
+    The first one that begins and ends within the evaluation.
+    """
+    own = evaluate.NUM // 2
+    rollout = jax.tree.map(lambda x: np.asarray(x)[:, own:], watched.rollout)
+    ends = np.cumsum(rollout.is_last, 0) - rollout.is_last
+    whole = [
+        (column, number)
+        for column in range(ends.shape[1])
+        for number in range(1, int(ends[-1, column]))
+    ]
+    if not whole:
+        return
+    column, number = whole[0]
+    at = ends[:, column] == number
+    arrays = {
+        "observation": rollout.observation[at, column],
+        "action": rollout.action[at, column],
+        "reward": rollout.reward[at, column],
+    }
+    for score, log_probs in probed:
+        if score.features == "c":
+            arrays[f"belief_{score.task}"] = np.exp(log_probs[:, own:][at, column])
+            arrays[f"fact_{score.task}"] = rollout.facts[score.task][at, column]
+    write_arrays(folder / "episode.npz", **arrays)

@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on series of numbers: `cpc train`."""

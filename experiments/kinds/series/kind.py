@@ -1,0 +1,290 @@
+"""Contrastive predictive coding on series of any rate and number of channels."""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from configs.keys import Keys
+from configs.series import KEYS
+from cpc.files import write_sealed
+from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
+from cpc.report.words import Words
+from cpc.types import Batch, SoundPosition, UserError
+from experiments.command.config import Config, with_settings
+from experiments.kinds.series import probes
+from experiments.kinds.series.data import (
+    SeriesData,
+    ar1_information,
+    labels_of_frames,
+    load_data,
+    make_windows,
+)
+from experiments.kinds.series.embed import embed_files
+from experiments.training.contrastive import interpret, make_work
+from experiments.training.memory import check_host
+from experiments.training.objective import BranchOutputs
+from experiments.training.plan import Branch, Geometry, Plan, make_plan
+from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.sequences import CONTEXTS, places_of, positions
+
+#: What `experiments.training.problem.Contrastive` asks of a kind of data.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "SECTIONS",
+    "WORDS",
+    "build_model",
+    "check",
+    "describe_input",
+    "describe_run",
+    "embed_files",
+    "geometry",
+    "identify",
+    "interpret",
+    "keys_of",
+    "load_data",
+    "make_probe",
+    "make_problem",
+    "make_work",
+    "places_of",
+    "record",
+    "show_use",
+    "skipped",
+]
+
+NAME, ON_ONE_DEVICE = "series", False
+SECTIONS = ()
+
+#: With fewer groups to train on, or fewer than the batch has rows, negatives are of one sequence.
+FEW_GROUPS = 32
+
+WORDS = Words(
+    examples="series",
+    target="future latent",
+    ahead="latents ahead",
+    tested="files",
+    baselines=("raw",),
+    titles={"raw": "the numbers themselves"},
+)
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    probes.check_options(config)
+    if config.data.file_label == "table" and not config.data.file_labels:
+        raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
+    options = config.data
+    if options.source == "ar1":  # normal numbers in float64, and the sequences twice in float32
+        made = 16 * options.num_files * options.window_steps * options.channels
+        check_host("data.num_files, data.window_steps or data.channels", made)
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, context and predictor by the config's words."""
+    options, encoder = config.model, build_encoder(config)
+    return make_model(
+        CPC(
+            encoder,
+            CONTEXTS[options.context](
+                options.context_width, options.context_layers, dtype=encoder.dtype
+            ),
+            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
+        )
+    )
+
+
+def build_encoder(config: Config) -> ConvEncoder:
+    """Return the encoder of a config, with its geometry."""
+    options = config.model
+    return ConvEncoder(
+        options.width,
+        tuple(options.kernels),
+        tuple(options.strides),
+        norm=options.norm,
+        padding=options.padding,
+        dtype=jnp.dtype(options.dtype),
+        remat=options.remat,
+        channels=config.data.channels,
+    )
+
+
+def num_latents(config: Config) -> int:
+    """Return the number of latents of a training window."""
+    return build_encoder(config).num_latents(config.data.window_steps)
+
+
+def geometry(config: Config) -> Geometry:
+    """Return the latents and predictions of a window."""
+    apart = 0 if config.negatives.overlap else config.data.window_steps
+    branch = Branch("forward", tuple(range(1, config.model.num_offsets + 1)))
+    return Geometry(num_latents(config), config.model.width, (branch,), apart=apart)
+
+
+def choose_rule(config: Config, data: SeriesData) -> tuple[str, str]:
+    """Return the rule that `negatives.rule=auto` means for these data, and why.
+
+    A network that sees few groups learns to tell them apart, which wins against the negatives of
+    other groups and ruins features of anything that changes within one: then all negatives are of
+    the positive's own sequence.
+    """
+    options, few = config.negatives, max(FEW_GROUPS, config.data.batch_size)
+    if config.data.source == "ar1":
+        return "batch", "all sequences are of one process"
+    if options.queue or options.shards != 1 or config.loss.name == "sup_con":
+        return "batch", "negatives.queue, negatives.shards and sup_con need other sequences"
+    num_groups = len({data.groups[file] for file, *_ in data.train.pieces})
+    count = f"{num_groups:,} group{'s' * (num_groups > 1)} to train on"
+    if num_groups < few:
+        return "own_sequence", f"{count}, fewer than {few}, could be told apart by heart"
+    return "batch", f"{count} are {few} or more"
+
+
+def resolve_rule(plan: Plan, data: SeriesData) -> Plan:
+    """Return a plan whose rule is not auto; print the choice.
+
+    Raises:
+        UserError: windows are too short for the rule.
+    """
+    config = plan.config
+    if config.negatives.rule != "auto":
+        return plan
+    rule, reason = choose_rule(config, data)
+    print(f"negatives: rule={rule}, as {reason}; --config.negatives.rule sets another")
+    if rule == "batch":  # which auto means until the data are known
+        return plan
+    return make_plan(with_settings(config, {"negatives.rule": rule}), plan.geometry)
+
+
+def make_problem(plan: Plan, data: SeriesData) -> Problem:
+    """Return model and batches of a plan."""
+    plan, config = resolve_rule(plan, data), plan.config
+    options = config.data
+    draw = functools.partial(
+        make_windows, window_steps=options.window_steps, batch_size=options.batch_size
+    )
+    encoder, held_out = build_encoder(config), None
+    if config.evaluate.num_windows > 0:
+        draw_test = draw(data.test, seed=config.seed + 1)
+        number = -(-config.evaluate.num_windows // options.batch_size)
+        held_out = HeldOut(draw_test, draw_test, number)
+
+    def split_branches(outputs, batch):
+        group = jnp.asarray(number_groups(data), jnp.int32)[batch["utterance"]]
+        located, begin = positions(batch, group, outputs.z.shape[1]), batch["sample"][:, None]
+        first = begin + encoder.stride * located.time
+        exists: Any = None
+        if "num_samples" in batch:
+            exists = located.time < encoder.num_existing(batch["num_samples"])[:, None]
+        place = SoundPosition(*located, first, first + encoder.stride, begin)
+        return [BranchOutputs(outputs, place, exists)]
+
+    return Problem(
+        plan=plan,
+        model=build_model(config),
+        prepare=lambda batch, rng, train: batch,
+        split_branches=split_branches,
+        label=functools.partial(label_latents, config, data),
+        draw=draw(data.train, seed=config.seed),
+        held_out=held_out,
+        per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
+    )
+
+
+def number_groups(data: SeriesData) -> np.ndarray:
+    """Return a number for each file, by its label or, without one, by its group."""
+    _, groups = np.unique(data.groups, return_inverse=True)
+    return np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
+
+
+def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:
+    """Return the file of a training batch's latents (b, t), and labels where there are any."""
+    encoder, files = build_encoder(config), batch["utterance"]
+    labels = {"file": files[:, None]}
+    if data.file_names:
+        labels["file_label"] = data.file_labels[files][:, None]
+    if data.step_names:
+        frames = num_latents(config), encoder.stride
+        labels["step_label"] = np.stack(
+            [
+                np.full(frames[0], -1, np.int32)
+                if (own := data.step_labels[file]) is None
+                else labels_of_frames(own, int(start), *frames)
+                for file, start in zip(files, batch["start"], strict=True)
+            ]
+        )
+    return labels
+
+
+def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
+    """Write the information that the made-up source has, for the page.
+
+    Two latents k apart see `receptive_field` steps each, k * stride later: where these overlap they
+    share numbers, what one tells of the other has no limit, and the offset is left out.
+    """
+    options = config.data
+    if options.source != "ar1":
+        return
+    encoder = build_encoder(config)
+    ahead = {
+        k: k * encoder.stride - encoder.receptive_field + 1
+        for k in range(1, config.model.num_offsets + 1)
+    }
+    known = {
+        k: ar1_information(options.correlation, steps, options.channels)
+        for k, steps in ahead.items()
+        if steps > 0
+    }
+    truth = {"offsets": list(known), "mutual_information": list(known.values())}
+    write_sealed(workdir / "truth.json", truth)
+
+
+def make_probe(config: Config, workdir: pathlib.Path, data: SeriesData, model: Model) -> Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, data)
+    return functools.partial(probes.run_tasks, config, workdir, data, model)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of a window, its rate, and how files are read."""
+    return {
+        "kind": "series",
+        "shape": [config.data.window_steps, config.data.channels],
+        "rate_hz": config.data.rate_hz or None,
+        "standardize": config.data.standardize,
+        "step_label": config.data.step_label,
+    }
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    return f"""from cpc import models
+
+embed = models.load("{folder}")
+# x: (b, t, {config.data.channels}), (t, {config.data.channels}) or a list of these, as in files
+z, c = embed(x)  # both (b, t, width)"""
+
+
+def skipped(data: SeriesData) -> Sequence[tuple[str, str]]:
+    """Return what was left out of the series, and why."""
+    return data.train.sequences.skipped
+
+
+def identify(part: Any) -> tuple[int, bytes, bytes]:
+    """Return the number of pieces, their places and names, and the files' content."""
+    places = repr((part.pieces, part.sequences.names)).encode()
+    return len(part.pieces), places, b"".join(one or b"" for one in part.sequences.contents)
+
+
+def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return nothing: the config says all of the input."""
+    return {}
+
+
+def keys_of(config: Config) -> Keys:
+    """Return every key of a config."""
+    return KEYS

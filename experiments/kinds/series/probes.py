@@ -1,0 +1,246 @@
+"""Probes of the features of series: labels of steps and of files."""
+
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from cpc.evaluate import Updates, bootstrap_interval, embed_pieces, embed_utterances, probe_scores
+from cpc.models import Model
+from cpc.results import Outcomes, Score, digest, print_scores, write_scores
+from cpc.train import raise_if_stopped
+from cpc.types import UserError
+from experiments.command.config import Config
+from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
+from experiments.training.embedding import make_embed_long
+from experiments.training.labels import check_known, count_labels
+from experiments.training.sequences import name_of
+
+#: Probes of one kind that `probe.leave_one_out` fits at most.
+MAX_FOLDS = 20
+
+
+def check_options(config: Config) -> None:
+    """Check what no data could make work."""
+    options = config.probe
+    if options.tasks and not options.features:
+        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
+    if options.tasks and config.model.padding == "valid":
+        raise UserError(
+            "model.padding is valid, which gives fewer latents than there are labels: probe with "
+            "causal or same padding, or set probe.tasks to ()"
+        )
+
+
+def check_data(config: Config, data: SeriesData) -> None:
+    """Check that there are labels for each task: two to train on, and some of them to test on."""
+    for task in config.probe.tasks:
+        names = data.step_names if task == "steps" else data.file_names
+        train, test = (count_each(task, data, part) for part in (data.train, data.test))
+        for which, counts in (("train", train), ("test", test)):
+            if not counts.any():
+                key = "step_label" if task == "steps" else "file_label"
+                raise UserError(
+                    f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
+                    f"data.{key} (it is {config.data[key]!r}) to the name in the files, or take "
+                    f"{task} out of probe.tasks"
+                )
+        if np.count_nonzero(train) < 2:
+            raise UserError(
+                f"all {task} to train on have the same label: a probe has nothing to tell apart; "
+                f"take {task} out of probe.tasks"
+            )
+        advice = f"give more of each, or another seed, or take {task} out of probe.tasks"
+        check_known(train, test, names, task, advice)
+        if config.probe.leave_one_out:
+            check_groups(task, data)
+
+
+def check_groups(task: str, data: SeriesData) -> None:
+    """Check that without any group of a fold there are two groups, and labels to tell apart."""
+    counts: dict[str, np.ndarray] = {}
+    for part in (data.train, data.test):
+        for number, (file, *_) in enumerate(part.pieces):
+            own = count_each(task, data, part._replace(pieces=part.pieces[number : number + 1]))
+            counts[data.groups[file]] = counts.get(data.groups[file], 0) + own
+    labeled = [group for group, own in counts.items() if own.any()]
+    for fold in cut_folds(labeled):
+        rest = [counts[group] for group in labeled if group not in fold]
+        if len(rest) < 2 or np.count_nonzero(np.sum(rest, axis=0)) < 2:
+            raise UserError(
+                f"probe.leave_one_out leaves {len(rest)} groups with labels of {task} besides "
+                f"{', '.join(fold[:3])}: it takes 2, and 2 different labels; set it to False"
+            )
+
+
+def run_tasks(
+    config: Config,
+    workdir: pathlib.Path,
+    data: SeriesData,
+    model: Model,
+    variables: Any,
+    step: int,
+) -> list[Score]:
+    """Fit the probes of each task, print their scores, and record them in the run directory."""
+    stride, scores = model.module.encoder.stride, []
+    features = make_features(config, model, variables)
+    for task in config.probe.tasks:
+        begin = time.perf_counter()
+        names = data.step_names if task == "steps" else data.file_names
+        parts = data.train, data.test
+        labels = [labels_of(task, data, part, stride) for part in parts]
+        found = []
+        for name in config.probe.features:
+            raise_if_stopped()
+            train, test = features(name, data.train), features(name, data.test)
+            how = {
+                "task": task,
+                "data": name_of(config),
+                "num_classes": len(names),
+                "hidden_widths": (0, *filter(None, [config.probe.hidden_width])),
+                "updates": Updates(num_epochs=config.probe.num_epochs),
+            }
+            units = ("frame",) if task == "steps" else ("frame", "file")
+            fitted, own = cut_single(train, labels[0])
+            found += probe_scores({name: fitted}, {name: test}, own, labels[1], units=units, **how)
+            if config.probe.leave_one_out:
+                groups = [data.groups[file] for part in parts for file, *_ in part.pieces]
+                whole = name, [*train, *test], [*labels[0], *labels[1]], groups
+                found += leave_one_out_scores(*whole, **how)
+        found = [score._replace(seed=config.seed, step=step) for score in found]
+        write_scores(workdir, found)
+        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
+        print_scores(found)
+        scores += found
+    return scores
+
+
+def cut_single(
+    features: list[np.ndarray], labels: list[np.ndarray]
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return pieces on some of which a probe can be validated: a single labeled one becomes ten.
+
+    >>> [len(part) for part in cut_single([np.zeros((25, 2))], [np.zeros(25, int)])[0]]
+    [3, 3, 3, 3, 3, 2, 2, 2, 2, 2]
+    """
+    labeled = [i for i, own in enumerate(labels) if (own >= 0).any()]
+    if len(labeled) != 1:
+        return features, labels
+    return np.array_split(features[labeled[0]], 10), np.array_split(labels[labeled[0]], 10)
+
+
+def leave_one_out_scores(
+    name: str,
+    features: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    groups: Sequence[str],
+    **how: Any,
+) -> Iterator[Score]:
+    """Yield the mean accuracy over groups, each answered by a probe that is fitted on all others.
+
+    Its interval is over groups. Of more than `MAX_FOLDS` groups several are left out at a time.
+
+    Args:
+        name: of the features.
+        features: (frames, width) of each piece; labels likewise, -1 where there is none.
+        groups: the group of each piece.
+        how: passed to `probe_scores`.
+    """
+    labeled = [i for i, own in enumerate(labels) if (own >= 0).any()]
+    own, methods = np.array(groups, object), {}
+    for fold in cut_folds(list(dict.fromkeys(own[labeled]))):
+        raise_if_stopped()
+        held = [i for i in labeled if own[i] in fold]
+        rest = [i for i in labeled if own[i] not in fold]
+        fits = ({name: [features[i] for i in rest]}, {name: [features[i] for i in held]})
+        given = [labels[i] for i in rest], [labels[i] for i in held]
+        for score in probe_scores(*fits, *given, units=("frame",), **how):
+            _, index = np.unique(own[held].astype(str), return_inverse=True)
+            outcomes: Any = score.outcomes
+            correct = np.bincount(index, outcomes.sums) / np.bincount(index, outcomes.counts)
+            known = methods.setdefault(score.method, (score, [], []))
+            known[1].extend(correct)
+            known[2].extend([score.chance] * len(correct))
+    for score, correct, chance in methods.values():
+        values = np.array(correct)
+        low, high = bootstrap_interval(values, np.ones(len(values)))
+        num_frames = int(sum((labels[i] >= 0).sum() for i in labeled))
+        yield score._replace(
+            unit="group",
+            value=float(values.mean()),
+            low=low,
+            high=high,
+            chance=float(np.mean(chance)),
+            num_train=num_frames,
+            num_test=num_frames,
+            setting=f"each of {len(values)} groups held out in turn",
+            outcomes=Outcomes(values, None, digest("group", *groups)),
+        )
+
+
+def cut_folds(groups: Sequence[str]) -> list[list[str]]:
+    """Return the groups in at most `MAX_FOLDS` folds, one in each if they are few.
+
+    >>> cut_folds(["ann", "bob"])
+    [['ann'], ['bob']]
+    """
+    num_folds = min(len(groups), MAX_FOLDS)
+    return [list(groups[number::num_folds]) for number in range(num_folds)]
+
+
+def count_each(task: str, data: SeriesData, part: Part) -> np.ndarray:
+    """Return how many steps, or files, of a part have each label."""
+    if task == "steps":
+        counts = [count_labels(own, data.step_names) for own in labels_of(task, data, part, 1)]
+        return np.sum(counts, axis=0)
+    return count_labels(data.file_labels[[file for file, *_ in part.pieces]], data.file_names)
+
+
+def labels_of(task: str, data: SeriesData, part: Part, stride: int) -> list[np.ndarray]:
+    """Return the label of each of a feature's frames, of each piece; -1 where there is none."""
+    labels = []
+    for file, first, steps in part.pieces:
+        num_frames = max(1, steps // stride)
+        own = data.step_labels[file] if task == "steps" else None
+        if own is not None:
+            labels.append(labels_of_frames(own, first, num_frames, stride))
+        else:
+            label = -1 if task == "steps" else data.file_labels[file]
+            labels.append(np.full(num_frames, label, np.int32))
+    return labels
+
+
+def make_features(
+    config: Config, model: Model, variables: Any
+) -> Callable[[str, Part], list[np.ndarray]]:
+    """Return a function of a feature's name and a part of the data: features of each piece."""
+    window = np.zeros((1, config.data.window_steps, config.data.channels), np.float32)
+    untrained = model.init(jax.random.key(config.seed + 1), {"x": window})
+    stride, (_, ahead) = model.module.encoder.stride, model.module.encoder.frames_around
+
+    def raw(x):  # all numbers of a frame, side by side
+        return x[:, : x.shape[1] // stride * stride].reshape(len(x), -1, stride * x.shape[2])
+
+    functions = {
+        "c": lambda x: model.embed(variables, x)[1],
+        "z": lambda x: model.embed(variables, x)[0],
+        "random c": lambda x: model.embed(untrained, x)[1],
+        "random z": lambda x: model.embed(untrained, x)[0],
+        "raw": raw,
+    }
+
+    def features(name, part):
+        whole = [part.read(number) for number in range(len(part.pieces))]
+        if name == "raw":
+            long = functools.partial(embed_pieces, raw, stride=stride)
+        else:
+            own = untrained if name.startswith("random") else variables
+            long = make_embed_long(model, own, name[-1])
+        function = jax.jit(functions[name])
+        return embed_utterances(function, whole, stride, ahead=ahead, embed_long=long)
+
+    return features

@@ -1,0 +1,1 @@
+"""Contrastive predictive coding on text: `cpc train`."""

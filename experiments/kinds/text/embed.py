@@ -1,0 +1,86 @@
+"""Features of files of text, a frame a sentence."""
+
+import pathlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cpc import data, models
+from cpc.data.text.tokenizer import END_LETTERS, read_chunks
+from cpc.types import UserError
+from experiments.training.embedding import list_files, skip
+from experiments.training.problem import Embedding
+
+#: Sentences of a file that the context has seen when it begins anew, so that any file fits.
+LONGEST = 1024
+
+
+def embed_files(
+    pretrained: models.Pretrained,
+    root: pathlib.Path,
+    names: Sequence[str],
+    skipped: list[tuple[str, str]],
+) -> Embedding:
+    """Return the features of .txt files, one row per sentence."""
+    if "words" not in pretrained.input:
+        raise UserError("the model does not say its words: export it again from its run")
+    files = list_files(root, (".txt",), skipped)
+    total = sum(path.stat().st_size for path in files.values() if path.is_file()) / 1e6
+    return Embedding(
+        features=embed_texts(pretrained, files, names, skipped),
+        total=total,
+        unit="MB",
+        frame_seconds=None,
+    )
+
+
+def embed_texts(
+    pretrained: models.Pretrained,
+    files: dict[str, pathlib.Path],
+    names: Sequence[str],
+    skipped: list[tuple[str, str]],
+) -> Iterator[tuple[str, dict[str, np.ndarray], float]]:
+    """Yield name, features (sentences, width) and size of each file."""
+    layers = models.Layers(pretrained.module, pretrained.variables, names)
+    words, max_words = pretrained.input["words"].split(" "), pretrained.input["shape"][1]
+    index = {word: number for number, word in enumerate(words)}
+    form, lowercase = pretrained.input.get("form", "prose"), pretrained.input["lowercase"]
+    for name, path in files.items():
+        with skip(name, skipped):
+            sentences = read_file(path, index, form, lowercase)
+            yield name, embed_document(layers, sentences, max_words), path.stat().st_size / 1e6
+
+
+def read_file(
+    path: pathlib.Path, index: dict[str, int], form: str, lowercase: bool
+) -> list[np.ndarray]:
+    """Return the ids of the words of each sentence of a file, which has the form of the training's.
+
+    Raises:
+        UserError: the file holds no text.
+    """
+    sentences: list[list[str]] = [[]]
+    for chunk in read_chunks(path):
+        for word in data.tokenize(chunk, form, lowercase=lowercase):
+            if word[0] not in END_LETTERS[form]:
+                sentences[-1].append(word)
+            elif sentences[-1]:
+                sentences.append([])
+    found = [data.encode(one, index) for one in sentences if one]
+    if not found:
+        raise UserError(f"{path} holds no words")
+    return found
+
+
+def embed_document(
+    layers: models.Layers, sentences: list[np.ndarray], max_words: int
+) -> dict[str, np.ndarray]:
+    """Return the features of consecutive sentences, in pieces of a few lengths."""
+    parts = []
+    for first in range(0, len(sentences), LONGEST):
+        own = data.pad_sentences(sentences[first : first + LONGEST], max_words)
+        length = 2 ** (len(own) - 1).bit_length()  # few shapes to compile
+        x = np.pad(own, ((0, length - len(own)), (0, 0)), constant_values=-1)
+        found = layers.embed_batch(x[None])
+        parts.append({name: found[name][0, : len(own)] for name in layers.names})
+    return {name: np.concatenate([part[name] for part in parts]) for name in layers.names}

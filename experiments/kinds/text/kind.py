@@ -1,0 +1,224 @@
+"""Contrastive predictive coding of sentences (van den Oord et al. 2018, section 3.3)."""
+
+import functools
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from configs.keys import Keys
+from configs.text import KEYS
+from cpc import data
+from cpc.data.sources.grammar import grammar_information
+from cpc.files import write_sealed
+from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
+from cpc.types import Batch, SoundPosition, UserError
+from experiments.command.config import Config
+from experiments.kinds.text import probes
+from experiments.kinds.text.data import TextData, load_data, make_runs
+from experiments.kinds.text.embed import embed_files
+from experiments.kinds.text.sections import SECTIONS, WORDS
+from experiments.training.contrastive import interpret, make_work
+from experiments.training.objective import BranchOutputs
+from experiments.training.plan import Branch, Geometry, Plan
+from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.sequences import CONTEXTS, places_of, positions
+
+#: What `experiments.training.problem.Contrastive` asks of a kind of data.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "SECTIONS",
+    "WORDS",
+    "build_model",
+    "check",
+    "describe_input",
+    "describe_run",
+    "embed_files",
+    "geometry",
+    "identify",
+    "interpret",
+    "keys_of",
+    "load_data",
+    "make_probe",
+    "make_problem",
+    "make_work",
+    "places_of",
+    "record",
+    "show_use",
+    "skipped",
+]
+
+NAME, ON_ONE_DEVICE = "text", False
+
+#: The words that a run's ids mean.
+VOCABULARY = "vocabulary.tsv"
+
+
+def check(config: Config) -> None:
+    """Check that the values of a config go together."""
+    probes.check_options(config)
+    length, ahead = config.data.run_sentences, config.model.num_offsets
+    if config.model.name == "cpc" and length <= ahead:
+        raise UserError(
+            f"a run of {length} sentences has none that lies {ahead} ahead: raise "
+            "data.run_sentences, or lower model.num_offsets"
+        )
+
+
+def build_model(config: Config) -> Model:
+    """Return encoder, context and predictor, or two encoders, by the config's words."""
+    options, encoder = config.model, build_encoder(config)
+    if options.name == "quick_thoughts":
+        return make_model(QuickThoughts(encoder, build_encoder(config)))
+    return make_model(
+        CPC(
+            encoder,
+            CONTEXTS[options.context](
+                options.context_width, options.context_layers, dtype=encoder.dtype
+            ),
+            LinearPredictor(options.num_offsets, options.width, dtype=encoder.dtype),
+        )
+    )
+
+
+def build_encoder(config: Config) -> SentenceEncoder:
+    """Return the encoder of a config; its embeddings are of `<unk>` and the words."""
+    options = config.model
+    return SentenceEncoder(
+        config.data.max_vocabulary + 1,
+        options.embedding_width,
+        options.width,
+        options.kernel,
+        dtype=jnp.dtype(options.dtype),
+    )
+
+
+def geometry(config: Config) -> Geometry:
+    """Return the sentences of a run, and the ones that are predicted from each."""
+    length, two = config.data.run_sentences, config.model.name == "quick_thoughts"
+    ahead = Branch("next", tuple(range(1, config.model.num_offsets + 1)))
+    branches = (Branch("next", (1,)), Branch("previous", (1,))) if two else (ahead,)
+    return Geometry(length, config.model.width, branches, apart=length, excludes_anchor=two)
+
+
+def make_problem(plan: Plan, text: TextData) -> Problem:
+    """Return model and batches of a plan."""
+    config, held_out = plan.config, None
+    options = config.data
+    draw = functools.partial(
+        make_runs,
+        run_sentences=options.run_sentences,
+        max_words=options.max_words,
+        batch_size=options.batch_size,
+    )
+    if config.evaluate.num_runs > 0:
+        draw_test = draw(text.test, seed=config.seed + 1)
+        number = -(-config.evaluate.num_runs // options.batch_size)
+        held_out = HeldOut(draw_test, draw_test, number)
+    return Problem(
+        plan=plan,
+        model=build_model(config),
+        prepare=lambda batch, rng, train: batch,
+        split_branches=functools.partial(split_branches, plan.geometry.branches),
+        label=lambda batch: {"document": batch["utterance"][:, None]},
+        draw=draw(text.train, seed=config.seed),
+        held_out=held_out,
+        per_step=(options.batch_size * options.run_sentences / 1e3, "k sentences"),
+    )
+
+
+def split_branches(branches: Sequence[Branch], outputs: Any, batch: Batch) -> list[BranchOutputs]:
+    """Return outputs and positions of each branch, and which sentences have words.
+
+    To predict backwards the sentences of a run stand in reverse. Where a run begins is then counted
+    from the end of the text, so that sentences that are next to each other still are.
+    """
+    exists, located = (
+        (batch["x"] >= 0).any(-1),
+        positions(batch, batch["utterance"], batch["x"].shape[1]),
+    )
+    found = []
+    for name, _ in branches:
+        if name == "previous":
+            outputs, exists = _reverse(outputs), exists[:, ::-1]
+            begin = -(batch["sample"] + exists.shape[1] - 1)
+        else:
+            begin = batch["sample"]
+        begin = begin[:, None]
+        place = SoundPosition(*located, begin + located.time, begin + located.time + 1, begin)
+        found.append(BranchOutputs(outputs, place, exists))
+    return found
+
+
+def _reverse(outputs: Any) -> Any:
+    return type(outputs)(*(array[:, ::-1] for array in outputs))
+
+
+def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
+    """Write the vocabulary, and the information that the grammar has, for the page.
+
+    Raises:
+        UserError: the run has begun with other words, so that ids would change their meaning.
+    """
+    path, vocabulary = workdir / VOCABULARY, text.train.vocabulary
+    if path.exists() and data.read_vocabulary(path).words != vocabulary.words:
+        raise UserError(
+            f"the words of the text changed since {workdir} started: restore the text, or use a "
+            "new --workdir"
+        )
+    data.write_vocabulary(path, vocabulary)
+    if config.data.source == "grammar":
+        offsets = geometry(config).branches[0].offsets
+        known = [grammar_information(k, order=config.data.order) for k in offsets]
+        truth = {"offsets": list(offsets), "mutual_information": known}
+        write_sealed(workdir / "truth.json", truth)
+
+
+def make_probe(config: Config, workdir: pathlib.Path, text: TextData, model: Model) -> Probe:
+    """Return probe(variables, step), if the data can feed it."""
+    probes.check_data(config, text)
+    return functools.partial(probes.run_tasks, config, workdir, text, model)
+
+
+def describe_input(config: Config) -> dict[str, Any]:
+    """Return the shape of a run, and how text becomes words."""
+    return {
+        "kind": "text",
+        "shape": [config.data.run_sentences, config.data.max_words],
+        "lowercase": config.data.lowercase,
+        **({} if config.data.form == "prose" else {"form": config.data.form}),
+    }
+
+
+def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
+    """Return the words by their ids, as one text."""
+    return {"words": " ".join(data.read_vocabulary(workdir / VOCABULARY).words)}
+
+
+def show_use(config: Config, folder: str) -> str:
+    """Return Python that makes features with an exported model."""
+    return f"""from cpc import data, models
+
+embed = models.load("{folder}")
+words = models.load_pretrained("{folder}").input["words"].split(" ")
+sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
+x = data.encode_sentences(sentences, words, {config.data.max_words})  # (t, words), padded with -1
+z, c = embed(x[None])  # both (1, t, width)"""
+
+
+def skipped(text: TextData) -> Sequence[tuple[str, str]]:
+    """Return what was left out of the text, and why."""
+    return [*text.train.skipped, *text.unused]
+
+
+def identify(part: Any) -> tuple[int, bytes]:
+    """Return the number of sentences, and where they begin."""
+    return len(part.sentence_starts) - 1, part.sentence_starts.tobytes()
+
+
+def keys_of(config: Config) -> Keys:
+    """Return every key of a config."""
+    return KEYS

@@ -1,0 +1,56 @@
+"""What only runs on text show on their page: the paper's Table 5."""
+
+from cpc.report.engine import Format, Section, Table
+from cpc.report.words import Words
+from cpc.results import Run, last_scores
+from experiments.kinds.paper import TABLE_5
+
+WORDS = Words(
+    examples="text",
+    sequence="run",
+    target="future sentence",
+    near="the next sentence",
+    ahead="sentences ahead",
+    tested="sentences",
+    features=("z", "c"),
+    baselines=("bag", "mean", "vectors"),
+    titles={
+        "bag": "bag of words",
+        "mean": "mean of the model's embeddings",
+        "vectors": "mean of word vectors",
+    },
+    files={"vocabulary.tsv": "the words by their ids, with counts"},
+)
+#: The paper's sets that tasks here are like.
+LIKE = {"movies": "MR", "products": "CR"}
+
+
+def paper_section(run: Run) -> Section | None:
+    """Return the paper's Table 5 beside the accuracies on the tasks that are like its own."""
+    import pandas as pd
+
+    scores = last_scores(run.scores)
+    scores = scores[(scores.metric == "accuracy") & scores.task.isin(list(LIKE))]
+    if not len(scores):
+        return None
+    ours = [
+        {
+            "method": f"here: {WORDS.titles.get(features, features)}",
+            **{LIKE[row.task]: 100 * row.value for row in own.itertuples()},
+        }
+        for features, own in scores.groupby("features", sort=False)
+    ]
+    rows = [*ours, *({"method": f"paper: {name}", **row} for name, row in TABLE_5.items())]
+    formats: dict[str, Format] = {name: ".1f" for name in TABLE_5["CPC"]}
+    table = Table("Accuracy, %", pd.DataFrame(rows), "A dash: not measured.", formats)
+    note = (
+        "The paper's rows are from its Table 5: trained on the BookCorpus, with words from "
+        "word2vec. The sentences here resemble MR's and CR's but were rated by other people, and "
+        "each is labeled by the sign of its mean rating; Subj, MPQA and TREC are not available. "
+        "Old books are not reviews: a bag of words fitted to the reviews themselves is hard to "
+        "beat with features learned from books."
+    )
+    return Section("Beside the paper", [note], tables=[table])
+
+
+SECTIONS = (paper_section,)

@@ -1,0 +1,145 @@
+"""What a run's model knows: perplexity of held-out text, similarity of words, a picture."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.data.sources.similarity import read_judgements
+from cpc.evaluate.words import (
+    analogy_score,
+    nearest,
+    perplexity_scores,
+    similarity_scores,
+)
+from cpc.files import write_arrays, write_json, write_text
+from cpc.models.words import look
+from cpc.results import Score
+from cpc.types import UserError
+from experiments.kinds.words.step import log_p_scores, look_up
+
+#: Words of which the neighbours are shown, as far as the text has them.
+SHOWN = ("water", "king", "mother", "run", "red", "happy", "city", "horse", "doctor", "music",
+         "war", "house", "small", "three", "monday", "gold")  # fmt: skip
+
+
+def evaluate(trained: Any, log: Callable[[str], object]) -> tuple[list[Score], list[int]]:
+    """Return the scores of a run, and the rows of words to be shown."""
+    config, text, state = trained.config, trained.text, trained.state
+    step, scores = int(state.step), []
+    if config.evaluate.perplexity and len(text.test.tokens):
+        told = tell(trained, text.test.tokens, text.test.sentence_starts)
+        try:
+            scores += perplexity_scores(*told, features=config.model.name, data=config.data.source)
+        except UserError as error:
+            log(f"no perplexity: {error}")
+    vectors = np.asarray(state.params["tables"]["input"])
+    index = {word: i for i, word in enumerate(text.train.vocabulary.words)}
+    if config.evaluate.similarity:
+        try:
+            judged = read_judgements(log=log)
+            scores += similarity_scores(vectors, index, judged.pairs, features=config.model.name)
+            questions = [four for section in judged.analogies.values() for four in section]
+            score = analogy_score(vectors, index, questions, features=config.model.name)
+            scores += [score] if score else []
+        except UserError as error:
+            log(f"no word similarity: {error}")
+    shown = [index[word] for word in SHOWN if word in index] or list(range(1, min(9, len(index))))
+    return [score._replace(seed=config.seed, step=step) for score in scores], shown
+
+
+def tell(trained: Any, tokens: Any, starts: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return log p, log Z and sentence of each word that the model tells of a text.
+
+    Of skip-gram, of each neighbour in the whole window; `log_p_scores` says how log p is read off.
+    """
+    config, model, params = trained.config, trained.model, trained.state.params
+    if not model.is_causal:  # as `run.make` trains them: the unknown word is none
+        stays = np.asarray(tokens) > 0
+        tokens = np.asarray(tokens)[stays]
+        starts = np.unique(np.append(0, np.cumsum(stays))[starts])
+    wants = min(config.evaluate.max_places, len(tokens))
+    size = 128
+    num, reach = max(1, -(-wants // size)), model.reach
+    words, sentences = np.full((2, num * size + 2 * reach), -1, np.int32)
+    words[reach : reach + wants] = np.asarray(tokens[:wants])
+    of = np.searchsorted(starts, np.arange(wants), side="right")
+    sentences[reach : reach + wants] = of
+    part = jax.jit(lambda *slices: tell_slice(trained, *slices))
+    found = []
+    for i in range(num):
+        cut = slice(i * size, (i + 1) * size + 2 * reach)
+        log_p, log_z, there = map(np.asarray, part(params, words[cut], sentences[cut]))
+        which = np.broadcast_to(sentences[cut][reach : reach + size, None], there.shape)
+        found.append((log_p[there], log_z[there], which[there]))
+    log_p, log_z, sentence = map(np.concatenate, zip(*found, strict=True))
+    return log_p, log_z, sentence
+
+
+def tell_slice(trained: Any, params: Any, words: Any, sentence: Any) -> tuple[Any, Any, Any]:
+    """Return log p (t, p), log Z (t, p) and which positives there are, of a slice of text."""
+    model, tables = trained.model, params["tables"]
+    reach = model.reach
+    t = len(words) - 2 * reach
+    sees = look(words, sentence, reach)
+    h = model.encode(tables["input"][jnp.maximum(words, 0)], sees, params["dense"]["model"])
+    scores = h @ tables["output"].T + tables.get("bias", 0.0)
+    _, context, _ = look_up(model, words, sees)
+    if "log_z" in tables:
+        scores = scores - tables["log_z"][context][:, None]  # -1 is the last: no word is near
+    scores = log_p_scores(trained.config.objective, scores, log_noise(trained, params, context))
+    if not model.is_causal:  # nor is it a class
+        scores = scores.at[:, 0].set(-jnp.inf)
+    log_z = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    own = words[reach : reach + t]
+    if model.predicts_neighbours:
+        there = sees.at[:, reach].set(False)
+        labels = jnp.stack([words[i : i + t] for i in range(2 * reach + 1)], 1)
+    else:
+        there, labels = (own >= 0)[:, None], own[:, None]
+    log_p = jnp.take_along_axis(scores, jnp.maximum(labels, 0), 1) - log_z
+    return log_p, jnp.broadcast_to(log_z, log_p.shape), there
+
+
+def log_noise(trained: Any, params: Any, context: Any) -> Any:
+    """Return log q of all words, a row for each place, or one for all if q is the same for them."""
+    noise, tables = trained.noise, params["tables"]
+    rows = context if noise.is_conditional else jnp.zeros(1, jnp.int32)
+    shape = len(rows), len(tables["output"])
+    state, dense = trained.state.extra["noise"], params["dense"]["noise"]
+    log_q = noise.draw(jax.random.key(0), state, dense, rows, rows, (len(rows), 1))[1]
+    return log_q(jnp.broadcast_to(jnp.arange(shape[1]), shape))
+
+
+def write_vectors(folder: pathlib.Path, trained: Any, shown: list[int]) -> None:
+    """Write vectors, neighbours and a picture of the most frequent words, for the page and users.
+
+    `vectors.txt` has them in word2vec's form, as `probe.word_vectors` of sentences takes them.
+    """
+    vectors = np.asarray(trained.state.params["tables"]["input"])
+    words = trained.text.train.vocabulary.words
+    write_arrays(folder / "vectors.npz", vectors=vectors)
+    lines = (f"{word} {' '.join(map('{:.6g}'.format, row))}" for word, row in
+             zip(words, vectors.tolist(), strict=True))  # fmt: skip
+    head = f"{len(words)} {vectors.shape[1]}"
+    write_text(folder / "vectors.txt", "".join(f"{line}\n" for line in (head, *lines)))
+    near = nearest(vectors, np.array(shown), 6)
+    write_json(
+        folder / "neighbours.json",
+        {words[i]: [words[j] for j in row] for i, row in zip(shown, near, strict=True)},
+    )
+    xy = map_words(vectors[1:301])
+    if xy is not None:
+        write_json(folder / "map.json", {"words": words[1:301], "xy": xy.round(4)})
+
+
+def map_words(vectors: np.ndarray) -> np.ndarray | None:
+    """Return the two principal coordinates of vectors (n, d), or None if they have no two axes."""
+    centred = vectors - vectors.mean(0)
+    if min(vectors.shape) < 2 or not np.isfinite(centred).all() or not centred.any():
+        return None
+    _, _, axes = np.linalg.svd(centred, full_matrices=False)
+    return centred @ axes[:2].T

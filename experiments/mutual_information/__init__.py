@@ -1,1 +1,0 @@
-"""Estimates of mutual information where it is known: `cpc mutual_information`."""

@@ -1,1 +1,0 @@
-"""Contrastive predictive coding on series of numbers: `cpc series`."""

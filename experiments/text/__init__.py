@@ -1,1 +1,0 @@
-"""Contrastive predictive coding on text: `cpc text`."""

@@ -1,0 +1,168 @@
+"""An audit of a config's negatives before a step is trained: a table, and audit.json."""
+
+import math
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc import negatives
+from cpc.files import read_object, write_sealed
+from cpc.models import to_frame
+from cpc.negatives import Audit, AuditRow
+from cpc.train import gather_rows, is_first, wait_for_all
+from cpc.types import UserError
+from experiments.training.plan import Plan
+from experiments.training.problem import Problem
+
+#: Batches that are looked at, and anchors of each at each offset.
+NUM_BATCHES, NUM_ANCHORS = 2, 512
+
+
+def audit_run(workdir: pathlib.Path, problem: Problem, is_all: bool) -> None:
+    """Audit the negatives of a run once, print the table, leave it in the run directory.
+
+    If the audit `is_all` that is done, it says so, by which `status` knows that nothing died.
+    """
+    path = workdir / "audit.json"
+    has_begun = read_object(path, []) is not None and (workdir / "metrics.jsonl").exists()
+    wait_for_all("audit")  # all have looked before one writes
+    if has_begun:
+        return
+    rows = audit_problem(problem)
+    title = f"{problem.plan.negatives}, {NUM_BATCHES} batches"
+    print(f"audit of the negatives: {title}\n{negatives.format_audit(rows)}")
+    described = [row._asdict() for row in rows]
+    if is_first():
+        audit = {"rule": problem.plan.negatives, "title": title, "rows": described}
+        write_sealed(path, {**audit, "is_all": True} if is_all else audit)
+    if not is_all:
+        check_negatives(problem.plan, rows)
+
+
+def check_negatives(plan: Plan, rows: Audit) -> None:
+    """Check that there is something to learn from.
+
+    Raises:
+        UserError: no anchor has a negative, or for SupCon none of another group.
+    """
+    config, values = plan.config, {row.name: row.value for row in rows}
+    if values["anchors_without_negative"] == 1 and not config.negatives.queue:
+        raise UserError(
+            f"under {plan.negatives} not one anchor of {NUM_BATCHES} batches has a negative, so "
+            "nothing is learned: choose another negatives.rule, a larger data.batch_size, or give "
+            "more data"
+        )
+    same = [name for name, value in values.items()
+            if name.startswith("false_negatives_by") and value == 1]  # fmt: skip
+    if config.loss.name == "sup_con" and same:
+        raise UserError(
+            f"loss.name is sup_con, and all latents of {NUM_BATCHES} batches are of one "
+            f"{same[0].split('_by_')[1]}: give data of several, or choose info_nce"
+        )
+
+
+def audit_problem(problem: Problem) -> Audit:
+    """Return the rows over some training batches; of several branches, the first's."""
+    plan, branch = problem.plan, problem.plan.geometry.branches[0]
+    batches = [gather_rows(problem.draw(step)) for step in range(NUM_BATCHES)]
+    root = jax.random.key(plan.config.seed)
+
+    def locate(batch):
+        prepared = problem.prepare(batch, root, True)
+        outputs, _ = problem.model.apply(variables, prepared, False)
+        _, positions, exists = problem.split_branches(outputs, prepared)[0]
+        return positions, exists
+
+    prepared = jax.eval_shape(lambda batch: problem.prepare(batch, root, True), batches[0])
+    variables = _zeros(jax.eval_shape(problem.model.init, root, _zeros(prepared)))
+    plain = jax.jit(lambda batch: problem.prepare(batch, root, False)["x"])  # not augmented
+    positions, labels, utterances = [], [], []
+    for batch in batches:
+        located, exists = jax.device_get(jax.jit(locate)(batch))
+        shape = np.broadcast_shapes(*map(np.shape, located))
+        inputs = content_ids(np.asarray(plain(batch)), shape, branch.name)
+        label = {**problem.label(batch), "content": inputs}
+        utterance = _utterances(batch, located)
+        if exists is not None:  # padding is not looked at
+
+            def keep(x, exists=exists):
+                return np.broadcast_to(x, exists.shape)[exists]
+
+            located, label, utterance = jax.tree.map(keep, (located, label, utterance))
+        positions.append(located)
+        labels.append(label)
+        utterances.append(utterance)
+
+    def audit(name):
+        return negatives.audit_rule(
+            plan.rule,
+            positions,
+            branch.offsets,
+            labels=[label[name] for label in labels],
+            utterances=utterances,
+            choose=plan.choose,
+            rng=root,
+            num_anchors=NUM_ANCHORS,
+        )
+
+    names = [name for name in labels[0] if all(name in label for label in labels)]
+    first, *others = [(name, audit(name)) for name in names]
+    rows = [*_named(*first, only_false=False)]
+    for other in others:
+        rows += _named(*other, only_false=True)
+    return tuple(rows) + _predictions(plan.config, np.broadcast(*positions[0]).size)
+
+
+def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.ndarray:
+    """Return for each latent a number that latents of equal input share; -1 where it is unknown.
+
+    The input of a latent (b, t, ...) is its entry of x, or its part of the samples in x. Inputs are
+    equal if all their bits are, so that a copy counts if it is cut as the original is.
+
+    >>> content_ids(np.array([[7, 7, 0, 0], [0, 0, 7, 1]]), (2, 2), "forward")
+    array([[0, 1],
+           [1, 2]], dtype=int32)
+    """
+    if len(shape) == 3:
+        grid = to_frame(np.zeros(shape, np.int8), direction).shape
+        x = to_frame(x, direction) if x.shape[:3] == grid else x
+    length = x.shape[1] // shape[1]
+    if x.shape[: len(shape)] != shape and (len(shape) != 2 or not length or len(x) != shape[0]):
+        return np.full(shape, -1, np.int32)
+    rows = x[:, : shape[1] * length].reshape(math.prod(shape), -1) + 0  # of -0.0, 0.0
+    seen: dict[bytes, int] = {}
+    ids = [seen.setdefault(row.tobytes(), len(seen)) for row in rows]
+    return np.array(ids, np.int32).reshape(shape)
+
+
+def _zeros(shapes):
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def _utterances(batch, positions):
+    """Return the recording of each latent; an image is its own."""
+    which = batch.get("utterance", batch["sequence"])
+    return which.reshape(-1, *(1,) * (np.ndim(positions.time) - 1))
+
+
+def _named(name, rows, only_false):
+    """Yield rows in which false negatives are named by the label that makes them false."""
+    for row in rows:
+        if "false_negatives" in row.name:
+            meaning = row.meaning.replace("label", "content") if name == "content" else row.meaning
+            renamed = row.name.replace("negatives", f"negatives_by_{name}")
+            yield row._replace(name=renamed, meaning=meaning)
+        elif not only_false:
+            yield row
+
+
+def _predictions(config, num_latents):
+    """Return the rows that are known in closed form."""
+    rows = []
+    if config.negatives.queue:
+        oldest = -(-config.negatives.queue // num_latents)
+        meaning = "steps that the oldest of a full queue has waited"
+        rows.append(AuditRow("queue_age_max_predicted", oldest, "steps", meaning))
+    return tuple(rows)

@@ -1,0 +1,166 @@
+"""The run of every contrastive kind: its plan, its audit, training, probes and export."""
+
+import itertools
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from cpc import models, report
+from cpc.files import plain, write_sealed
+from cpc.train import check_batch_size, run_on_first
+from cpc.types import UserError
+from experiments import status
+from experiments.command.config import Config, check_config, check_every, with_settings
+from experiments.status import PROBED, was_probed
+from experiments.training import step as training
+from experiments.training.audit import audit_run
+from experiments.training.memory import check_memory, check_sizes
+from experiments.training.model_card import describe, share
+from experiments.training.plan import Plan, make_plan
+from experiments.training.problem import Contrastive, Probe, Work
+
+#: Keys of `probe` that say what is fitted, and not how.
+ASKED = ("tasks", "features")
+
+
+def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None = None) -> Plan:
+    """Interpret a config and check all of it that needs no data.
+
+    Raises:
+        UserError: a value is impossible, or values do not go together.
+    """
+    check_config(config, kind.KEYS)
+    check_every(config)
+    kind.check(config)
+    plan = make_plan(config, kind.geometry(config))
+    optim = config.optim
+    if optim.warmup_steps > config.num_steps:
+        raise UserError(
+            f"optim.warmup_steps is {optim.warmup_steps}, but the run has {config.num_steps} "
+            f"steps: for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"
+        )
+    training.check_step(config, 1 if mesh is None else mesh.size)
+    if mesh is not None:
+        check_batch_size(config.data.batch_size, mesh)
+        check_memory(plan, mesh)
+        check_sizes(plan, mesh, kind.describe_input(config)["shape"])
+    return plan
+
+
+def make_work(
+    kind: Contrastive, plan: Plan, data: Any, folder: pathlib.Path, mesh: jax.sharding.Mesh
+) -> Work:
+    """Return what audits, trains, probes and exports a plan."""
+    config, problem = plan.config, kind.make_problem(plan, data)
+    run_on_first(kind.record, config, folder, data)
+
+    def make_probe(config: Config) -> Probe:
+        return kind.make_probe(config, folder, data, problem.model)
+
+    probe = make_probe(config)
+
+    def train() -> tuple[str, Any]:
+        audit_run(folder, problem, False)
+        return training.train(folder, problem, probe, mesh)
+
+    def finish(variables: Any) -> None:
+        probe_once(config, folder, make_probe, variables)
+        last = describe(kind, folder, config, problem.model, variables, config.num_steps)
+        share(kind, folder, folder / models.EXPORTED, last)
+
+    return Work(
+        train=train,
+        finish=finish,
+        write_page=lambda folder: write_page(kind, folder),
+        closing_lines=lambda folder: report.closing_lines(folder, kind.WORDS),
+        audit=lambda: audit_run(folder, problem, True),
+    )
+
+
+def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
+    """Write the page of a run, with what its kind of data has."""
+    return report.write_report(workdir, kind.WORDS, kind.SECTIONS)
+
+
+def probe_once(
+    config: Config,
+    workdir: pathlib.Path,
+    make_probe: Callable[[Config], Probe],
+    variables: Any,
+) -> None:
+    """Fit the probes of the last step that no start has fitted, or whose scores were replaced."""
+    stamp, left = status.read(workdir / PROBED), unfitted(config, workdir)
+    if left.probe.tasks:
+        scores = make_probe(left)(variables, config.num_steps)
+        before = stamp.get("data", []) if stamp.get("step") == config.num_steps else []
+        data = sorted({score.data for score in scores or ()} | {*before})
+        probed = {"step": config.num_steps, "probe": plain(config.probe), "data": data}
+        write_sealed(workdir / PROBED, probed)
+
+
+def unfitted(config: Config, workdir: pathlib.Path) -> Config:
+    """Return a config with the probe tasks and features of the last step that are not fitted."""
+    stamp, probe = status.read(workdir / PROBED), config.probe
+    if not was_probed(workdir, config.num_steps) or options(stamp.get("probe")) != options(probe):
+        return config
+    replaced = {(task, feature) for task, feature in stamp.get("replaced", ())}
+    fitted = {*itertools.product(*(stamp["probe"][name] for name in ASKED))} - replaced
+    left = {*itertools.product(*(probe[name] for name in ASKED))} - fitted
+    kept = {
+        f"probe.{name}": tuple(one for one in probe[name] if one in {pair[i] for pair in left})
+        for i, name in enumerate(ASKED)
+    }
+    return with_settings(config, kept)
+
+
+def options(probe: Any) -> dict[str, Any] | None:
+    """Return the options by which probes are fitted: a task is asked of each feature by itself."""
+    return None if probe is None else {**plain(probe), **dict.fromkeys(ASKED, ())}
+
+
+def check_places(kind: Contrastive, own: Config, config: Config) -> bool:
+    """Return whether a run is to be probed on its own data, which may have been moved.
+
+    Raises:
+        UserError: these are others, of a name under which the run's own scores are kept.
+    """
+    is_own, before = plain(config.data) == plain(own.data), kind.places_of(own)
+    for name, given in kind.places_of(config).items():
+        now, then = (
+            [pathlib.Path(path).expanduser().resolve() for path in paths if path]
+            for paths in (given, before.get(name, given))
+        )
+        if now == then:
+            continue
+        others = [own for new, own in zip(now, then, strict=False) if new != own]
+        if len(now) != len(then) or any(path.exists() for path in others):
+            raise UserError(
+                f"{' of '.join(map(str, now)) or f'data.source={name}'} is called {name}, as the "
+                f"run's own {' of '.join(map(str, then)) or 'data'}, whose scores would be "
+                "replaced: give one of them another name"
+            )
+        is_own = True
+    return is_own
+
+
+def probe_aside(
+    config: Config, own: Config, workdir: pathlib.Path, probe: Probe, variables: Any, step: int
+) -> None:
+    """Fit probes by a config other than the run's own, whose command fits anew what they replace.
+
+    Scores of other tasks, or of data of another name, stand beside those of the run.
+    """
+    path = workdir / PROBED
+    stamp = status.read(path)
+    is_changed = options(own.probe) != options(config.probe) or plain(own.data) != plain(
+        config.data
+    )
+    if stamp and step == own.num_steps and is_changed:  # before: a stop leaves some of them
+        pairs = itertools.product(*(config.probe[name] for name in ASKED))
+        replaced = sorted({*map(tuple, stamp.get("replaced", ())), *pairs})
+        write_sealed(path, {**stamp, "replaced": replaced})
+    scores = probe(variables, step)
+    if stamp.get("data") and not {*stamp["data"]} & {score.data for score in scores}:
+        write_sealed(path, stamp)

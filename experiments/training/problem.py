@@ -1,0 +1,200 @@
+"""The contracts: what a command needs of a kind of data, and a training of a problem."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from configs.keys import Keys
+from cpc.models import Model, Pretrained
+from cpc.report.engine import Section
+from cpc.report.words import Words
+from cpc.results import Run, Score
+from cpc.types import Batch
+from experiments.command.config import Config
+from experiments.training.objective import BranchOutputs
+from experiments.training.plan import Geometry, Plan
+
+#: probe(variables, step) fits and records the probes, and returns their scores.
+Probe: TypeAlias = Callable[[Any, int], list[Score]]
+
+
+class HeldOut(NamedTuple):
+    """Batches of an evaluation, by their index."""
+
+    draw: Callable[[int], Batch]
+    """Drawn as those of the training."""
+    draw_independent: Callable[[int], Batch]
+    """Of independently drawn sequences, which the strict bound needs."""
+    number: int
+
+
+class Problem(NamedTuple):
+    """What makes one problem differ from another."""
+
+    plan: Plan
+    model: Model
+    prepare: Callable[[Batch, Any, bool], Batch]
+    """prepare(batch, rng, train) -> the batch as the model takes it, augmented, on the device."""
+    split_branches: Callable[[Any, Batch], Sequence[BranchOutputs]]
+    """split_branches(outputs, batch) -> what each of the plan's branches is scored on."""
+    label: Callable[[Batch], dict[str, np.ndarray]]
+    """label(batch) -> what latents are of, by name, as the positions broadcast; for audits."""
+    draw: Callable[[int], Batch]
+    """Index of a step -> its batch."""
+    held_out: HeldOut | None
+    """Batches of the evaluations; None for no evaluation."""
+    per_step: tuple[float, str]
+    """What a batch holds, and its unit, such as (0.003, "h audio")."""
+
+
+class Embedding(NamedTuple):
+    """Files on their way to features."""
+
+    features: Iterator[tuple[str, dict[str, np.ndarray], float]]
+    """Name, features by layer, and the amount read for them, of each file that can be read."""
+    total: float
+    """How much there is to read in all."""
+    unit: str
+    """The unit of both, such as "h audio"."""
+    frame_seconds: dict[str, float] | None
+    """Time between the frames of each layer; None if rows are not times."""
+
+
+class Work(NamedTuple):
+    """What a run does between its data and its page."""
+
+    train: Callable[[], tuple[str, Any]]
+    """train() -> why it stopped, "" at the last step; and what `finish` takes."""
+    finish: Callable[[Any], None]
+    """finish(trained) measures and exports what was trained."""
+    write_page: Callable[[Path], Path]
+    """write_page(folder) -> the page of the run."""
+    closing_lines: Callable[[Path], Sequence[str]] = lambda folder: ()
+    """closing_lines(folder) -> what the run has found, for the console."""
+    audit: Callable[[], None] | None = None
+    """audit() shows the negatives and trains nothing; None where there are none to show."""
+
+
+class Kind(Protocol):
+    """What a run needs of a kind of config: a module; `experiments.kinds.registry` lists them."""
+
+    @property
+    def NAME(self) -> str:
+        """The value of `config.kind`, and the word in sentences."""
+        ...
+
+    @property
+    def ON_ONE_DEVICE(self) -> bool:
+        """Whether its steps are too small to be shared by devices or processes."""
+        ...
+
+    def keys_of(self, config: Config, /) -> Keys:
+        """Return every key of a config, as `configs` describes it."""
+        ...
+
+    def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
+        """Return the plan of a config of this kind; with a mesh, check that it fits there, too.
+
+        Raises:
+            UserError: a value is impossible, or values do not go together.
+        """
+        ...
+
+    def load_data(self, config: Config, log: Callable[[str], object], /) -> Any:
+        """Return the data of `config.data`; None if the kind makes its own."""
+        ...
+
+    def skipped(self, data: Any, /) -> Sequence[tuple[str, str]]:
+        """Return what was left out of the data, and why."""
+        ...
+
+    def identify(self, part: Any, /) -> tuple[int, *tuple[bytes, ...]]:
+        """Return how many there are in data.train, or data.test, and what says which.
+
+        These are names, labels or lengths, some of the content where these may be others' as well,
+        and content that only processes of one launch compare, as another version may decode it
+        otherwise.
+        """
+        ...
+
+    def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
+        """Return what trains and finishes a run of this kind."""
+        ...
+
+
+class Contrastive(Kind, Protocol):
+    """What a contrastive kind of data adds, for probes, embeddings, exports and pages."""
+
+    @property
+    def KEYS(self) -> Keys:
+        """Every key of a config."""
+        ...
+
+    @property
+    def WORDS(self) -> Words:
+        """The nouns of the sentences of a page."""
+        ...
+
+    @property
+    def SECTIONS(self) -> tuple[Callable[[Run], Section | None], ...]:
+        """What only runs on this kind of data show on their page."""
+        ...
+
+    def check(self, config: Config, /) -> None:
+        """Raise a UserError if values of the config do not go together, whatever the data."""
+        ...
+
+    def places_of(self, config: Config, /) -> dict[str, tuple[str, ...]]:
+        """Return what scores call the data, and the paths by which others of the name differ."""
+        ...
+
+    def geometry(self, config: Config, /) -> Geometry:
+        """Return the latents and predictions of one sequence or image."""
+        ...
+
+    def build_model(self, config: Config, /) -> Model:
+        """Return encoder, context and predictor by the config's words."""
+        ...
+
+    def make_problem(self, plan: Plan, data: Any, /) -> Problem:
+        """Return what is trained."""
+        ...
+
+    def make_probe(self, config: Config, workdir: Path, data: Any, model: Model, /) -> Probe:
+        """Return what fits the probes of `config.probe` and records them.
+
+        Raises:
+            UserError: the data cannot feed them.
+        """
+        ...
+
+    def record(self, config: Config, workdir: Path, data: Any, /) -> None:
+        """Write what the page shows of the data themselves."""
+        ...
+
+    def describe_input(self, config: Config, /) -> dict[str, Any]:
+        """Return what an exported model says of its input: its shape, and more."""
+        ...
+
+    def describe_run(self, workdir: Path, /) -> dict[str, Any]:
+        """Return what an exported model says of its input that the run found out."""
+        ...
+
+    def show_use(self, config: Config, folder: str, /) -> str:
+        """Return Python that makes features with an exported model."""
+        ...
+
+    def embed_files(
+        self, pretrained: Pretrained, path: Path, layers: Sequence[str],
+        skipped: list[tuple[str, str]], /,
+    ) -> Embedding:  # fmt: skip
+        """Return features of a file or of a folder's."""
+        ...
+
+
+def model_variables(params: Any, ema: Any, extra: Any) -> Any:
+    """The model's variables as they are evaluated: the running average, if there is one."""
+    # A checkpoint read without its state has no entry for what is empty.
+    return {"params": (ema or params)["model"], **extra.get("model", {})}

@@ -1,0 +1,303 @@
+"""The records of a run: of a window of steps, and of an evaluation."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from cpc.estimators import Track, Tracker, bound_over_sequences
+from cpc.evaluate import feature_spread
+from cpc.losses import OffsetSums
+from cpc.results import name_of, rule_title
+from cpc.train import TrainState, put_batch, run_on_first
+from cpc.types import AnyPosition, CPCOutputs, SoundPosition
+from experiments.command.config import Config
+from experiments.training.objective import (
+    BranchOutputs,
+    objective_loss,
+    reducer_of,
+    scored,
+    temperature,
+)
+from experiments.training.plan import Plan
+from experiments.training.problem import Probe, Problem, model_variables
+
+#: What an objective may record of itself, as means over the steps.
+OBJECTIVE = ("temperature", "queue_age", "frames_per_prediction")
+#: Of these, what an evaluation records, too, as means over its batches.
+EVALUATED = ("frames_per_prediction",)
+#: The bound that asks for no particular loss or rule.
+STRICT = Tracker(True, "one_per_sequence")
+
+
+def strict_sums(
+    plan: Plan,
+    params: Any,
+    state: Any,
+    batches: Sequence[Sequence[BranchOutputs]],
+) -> tuple[OffsetSums, list[tuple[CPCOutputs, Any]]]:
+    """Return the sums of the strict bound, and outputs whose dot products it scores, and `exists`.
+
+    `batches` are lists of branches; their sequences are contrasted all together, but for those
+    whose sound another one holds, and nothing has a gradient.
+    """
+    tau, parts, all_scored = temperature(plan, params, state), [], []
+    each = zip(*jax.lax.stop_gradient(batches), strict=True)
+    for branch, of_batches in zip(plan.geometry.branches, each, strict=True):
+        joined = [
+            (scored(plan, outputs), exists, sound_of(positions))
+            for outputs, positions, exists in of_batches
+        ]
+        outputs, exists, sound = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *joined)
+        sums = bound_over_sequences(
+            outputs.z,
+            outputs.predictions / tau,
+            branch.offsets,
+            where=exists,
+            sound=sound,
+        )
+        parts.append(sums)
+        all_scored.append((outputs, exists))
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts), all_scored
+
+
+def sound_of(positions: AnyPosition) -> tuple[Any, Any] | None:
+    """Return where each latent's window begins and its sound ends; None if positions do not say."""
+    is_known = isinstance(positions, SoundPosition)
+    return (positions.window, positions.end) if is_known else None
+
+
+def describe_track(plan: Plan, tracker: Tracker, track: Track) -> dict[str, Any]:
+    """Return the numbers of a record, by offset and, where there are several, branch.
+
+    Of a loss without a log N they are accuracies, and what the loss has instead.
+    """
+    branches = plan.geometry.branches
+    names = [name for name, offsets in branches for _ in offsets]
+    return {
+        **describe_offsets(tracker, track, [k for _, offsets in branches for k in offsets]),
+        **({"directions": names} if len(branches) > 1 else {}),
+        **({} if tracker.has_log_n else describe_accuracy(plan, track)),
+    }
+
+
+def describe_offsets(tracker: Tracker, track: Track, offsets: Sequence[int]) -> dict[str, Any]:
+    """Return the numbers of a record by offset, with log N - L if the loss has a log N."""
+    return {
+        "rule": tracker.rule,
+        "is_bound": tracker.is_bound,
+        "offsets": list(offsets),
+        "n": track.n,
+        "offset_loss": track.loss,
+        "acc_top1": track.acc_top1,
+        "chance_top1": track.chance,
+        "acc_pairwise": track.acc_pairwise,
+        "has_bound": tracker.has_log_n,
+        **(describe_bound(track) if tracker.has_log_n else {}),
+    }
+
+
+def describe_bound(track: Track) -> dict[str, Any]:
+    """Return log N - L, whether it is a bound or an estimate, with its interval and ceiling."""
+    return {
+        "log_n": track.log_n,
+        "bound": track.value,
+        "bound_low": track.low,
+        "bound_high": track.high,
+        "state": list(track.state),
+        "nats": mean_of_known(track.value),
+    }
+
+
+def describe_accuracy(plan: Plan, track: Track) -> dict[str, Any]:
+    """Return what there is to say of a loss that has no log N."""
+    description = plan.description
+    return {
+        "top1": mean_of_known(track.acc_top1),
+        "chance": mean_of_known(track.chance),
+        **({"optimum": description.optimum} if description.optimum else {}),
+        **({"posterior": description.posterior} if description.posterior else {}),
+    }
+
+
+def describe_record(record: Mapping[str, Any]) -> str:
+    """Return a record of a training or an evaluation in words, means over the offsets.
+
+    >>> strict = {"split": "test", "series": "strict", "rule": "one_per_sequence"}
+    >>> strict |= {"offset_loss": np.array([1.0, 2.0]), "log_n": np.array([4.0, 4.0])}
+    >>> describe_record(strict | {"has_bound": True, "is_bound": True, "nats": 2.5})
+    'lower bound 2.50 nats of log N 4.00 (one per sequence)'
+    """
+    if record.get("series") == "probes":
+        scores = {k: v for k, v in record.items() if "/" in k}
+        return "  ".join(f"{name} {value:.3f}" for name, value in scores.items())
+    is_train, losses = record.get("split", "train") == "train", np.asarray(record["offset_loss"])
+    words = [f"loss {fixed(mean_of_known(losses), 3)}"]
+    rule = "" if is_train else f" ({rule_title(record['rule'])})"
+    if np.isnan(losses).all():
+        return f"no loss at any offset: no anchor was counted, or the loss is NaN{rule}"
+    if record["has_bound"]:
+        kind = "lower bound" if record["is_bound"] else "estimate"
+        ceiling = mean_of_known(np.asarray(record["log_n"]))
+        if record.get("series") == "strict":
+            return f"{kind} {fixed(record['nats'], 2)} nats of log N {ceiling:.2f}{rule}"
+        words[0] += f" of log N {ceiling:.2f}"
+        words.append(f"{kind} {fixed(record['nats'], 2)} nats{rule}")
+        return "  ".join(words)
+    words.append(
+        f"top-1 {100 * record['top1']:.1f} % (chance {100 * record['chance']:.2g} %){rule}"
+    )
+    if not math.isnan(record.get("strict_nats", math.nan)):
+        words.append(f"lower bound {fixed(record['strict_nats'], 2)} nats")
+    return "  ".join(words)
+
+
+def fixed(value: float, digits: int) -> str:
+    """Return a number with so many decimals, or with three digits if it is huge.
+
+    >>> fixed(2.5, 2), fixed(-3e17, 2), fixed(-1e-3, 2)
+    ('2.50', '-3e+17', '0.00')
+    """
+    return f"{value:z.{digits}f}" if abs(value) < 1e5 else f"{value:.3g}"
+
+
+def mean_of_known(values: np.ndarray) -> float:
+    """Return the mean over the offsets that had an anchor, NaN if none had.
+
+    Short clips may be all that a few steps see. An infinite loss is one that diverged, and counts.
+    """
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
+
+
+def sum_of_counted(losses: np.ndarray, anchors: np.ndarray) -> float:
+    """Return the sum over the offsets that had an anchor, whatever it is; NaN if none had.
+
+    >>> sum_of_counted(np.array([1.5, np.nan, 1.0]), np.array([4, 0, 2]))
+    2.5
+    >>> sum_of_counted(np.array([1.5, np.nan]), np.array([4, 4]))
+    nan
+    """
+    counted = losses[anchors > 0]
+    return float(counted.sum()) if counted.size else float("nan")
+
+
+def make_summary(
+    problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
+) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
+    """Turns the sums of a window of steps into its record; says so when the state changes."""
+    tracker = make_tracker(problem.plan)
+    begin, last = time.time() - seconds_before, ""
+    branches = problem.plan.geometry.branches
+    names = [f" {branch.name}" if len(branches) > 1 else "" for branch in branches]
+    each = zip(names, branches, strict=True)
+    labels = [f"{k}{name}" for name, branch in each for k in branch.offsets]
+
+    def summarize(sums, step):
+        nonlocal last
+        track = tracker(sums["offsets"])
+        strict = STRICT(sums["strict"]) if "strict" in sums else None
+        said = tracker.warning(track, labels) if strict is None else STRICT.warning(strict, labels)
+        warning = said or "" if sums["steps"] else ""
+        steps = sums["steps"] or math.nan  # none of them was finite
+        kind = warning.split(":")[0]
+        if kind and kind != last:
+            say(f"step {step:,}: {warning}")
+        last = kind
+        return {
+            "loss": sums["loss"] / steps,
+            "gradient_norm": sums["gradient_norm"] / steps,
+            "learning_rate": float(schedule(step - 1)),
+            "seconds": time.time() - begin,
+            "per_step": problem.per_step[0],
+            "per_step_unit": problem.per_step[1],
+            **{name: sums[name] / steps for name in OBJECTIVE if name in sums},
+            **{k: v / steps for k, v in sums.get("model", {}).items()},
+            **describe_track(problem.plan, tracker, track),
+            **({f"strict_{k}": v for k, v in describe_bound(strict).items()} if strict else {}),
+        }
+
+    return summarize
+
+
+def make_tracker(plan: Plan) -> Tracker:
+    """Return the tracker of a plan's own loss."""
+    return Tracker(plan.is_bound, plan.negatives, plan.description.has_log_n)
+
+
+def probes_due(config: Config, step: int) -> bool:
+    """Return whether the evaluation of a step fits probes; those of the last step come after it."""
+    every = config.probe.every
+    return every > 0 and step % every == 0 and step < config.num_steps
+
+
+def make_evaluation(
+    problem: Problem, probe: Probe, mesh: jax.sharding.Mesh
+) -> Callable[[TrainState], list[dict[str, Any]]]:
+    """Held-out batches: the loss under the training rule, the strict bound, and the spread.
+
+    Every `probe.every` steps also the probes.
+    """
+    plan, held_out = problem.plan, problem.held_out
+    if held_out is None:
+        return lambda state: []
+    batches = [put_batch(held_out.draw(i), mesh) for i in range(held_out.number)]
+    # A batch of one speaker is not drawn from the marginal, and the strict bound needs that.
+    mixed = batches
+    if held_out.draw_independent is not held_out.draw:
+        mixed = [put_batch(held_out.draw_independent(i), mesh) for i in range(held_out.number)]
+    rng, reducer, tracker = jax.random.key(0), reducer_of(mesh), make_tracker(plan)
+
+    # By itself: within the others it would be compiled once for every batch of the strict bound.
+    @jax.jit
+    def predict(variables: Any, batch: Any):
+        batch = problem.prepare(batch, rng, False)
+        return problem.split_branches(problem.model.apply(variables, batch, False)[0], batch)
+
+    @jax.jit
+    def measure(own, branches):
+        _, sums, _, metrics = objective_loss(
+            plan, own[0], own[1], branches, rng, False, reducer=reducer
+        )
+        return sums, {name: metrics[name] for name in EVALUATED if name in metrics}
+
+    @jax.jit
+    def together(own, batches):
+        strict, all_scored = strict_sums(plan, own[0], own[1], batches)
+        (z, c, _), exists = all_scored[0]
+        where = None if exists is None else exists.ravel()
+        return strict, *(feature_spread(x.reshape(-1, x.shape[-1]), where) for x in (z, c))
+
+    def evaluate(state):
+        variables = model_variables(state.params, state.ema, state.extra)
+        own = (state.ema or state.params)["objective"], state.extra["objective"]
+        step = int(state.step)
+
+        # One at a time: on a CPU split in eight, programs at once can wait for each other for ever.
+        outputs = [jax.block_until_ready(predict(variables, batch)) for batch in batches]
+        measured = [jax.device_get(measure(own, one)) for one in outputs]
+        sums, means = jax.tree.map(lambda *leaves: sum(leaves), *measured)
+        track = tracker(sums)
+        if mixed is not batches:
+            outputs = [jax.block_until_ready(predict(variables, batch)) for batch in mixed]
+        strict, (std_z, rank_z), (std_c, rank_c) = jax.device_get(together(own, outputs))
+        spread = {"std_z": std_z, "rank_z": rank_z, "std_c": std_c, "rank_c": rank_c}
+        records = [
+            {
+                "loss": sum_of_counted(track.loss, sums.anchors),
+                **spread,
+                **{name: value / len(batches) for name, value in means.items()},
+                **describe_track(problem.plan, tracker, track),
+            },
+            {"series": "strict", **describe_track(problem.plan, STRICT, STRICT(strict))},
+        ]
+        if probes_due(plan.config, step):
+            scores = run_on_first(probe, variables, step) or []
+            records.append({"series": "probes"} | {name_of(one): one.value for one in scores})
+        return records
+
+    return evaluate

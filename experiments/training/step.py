@@ -1,0 +1,321 @@
+"""The training run of every kind of data."""
+
+import contextlib
+import functools
+import importlib.util
+import pathlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from cpc.data import prefetch
+from cpc.files import plain, read_object
+from cpc.models import Model
+from cpc.results.scores import read_records
+from cpc.train import (
+    Cadence,
+    JsonlWriter,
+    ProgressWriter,
+    ServiceWriter,
+    Sinks,
+    TensorBoardWriter,
+    TrainState,
+    Writer,
+    fit,
+    init_state,
+    is_first,
+    jit_step,
+    make_optimizer,
+    make_train_step,
+    open_checkpoints,
+    put_batch,
+    replicate,
+    restore_params,
+    stop_on_signals,
+)
+from cpc.train.step import make_launch
+from cpc.types import Batch, UserError
+from experiments.command.cluster import describe_version
+from experiments.command.config import Config
+from experiments.command.run_dir import identify_run
+from experiments.training.objective import init_objective, objective_loss, reducer_of
+from experiments.training.problem import Probe, Problem, model_variables
+from experiments.training.records import describe_record, make_evaluation, make_summary, strict_sums
+
+
+def train(
+    workdir: pathlib.Path,
+    problem: Problem,
+    probe: Probe,
+    mesh: jax.sharding.Mesh,
+) -> tuple[str, Any]:
+    """Train to the last step or to a signal; returns the signal's name and the variables."""
+    config = problem.plan.config
+    state, step, schedule = make_step(problem, mesh)
+    per_launch = config.steps_per_launch
+
+    def batches(first):
+        def put(launch):
+            steps = range(launch * per_launch, (launch + 1) * per_launch)
+            batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
+            return batches if per_launch > 1 else batches[0]
+
+        # Drawn and copied to the device by threads, while the steps before are computed.
+        return prefetch(
+            put,
+            first // per_launch,
+            config.num_steps // per_launch,
+            num_threads=config.data.num_threads,
+        )
+
+    console = ProgressWriter(config.num_steps, describe_record, problem.per_step)
+    with open_training(workdir, state, console, config) as (state, sinks, stop):
+        seconds = seconds_recorded(workdir) if is_first() else 0.0
+        state, reason = fit(
+            state,
+            step,
+            batches,
+            num_steps=config.num_steps,
+            summarize=make_summary(problem, schedule, console.say, seconds),
+            evaluate=make_evaluation(problem, probe, mesh),
+            cadence=cadence_of(config),
+            sinks=sinks,
+            stop=stop,
+        )
+    return reason, model_variables(state.params, state.ema, state.extra)
+
+
+def cadence_of(config: Config) -> Cadence:
+    """Return the intervals of a config."""
+    return Cadence(*(config[name] for name in Cadence._fields))
+
+
+@contextlib.contextmanager
+def open_training(
+    folder: pathlib.Path, state: TrainState, console: ProgressWriter, config: Config
+) -> Iterator[tuple[TrainState, Sinks, Callable[[], str]]]:
+    """The newest state of a run directory, its checkpoints and writers, and `stop`."""
+    with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
+        restored = checkpoint.restore(state)
+        state = restored[0] if restored else state
+        start = int(state.step)
+        if start:
+            before, now = (restored or [{}])[-1].get("version"), describe_version()
+            of = f", saved by another version ({before}; this is {now})" if before != now else ""
+            console.say(f"resuming from step {start:,}{of if before else ''}")
+        writers: list[Writer] = []
+        identity = identify_run(folder, config)
+        if is_first():
+            tensorboard = TensorBoardWriter(folder / "tensorboard", start)
+            records = JsonlWriter(folder / "metrics.jsonl", start, identity)
+            writers = [records, tensorboard, console]
+            if config.get("logger"):
+                service = importlib.import_module(config.logger)
+                own = (read_object(folder / "environment.json", []) or {}).get("id", "")
+                given = (service, folder.name, plain(config))
+                writers.append(ServiceWriter(*given, say=console.say, run_id=own))
+        with contextlib.ExitStack() as stack:
+            for writer in writers:
+                stack.callback(writer.close)
+            yield state, Sinks(checkpoint, writers, identity), stop
+
+
+def check_logger(config: Config) -> None:
+    """Check that the service's package is there.
+
+    Raises:
+        UserError: it is not; names the pip line.
+    """
+    if importlib.util.find_spec(config.get("logger") or "cpc") is None:
+        raise UserError(
+            f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
+            "leave logger empty"
+        )
+
+
+def make_step(
+    problem: Problem, mesh: jax.sharding.Mesh
+) -> tuple[TrainState, Callable[[TrainState, Batch], TrainState], Callable]:
+    """The state before the first step, the compiled step, and the learning rate by step.
+
+    With `steps_per_launch` above 1 the step takes a tuple of so many batches.
+    """
+    config = problem.plan.config
+    tx, schedule = optimizer_of(config)
+    loss_fn = make_loss(problem, mesh)
+    state = replicate(make_state(problem, loss_fn, tx), mesh)
+    step = make_train_step(loss_fn, tx, ema_decay=config.optim.ema_decay)
+    step = make_launch(step) if config.steps_per_launch > 1 else step
+    return state, jit_step(step, state), schedule
+
+
+def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable]:
+    """The optimizer that a config asks for, and the learning rate by step."""
+    own = ("learning_rate", "warmup_steps", "schedule", "name", "clip_norm", "weight_decay")
+    options = {name: config.optim[name] for name in own}
+    return make_optimizer(num_steps=config.num_steps, **options)
+
+
+def check_step(config: Config, num_devices: int = 1) -> None:
+    """Check that optimizer, accumulation, launches and norm go together, and divide the batch."""
+    parts, batch_size = config.optim.accumulate, config.data.batch_size
+    if parts < 1 or batch_size % (parts * num_devices):
+        raise UserError(
+            f"optim.accumulate is {parts}: choose a number of parts into which a batch of "
+            f"{batch_size} divides evenly on {num_devices} devices"
+        )
+    optimizer_of(config)
+    if config.optim.name == "schedule_free" and config.optim.ema_decay:
+        raise UserError(
+            f"optim.ema_decay is {config.optim.ema_decay}, but schedule_free evaluates an average "
+            "of its own: set optim.ema_decay to 0, or choose another optimizer"
+        )
+    if config.optim.name == "schedule_free" and config.model.get("norm") == "batch":
+        raise UserError(
+            "schedule_free evaluates an average of the parameters, and model.norm=batch keeps "
+            "statistics of others: choose another model.norm, or another optimizer"
+        )
+    if config.steps_per_launch < 1:
+        raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
+    cadence_of(config).check_multiples({"num_steps": config.num_steps})
+    if parts > 1 and config.model.get("norm") == "batch":
+        raise UserError(
+            "optim.accumulate shows batch norm a part of the batch at a time, which is another "
+            "model: choose another model.norm, or 1"
+        )
+
+
+def apply_in_parts(
+    model: Model, variables: Any, batch: Batch, rng: Any, num_parts: int, train: bool = True
+) -> tuple[Any, Any]:
+    """`model.apply`, with the activations of one part of the batch in memory at a time.
+
+    What the model makes of each part is kept and its activations are not: the gradient computes
+    them again, part by part, so that every latent can be every other's negative (Gao et al. 2021,
+    "Scaling deep contrastive learning batch size"). Values and gradients are those of the whole.
+    """
+    if num_parts == 1:
+        return model.apply(variables, batch, train, rng)
+
+    def cut(x):  # every part takes rows of every device
+        return x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1)
+
+    def join(x):
+        return x.swapaxes(0, 1).reshape(-1, *x.shape[2:])
+
+    @functools.partial(jax.checkpoint, prevent_cse=False)  # a loop keeps its steps apart anyway
+    def one_part(part):
+        batch, rng = part
+        return model.apply(variables, batch, train, rng)[0]
+
+    parts = jax.tree.map(cut, batch), jax.random.split(rng, num_parts)
+    outputs = jax.tree.map(join, jax.lax.map(one_part, parts))
+    return outputs, {name: value for name, value in variables.items() if name != "params"}
+
+
+def make_loss(problem: Problem, mesh: jax.sharding.Mesh | None = None) -> Callable:
+    """loss_fn(params, extra, batch, rng) -> (loss, (extra, metrics)), on the global batch.
+
+    Parameters and what else is carried are {"model": ..., "objective": ...}.
+    """
+    plan, reducer = problem.plan, reducer_of(mesh)
+    num_parts, momentum = plan.config.optim.accumulate, plan.config.negatives.momentum
+
+    def loss_fn(params, extra, batch, rng):
+        of_augmentation, of_model, of_objective = jax.random.split(rng, 3)
+        batch = problem.prepare(batch, of_augmentation, True)
+        variables = {"params": params["model"], **extra["model"]}
+        outputs, model_state = apply_in_parts(problem.model, variables, batch, of_model, num_parts)
+        branches = problem.split_branches(outputs, batch)
+        state = dict(extra["objective"])
+        if momentum:
+            model = jax.lax.stop_gradient(params["model"])
+            state["slow"] = optax.incremental_update(model, state["slow"], 1 - momentum)
+            variables = {"params": state["slow"], **extra["model"]}
+            keys = apply_in_parts(problem.model, variables, batch, of_model, num_parts, False)
+            keys = problem.split_branches(keys[0], batch)
+            branches = [
+                one._replace(outputs=one.outputs._replace(z=jax.lax.stop_gradient(key.outputs.z)))
+                for one, key in zip(branches, keys, strict=True)
+            ]
+        maps = problem.model.linear_maps(params["model"])
+        own = params["objective"]
+        loss, sums, state, metrics = objective_loss(
+            plan, own, state, branches, of_objective, maps=maps, reducer=reducer
+        )
+        if not plan.description.has_log_n:
+            strict, _ = strict_sums(plan, own, state, [branches])
+            metrics = {**metrics, "strict": strict}
+        penalties, measures = (own_numbers(model_state, name) for name in ("penalties", "measures"))
+        if penalties or measures:
+            metrics = {**metrics, "model": {**penalties, **measures}}
+        loss += sum(penalties.values())
+        return loss, ({"model": model_state, "objective": state}, {"offsets": sums, **metrics})
+
+    return loss_fn
+
+
+def own_numbers(state: Any, name: str) -> dict[str, jax.Array]:
+    """Return the scalars in a collection of a model's state, by their last names.
+
+    What its modules leave in "penalties" when they are trained is added to the loss, and what they
+    leave in "measures" is recorded alone.
+
+    >>> own_numbers({"penalties": {"encoder": {"commitment": 0.5}}}, "penalties")
+    {'commitment': 0.5}
+    """
+    found, _ = jax.tree_util.tree_flatten_with_path(state.get(name, {}))
+    return {str(path[-1].key): value for path, value in found}
+
+
+def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
+    """The state before the first step."""
+    plan, config = problem.plan, problem.plan.config
+    root, raw = jax.random.key(config.seed), problem.draw(0)
+    batch = jax.eval_shape(lambda raw: problem.prepare(raw, root, True), raw)
+    batch = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), batch)
+    variables = dict(problem.model.init(jax.random.fold_in(root, 0), batch))
+    model = variables.pop("params")
+    branches = jax.eval_shape(
+        lambda v: problem.split_branches(problem.model.apply(v, batch, False)[0], batch),
+        {"params": model, **variables},
+    )
+    own, state = init_objective(plan, branches)
+    if config.negatives.momentum:
+        state["slow"] = model
+    params, extra = {"model": model, "objective": own}, {"model": variables, "objective": state}
+    _, (_, metrics) = jax.eval_shape(loss_fn, params, extra, raw, root)
+    has_ema = config.optim.ema_decay > 0 or config.optim.name == "schedule_free"
+
+    @jax.jit  # one program, where a start would else wait for a hundred small ones
+    def make(params, extra, rng):
+        return init_state(params, extra, tx, rng, metrics, has_ema)
+
+    return make(params, extra, jax.random.fold_in(root, 1))
+
+
+def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
+    """Return the model of a run's checkpoint, and its step.
+
+    Args:
+        step: a number, "best" for the lowest loss on held-out data, or None for the newest.
+    """
+    number = None if step is None else "best" if step == "best" else parse_step(step)
+    arrays, _, found = restore_params(workdir / "checkpoints", number)
+    return model_variables(**arrays), found
+
+
+def parse_step(text: str) -> int:
+    """Return the number of a checkpoint."""
+    if not text.isdecimal():
+        raise UserError(f"--step is {text!r}: give the number of a checkpoint, or best")
+    return int(text)
+
+
+def seconds_recorded(workdir: pathlib.Path) -> float:
+    """Return how long the run has trained so far, before this start."""
+    records = read_records(workdir, [])
+    return max((record.get("seconds") or 0.0 for record in records), default=0.0)
