@@ -85,7 +85,7 @@ def run(
         # Which checks the data: after a mistake nothing is there that could be mixed.
         probe = audio.make_probe(asked, path, data, models.make_model(pretrained.module))
         record(path, checkpoint, layer, pretrained)
-        write_skipped(path, audio.skipped(data))
+        write_skipped(path, data.skipped)
         if left:
             probe(pretrained.variables, pretrained.about.get("step", 0))
             write_sealed(path / DONE, stamp)

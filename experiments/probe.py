@@ -57,7 +57,7 @@ def main() -> None:
     variables, step = training.read_variables(workdir, STEP.value)
     data = modality.load_data(config, print)
     if is_of_run:
-        check_same_data(workdir, data, modality.identify)
+        check_same_data(workdir, data.fingerprint())
     probe = modality.make_probe(config, workdir, data, modality.build_model(config))
     probe_aside(config, own, workdir, probe, variables, step)
     print(f"report: {write_page(modality, workdir)}")

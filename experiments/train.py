@@ -20,8 +20,8 @@ from experiments.command.config import Config, check_config
 from experiments.command.keys import list_keys, list_kinds, take_section
 from experiments.command.run_dir import check_same_data, open_run, write_skipped
 from experiments.kinds import registry as kinds
-from experiments.training.problem import Work
-from experiments.training.step import check_logger
+from experiments.training.loop import check_logger
+from experiments.training.problem import Dataset, Work
 
 
 def run(
@@ -47,10 +47,10 @@ def run(
         mesh = cluster.start(device, config, workdir)
     plan = kind.interpret(kind, config, mesh)
     with open_run(workdir, config, kind.keys_of(config), mesh) as folder:
-        data = cluster.load_in_turn(lambda: kind.load_data(config, print))
+        data: Dataset | None = cluster.load_in_turn(lambda: kind.load_data(config, print))
         if data is not None:
-            check_same_data(folder, data, kind.identify)
-            write_skipped(folder, kind.skipped(data))
+            check_same_data(folder, data.fingerprint())
+            write_skipped(folder, data.skipped)
         work = kind.make_work(kind, plan, data, folder, mesh)
         if only_audit:
             if work.audit is None:

@@ -8,7 +8,7 @@ import types
 from importlib.machinery import ModuleSpec
 
 from cpc.train import ProgressWriter
-from experiments.training import step as training
+from experiments.training import loop
 
 
 def fake_service(name="trackio", fails=()):
@@ -46,7 +46,7 @@ def services_of(config):
     with tempfile.TemporaryDirectory() as folder, installed(fake_service()) as module:
         console = ProgressWriter(1)
         path = pathlib.Path(folder) / "first"
-        with training.open_training(path, state, console, config) as (_, sinks, _):
+        with loop.open_training(path, state, console, config) as (_, sinks, _):
             for writer in sinks.writers:
                 writer.write({"step": 2, "split": "test", "bound": [1.5]})
     return [(name, values, options.get("step")) for name, values, options in module.calls]

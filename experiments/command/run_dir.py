@@ -6,9 +6,9 @@ import os
 import pathlib
 import platform
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -263,11 +263,20 @@ def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:
         )
 
 
-def check_same_data(
-    path: pathlib.Path,
-    data: Any,
-    identify: Callable[[Any], tuple[int, *tuple[bytes, ...]]],
-) -> None:
+class Fingerprint(NamedTuple):
+    """What tells a part of some data from another."""
+
+    number: int
+    """How many there are."""
+    sha256: bytes
+    """Which: names, labels or lengths."""
+    content: bytes = b""
+    """Some of the content, where the others may be the same of other data."""
+    exact: bytes = b""
+    """Content that only processes of one launch compare: other versions may decode it otherwise."""
+
+
+def check_same_data(path: pathlib.Path, parts: Mapping[str, Fingerprint]) -> None:
     """Check that a run goes on with the data that it began with; write down which.
 
     One file more, or less, draws the split anew: then what was trained on would test.
@@ -275,21 +284,20 @@ def check_same_data(
     Raises:
         UserError: they are others.
     """
-    parts = {"train": identify(data.train), "test": identify(data.test)}
-    names = ("sha256", "content", "exact")
     own = {
-        part: {"number": number}
-        | {name: sha256(one).hexdigest() for name, one in zip(names, which, strict=False)}
-        for part, (number, *which) in parts.items()
+        part: {
+            name: sha256(value).hexdigest() if isinstance(value, bytes) else value
+            for name, value in found._asdict().items()
+        }
+        for part, found in parts.items()
     }
     wait_for_all("data", flatten({"data": own}))
     for described in own.values():
-        described.pop("exact", None)
+        described.pop("exact")
     recorded = [(path, read_object(path / MEMBERS, [])), *identities(path)]
     recorded[1:] = [(where, identity.get("data")) for where, identity in recorded[1:]]
     for where, found in recorded if has_begun(path) else ():
-        # Earlier versions recorded no content.
-        if found and any(own[part] | found.get(part, {}) != own[part] for part in own):
+        if found and found != own:
             before, now = (
                 ", ".join(f"{parts[part]['number']:,} to {part}" for part in own)
                 for parts in (found, own)

@@ -50,16 +50,6 @@ def load_data(config: Config, log: Callable[[str], object]) -> None:
     """Return nothing: a protocol makes its own samples."""
 
 
-def skipped(data: None) -> tuple[()]:
-    """Return nothing that was left out."""
-    return ()
-
-
-def identify(part: None) -> tuple[int]:
-    """Return that there is nothing to tell apart."""
-    return (0,)
-
-
 def make_work(
     kind: Any, config: Config, data: None, folder: pathlib.Path, mesh: jax.sharding.Mesh
 ) -> Work:

@@ -16,7 +16,6 @@ from cpc.train import (
     Cadence,
     ProgressWriter,
     describe_values,
-    fit,
     init_state,
     jit_step,
     make_optimizer,
@@ -34,7 +33,7 @@ from experiments.information.methods import (
     total_loss,
     values_of,
 )
-from experiments.training.step import open_training
+from experiments.training.loop import Training, run_training
 
 MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
@@ -51,18 +50,16 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
     loss_fn = make_loss(config, methods)
     state = replicate(first_state(config, methods, loss_fn, tx), mesh)
     step = jit_step(make_train_step(loss_fn, tx), state)
+    training = Training(
+        state,
+        step,
+        lambda first: (level(config, i) for i in range(first, num_steps)),
+        num_steps=num_steps,
+        summarize=make_summary(config),
+        cadence=Cadence(log_every=config.log_every, save_every=config.save_every),
+    )
     console = ProgressWriter(num_steps, describe_values("truth", "info_nce"))
-    with open_training(folder, state, console, config) as (state, sinks, stop):
-        _, reason = fit(
-            state,
-            step,
-            lambda first: (level(config, i) for i in range(first, num_steps)),
-            num_steps=num_steps,
-            summarize=make_summary(config),
-            cadence=Cadence(log_every=config.log_every, save_every=config.save_every),
-            sinks=sinks,
-            stop=stop,
-        )
+    _, reason = run_training(folder, config, training, console)
     if not reason:
         write_json(folder / "table.json", make_table(config, read_run(folder).train))
     return reason

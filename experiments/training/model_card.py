@@ -44,7 +44,7 @@ def describe(
 ) -> models.Pretrained:
     """Return the model of a run, with what its input is."""
     about = {"step": step, "config": shared_config(config, modality.KEYS)}
-    given = {**modality.describe_input(config), **modality.describe_run(workdir)}
+    given = modality.describe_input(config, workdir)
     return models.Pretrained(model.module, variables, given, about)
 
 

@@ -1,6 +1,6 @@
 """The contracts: what a command needs of a kind of data, and a training of a problem."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -13,6 +13,7 @@ from cpc.report.words import Words
 from cpc.results import Run, Score
 from cpc.types import Batch
 from experiments.command.config import Config
+from experiments.command.run_dir import Fingerprint
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Geometry, Plan
 
@@ -77,6 +78,19 @@ class Work(NamedTuple):
     """audit() shows the negatives and trains nothing; None where there are none to show."""
 
 
+class Dataset(Protocol):
+    """What a run asks of its data, whatever they are."""
+
+    @property
+    def skipped(self) -> Sequence[tuple[str, str]]:
+        """What was left out, and why."""
+        ...
+
+    def fingerprint(self) -> Mapping[str, Fingerprint]:
+        """Return what tells each part from those of other data."""
+        ...
+
+
 class Kind(Protocol):
     """What a run needs of a kind of config: a module; `experiments.kinds.registry` lists them."""
 
@@ -103,20 +117,7 @@ class Kind(Protocol):
         ...
 
     def load_data(self, config: Config, log: Callable[[str], object], /) -> Any:
-        """Return the data of `config.data`; None if the kind makes its own."""
-        ...
-
-    def skipped(self, data: Any, /) -> Sequence[tuple[str, str]]:
-        """Return what was left out of the data, and why."""
-        ...
-
-    def identify(self, part: Any, /) -> tuple[int, *tuple[bytes, ...]]:
-        """Return how many there are in data.train, or data.test, and what says which.
-
-        These are names, labels or lengths, some of the content where these may be others' as well,
-        and content that only processes of one launch compare, as another version may decode it
-        otherwise.
-        """
+        """Return the `Dataset` that a config names; None if the kind makes its own data."""
         ...
 
     def make_work(self, kind: Any, plan: Any, data: Any, folder: Path, mesh: Any, /) -> Work:
@@ -174,12 +175,8 @@ class Contrastive(Kind, Protocol):
         """Write what the page shows of the data themselves."""
         ...
 
-    def describe_input(self, config: Config, /) -> dict[str, Any]:
-        """Return what an exported model says of its input: its shape, and more."""
-        ...
-
-    def describe_run(self, workdir: Path, /) -> dict[str, Any]:
-        """Return what an exported model says of its input that the run found out."""
+    def describe_input(self, config: Config, workdir: Path | None = None, /) -> dict[str, Any]:
+        """Return what an exported model says of its input: its shape, and what its run found."""
         ...
 
     def show_use(self, config: Config, folder: str, /) -> str:

@@ -1,7 +1,6 @@
 """The records of a run: of a window of steps, and of an evaluation."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -187,11 +186,11 @@ def sum_of_counted(losses: np.ndarray, anchors: np.ndarray) -> float:
 
 
 def make_summary(
-    problem: Problem, schedule: Callable, say: Callable[[str], None], seconds_before: float = 0.0
+    problem: Problem, schedule: Callable, say: Callable[[str], None]
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turns the sums of a window of steps into its record; says so when the state changes."""
     tracker = make_tracker(problem.plan)
-    begin, last = time.time() - seconds_before, ""
+    last = ""
     branches = problem.plan.geometry.branches
     names = [f" {branch.name}" if len(branches) > 1 else "" for branch in branches]
     each = zip(names, branches, strict=True)
@@ -212,9 +211,6 @@ def make_summary(
             "loss": sums["loss"] / steps,
             "gradient_norm": sums["gradient_norm"] / steps,
             "learning_rate": float(schedule(step - 1)),
-            "seconds": time.time() - begin,
-            "per_step": problem.per_step[0],
-            "per_step_unit": problem.per_step[1],
             **{name: sums[name] / steps for name in OBJECTIVE if name in sums},
             **{k: v / steps for k, v in sums.get("model", {}).items()},
             **describe_track(problem.plan, tracker, track),

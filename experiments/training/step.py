@@ -1,46 +1,31 @@
-"""The training run of every kind of data."""
+"""The training step of every contrastive kind, and its run."""
 
-import contextlib
 import functools
-import importlib.util
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from cpc.data import prefetch
-from cpc.files import plain, read_object
 from cpc.models import Model
-from cpc.results.scores import read_records
 from cpc.train import (
     Cadence,
-    JsonlWriter,
     ProgressWriter,
-    ServiceWriter,
-    Sinks,
-    TensorBoardWriter,
     TrainState,
-    Writer,
-    fit,
     init_state,
-    is_first,
     jit_step,
     make_optimizer,
     make_train_step,
-    open_checkpoints,
     put_batch,
     replicate,
     restore_params,
-    stop_on_signals,
 )
 from cpc.train.step import make_launch
 from cpc.types import Batch, UserError
-from experiments.command.cluster import describe_version
 from experiments.command.config import Config
-from experiments.command.run_dir import identify_run
+from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.objective import init_objective, objective_loss, reducer_of
 from experiments.training.problem import Probe, Problem, model_variables
 from experiments.training.records import describe_record, make_evaluation, make_summary, strict_sums
@@ -57,83 +42,29 @@ def train(
     state, step, schedule = make_step(problem, mesh)
     per_launch = config.steps_per_launch
 
-    def batches(first):
-        def put(launch):
-            steps = range(launch * per_launch, (launch + 1) * per_launch)
-            batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
-            return batches if per_launch > 1 else batches[0]
-
-        # Drawn and copied to the device by threads, while the steps before are computed.
-        return prefetch(
-            put,
-            first // per_launch,
-            config.num_steps // per_launch,
-            num_threads=config.data.num_threads,
-        )
+    def put(launch):
+        steps = range(launch * per_launch, (launch + 1) * per_launch)
+        batches = tuple(put_batch(problem.draw(step), mesh) for step in steps)
+        return batches if per_launch > 1 else batches[0]
 
     console = ProgressWriter(config.num_steps, describe_record, problem.per_step)
-    with open_training(workdir, state, console, config) as (state, sinks, stop):
-        seconds = seconds_recorded(workdir) if is_first() else 0.0
-        state, reason = fit(
-            state,
-            step,
-            batches,
-            num_steps=config.num_steps,
-            summarize=make_summary(problem, schedule, console.say, seconds),
-            evaluate=make_evaluation(problem, probe, mesh),
-            cadence=cadence_of(config),
-            sinks=sinks,
-            stop=stop,
-        )
+    training = Training(
+        state,
+        step,
+        prefetched(put, config.num_steps, per_launch, config.data.num_threads),
+        num_steps=config.num_steps,
+        per_step=problem.per_step,
+        summarize=make_summary(problem, schedule, console.say),
+        evaluate=make_evaluation(problem, probe, mesh),
+        cadence=cadence_of(config),
+    )
+    state, reason = run_training(workdir, config, training, console)
     return reason, model_variables(state.params, state.ema, state.extra)
 
 
 def cadence_of(config: Config) -> Cadence:
     """Return the intervals of a config."""
     return Cadence(*(config[name] for name in Cadence._fields))
-
-
-@contextlib.contextmanager
-def open_training(
-    folder: pathlib.Path, state: TrainState, console: ProgressWriter, config: Config
-) -> Iterator[tuple[TrainState, Sinks, Callable[[], str]]]:
-    """The newest state of a run directory, its checkpoints and writers, and `stop`."""
-    with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
-        restored = checkpoint.restore(state)
-        state = restored[0] if restored else state
-        start = int(state.step)
-        if start:
-            before, now = (restored or [{}])[-1].get("version"), describe_version()
-            of = f", saved by another version ({before}; this is {now})" if before != now else ""
-            console.say(f"resuming from step {start:,}{of if before else ''}")
-        writers: list[Writer] = []
-        identity = identify_run(folder, config)
-        if is_first():
-            tensorboard = TensorBoardWriter(folder / "tensorboard", start)
-            records = JsonlWriter(folder / "metrics.jsonl", start, identity)
-            writers = [records, tensorboard, console]
-            if config.get("logger"):
-                service = importlib.import_module(config.logger)
-                own = (read_object(folder / "environment.json", []) or {}).get("id", "")
-                given = (service, folder.name, plain(config))
-                writers.append(ServiceWriter(*given, say=console.say, run_id=own))
-        with contextlib.ExitStack() as stack:
-            for writer in writers:
-                stack.callback(writer.close)
-            yield state, Sinks(checkpoint, writers, identity), stop
-
-
-def check_logger(config: Config) -> None:
-    """Check that the service's package is there.
-
-    Raises:
-        UserError: it is not; names the pip line.
-    """
-    if importlib.util.find_spec(config.get("logger") or "cpc") is None:
-        raise UserError(
-            f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
-            "leave logger empty"
-        )
 
 
 def make_step(
@@ -313,9 +244,3 @@ def parse_step(text: str) -> int:
     if not text.isdecimal():
         raise UserError(f"--step is {text!r}: give the number of a checkpoint, or best")
     return int(text)
-
-
-def seconds_recorded(workdir: pathlib.Path) -> float:
-    """Return how long the run has trained so far, before this start."""
-    records = read_records(workdir, [])
-    return max((record.get("seconds") or 0.0 for record in records), default=0.0)

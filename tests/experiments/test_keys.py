@@ -49,6 +49,7 @@ from experiments.kinds.text import kind as text_modality
 from experiments.kinds.text import probes as text_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
+from experiments.training import loop
 from experiments.training import step as training
 from experiments.training.contrastive import interpret
 from experiments.training.objective import (
@@ -134,26 +135,17 @@ def is_apart(problem):
 def of_fit(name):
     """An option with which the loop is called."""
 
-    @contextlib.contextmanager
-    def opened(folder, state, console, config):
-        yield state, None, None
-
     def effect(config):
         state = types.SimpleNamespace(params={"model": 0}, ema=None, extra={}, step=0)
         with calls(
-            training,
-            make_step=(state, None, None),
-            open_training=opened,
-            seconds_recorded=0.0,
-            make_evaluation=None,
-            fit=(state, ""),
-            prefetch=(),
+            training, make_step=(state, None, None), make_evaluation=None, run_training=(state, "")
         ) as found:
             training.train(pathlib.Path(), series_problem(config), None, make_mesh(1))
-            args, options = found["fit"]
-            args[2](0)
+        made = found["run_training"][0][2]
+        with calls(loop, prefetch=()) as found:
+            made.batches(0)
         launches = {"launches": found["prefetch"][0][2], **found["prefetch"][1]}
-        return {**options, **options["cadence"]._asdict(), **launches}[name]
+        return {**made._asdict(), **made.cadence._asdict(), **launches}[name]
 
     return effect
 

@@ -17,6 +17,7 @@ from cpc.types import UserError
 from experiments.command.config import check_config, with_settings
 from experiments.kinds.rl import evaluate, run, step
 from experiments.train import run as run_config
+from experiments.training import loop
 
 
 def config_of(**given):
@@ -240,7 +241,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     config = config_of(policy__name="ppo", policy__minibatches=2)
     run_config(config, str(whole), "cpu")
-    fit, calls = run.fit, []
+    fit, calls = loop.fit, []
 
     def stops(*args, stop, **more):
         calls.append(1)
@@ -248,7 +249,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
         wants = (lambda: "SIGTERM" if next(asked) > 1 else "") if len(calls) == 1 else stop
         return fit(*args, stop=wants, **more)
 
-    monkeypatch.setattr(run, "fit", stops)
+    monkeypatch.setattr(loop, "fit", stops)
     for _ in range(2):
         run_config(config, str(parts), "cpu")
     assert len(calls) == 2

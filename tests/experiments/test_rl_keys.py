@@ -1,6 +1,5 @@
 """Every key of a config of an agent changes what it names: a shape, a call, a loss."""
 
-import contextlib
 import functools
 import importlib
 import pathlib
@@ -82,18 +81,13 @@ def fitted(option):
     def effect(config):
         found = {}
 
-        def fit(state, launch, batches, **options):
-            found.update(options, **options["cadence"]._asdict())
-            found.update(state=state, records=options["evaluate"](jax.device_get(state)))
-            return state, ""
+        def run_training(folder, config, training, console):
+            found.update(training._asdict(), **training.cadence._asdict())
+            found["records"] = training.evaluate(jax.device_get(training.state))
+            return training.state, ""
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run, "fit", fit)
-            patch.setattr(
-                run, "open_training",
-                lambda folder, state, *others: contextlib.nullcontext((state, None, None)),
-            )  # fmt: skip
-            patch.setattr(run, "seconds_recorded", lambda folder: 0.0)
+            patch.setattr(run, "run_training", run_training)
             patch.setattr(run.evaluate, "describe", lambda config, watched: ["a record"])
             patch.setattr(run, "jit_step", lambda launch, state: launch)
             task = step.make_task(config)._replace(init=Seeded)

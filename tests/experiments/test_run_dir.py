@@ -5,7 +5,6 @@ import dataclasses
 import os
 import pathlib
 import shutil
-import types
 
 import jax
 import jax.numpy as jnp
@@ -20,15 +19,14 @@ from configs.audio import KEYS
 from cpc.data import Images, Recordings
 from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.walk import walk_files
-from cpc.files import read_json, write_sealed
+from cpc.files import read_json
 from cpc.train import JsonlWriter, Stopped, init_state, make_mesh, open_checkpoints
 from cpc.types import UserError
 from experiments import status
 from experiments.command import run_dir
 from experiments.command.config import with_settings
-from experiments.command.run_dir import check_same_data, open_run, write_skipped
-from experiments.kinds.audio import kind as audio
-from experiments.kinds.image import kind as image
+from experiments.command.run_dir import Fingerprint, check_same_data, open_run, write_skipped
+from experiments.kinds.audio.data import AudioData
 from experiments.kinds.image.data import ImageData
 from experiments.sweep.jobs import lock_folder
 
@@ -260,7 +258,7 @@ def test_a_run_in_the_folder_of_the_data_itself_is_refused(tmp_path):
 def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, monkeypatch):
     """Processes and starts tell them apart.
 
-    As many of each in both splits, which change places; earlier versions recorded no pixels."""
+    As many of each in both splits, which change places."""
     rng = np.random.default_rng(0)
     labels = np.arange(40, dtype=np.int32) % 4
     train, test = (
@@ -271,34 +269,26 @@ def test_images_of_the_same_classes_are_not_the_same_images(tmp_path, monkeypatc
     monkeypatch.setattr(run_dir, "wait_for_all", lambda name, identity: said.append(identity))
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     for _ in range(2):
-        check_same_data(tmp_path, ImageData(train, train, test), image.identify)
+        check_same_data(tmp_path, ImageData(train, train, test).fingerprint())
     with pytest.raises(UserError, match="test data may have been trained on"):
-        check_same_data(tmp_path, ImageData(test, test, train), image.identify)
+        check_same_data(tmp_path, ImageData(test, test, train).fingerprint())
     assert said[0] == said[1]
     assert {name for name in said[0] if said[0][name] != said[2][name]} == {
         f"data.{part}.{name}" for part in ("train", "test") for name in ("content",)
     }
-    recorded = read_json(tmp_path / "data.json")
-    old = {part: {k: recorded[part][k] for k in ("number", "sha256")} for part in ("train", "test")}
-    write_sealed(tmp_path / "data.json", old)
-    check_same_data(tmp_path, ImageData(train, train, test), image.identify)
 
 
 def test_a_checkpoint_of_other_data_is_not_resumed(tmp_path):
     """Of the same config: a folder of recordings at the same path, on another machine."""
-    data = types.SimpleNamespace(train=["a", "b"], test=["c"])
-    less = types.SimpleNamespace(train=["a"], test=["c"])
-
-    def identify(part):
-        return len(part), repr(part).encode()
-
-    check_same_data(tmp_path, data, identify)
+    train, test = Fingerprint(2, b"a b"), Fingerprint(1, b"c")
+    data, less = {"train": train, "test": test}, {"train": Fingerprint(1, b"a"), "test": test}
+    check_same_data(tmp_path, data)
     begin(tmp_path)
-    check_same_data(tmp_path, data, identify)
+    check_same_data(tmp_path, data)
     (tmp_path / "data.json").unlink()
     with pytest.raises(UserError, match=r"checkpoints/3 started \(was 2 to train, .*is 1 to train"):
-        check_same_data(tmp_path, less, identify)
-    check_same_data(tmp_path, data, identify)
+        check_same_data(tmp_path, less)
+    check_same_data(tmp_path, data)
 
 
 def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, monkeypatch):
@@ -309,7 +299,7 @@ def test_recordings_of_the_same_names_are_not_the_same_to_processes(tmp_path, mo
     def check(lengths, rms):
         part = Recordings(("a", "b"), ("s", "s"), np.array(lengths), lambda *_: np.zeros(0))
         part = dataclasses.replace(part, rms=np.array(rms))
-        check_same_data(tmp_path, types.SimpleNamespace(train=part, test=part), audio.identify)
+        check_same_data(tmp_path, AudioData(part, part, {}).fingerprint())
 
     (tmp_path / "checkpoints" / "3").mkdir(parents=True)
     check([7, 8], [0.1, 0.2])

@@ -28,6 +28,7 @@ from experiments.command.config import with_settings
 from experiments.kinds.audio.data import AudioData
 from experiments.kinds.audio.model import check_model
 from experiments.train import run
+from experiments.training import loop
 from experiments.training import step as training
 from experiments.training.contrastive import probe_aside, probe_once
 from experiments.training.objective import scored
@@ -216,7 +217,7 @@ def test_a_service_is_told_that_a_training_failed(tmp_path):
     with (
         services.installed(services.fake_service()) as module,
         pytest.raises(UserError, match="not finite"),
-        training.open_training(tmp_path, state, ProgressWriter(1), config),
+        loop.open_training(tmp_path, state, ProgressWriter(1), config),
     ):
         raise UserError("a number was not finite")
     assert [name for name, *_ in module.calls] == ["init", "finish"]
@@ -530,7 +531,7 @@ def test_the_runs_own_probes_are_fitted_anew_where_their_scores_are_lost_or_repl
 def test_a_service_that_is_not_installed_is_a_sentence(tmp_path, monkeypatch):
     """Before anything is made, and only if it is asked for."""
     config = series.get_config()
-    monkeypatch.setattr(training.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(loop.importlib.util, "find_spec", lambda name: None)
     config.logger = "trackio"
     with pytest.raises(UserError, match="trackio, which is not installed: pip install trackio"):
         run(config, str(tmp_path / "run"))

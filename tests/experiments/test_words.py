@@ -17,6 +17,7 @@ from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run
 from experiments.kinds.words.text import Text, load_text, synthetic
 from experiments.train import run as run_config
+from experiments.training import loop
 
 V = 6
 #: Of a language model that can be exact: a score of its own for each pair of words.
@@ -316,7 +317,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
     corpus = synthetic(0, 10_000, 200)
     monkeypatch.setattr(run, "load_text", lambda *given: Text(corpus, corpus))
     run_config(quick(objective__noise="learned_unigram"), str(whole), "cpu")
-    fit, calls = run.fit, []
+    fit, calls = loop.fit, []
 
     def stops(*args, stop, **more):
         calls.append(1)
@@ -324,7 +325,7 @@ def test_stopped_and_resumed_is_never_stopped_bit_for_bit(tmp_path, monkeypatch,
         wants = (lambda: "SIGTERM" if next(asked) > 1 else "") if len(calls) == 1 else stop
         return fit(*args, stop=wants, **more)
 
-    monkeypatch.setattr(run, "fit", stops)
+    monkeypatch.setattr(loop, "fit", stops)
     for _ in range(2):
         run_config(quick(objective__noise="learned_unigram"), str(parts), "cpu")
     assert len(calls) == 2

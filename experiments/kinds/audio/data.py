@@ -10,11 +10,12 @@ import numpy as np
 from cpc import data
 from cpc.data.phones import MOST_EXTRA
 from cpc.data.recordings import explain_ids, ids_of
-from cpc.data.skipped import count_names
+from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.voices import prepare_voices
 from cpc.models import Model
 from cpc.types import Item, UserError
 from experiments.command.config import Config
+from experiments.command.run_dir import Fingerprint
 
 #: The synthetic source: small enough for tests that take seconds.
 SYNTHETIC_SPEAKERS, SYNTHETIC_UTTERANCES, SYNTHETIC_PHONES = 4, 500, 8
@@ -39,6 +40,15 @@ class AudioData(NamedTuple):
     """Name of a labelled set -> its phones."""
     items: dict[str, list[Item]] = {}  # noqa: RUF012 (never written to)
     """Name of an item file -> its tokens."""
+
+    @property
+    def skipped(self) -> Sequence[Skipped]:
+        """What was left out, and why."""
+        return (*self.train.skipped, *self.train.shortened)
+
+    def fingerprint(self) -> dict[str, Fingerprint]:
+        """Return what tells the parts of these data from those of others."""
+        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> AudioData:
@@ -283,3 +293,10 @@ def _describe(train, test, window_samples, log):
         f"{len(test):,} test utterances; {count_names(train.skipped, 'skipped')}, "
         f"{count_names(train.shortened, 'kept incomplete or altered')}"
     )
+
+
+def fingerprint(part: data.Recordings) -> Fingerprint:
+    """Return names, lengths and loudness, which another version may decode otherwise."""
+    loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums differ by CPU
+    lengths = part.lengths.tobytes()
+    return Fingerprint(len(part), repr(part.names).encode(), exact=lengths + loudness.tobytes())

@@ -2,7 +2,7 @@
 
 import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -50,10 +50,8 @@ __all__ = [
     "build_model",
     "check",
     "describe_input",
-    "describe_run",
     "embed_files",
     "geometry",
-    "identify",
     "interpret",
     "keys_of",
     "load_data",
@@ -63,7 +61,6 @@ __all__ = [
     "places_of",
     "record",
     "show_use",
-    "skipped",
 ]
 
 NAME, ON_ONE_DEVICE = "audio", False
@@ -145,12 +142,6 @@ def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np
     return {**known, "speaker": batch["speaker"][:, None]}
 
 
-def identify(part: Recordings) -> tuple[int, bytes, bytes, bytes]:
-    """Return the number and names of recordings, and their lengths and loudness."""
-    loudness = np.round(np.zeros(0) if part.rms is None else part.rms, 5)  # sums differ by CPU
-    return len(part), repr(part.names).encode(), b"", part.lengths.tobytes() + loudness.tobytes()
-
-
 def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
     """Write for the page what the synthetic source knows, and what augmentation sounds like."""
     draw = draw_windows(config, data.train, config.seed)
@@ -168,7 +159,7 @@ def make_probe(config: Config, workdir: pathlib.Path, data: AudioData, model: Mo
     return functools.partial(probes.run_tasks, config, workdir, data, model)
 
 
-def describe_input(config: Config) -> dict[str, Any]:
+def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the shape of a window, its rate, and the loudness to which recordings are brought."""
     return {
         "kind": "audio",
@@ -185,16 +176,6 @@ def show_use(config: Config, folder: str) -> str:
 embed = models.load("{folder}")
 # x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {SAMPLE_RATE_HZ}
 z, c = embed(x)  # both (b, t, width)"""
-
-
-def skipped(data: AudioData) -> Sequence[tuple[str, str]]:
-    """Return what was left out of the recordings, and why."""
-    return (*data.train.skipped, *data.train.shortened)
-
-
-def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """Return nothing: the config says all of the input."""
-    return {}
 
 
 def keys_of(config: Config) -> Keys:

@@ -2,14 +2,17 @@
 
 import pathlib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from cpc import data
 from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.command.run_dir import Fingerprint
 from experiments.kinds.image.groups import split_groups
 
 #: Where the images of a split lie: splits or files, and their rows there.
@@ -34,6 +37,15 @@ class ImageData(NamedTuple):
     """To fit probes on."""
     test: data.Images
     """To measure on."""
+
+    @property
+    def skipped(self) -> Sequence[Skipped]:
+        """What was left out, and why."""
+        return skipped(self)
+
+    def fingerprint(self) -> dict[str, Fingerprint]:
+        """Return what tells the parts of these data from those of others."""
+        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> ImageData:
@@ -196,3 +208,15 @@ def locate_part(splits: Mapping[str, data.Images], text: str) -> tuple[str, rang
 def skipped(parts: Iterable[data.Images]) -> list[Skipped]:
     """Return the images left out of all splits, and why."""
     return list(dict(entry for part in parts for entry in part.skipped).items())
+
+
+def fingerprint(part: data.Images) -> Fingerprint:
+    """Return labels and some of the pixels."""
+    return Fingerprint(len(part), part.labels.tobytes(), some_pixels(part))
+
+
+def some_pixels(images: data.Images) -> bytes:
+    """Return those of a few images, as parts of a set may have the same numbers of each class."""
+    return images.pixels[
+        np.linspace(0, len(images) - 1, min(16, len(images))).astype(int)
+    ].tobytes()

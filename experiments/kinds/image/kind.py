@@ -7,11 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from configs.image import KEYS
 from configs.keys import Keys
-from cpc.data import Images, make_image_batches
+from cpc.data import make_image_batches
 from cpc.models import (
     ImageCPC,
     LinearPredictor,
@@ -31,7 +30,7 @@ from cpc.models import (
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.kinds.image import probes
-from experiments.kinds.image.data import ImageData, load_data, places_of, skipped
+from experiments.kinds.image.data import ImageData, load_data, places_of
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.prepare import prepare, side_of
 from experiments.kinds.image.sections import SECTIONS, WORDS
@@ -54,10 +53,8 @@ __all__ = [
     "build_model",
     "check",
     "describe_input",
-    "describe_run",
     "embed_files",
     "geometry",
-    "identify",
     "interpret",
     "keys_of",
     "load_data",
@@ -67,7 +64,6 @@ __all__ = [
     "places_of",
     "record",
     "show_use",
-    "skipped",
 ]
 
 NAME, ON_ONE_DEVICE = "image", False
@@ -206,13 +202,6 @@ def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
     ]
 
 
-def some_pixels(images: Images) -> bytes:
-    """Return those of a few images, as parts of a set may have the same numbers of each class."""
-    return images.pixels[
-        np.linspace(0, len(images) - 1, min(16, len(images))).astype(int)
-    ].tobytes()
-
-
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
     """Write some images' patches as they are, and as training sees them, for the page."""
     draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
@@ -226,7 +215,7 @@ def make_probe(config: Config, workdir: pathlib.Path, data: ImageData, model: Mo
     return functools.partial(probes.run_tasks, config, workdir, data, model, of_config)
 
 
-def describe_input(config: Config) -> dict[str, Any]:
+def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the shape of an image's grid of patches."""
     patch, size = config.model.patch, (side_of(config), side_of(config))
     channels = 1 if config.augment.grey else config.data.channels
@@ -241,16 +230,6 @@ def show_use(config: Config, folder: str) -> str:
 embed = models.load("{folder}")
 # images: (b, y, x, channels), uint8 or floats in 0..1, or a list of images of any size
 z, c = embed(images)  # both over the grid of patches: (b, i, j, width)"""
-
-
-def identify(part: Any) -> tuple[int, bytes, bytes]:
-    """Return the number of images, their labels and some of their pixels."""
-    return len(part), part.labels.tobytes(), some_pixels(part)
-
-
-def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """Return nothing: the config says all of the input."""
-    return {}
 
 
 def keys_of(config: Config) -> Keys:

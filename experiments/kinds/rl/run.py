@@ -3,7 +3,6 @@
 import functools
 import math
 import pathlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -21,15 +20,14 @@ from cpc.train import (
     ProgressWriter,
     TrainState,
     describe_values,
-    fit,
     jit_step,
     replicate,
 )
 from experiments.command.config import Config, check_config
 from experiments.kinds.rl import evaluate, step
+from experiments.training.loop import Training, run_training
 from experiments.training.problem import Work
 from experiments.training.records import describe_offsets
-from experiments.training.step import open_training, seconds_recorded
 
 #: watch(params, seed) of `evaluate.watcher`.
 Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
@@ -52,16 +50,6 @@ def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:
 
 def load_data(config: Config, log: Callable[[str], object]) -> None:
     """Return nothing: the environment makes what an agent sees."""
-
-
-def skipped(data: None) -> tuple[()]:
-    """Return nothing that was left out."""
-    return ()
-
-
-def identify(part: None) -> tuple[int]:
-    """Return that there is nothing to tell apart."""
-    return (0,)
 
 
 def make_work(
@@ -90,46 +78,43 @@ def train(
     """Train to the end or to a signal; returns the signal's name, and the state."""
     per_launch = task.steps_per_launch
     state = replicate(jax.jit(task.init)(jnp.uint32(config.seed)), mesh)
-    per_step = config.environment.num * config.policy.unroll / per_launch
+    size = config.environment.num * config.policy.unroll / per_launch / 1e3, "k frames"
     num_steps = task.num_launches * per_launch
-    console = ProgressWriter(
-        num_steps, describe_values("return", "nats", "entropy"), (per_step / 1e3, "k frames")
-    )
 
     def at_end(state):
         if not config.evaluate.num_steps:
             return []
         return evaluate.describe(config, jax.device_get(watch(state.params, config.seed)))
 
-    seconds = seconds_recorded(folder)
-    with open_training(folder, state, console, config) as (state, sinks, stop):
-        state, reason = fit(
-            state,
-            jit_step(task.launch, state),
-            lambda first: iter(lambda: 0, 1),  # what a launch needs, it makes
-            num_steps=num_steps,
-            summarize=make_summary(config, task, per_step, num_steps, seconds),
-            evaluate=at_end,
-            cadence=Cadence(
-                log_every=config.log_rollouts * per_launch,
-                save_every=config.save_rollouts * per_launch,
-                steps_per_launch=per_launch,
-            ),
-            sinks=sinks,
-            stop=stop,
-        )
+    training = Training(
+        state,
+        jit_step(task.launch, state),
+        lambda first: iter(lambda: 0, 1),  # what a launch needs, it makes
+        num_steps=num_steps,
+        per_step=size,
+        summarize=make_summary(config, task),
+        evaluate=at_end,
+        cadence=Cadence(
+            log_every=config.log_rollouts * per_launch,
+            save_every=config.save_rollouts * per_launch,
+            steps_per_launch=per_launch,
+        ),
+    )
+    console = ProgressWriter(num_steps, describe_values("return", "nats", "entropy"), size)
+    state, reason = run_training(folder, config, training, console)
     return reason, state
 
 
 def make_summary(
-    config: Config, task: step.Task, per_step: float, num_steps: int, seconds_before: float
+    config: Config, task: step.Task
 ) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
     """Turn the sums of a window of steps into its record.
 
     Other episodes' latents are not drawn as the positives are, which cannot lie at an episode's
     begin: log N - L is an estimate in training, and the strict evaluation bounds.
     """
-    begin, tracker = time.time() - seconds_before, Tracker(False, config.cpc.rule)
+    tracker = Tracker(False, config.cpc.rule)
+    per_step = config.environment.num * config.policy.unroll / task.steps_per_launch
 
     def summarize(sums, step):
         num = float(sums["steps"]) or math.nan
@@ -142,10 +127,6 @@ def make_summary(
             },
             "frames": step * per_step,
             "learning_rate": float(task.schedule(step - 1)),
-            "num_steps": num_steps,
-            "per_step": per_step / 1e3,
-            "per_step_unit": "k frames",
-            "seconds": time.time() - begin,
         }
         if episodes:
             record["return"] = float(sums["episode_return"]) / episodes

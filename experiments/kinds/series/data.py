@@ -2,7 +2,7 @@
 
 import csv
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -10,10 +10,11 @@ import numpy as np
 
 from cpc.data import uniform_windows
 from cpc.data.series.files import UNSCALED, Sequences, number_labels, read_sequences
-from cpc.data.skipped import count_names
+from cpc.data.skipped import Skipped, count_names
 from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
+from experiments.command.run_dir import Fingerprint
 from experiments.kinds.series.split import Part, group_files, read_lists, split, without_ending
 
 
@@ -30,6 +31,15 @@ class SeriesData(NamedTuple):
     file_names: tuple[str, ...]
     groups: tuple[str, ...]
     """The group of each file, such as its subject; a group is in one part of the split."""
+
+    @property
+    def skipped(self) -> Sequence[Skipped]:
+        """What was left out, and why."""
+        return self.train.sequences.skipped
+
+    def fingerprint(self) -> dict[str, Fingerprint]:
+        """Return what tells the parts of these data from those of others."""
+        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> SeriesData:
@@ -197,3 +207,10 @@ def labels_of_frames(labels: np.ndarray, start: int, num_frames: int, stride: in
     """
     middles = start + stride * np.arange(num_frames) + stride // 2
     return labels[np.minimum(middles, len(labels) - 1)]
+
+
+def fingerprint(part: Part) -> Fingerprint:
+    """Return the places and names of the pieces, and the files' content."""
+    places = repr((part.pieces, part.sequences.names)).encode()
+    content = b"".join(one or b"" for one in part.sequences.contents)
+    return Fingerprint(len(part.pieces), places, content)

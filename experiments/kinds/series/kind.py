@@ -2,7 +2,6 @@
 
 import functools
 import pathlib
-from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -41,10 +40,8 @@ __all__ = [
     "build_model",
     "check",
     "describe_input",
-    "describe_run",
     "embed_files",
     "geometry",
-    "identify",
     "interpret",
     "keys_of",
     "load_data",
@@ -54,7 +51,6 @@ __all__ = [
     "places_of",
     "record",
     "show_use",
-    "skipped",
 ]
 
 NAME, ON_ONE_DEVICE = "series", False
@@ -249,7 +245,7 @@ def make_probe(config: Config, workdir: pathlib.Path, data: SeriesData, model: M
     return functools.partial(probes.run_tasks, config, workdir, data, model)
 
 
-def describe_input(config: Config) -> dict[str, Any]:
+def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
     """Return the shape of a window, its rate, and how files are read."""
     return {
         "kind": "series",
@@ -267,22 +263,6 @@ def show_use(config: Config, folder: str) -> str:
 embed = models.load("{folder}")
 # x: (b, t, {config.data.channels}), (t, {config.data.channels}) or a list of these, as in files
 z, c = embed(x)  # both (b, t, width)"""
-
-
-def skipped(data: SeriesData) -> Sequence[tuple[str, str]]:
-    """Return what was left out of the series, and why."""
-    return data.train.sequences.skipped
-
-
-def identify(part: Any) -> tuple[int, bytes, bytes]:
-    """Return the number of pieces, their places and names, and the files' content."""
-    places = repr((part.pieces, part.sequences.names)).encode()
-    return len(part.pieces), places, b"".join(one or b"" for one in part.sequences.contents)
-
-
-def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """Return nothing: the config says all of the input."""
-    return {}
 
 
 def keys_of(config: Config) -> Keys:

@@ -1,19 +1,20 @@
 """From the data section of a text config to sentences, their split, and runs of them."""
 
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from cpc import data
-from cpc.data.skipped import count_names
+from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.grammar import make_grammar
 from cpc.data.sources.snippets import read_snippets
 from cpc.data.sources.texts import prepare_texts
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
+from experiments.command.run_dir import Fingerprint
 
 #: Of a document of the grammar.
 GRAMMAR_SENTENCES = 50
@@ -30,6 +31,15 @@ class TextData(NamedTuple):
     """Name of a probe -> sentences, and a label 0 or 1 of each."""
     unused: tuple[tuple[str, str], ...] = ()
     """(name, reason) of words and sentences of the text that no batch can have."""
+
+    @property
+    def skipped(self) -> Sequence[Skipped]:
+        """What was left out, and why."""
+        return (*self.train.skipped, *self.unused)
+
+    def fingerprint(self) -> dict[str, Fingerprint]:
+        """Return what tells the parts of these data from those of others."""
+        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> TextData:
@@ -202,3 +212,8 @@ def read_sentences(
     place = begin + np.arange(max_words)
     is_word = exists[..., None] & (place < end)
     return np.where(is_word, corpus.tokens[np.where(is_word, place, begin)], -1).astype(np.int32)
+
+
+def fingerprint(corpus: data.Corpus) -> Fingerprint:
+    """Return where sentences begin."""
+    return Fingerprint(len(corpus.sentence_starts) - 1, corpus.sentence_starts.tobytes())

@@ -35,10 +35,8 @@ __all__ = [
     "build_model",
     "check",
     "describe_input",
-    "describe_run",
     "embed_files",
     "geometry",
-    "identify",
     "interpret",
     "keys_of",
     "load_data",
@@ -48,7 +46,6 @@ __all__ = [
     "places_of",
     "record",
     "show_use",
-    "skipped",
 ]
 
 NAME, ON_ONE_DEVICE = "text", False
@@ -183,19 +180,20 @@ def make_probe(config: Config, workdir: pathlib.Path, text: TextData, model: Mod
     return functools.partial(probes.run_tasks, config, workdir, text, model)
 
 
-def describe_input(config: Config) -> dict[str, Any]:
-    """Return the shape of a run, and how text becomes words."""
+def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:
+    """Return the shape of a run, how text becomes words, and the words by their ids."""
     return {
         "kind": "text",
         "shape": [config.data.run_sentences, config.data.max_words],
         "lowercase": config.data.lowercase,
         **({} if config.data.form == "prose" else {"form": config.data.form}),
+        **({} if workdir is None else {"words": read_words(workdir)}),
     }
 
 
-def describe_run(workdir: pathlib.Path) -> dict[str, Any]:
-    """Return the words by their ids, as one text."""
-    return {"words": " ".join(data.read_vocabulary(workdir / VOCABULARY).words)}
+def read_words(workdir: pathlib.Path) -> str:
+    """Return the words of a run by their ids, as one text."""
+    return " ".join(data.read_vocabulary(workdir / VOCABULARY).words)
 
 
 def show_use(config: Config, folder: str) -> str:
@@ -207,16 +205,6 @@ words = models.load_pretrained("{folder}").input["words"].split(" ")
 sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
 x = data.encode_sentences(sentences, words, {config.data.max_words})  # (t, words), padded with -1
 z, c = embed(x[None])  # both (1, t, width)"""
-
-
-def skipped(text: TextData) -> Sequence[tuple[str, str]]:
-    """Return what was left out of the text, and why."""
-    return [*text.train.skipped, *text.unused]
-
-
-def identify(part: Any) -> tuple[int, bytes]:
-    """Return the number of sentences, and where they begin."""
-    return len(part.sentence_starts) - 1, part.sentence_starts.tobytes()
 
 
 def keys_of(config: Config) -> Keys:

@@ -3,8 +3,7 @@
 import functools
 import math
 import pathlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -13,8 +12,7 @@ import numpy as np
 
 from configs.keys import Keys
 from configs.words import KEYS
-from cpc.data import prefetch
-from cpc.data.text import Corpus, keep_probabilities
+from cpc.data.text import keep_probabilities
 from cpc.data.words import WordStream, word_stream
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores
@@ -23,7 +21,6 @@ from cpc.train import (
     ProgressWriter,
     TrainState,
     describe_values,
-    fit,
     init_row_state,
     jit_step,
     make_row_step,
@@ -35,8 +32,8 @@ from experiments.command.config import Config, check_config
 from experiments.kinds.words import step as steps
 from experiments.kinds.words.noise import Noise, make_noise
 from experiments.kinds.words.text import Text, load_text
+from experiments.training.loop import Training, prefetched, run_training
 from experiments.training.problem import Work
-from experiments.training.step import open_training, seconds_recorded
 
 NAME, ON_ONE_DEVICE = "words", True
 
@@ -121,67 +118,46 @@ def train(run: Trained, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> tuple[
     """Train to the end or to a signal; returns the signal's name, and the state."""
     config, stream = run.config, run.stream
     per_launch = config.steps_per_launch
-    num_launches = config.epochs * stream.per_epoch
     words_per_step = stream.words_per_launch / per_launch
 
-    def batches(first):
-        return prefetch(
-            lambda launch: replicate(stream.launch(launch), mesh),
-            first // per_launch,
-            num_launches,
-            num_threads=config.data.num_threads,
-        )
-
-    console = ProgressWriter(
-        num_launches * per_launch,
-        describe_values("loss", "pairs"),
+    num_steps, size = (
+        config.epochs * stream.per_epoch * per_launch,
         (words_per_step / 1000, "k words"),
     )
-    seconds = seconds_recorded(folder)
-    with open_training(folder, run.state, console, config) as (state, sinks, stop):
-        state, reason = fit(
-            state,
-            run.launch,
-            batches,
-            num_steps=num_launches * per_launch,
-            summarize=make_summary(words_per_step, num_launches * per_launch, seconds),
-            cadence=Cadence(
-                log_every=config.log_launches * per_launch,
-                save_every=config.save_launches * per_launch,
-                steps_per_launch=per_launch,
-            ),
-            sinks=sinks,
-            stop=stop,
-            steps_in_flight=2,
-        )
+    console = ProgressWriter(num_steps, describe_values("loss", "pairs"), size)
+    training = Training(
+        run.state,
+        run.launch,
+        prefetched(
+            lambda launch: replicate(stream.launch(launch), mesh),
+            num_steps,
+            per_launch,
+            config.data.num_threads,
+        ),
+        num_steps=num_steps,
+        per_step=size,
+        summarize=functools.partial(summarize, words_per_step),
+        cadence=Cadence(
+            log_every=config.log_launches * per_launch,
+            save_every=config.save_launches * per_launch,
+            steps_per_launch=per_launch,
+        ),
+        steps_in_flight=2,
+    )
+    state, reason = run_training(folder, config, training, console)
     return reason, state
 
 
-def make_summary(
-    words_per_step: float, num_steps: int, seconds_before: float
-) -> Callable[[Mapping[str, Any], int], dict[str, Any]]:
-    """Turn the sums of a window of steps into its record."""
-    begin = time.time() - seconds_before
-
-    def summarize(sums, step):
-        num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
-        return {
-            "loss": float(sums["loss_of_pairs"]) / pairs,
-            "pairs": float(sums["pairs"]) / num,
-            "gradient_norm": float(sums["gradient_norm"]) / num,
-            "proposal_loss": float(sums["proposal_loss"]) / pairs,
-            "words": step * words_per_step,
-            "num_steps": num_steps,
-            "seconds": time.time() - begin,
-        }
-
-    return summarize
-
-
-def identify(corpus: Corpus) -> tuple[int, bytes]:
-    """Return the number of sentences, and what tells a corpus from others."""
-    words = repr(corpus.vocabulary.words).encode()
-    return len(corpus.sentence_starts) - 1, corpus.sentence_starts.tobytes() + words
+def summarize(words_per_step: float, sums: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Return the record of the sums of a window of steps."""
+    num, pairs = (float(sums[name]) or math.nan for name in ("steps", "pairs"))
+    return {
+        "loss": float(sums["loss_of_pairs"]) / pairs,
+        "pairs": float(sums["pairs"]) / num,
+        "gradient_norm": float(sums["gradient_norm"]) / num,
+        "proposal_loss": float(sums["proposal_loss"]) / pairs,
+        "words": step * words_per_step,
+    }
 
 
 def make_work(
@@ -217,8 +193,3 @@ def keys_of(config: Config) -> Keys:
 def load_data(config: Config, log: Callable[[str], object]) -> Text:
     """Return the text that a config names."""
     return load_text(config.data, config.seed, log)
-
-
-def skipped(text: Text) -> Sequence[tuple[str, str]]:
-    """Return what was left out of the text, and why."""
-    return text.train.skipped

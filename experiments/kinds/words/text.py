@@ -1,13 +1,13 @@
 """The text of a run of words: fetched, found or made, and divided."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpc.data.cache import cache_dir
-from cpc.data.skipped import count_names
+from cpc.data.skipped import Skipped, count_names
 from cpc.data.sources.texts import prepare_texts
 from cpc.data.text import (
     Corpus,
@@ -17,6 +17,7 @@ from cpc.data.text import (
     split_for_training,
 )
 from cpc.types import UserError
+from experiments.command.run_dir import Fingerprint
 
 
 class Text(NamedTuple):
@@ -24,6 +25,15 @@ class Text(NamedTuple):
 
     train: Corpus
     test: Corpus
+
+    @property
+    def skipped(self) -> Sequence[Skipped]:
+        """What was left out, and why."""
+        return self.train.skipped
+
+    def fingerprint(self) -> dict[str, Fingerprint]:
+        """Return what tells the parts of these data from those of others."""
+        return {"train": fingerprint(self.train), "test": fingerprint(self.test)}
 
 
 def synthetic(seed: int, num_tokens: int = 100_000, num_words: int = 1000) -> Corpus:
@@ -83,3 +93,10 @@ def pack(folder: Path, data: Any, log: Callable[[str], object], form: str = "pro
         min_count=data.min_count,
         max_vocabulary=data.max_vocabulary,
     )
+
+
+def fingerprint(corpus: Corpus) -> Fingerprint:
+    """Return where sentences begin, and the words."""
+    words = repr(corpus.vocabulary.words).encode()
+    starts = corpus.sentence_starts
+    return Fingerprint(len(starts) - 1, starts.tobytes() + words)
