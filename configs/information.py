@@ -1,11 +1,9 @@
-"""Every key of configs of kind mutual_information, by protocol."""
+"""Every key of the experiments on estimators of information: staircase, tasks, consistency."""
 
 from configs.defaults import MOST_STEPS, WIDEST
 from configs.keys import Key, with_defaults
 
-KIND = {"kind": Key("mutual_information", "of experiment", words=("mutual_information",))}
-
-#: What is trained, in every protocol.
+#: What is trained, in each of them.
 ESTIMATION = {
     "seed": Key(0, "of all randomness", low=0, below=2**32),
     "batch_size": Key(64, "pairs a step", low=2, high=2**14),
@@ -30,63 +28,60 @@ ESTIMATION = {
     "smile_clip": Key(5.0, "nats", above=0),
 }  # fmt: skip
 
-#: Until held-out pairs are read best, in the protocols that fit a sample.
+#: Until held-out pairs are read best, in those that fit a sample.
 FIT = {
     "num_steps": Key(400, "of each fit", low=1, high=MOST_STEPS),
     "read_every": Key(100, "steps between readings, a divisor of num_steps", low=1),
 }
 
-KEYS = {
-    "staircase": {
-        **KIND,
-        "protocol": Key("staircase", "what is measured", words=("staircase",)),
-        **with_defaults(
-            ESTIMATION,
-            learning_rate=2e-3,
-            critics=("separable", "joint"),
-            estimators=(
-                "info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js",
-                "donsker_varadhan", "mine", "club",
-            ),
+STAIRCASE = {
+    "kind": Key("mi_staircase", "of experiment", words=("mi_staircase",)),
+    **with_defaults(
+        ESTIMATION,
+        learning_rate=2e-3,
+        critics=("separable", "joint"),
+        estimators=(
+            "info_nce", "interpolated", "ml_cpc", "tuba", "nwj", "flo", "js",
+            "donsker_varadhan", "mine", "club",
         ),
-        "levels": Key((2.0, 4.0, 6.0, 8.0, 10.0), "nats", low=0),
-        "dim": Key(20, "of x and of y", low=1, high=WIDEST),
-        "maps": Key(
-            ("gaussian", "cubic"),
-            "of y; cubic: y^3, with the same information",
-            words=("gaussian", "cubic"),
-        ),
-        "steps_per_level": Key(300, "the papers: 4,000", low=1, high=MOST_STEPS),
-        "log_every": Key(20, "steps, a divisor of steps_per_level", low=1),
-        "save_every": Key(300, "steps between checkpoints; 0: the last alone", low=0),
-    },
-    "tasks": {
-        **KIND,
-        "protocol": Key("tasks", "what is measured", words=("tasks",)),
-        **with_defaults(
-            ESTIMATION,
-            batch_size=128,
-            learning_rate=5e-3,
-            critics=("joint",),
-            widths=(16, 8),
-            embedding=8,
-            joint_widths=(16, 8),
-        ),
-        **with_defaults(FIT, num_steps=500),
-        "tasks": Key((), 'beginnings of names, such as "student"; none: all forty'),
-        "num_samples": Key(
-            3000, "pairs a task and seed: half to train, half held out", low=1, high=10**8
-        ),
-        "num_seeds": Key(2, "the suite: 10", low=1, high=1000),
-        "num_neighbours": Key(10, "of KSG", low=1),
-    },
-    "consistency": {
-        **KIND,
-        "protocol": Key("consistency", "what is measured", words=("consistency",)),
-        **ESTIMATION,
-        **FIT,
-        "rows": Key((7, 14, 21, 28), "that y keeps, rising", low=1, high=28),
-        "processing_rows": Key(3, "fewer rows of the processed copy", low=1),
-        "num_images": Key(20000, "of each split, at most", low=1, high=10**8),
-    },
+    ),
+    "levels": Key((2.0, 4.0, 6.0, 8.0, 10.0), "nats", low=0),
+    "dim": Key(20, "of x and of y", low=1, high=WIDEST),
+    "maps": Key(
+        ("gaussian", "cubic"),
+        "of y; cubic: y^3, with the same information",
+        words=("gaussian", "cubic"),
+    ),
+    "steps_per_level": Key(300, "the papers: 4,000", low=1, high=MOST_STEPS),
+    "log_every": Key(20, "steps, a divisor of steps_per_level", low=1),
+    "save_every": Key(300, "steps between checkpoints; 0: the last alone", low=0),
 }  # fmt: skip
+
+TASKS = {
+    "kind": Key("mi_tasks", "of experiment", words=("mi_tasks",)),
+    **with_defaults(
+        ESTIMATION,
+        batch_size=128,
+        learning_rate=5e-3,
+        critics=("joint",),
+        widths=(16, 8),
+        embedding=8,
+        joint_widths=(16, 8),
+    ),
+    **with_defaults(FIT, num_steps=500),
+    "tasks": Key((), 'beginnings of names, such as "student"; none: all forty'),
+    "num_samples": Key(
+        3000, "pairs a task and seed: half to train, half held out", low=1, high=10**8
+    ),
+    "num_seeds": Key(2, "the suite: 10", low=1, high=1000),
+    "num_neighbours": Key(10, "of KSG", low=1),
+}
+
+CONSISTENCY = {
+    "kind": Key("mi_consistency", "of experiment", words=("mi_consistency",)),
+    **ESTIMATION,
+    **FIT,
+    "rows": Key((7, 14, 21, 28), "that y keeps, rising", low=1, high=28),
+    "processing_rows": Key(3, "fewer rows of the processed copy", low=1),
+    "num_images": Key(20000, "of each split, at most", low=1, high=10**8),
+}

@@ -12,13 +12,13 @@ fluctuates by a third, JS diverges, SMILE gives 1.1 to 1.7 instead of 2.
 
 from typing import Any
 
-from configs.information import KEYS
+from configs.information import CONSISTENCY
 from configs.keys import make_config
 
 
 def get_config() -> Any:
     """A form that fits a CPU."""
-    c = make_config(KEYS["consistency"])
+    c = make_config(CONSISTENCY)
     c.rows = (7, 14, 21, 28)
     c.processing_rows = 3
     c.num_images = 20000

@@ -14,13 +14,13 @@ The papers' protocol, for a GPU or a patient CPU:
 
 from typing import Any
 
-from configs.information import KEYS
+from configs.information import STAIRCASE
 from configs.keys import make_config
 
 
 def get_config() -> Any:
     """A form that fits a CPU."""
-    c = make_config(KEYS["staircase"])
+    c = make_config(STAIRCASE)
     c.levels = (2.0, 4.0, 6.0, 8.0, 10.0)  # nats
     c.maps = ("gaussian", "cubic")
     c.critics = ("separable", "joint")

@@ -15,13 +15,13 @@ The suite's protocol, for a GPU or a patient CPU:
 
 from typing import Any
 
-from configs.information import KEYS
+from configs.information import TASKS
 from configs.keys import make_config
 
 
 def get_config() -> Any:
     """A form that fits a CPU."""
-    c = make_config(KEYS["tasks"])
+    c = make_config(TASKS)
     c.tasks = ()  # all forty
     c.num_samples = 3000  # the suite: 5,000
     c.num_seeds = 2  # the suite: 10

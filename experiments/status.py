@@ -176,8 +176,7 @@ def is_done(folder: pathlib.Path) -> bool:
 
 def is_complete(run: Run) -> bool:
     """Return whether a run has trained to its end, been probed, and has its page."""
-    # Studies train towards no step, and write their page, of any name, when all is measured.
-    if "protocol" in run.config or run.config.get("kind") == "arrays":
+    if "num_steps" not in run.train:  # what trains towards no step has a page when all is measured
         return any(run.workdir.glob("*.html"))
     if not (run.workdir / "report.html").exists():
         return False

@@ -39,14 +39,14 @@ def run(
         UserError: the config, the data or the directory do not allow it.
     """
     kind = kinds.kind_of(config)
-    check_config(config, kind.keys_of(config))
+    check_config(config, kind.KEYS)
     check_logger(config)
     if kind.ON_ONE_DEVICE:
         mesh = cluster.start_alone(device, kind.NAME)
     else:
         mesh = cluster.start(device, config, workdir)
     plan = kind.interpret(kind, config, mesh)
-    with open_run(workdir, config, kind.keys_of(config), mesh) as folder:
+    with open_run(workdir, config, kind.KEYS, mesh) as folder:
         data: Dataset | None = cluster.load_in_turn(lambda: kind.load_data(config, print))
         if data is not None:
             check_same_data(folder, data.fingerprint())
@@ -87,6 +87,6 @@ if __name__ == "__main__":
         elif config is None:
             print(list_kinds(SECTION))
         else:
-            print(list_keys(kinds.kind_of(config).keys_of(config), SECTION))
+            print(list_keys(kinds.kind_of(config).KEYS, SECTION))
 
     cli.run(main)

@@ -236,12 +236,9 @@ def check_same_config(
     if set(differing) == {"num_steps"} and (schedule := flatten(wanted).get("optim.schedule")):
         return check_num_steps(wanted.num_steps, schedule, path)
     # Of another kind nearly every key is another, too.
-    kinds = {key: differing[key] for key in ("kind", "protocol") if key in differing}
     if differing:
-        raise UserError(
-            f"{path} holds a run of another config ({'; '.join((kinds or differing).values())}): "
-            f"{advice}"
-        )
+        which = differing.get("kind") or "; ".join(differing.values())
+        raise UserError(f"{path} holds a run of another config ({which}): {advice}")
 
 
 def check_num_steps(num_steps: int, schedule: str, path: pathlib.Path) -> None:

@@ -8,13 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from configs.information import CONSISTENCY as KEYS
 from cpc.data.sources.fashion_mnist import load_fashion_mnist
 from cpc.files import write_json
 from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.information.methods import claims, fit_and_read, make_methods
+from experiments.information.methods import check_readings, claims, fit_and_read, make_methods
+from experiments.information.run import interpret, load_data, make_work
 from experiments.information.units import measure_each
+
+NAME, ON_ONE_DEVICE = "mi_consistency", False
+#: What `experiments.training.problem.Kind` asks of a kind, and `experiments.information.run`.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "check",
+    "interpret",
+    "load_data",
+    "make_work",
+    "run",
+]
+
 
 SIDE = 28
 #: What each law shows of two images: which image each part of x and y is, and how many rows each
@@ -47,6 +63,7 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
 
 def check(config: Config) -> None:
     """Refuse rows that an image has not; the last of them is what the others are compared with."""
+    check_readings(config)
     rows = tuple(config.rows)
     if not rows or list(rows) != sorted(set(rows)) or rows[-1] > SIDE:
         raise UserError(f"rows is {rows}: give numbers up to {SIDE} that rise")

@@ -23,6 +23,7 @@ from cpc.estimators import (
     tuba,
 )
 from cpc.models import Baseline, GaussianConditional, JointCritic, SeparableCritic
+from cpc.types import UserError
 from experiments.command.config import Config
 
 Readings: TypeAlias = dict[str, Estimate]
@@ -193,6 +194,15 @@ def values_of(readings: Mapping[str, Readings]) -> dict[str, Any]:
         for name, group in readings.items()
         for reading, estimate in group.items()
     }
+
+
+def check_readings(config: Config) -> None:
+    """Check that networks are read at their last step."""
+    if config.num_steps % config.read_every:
+        raise UserError(
+            f"the config's read_every is {config.read_every}: it must divide num_steps, "
+            f"{config.num_steps}; set --config.read_every={config.num_steps}"
+        )
 
 
 def claims(config: Config) -> dict[str, dict[str, Any]]:

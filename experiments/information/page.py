@@ -23,23 +23,23 @@ from experiments.information.figures import (
 )
 
 TITLES = {
-    "staircase": "The staircase: estimators train while the information rises",
-    "tasks": "Benchmark tasks of known information",
-    "consistency": "Self-consistency on images",
+    "mi_staircase": "The staircase: estimators train while the information rises",
+    "mi_tasks": "Benchmark tasks of known information",
+    "mi_consistency": "Self-consistency on images",
 }
 HOW_TO_READ = {
-    "staircase": (
+    "mi_staircase": (
         "Ink: the truth. Dashed: the ceiling, above which no batch of this size can read. Gray: "
         "the estimator with the exact log ratio, the best that training can hope for. Shaded: one "
         "standard deviation from batch to batch. A lower bound that lies low is honest; a value "
         "above the truth comes from an estimator that is no bound, or from few batches."
     ),
-    "tasks": (
+    "mi_tasks": (
         "Each cell is an estimate, the mean over seeds; blue lies below the truth, red above. "
         "KSG and CCA train nothing. Student's tasks have no correlation: CCA misses what is "
         "there, or chases a few far points. No task here is near the ceiling of InfoNCE."
     ),
-    "consistency": (
+    "mi_consistency": (
         "The truth is not known, but laws are. Left: y keeps the top rows of the image x; the "
         "information must grow with them. Middle: a copy of y with fewer rows adds nothing. Right: "
         "two independent images hold twice the information of one. An estimator at its "
@@ -61,10 +61,10 @@ def write_information_report(workdir: str | Path) -> Path:
     if not (workdir / "table.json").exists():
         raise UserError(f"{workdir} has no table.json: run the command again to its end")
     run = read_run(workdir)
-    protocol = str(run.config.get("protocol"))
-    drawn, tables = PARTS[protocol](run, read_table(workdir / "table.json"))
+    kind = str(run.config.get("kind"))
+    drawn, tables = PARTS[kind](run, read_table(workdir / "table.json"))
     figures = [
-        Figure(name, figure, title, HOW_TO_READ[protocol])
+        Figure(name, figure, title, HOW_TO_READ[kind])
         for name, title, figure in drawn
         if figure is not None
     ]
@@ -74,9 +74,7 @@ def write_information_report(workdir: str | Path) -> Path:
         Section("Numbers", tables=tables),
         made_section(run.environment, run.config),
     ]
-    return write_page(
-        workdir, "report", TITLES[protocol], str(workdir.resolve()), sections=sections
-    )
+    return write_page(workdir, "report", TITLES[kind], str(workdir.resolve()), sections=sections)
 
 
 def read_table(path: Path) -> Frame:
@@ -183,4 +181,8 @@ def show_ratio(estimate: Any) -> str:
     return f"{show(ratio, '.2f')} ({show(value, '.2f')})" if math.isfinite(ratio) else "diverged"
 
 
-PARTS = {"staircase": staircase_parts, "tasks": tasks_parts, "consistency": consistency_parts}
+PARTS = {
+    "mi_staircase": staircase_parts,
+    "mi_tasks": tasks_parts,
+    "mi_consistency": consistency_parts,
+}

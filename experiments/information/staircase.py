@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from configs.information import STAIRCASE as KEYS
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.files import write_json
 from cpc.results import Frame, read_run
@@ -33,7 +34,22 @@ from experiments.information.methods import (
     total_loss,
     values_of,
 )
+from experiments.information.run import interpret, load_data, make_work
 from experiments.training.loop import Training, run_training
+
+NAME, ON_ONE_DEVICE = "mi_staircase", False
+#: What `experiments.training.problem.Kind` asks of a kind, and `experiments.information.run`.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "check",
+    "interpret",
+    "load_data",
+    "make_work",
+    "run",
+]
+
 
 MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 

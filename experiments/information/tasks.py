@@ -8,13 +8,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from configs.information import TASKS as KEYS
 from cpc.estimators import Task, beyond_normal, cca, ksg
 from cpc.files import write_json
 from cpc.results.scores import read_records
 from cpc.types import UserError
 from experiments.command.config import Config
-from experiments.information.methods import claims, fit_and_read, make_methods
+from experiments.information.methods import check_readings, claims, fit_and_read, make_methods
+from experiments.information.run import interpret, load_data, make_work
 from experiments.information.units import measure_each
+
+NAME, ON_ONE_DEVICE = "mi_tasks", False
+#: What `experiments.training.problem.Kind` asks of a kind, and `experiments.information.run`.
+__all__ = [
+    "KEYS",
+    "NAME",
+    "ON_ONE_DEVICE",
+    "check",
+    "interpret",
+    "load_data",
+    "make_work",
+    "run",
+]
+
 
 #: Of the pairs of a sample: half trains, a quarter chooses the step, a quarter is read.
 PARTS = (0.5, 0.75)
@@ -30,6 +46,11 @@ def run(config: Config, folder: pathlib.Path, mesh: jax.sharding.Mesh) -> str:
     if not reason:
         write_json(folder / "table.json", make_table(config, read_records(folder, [])))
     return reason
+
+
+def check(config: Config) -> None:
+    """Refuse readings at no regular step."""
+    check_readings(config)
 
 
 def choose(config: Config) -> list[Task]:

@@ -6,7 +6,7 @@ from typing import Any
 from cpc.types import UserError
 from experiments.command.config import Config, find_kind, load_config
 from experiments.command.run_dir import read_config, writer_of
-from experiments.information import run as mutual_information
+from experiments.information import consistency, staircase, tasks
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.image import kind as image
 from experiments.kinds.rl import run as rl
@@ -27,7 +27,9 @@ KINDS: dict[str, Kind] = {
     **CONTRASTIVE,
     "words": words,
     "rl": rl,
-    "mutual_information": mutual_information,
+    "mi_staircase": staircase,
+    "mi_tasks": tasks,
+    "mi_consistency": consistency,
 }
 
 

@@ -210,7 +210,7 @@ def open_sweep(folder: pathlib.Path, config: Config, cells: Sequence[Cell]) -> I
     path = folder / "sweep.json"
     with lock_folder(folder, "sweep") as lock:
         if (recorded := read_plan(path)) is not None:
-            check_same_sweep(recorded, wanted, folder, kind_of(config).keys_of(config))
+            check_same_sweep(recorded, wanted, folder, kind_of(config).KEYS)
         write_sealed(path, wanted)
         yield lock
 

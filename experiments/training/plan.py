@@ -132,11 +132,6 @@ def check_groups(config: Config) -> None:
     if config.loss.name != "sup_con":
         return
     options = config.negatives
-    if config.data.get("one_speaker"):
-        raise UserError(
-            "loss.name is sup_con, and with data.one_speaker all candidates are of the positive's "
-            "group: set data.one_speaker=False"
-        )
     if options.rule in ("same_group", "own_sequence"):
         raise UserError(
             f"loss.name is sup_con, and under negatives.rule={options.rule} all candidates are of "

@@ -104,8 +104,9 @@ class Kind(Protocol):
         """Whether its steps are too small to be shared by devices or processes."""
         ...
 
-    def keys_of(self, config: Config, /) -> Keys:
-        """Return every key of a config, as `configs` describes it."""
+    @property
+    def KEYS(self) -> Keys:
+        """Every key of a config, as `configs` describes it."""
         ...
 
     def interpret(self, kind: Any, config: Config, mesh: Any = None, /) -> Any:
@@ -127,11 +128,6 @@ class Kind(Protocol):
 
 class Contrastive(Kind, Protocol):
     """What a contrastive kind of data adds, for probes, embeddings, exports and pages."""
-
-    @property
-    def KEYS(self) -> Keys:
-        """Every key of a config."""
-        ...
 
     @property
     def WORDS(self) -> Words:

@@ -91,7 +91,7 @@ def optimizer_of(config: Config) -> tuple[optax.GradientTransformation, Callable
 
 
 def check_step(config: Config, num_devices: int = 1) -> None:
-    """Check that optimizer, accumulation, launches and norm go together, and divide the batch."""
+    """Check that optimizer, accumulation and launches go together, and divide the batch."""
     parts, batch_size = config.optim.accumulate, config.data.batch_size
     if parts < 1 or batch_size % (parts * num_devices):
         raise UserError(
@@ -104,15 +104,21 @@ def check_step(config: Config, num_devices: int = 1) -> None:
             f"optim.ema_decay is {config.optim.ema_decay}, but schedule_free evaluates an average "
             "of its own: set optim.ema_decay to 0, or choose another optimizer"
         )
-    if config.optim.name == "schedule_free" and config.model.get("norm") == "batch":
+    if config.steps_per_launch < 1:
+        raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
+    cadence_of(config).check_multiples({"num_steps": config.num_steps})
+
+
+def check_batch_norm(config: Config) -> None:
+    """Check that nothing else of a config changes what batch norm's statistics are of."""
+    if config.model.norm != "batch":
+        return
+    if config.optim.name == "schedule_free":
         raise UserError(
             "schedule_free evaluates an average of the parameters, and model.norm=batch keeps "
             "statistics of others: choose another model.norm, or another optimizer"
         )
-    if config.steps_per_launch < 1:
-        raise UserError(f"steps_per_launch is {config.steps_per_launch}: choose 1 or more")
-    cadence_of(config).check_multiples({"num_steps": config.num_steps})
-    if parts > 1 and config.model.get("norm") == "batch":
+    if config.optim.accumulate > 1:
         raise UserError(
             "optim.accumulate shows batch norm a part of the batch at a time, which is another "
             "model: choose another model.norm, or 1"

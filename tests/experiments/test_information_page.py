@@ -41,28 +41,28 @@ LAWS = [
 ]
 
 
-def write(folder, protocol, records, table):
-    (folder / "config.json").write_text(json.dumps({"protocol": protocol}))
+def write(folder, kind, records, table):
+    (folder / "config.json").write_text(json.dumps({"kind": kind}))
     (folder / "environment.json").write_text(json.dumps({"command": "a <command>"}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     (folder / "table.json").write_text(json.dumps(table))
     return read_run(folder), read_table(folder / "table.json")
 
 
-@pytest.mark.parametrize(("protocol", "records", "table", "shown"), [
-    ("staircase", RECORDS, STAIRS, [
+@pytest.mark.parametrize(("kind", "records", "table", "shown"), [
+    ("mi_staircase", RECORDS, STAIRS, [
         ["InfoNCE", "joint", "lower <bound>", "4.16", "1.80 ± – (−0.20)", "3.10 ± – (−0.90)"],
         ["NWJ", "joint", "lower <bound>", "4.16", "1.90 ± – (−0.10)", "diverged"],
     ]),
-    ("tasks", [], TASKS, [
+    ("mi_tasks", [], TASKS, [
         [task, "0.400", "1.40 ± 0.10 (+1.00)", "0.41 ± 0.10 (+0.01)", "diverged"]
         for task in ("one", "two")
     ]),
-    ("consistency", [], LAWS, [["NWJ", "lower <bound>", "1.00 (1.00)", "diverged"]]),
+    ("mi_consistency", [], LAWS, [["NWJ", "lower <bound>", "1.00 (1.00)", "diverged"]]),
 ])  # fmt: skip
-def test_every_number_is_on_the_page(tmp_path, protocol, records, table, shown):
-    run, frame = write(tmp_path, protocol, records, table)
-    drawn, tables = PARTS[protocol](run, frame)
+def test_every_number_is_on_the_page(tmp_path, kind, records, table, shown):
+    run, frame = write(tmp_path, kind, records, table)
+    drawn, tables = PARTS[kind](run, frame)
     assert all(cells(one) == shown for one in tables)
     page = write_information_report(tmp_path).read_text()
     assert all(f'alt="{title}"' in page for _, title, _ in drawn)
@@ -73,14 +73,14 @@ def test_every_number_is_on_the_page(tmp_path, protocol, records, table, shown):
 
 def test_critics_that_share_an_estimator_are_told_apart(tmp_path):
     more = [{**row, "critic": critic} for row in TASKS for critic in ("joint", "separable")]
-    _, (table,) = PARTS["tasks"](*write(tmp_path, "tasks", [], more))
+    _, (table,) = PARTS["mi_tasks"](*write(tmp_path, "mi_tasks", [], more))
     assert [name for name in table.frame if "InfoNCE" in name] == [
         "InfoNCE, joint", "InfoNCE, separable",
     ]  # fmt: skip
 
 
 def test_a_line_that_diverged_leaves_the_others_readable(tmp_path):
-    run, table = write(tmp_path, "staircase", RECORDS, STAIRS)
+    run, table = write(tmp_path, "mi_staircase", RECORDS, STAIRS)
     figure = staircase_figure(run.train, table, "gaussian")
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["InfoNCE", "NWJ"]
     first, second = figure.axes
@@ -100,6 +100,6 @@ def test_nothing_recorded_is_no_figure():
 
 
 def test_a_run_that_is_not_done_has_no_page(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"protocol": "tasks"}))
+    (tmp_path / "config.json").write_text(json.dumps({"kind": "mi_tasks"}))
     with pytest.raises(UserError, match=r"table\.json"):
         write_information_report(tmp_path)

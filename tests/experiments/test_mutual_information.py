@@ -299,7 +299,7 @@ def test_no_entry_pulls_with_more_than_its_weight(experiment):
 
 
 @pytest.mark.parametrize(("make", "key", "value"), [
-    (small_staircase, "protocol", "stairs"),
+    (small_staircase, "kind", "stairs"),
     (small_staircase, "maps", ("square",)),
     (small_staircase, "maps", ()),
     (small_staircase, "levels", (2.0, 99.0)),

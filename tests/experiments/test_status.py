@@ -141,10 +141,10 @@ def test_done_needs_steps_probes_and_report(runs):
     assert not status.is_done(run)
 
 
-@pytest.mark.parametrize("protocol", ["nce", "tasks"])
-def test_a_study_is_done_when_it_has_its_page(tmp_path, protocol):
+@pytest.mark.parametrize("kind", ["nce", "mi_tasks"])
+def test_a_study_is_done_when_it_has_its_page(tmp_path, kind):
     """That of the theory writes no table."""
-    (tmp_path / "config.json").write_text(json.dumps({"protocol": protocol, "seed": 0}))
+    (tmp_path / "config.json").write_text(json.dumps({"kind": kind, "seed": 0}))
     with lock.hold(tmp_path):
         assert states(tmp_path) == {tmp_path.name: "running"}
     assert states(tmp_path) == {tmp_path.name: "stopped"}

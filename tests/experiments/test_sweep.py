@@ -155,7 +155,7 @@ def test_a_cells_whole_config_is_checked(config):
     (image_fashion_mnist, "model.directions", ("dawn",), r"model\.directions has 'dawn'"),
     (image_fashion_mnist, "data.source", "mnist", "choose one of fashion_mnist"),
     (image_fashion_mnist, "probe.solver", "newton", r"probe\.solver is 'newton'"),
-    (mi_tasks, "protocol", "stairs", "protocol is 'stairs'"),
+    (mi_tasks, "kind", "mi_stairs", "kind is 'mi_stairs'"),
     (mi_tasks, "critics", ("bilinear",), "critics has 'bilinear'"),
     (mi_tasks, "estimators", ("infonce",), "estimators has 'infonce'"),
     (mi_tasks, "num_steps", 7, "must divide num_steps"),

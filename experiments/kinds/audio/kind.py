@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from configs.audio import KEYS
-from configs.keys import Keys
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.files import write_sealed
 from cpc.models import Model
@@ -39,6 +38,7 @@ from experiments.kinds.audio.sections import WORDS
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.plan import Plan
 from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.step import check_batch_norm
 
 #: What `experiments.training.problem.Contrastive` asks of a kind of data.
 __all__ = [
@@ -53,7 +53,6 @@ __all__ = [
     "embed_files",
     "geometry",
     "interpret",
-    "keys_of",
     "load_data",
     "make_probe",
     "make_problem",
@@ -113,6 +112,12 @@ def check(config: Config) -> None:
     probes.check_options(config)
     check_model(config)
     check_augmentation(config)
+    check_batch_norm(config)
+    if config.loss.name == "sup_con" and config.data.one_speaker:
+        raise UserError(
+            "loss.name is sup_con, and with data.one_speaker all candidates are of the positive's "
+            "group: set data.one_speaker=False"
+        )
     if config.data.source == "synthetic" and config.data.window_samples > MOST_SYNTHETIC:
         raise UserError(
             f"data.window_samples is {config.data.window_samples:,}, and synthetic recordings are "
@@ -176,8 +181,3 @@ def show_use(config: Config, folder: str) -> str:
 embed = models.load("{folder}")
 # x: (b, s), (s,) or a list of (s,), as read from files; sample_rate_hz=... unless {SAMPLE_RATE_HZ}
 z, c = embed(x)  # both (b, t, width)"""
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key of a config."""
-    return KEYS

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from configs.image import KEYS
-from configs.keys import Keys
 from cpc.data import make_image_batches
 from cpc.models import (
     ImageCPC,
@@ -39,6 +38,7 @@ from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.step import check_batch_norm
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 
@@ -56,7 +56,6 @@ __all__ = [
     "embed_files",
     "geometry",
     "interpret",
-    "keys_of",
     "load_data",
     "make_probe",
     "make_problem",
@@ -98,6 +97,7 @@ def make_problem(plan: Plan, data: ImageData) -> Problem:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
+    check_batch_norm(config)
     side, patch, jitter = side_of(config), config.model.patch, config.augment.jitter
     if side > config.data.size:
         raise UserError(
@@ -230,8 +230,3 @@ def show_use(config: Config, folder: str) -> str:
 embed = models.load("{folder}")
 # images: (b, y, x, channels), uint8 or floats in 0..1, or a list of images of any size
 z, c = embed(images)  # both over the grid of patches: (b, i, j, width)"""
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key of a config."""
-    return KEYS

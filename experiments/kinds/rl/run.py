@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.keys import Keys
 from configs.rl import KEYS
 from cpc.estimators import Tracker
 from cpc.files import write_arrays
@@ -34,11 +33,6 @@ Watch: TypeAlias = Callable[[Any, Any], evaluate.Watched]
 
 
 NAME, ON_ONE_DEVICE = "rl", True
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key of a config."""
-    return KEYS
 
 
 def interpret(kind: Any, config: Config, mesh: Any = None) -> Config:

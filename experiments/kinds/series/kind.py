@@ -7,7 +7,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from configs.keys import Keys
 from configs.series import KEYS
 from cpc.files import write_sealed
 from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
@@ -29,6 +28,7 @@ from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
 from experiments.training.problem import HeldOut, Probe, Problem
 from experiments.training.sequences import CONTEXTS, places_of, positions
+from experiments.training.step import check_batch_norm
 
 #: What `experiments.training.problem.Contrastive` asks of a kind of data.
 __all__ = [
@@ -43,7 +43,6 @@ __all__ = [
     "embed_files",
     "geometry",
     "interpret",
-    "keys_of",
     "load_data",
     "make_probe",
     "make_problem",
@@ -72,6 +71,7 @@ WORDS = Words(
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
     probes.check_options(config)
+    check_batch_norm(config)
     if config.data.file_label == "table" and not config.data.file_labels:
         raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
     options = config.data
@@ -263,8 +263,3 @@ def show_use(config: Config, folder: str) -> str:
 embed = models.load("{folder}")
 # x: (b, t, {config.data.channels}), (t, {config.data.channels}) or a list of these, as in files
 z, c = embed(x)  # both (b, t, width)"""
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key of a config."""
-    return KEYS

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from configs.keys import Keys
 from configs.text import KEYS
 from cpc import data
 from cpc.data.sources.grammar import grammar_information
@@ -38,7 +37,6 @@ __all__ = [
     "embed_files",
     "geometry",
     "interpret",
-    "keys_of",
     "load_data",
     "make_probe",
     "make_problem",
@@ -205,8 +203,3 @@ words = models.load_pretrained("{folder}").input["words"].split(" ")
 sentences = ["It was a dark night.", "Nobody slept."]  # that follow each other
 x = data.encode_sentences(sentences, words, {config.data.max_words})  # (t, words), padded with -1
 z, c = embed(x[None])  # both (1, t, width)"""
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key of a config."""
-    return KEYS

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.keys import Keys
 from configs.words import KEYS
 from cpc.data.text import keep_probabilities
 from cpc.data.words import WordStream, word_stream
@@ -183,11 +182,6 @@ def write_page(folder: pathlib.Path) -> pathlib.Path:
     from experiments.kinds.words.page import write_words_report  # matplotlib takes seconds
 
     return write_words_report(folder)
-
-
-def keys_of(config: Config) -> Keys:
-    """Return every key of a config."""
-    return KEYS
 
 
 def load_data(config: Config, log: Callable[[str], object]) -> Text:

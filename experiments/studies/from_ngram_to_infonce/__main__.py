@@ -31,7 +31,7 @@ from experiments.studies.from_ngram_to_infonce.page import RECORD, write_study_r
 from experiments.studies.nce.findings import Finding, format_table, measure_all
 
 KEYS = {
-    "protocol": Key("from_ngram_to_infonce", "what is measured"),
+    "kind": Key("from_ngram_to_infonce", "what is measured"),
     "quick": Key(False, "small sizes"),
 }
 

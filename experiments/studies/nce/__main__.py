@@ -21,7 +21,7 @@ from experiments.studies.nce.findings import Finding, format_table, measure_all
 
 SEED = 0
 KEYS = {
-    "protocol": Key("nce", "what is measured"),
+    "kind": Key("nce", "what is measured"),
     "quick": Key(False, "small sizes"),
     "seed": Key(SEED, "of all randomness"),
 }
