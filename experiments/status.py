@@ -25,13 +25,13 @@ from absl import flags
 
 from cpc.files import read_object, read_text
 from cpc.results import (
+    Row,
     Run,
     Score,
     information,
     last_scores,
     read_run,
     show_value,
-    to_scores,
     unit_of,
 )
 from cpc.train.metrics import duration
@@ -59,7 +59,7 @@ class Status(NamedTuple):
     steps_per_second: float | None = None
     information: Score | None = None
     """log N - L in nats; its method says whether it is a bound."""
-    score: Score | None = None
+    score: Row | None = None
     """The first one of learned features."""
     problem: str = ""
     """The error's sentence and the command to try again."""
@@ -158,9 +158,9 @@ def read_status(folder: pathlib.Path, name: str, now: float) -> Status:
     )
 
 
-def first_score(run: Run) -> Score | None:
+def first_score(run: Run) -> Row | None:
     """Return the first score that was recorded of learned features, a linear one before others."""
-    scores = to_scores(last_scores(run.scores))
+    scores = list(last_scores(run.scores).itertuples())
     learned = [score for score in scores if score.features in ("c", "z")]
     linear = [score for score in learned if score.method == "linear"]
     return next(iter(linear or learned or scores), None)
@@ -287,7 +287,7 @@ def nats_text(found: Score | None) -> str:
     return f"{found.value:.2f}" + ("" if found.method == "bound" else " (estimate)")
 
 
-def score_text(score: Score | None) -> str:
+def score_text(score: Row | None) -> str:
     """Return a score with its unit; what is no accuracy is named, an arrow if lower is better."""
     if score is None:
         return "–"

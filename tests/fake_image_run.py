@@ -56,21 +56,29 @@ def write_metrics(workdir, rng):
     for step in range(100, 501, 100):
         record = image_record(step, "batch", False, rng) | {"split": "train"}
         record |= {"per_step": 128, "per_step_unit": "images", "steps_per_second": 3.5}
-        records.append(record | {"seconds": step / 3.5, "learning_rate": 1e-3, "gradient_norm": 1})
+        records.append(
+            record
+            | {"seconds": step / 3.5, "num_steps": 500, "learning_rate": 1e-3, "gradient_norm": 1}
+        )
     for step in (0, 250, 500):
         records.append(image_record(step, "batch", False, rng))
         records.append(image_record(step, "one_per_sequence", True, rng))
-        accuracies = {
-            "classes/shapes/z/linear/image": 0.6 + step / 2000,
-            "classes/shapes/pixels/linear/image": 0.7,
-        }
-        records.append({"step": step, "split": "test", "series": "probes", **accuracies})
     write_records(workdir, records)
 
 
 def outcomes(accuracy, rng, num=10_000):
     """Right and wrong answers on the same images, so that scores are paired."""
     return Outcomes(rng.permutation(num) < round(accuracy * num), items="shapes")
+
+
+def early_scores():
+    """Scores of evaluations during training."""
+    score = Score("classes", "shapes", "image", "", "linear", "accuracy", 0.7)
+    return [
+        score._replace(features=features, value=value, step=step)
+        for step in (0, 250)
+        for features, value in (("z", 0.6 + step / 2000), ("pixels", 0.7))
+    ]
 
 
 def class_scores(rng):
@@ -153,7 +161,7 @@ def write_fake_image_run(workdir: pathlib.Path) -> pathlib.Path:
     write_sealed(workdir / "config.json", {"data": {"source": "shapes"}, "seed": 0})
     write_sealed(workdir / "environment.json", {"devices": ["TFRT_CPU_0"]})
     write_metrics(workdir, rng)
-    write_scores(workdir, [*class_scores(rng), *few_label_scores()])
+    write_scores(workdir, [*early_scores(), *class_scores(rng), *few_label_scores()])
     write_sealed(folder / "done.json", {"step": 500})
     write_images(folder, rng)
     audit = [

@@ -66,7 +66,7 @@ def write_metrics(workdir, num_steps, rng):
         record["gradient_norm"] = 1.5 + 3 * np.exp(-step / 200) + 0.2 * rng.random()
         record["steps_per_second"] = 6.5 + 0.3 * rng.standard_normal()
         record |= {"per_step": 8 * 1.28 / 3600, "per_step_unit": "h audio"}
-        record["seconds"] = step / 6.5
+        record |= {"seconds": step / 6.5, "num_steps": num_steps}
         records.append(record)
     for step in range(0, num_steps + 1, 250):
         records.append(fake_record(step, "batch", False, 1024, 4.4, rng))

@@ -33,6 +33,7 @@ def write_run(path, seed=0, step=20, nats=1.0, scores=(), log=(), **model):
     write_sealed(path / "config.json", config)
     write_sealed(path / "environment.json", {"command": "python -m x"})
     train = {"seconds": 30.0, "steps_per_second": 2.0, "per_step_unit": "images", "per_step": 8}
+    train["num_steps"] = 20
     write_records(path, [record(step, "train", nats, **train), record(step, "test", nats), *log])
     if scores:
         write_scores(path, [score._replace(seed=seed) for score in scores])

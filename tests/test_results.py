@@ -18,13 +18,11 @@ from cpc.results import (
     is_better,
     last_evaluation,
     last_scores,
-    name_of,
     paired_difference,
     print_scores,
     read_run,
     read_scores,
     settings,
-    to_scores,
     write_scores,
 )
 from cpc.results.compare import lead
@@ -82,14 +80,6 @@ def test_a_curve_over_labels_is_kept_whole(tmp_path):
     ]  # fmt: skip
 
 
-def test_scores_on_the_way_have_names_that_hold_slashes(workdir):
-    score = Score("classes", "imagenette/160px", "image", "z", "linear", "accuracy", 0.5, step=100)
-    five = score._replace(metric="top-5 accuracy", value=0.9)
-    record = {"step": 100, "split": "test", "series": "probes"}
-    add_records(workdir, record | {name_of(one): one.value for one in (score, five)})
-    assert [one for one in read_scores(workdir) if one.task == "classes"] == [score, five]
-
-
 def test_counts_of_items_may_differ_by_feature(tmp_path):
     """As those of boundaries do, where they are found and true ones."""
     counts = {"c": [3, 5], "z": [4, 6]}
@@ -132,7 +122,7 @@ def test_damaged_outcomes_cost_only_the_pairing(tmp_path):
     (tmp_path / "scores.npz").write_bytes(b"PK")
     (tmp_path / "config.json").write_text("{}")
     run = read_run(tmp_path)
-    assert [score.outcomes for score in to_scores(run.scores)] == [None]
+    assert run.scores.outcomes.tolist() == [None]
     assert len(run.problems) == 1
     write_scores(tmp_path, [half._replace(step=3)])
     assert len(read_scores(tmp_path)) == 2
@@ -147,7 +137,7 @@ def test_damaged_scores_are_kept_aside(tmp_path):
 
 def test_scores_of_a_run(tmp_path):
     run = read_run(write_fake_run(tmp_path))
-    scores = {(s.task, s.unit, s.features, s.method): s for s in to_scores(run.scores)}
+    scores = {(s.task, s.unit, s.features, s.method): s for s in run.scores.itertuples()}
     found = scores["phones", "frame", "c", "hidden"]
     assert (found.value, found.low, found.chance) == (0.634, 0.622, 0.213)
     assert (found.metric, found.step, found.data) == ("accuracy", 2000, "festvox-ru")
@@ -158,9 +148,8 @@ def test_scores_of_a_run(tmp_path):
 
 def test_scores_of_images(tmp_path):
     run = read_run(write_fake_image_run(tmp_path))
-    last = {
-        (s.task, s.features, s.method, s.num_train): s for s in to_scores(last_scores(run.scores))
-    }
+    scores = last_scores(run.scores).itertuples()
+    last = {(s.task, s.features, s.method, s.num_train): s for s in scores}
     assert last["few_labels", "z", "frozen", 600].value == pytest.approx(0.72)
     ours = last["classes", "z", "linear", 60_000]
     assert (ours.unit, ours.data) == ("image", "shapes")

@@ -6,7 +6,7 @@ from cpc.report.score_section import column_of
 from cpc.report.scores import METHODS, feature_title, is_curve, score_groups
 from cpc.report.sentences import gain_sentence, harm_sentences, headline_score, lost_sentences
 from cpc.report.words import Words
-from cpc.results import last_scores, read_run, show_value, text_table, to_scores
+from cpc.results import last_scores, read_run, show_value, text_table
 
 
 def closing_lines(workdir: str | Path, words: Words) -> list[str]:
@@ -18,7 +18,7 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
             continue
         alike = {
             score.features: score
-            for score in to_scores(rows)
+            for score in rows.itertuples()
             if (score.method, score.metric) == (ours.method, ours.metric)
         }
         learned, untrained = ours.features, f"random {ours.features}"

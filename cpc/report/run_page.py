@@ -10,7 +10,7 @@ from cpc.report.engine import Section, Table, figure_of, show, show_interval, wr
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
 from cpc.report.scores import is_curve, score_groups
-from cpc.report.sentences import duration, headline_score, last_known, summary
+from cpc.report.sentences import duration, headline_score, last_known, summary, with_unit
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
@@ -20,8 +20,6 @@ from cpc.results import (
     last_evaluation,
     last_scores,
     read_run,
-    show_value,
-    unit_of,
 )
 
 #: section(run) -> a part of the page; None where the run has nothing for it.
@@ -85,7 +83,7 @@ def headline(run: Run, words: Words) -> list[tuple[str, str]]:
     for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
         score = None if is_curve(rows) else headline_score(rows, words)
         if score is not None:
-            value = f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip()
+            value = with_unit(score.value, score.metric)
             what = "" if score.metric == "accuracy" else f", {score.metric}"
             by = f"{task.replace('_', ' ')} by {unit}{what}"
             numbers.append((value, f"{by}, {score.method} on {score.features}, {data}"))

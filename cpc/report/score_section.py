@@ -13,13 +13,12 @@ from cpc.report.words import Words
 from cpc.results import (
     Difference,
     Frame,
+    Row,
     Run,
-    Score,
     difference,
     digest,
     last_scores,
     show_value,
-    to_scores,
     unit_of,
 )
 
@@ -100,8 +99,8 @@ def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
     """Return the scores of a task, each beside the untrained network's with the same method."""
     import pandas as pd
 
-    scores = to_scores(rows)
-    by_method: dict[tuple, list[Score]] = {}
+    scores = list(rows.itertuples())
+    by_method: dict[tuple, list[Row]] = {}
     for score in scores:
         by_method.setdefault((score.features, score.method), []).append(score)
     first, lines, strong = scores[0], [], []
@@ -151,14 +150,14 @@ def shown(value: float | int | None, metric: str) -> str:
     return "" if value is None or math.isnan(value) else show_value(value, metric)
 
 
-def show_ends(ends: tuple[float | None, float | None, str] | None) -> str:
+def show_ends(ends: tuple[float, float, str] | None) -> str:
     """Return an interval, nothing where there is none."""
-    if not isinstance(ends, tuple) or ends[0] is None or ends[1] is None:
+    if not isinstance(ends, tuple) or math.isnan(ends[0] + ends[1]):
         return ""
     return f"{show_value(ends[0], ends[2])} to {show_value(ends[1], ends[2])}"
 
 
-def over_untrained(score: Score, scores: Sequence[Score]) -> Difference | None:
+def over_untrained(score: Row, scores: Sequence[Row]) -> Difference | None:
     """Return how much larger a score is than the untrained network's with the same method."""
     for other in scores:
         same = (other.method, other.metric) == (score.method, score.metric)
@@ -172,13 +171,13 @@ def table_title(task: str, data: str, unit: str) -> str:
     return f"{task_title(task)} by {unit}, {data}"
 
 
-def score_note(first: Score, rows: Frame, words: Words) -> str:
+def score_note(first: Row, rows: Frame, words: Words) -> str:
     """Return what the scores of a table were measured on."""
     parts = []
-    if first.num_train is not None:
-        parts.append(f"fitted on {first.num_train:,} labeled items")
-    if first.num_test is not None:
-        parts.append(f"tested on {first.num_test:,} {first.unit}s")
+    if math.isfinite(first.num_train):
+        parts.append(f"fitted on {first.num_train:,.0f} labeled items")
+    if math.isfinite(first.num_test):
+        parts.append(f"tested on {first.num_test:,.0f} {first.unit}s")
     note = f"{', '.join([*parts, f'at step {first.step:,}']).capitalize()}."
     if not rows.higher_is_better.all():
         note += " Lower is better."

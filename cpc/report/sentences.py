@@ -10,8 +10,8 @@ from cpc.report.words import Words
 from cpc.results import (
     Difference,
     Frame,
+    Row,
     Run,
-    Score,
     difference,
     evaluations,
     in_percent,
@@ -20,7 +20,6 @@ from cpc.results import (
     last_scores,
     rule_title,
     show_value,
-    to_scores,
     training_rule,
     unit_of,
 )
@@ -232,9 +231,9 @@ def truth_sentences(run: Run) -> list[str]:
     return [f"{sentence} and nowhere exceeds it by more than its interval."]
 
 
-def headline_score(rows: Frame, words: Words) -> Score | None:
+def headline_score(rows: Frame, words: Words) -> Row | None:
     """Return the score of a task that is asked for first: linear, on the first features."""
-    scores = to_scores(rows)
+    scores = list(rows.itertuples())
     learned = [score for name in words.features for score in scores if score.features == name]
     linear = [score for score in learned if score.method == "linear"]
     return next(iter(linear or learned or scores), None)
@@ -250,12 +249,12 @@ def score_sentences(run: Run, words: Words) -> list[str]:
         untrained, *baselines = (
             [
                 score
-                for score in to_scores(rows[rows.features == name])
+                for score in rows[rows.features == name].itertuples()
                 if (score.method, score.metric) == (ours.method, ours.metric)
             ]
             for name in (f"random {ours.features}", *words.baselines)
         )
-        chance = f"chance {with_unit(ours.chance, ours.metric)}" if ours.chance is not None else ""
+        chance = "" if math.isnan(ours.chance) else f"chance {with_unit(ours.chance, ours.metric)}"
         inside = "; ".join(part for part in (interval_phrase(ours), chance) if part)
         against = " and ".join(
             against_phrase(ours, other, words)
@@ -273,7 +272,7 @@ def score_sentences(run: Run, words: Words) -> list[str]:
     return sentences if sentences or len(run.scores) else ["No probe is recorded yet."]
 
 
-def gains(run: Run, words: Words) -> list[tuple[Score, Difference]]:
+def gains(run: Run, words: Words) -> list[tuple[Row, Difference]]:
     """Return the headline score of each task and its difference from the untrained network's."""
     found = []
     for rows in score_groups(last_scores(run.scores), words).values():
@@ -281,7 +280,7 @@ def gains(run: Run, words: Words) -> list[tuple[Score, Difference]]:
         name = "" if ours is None else f"random {ours.features}"
         found += [
             (ours, difference(ours, other))
-            for other in to_scores(rows[rows.features == name])
+            for other in rows[rows.features == name].itertuples()
             if ours is not None and (other.method, other.metric) == (ours.method, ours.metric)
         ]
     return found
@@ -345,25 +344,25 @@ def lost_sentences(run: Run, words: Words) -> list[str]:
         ours = None if is_curve(rows) else headline_score(rows, words)
         if ours is None:
             continue
-        others = [one for one in to_scores(rows) if one.features in words.baselines]
-        same = {(s.method, s.metric): s for s in to_scores(rows[rows.features == ours.features])}
+        others = [one for one in rows.itertuples() if one.features in words.baselines]
+        same = {(s.method, s.metric): s for s in rows[rows.features == ours.features].itertuples()}
         for other in others:
             mine = same.get((other.method, other.metric))
             if mine is None or (other.method, other.metric) == (ours.method, ours.metric):
                 continue
             found, how = difference(mine, other), METHODS.get(mine.method, mine.method)
-            how += "" if mine.metric == ours.metric else f", {mine.metric}"
+            what = "" if mine.metric == ours.metric else f", {mine.metric}"
             if is_better(found.low, found.high, mine.higher_is_better) is False:
                 sentences.append(
                     f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
-                    f"{task.replace('_', ' ')} of {data} by {unit} with {how}: "
+                    f"{task.replace('_', ' ')} of {data} by {unit} with {how}{what}: "
                     f"{with_unit(other.value, other.metric)} to "
                     f"{with_unit(mine.value, mine.metric)}."
                 )
     return sentences
 
 
-def trained_sentence(ours: Score, untrained: Score) -> str:
+def trained_sentence(ours: Row, untrained: Row) -> str:
     """Return what training gave: a score minus that of the same network untrained."""
     found = difference(ours, untrained)
     points = f" {'points' if in_percent(ours.metric) else unit_of(ours.metric)}".rstrip()
@@ -385,32 +384,33 @@ def has_interval(found: Difference) -> bool:
     return math.isfinite(found.low) and math.isfinite(found.high)
 
 
-def no_interval_reason(*scores: Score) -> str:
+def no_interval_reason(*scores: Row) -> str:
     """Return why a difference of scores has no interval."""
     known = [score.outcomes.counts for score in scores if score.outcomes is not None]
     is_one = bool(known) and all(np.count_nonzero(counts) == 1 for counts in known)
     return "there is one test item" if is_one else "not both scores have one"
 
 
-def with_unit(value: float | int | None, metric: str) -> str:
-    """Return a value with its unit."""
-    return f"{show_value(value, metric)} {unit_of(metric)}".strip()
+def with_unit(value: float | int, metric: str) -> str:
+    """Return a value with its unit; a dash if it is NaN."""
+    unit = "" if math.isnan(value) else unit_of(metric)
+    return f"{show_value(value, metric)} {unit}".strip()
 
 
-def interval_phrase(score: Score) -> str:
+def interval_phrase(score: Row) -> str:
     """Return the interval of a score in words; "" if it has none."""
-    if score.low is None or score.high is None:
+    if math.isnan(score.low + score.high):
         return ""
     return f"{show_value(score.low, score.metric)} to {show_value(score.high, score.metric)}"
 
 
-def with_interval(score: Score) -> str:
+def with_interval(score: Row) -> str:
     """Return the value of a score with its unit, and its interval if it has one."""
     inside = interval_phrase(score)
     return with_unit(score.value, score.metric) + (f" ({inside})" if inside else "")
 
 
-def against_phrase(ours: Score, other: Score, words: Words) -> str:
+def against_phrase(ours: Row, other: Row, words: Words) -> str:
     """Return in words whether one score is better than another, and by how much.
 
     A difference whose interval holds zero is called a tie.
@@ -449,11 +449,11 @@ def curve_sentences(run: Run, words: Words) -> list[str]:
     for rows in score_groups(last_scores(run.scores), words).values():
         if not is_curve(rows):
             continue
-        fewest = to_scores(rows[rows.num_train == rows.num_train.min()])
+        fewest = list(rows[rows.num_train == rows.num_train.min()].itertuples())
         alone = [score for score in fewest if score.features == "supervised"]
         for ours in (score for score in fewest if score.features == words.features[0]):
             sentence = (
-                f"With {ours.num_train:,} labels of {ours.data}"
+                f"With {ours.num_train:,.0f} labels of {ours.data}"
                 f"{f' ({ours.setting})' if ours.setting else ''}, "
                 f"{ours.features} {ours.method} reaches "
                 f"{'' if ours.metric == 'accuracy' else f'a {ours.metric} of '}"

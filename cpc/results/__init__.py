@@ -31,6 +31,7 @@ from cpc.results.score import (
     QUESTION,
     Frame,
     Outcomes,
+    Row,
     Score,
     digest,
     in_percent,
@@ -40,7 +41,7 @@ from cpc.results.score import (
     text_table,
     unit_of,
 )
-from cpc.results.scores import read_scores, score_frame, to_scores, write_scores
+from cpc.results.scores import read_scores, score_frame, write_scores
 
 __all__ = [
     "QUESTION",
@@ -48,6 +49,7 @@ __all__ = [
     "Difference",
     "Frame",
     "Outcomes",
+    "Row",
     "Run",
     "Score",
     "at_end",
@@ -73,7 +75,6 @@ __all__ = [
     "show_value",
     "stem",
     "text_table",
-    "to_scores",
     "training_rule",
     "unit_of",
     "write_scores",

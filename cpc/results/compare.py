@@ -9,8 +9,16 @@ import numpy as np
 
 from cpc.files import flatten
 from cpc.results.run import Run, is_last, last_evaluation, last_scores
-from cpc.results.score import QUESTION, Frame, Outcomes, Score, in_percent, mean_outcome, share_of
-from cpc.results.scores import to_scores
+from cpc.results.score import (
+    QUESTION,
+    Frame,
+    Outcomes,
+    Row,
+    Score,
+    in_percent,
+    mean_outcome,
+    share_of,
+)
 from cpc.types import UserError
 
 
@@ -125,8 +133,12 @@ def as_student(
     return float(value - factor * (value - low)), float(value + factor * (high - value))
 
 
-def difference(ours: Score, theirs: Score) -> Difference:
-    """Return by how much one score is larger, paired by test item where both are of the same."""
+def difference(ours: Row, theirs: Row) -> Difference:
+    """Return by how much one score is larger, paired by test item where both are of the same.
+
+    Args:
+        ours, theirs: scores, or rows of their frame.
+    """
     a, b = ours.outcomes, theirs.outcomes
     if a is not None and b is not None and a.items and a.items == b.items:
         is_single = (a.counts == 1).all() and (b.counts == 1).all()
@@ -136,7 +148,7 @@ def difference(ours: Score, theirs: Score) -> Difference:
     return independent_difference(*(_interval(score) for score in (ours, theirs)))
 
 
-def _interval(score: Score) -> Difference:
+def _interval(score: Row) -> Difference:
     low, high = (math.nan if end is None else end for end in (score.low, score.high))
     return Difference(score.value, low, high)
 
@@ -309,10 +321,10 @@ def compare(cells: Sequence[Cell]) -> Frame:
 
     rows, first = [], {}
     for number, cell in enumerate(cells):
-        begun: dict[tuple, dict[int, Score]] = {}
-        ended: dict[tuple, dict[int, Score]] = {}
+        begun: dict[tuple, dict[int, Row]] = {}
+        ended: dict[tuple, dict[int, Row]] = {}
         for _, run in cell.runs:
-            scores = to_scores(last_scores(run.scores))
+            scores = list(last_scores(run.scores).itertuples())
             own = information(run)
             for question, score in _by_question([own, *scores] if own else scores):
                 table = ended if is_last(run, score.step) else begun
@@ -345,39 +357,40 @@ def compare(cells: Sequence[Cell]) -> Frame:
     return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also where nothing has a score
 
 
-def _by_question(scores: Sequence[Score]) -> Iterator[tuple[tuple, Score]]:
+def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
     """Yield a run's scores with what they answer; of a curve over labels, also by which part.
 
     How many labels a part has may differ by seed, as the split of the files does.
     """
-    groups: dict[tuple, list[Score]] = {}
+    groups: dict[tuple, list[Row]] = {}
     for score in scores:
         groups.setdefault(tuple(getattr(score, name) for name in QUESTION), []).append(score)
     for question, group in groups.items():
         for score in group:
-            part = share_of(score) or score.num_train
+            part = share_of(score) or str(score.num_train)  # NaN is not equal to itself
             yield (*question, part if len(group) > 1 else None), score
 
 
-def mean_over_seeds(scores: Sequence[Score]) -> Difference:
+def mean_over_seeds(scores: Sequence[Row]) -> Difference:
     """Return the mean of a score over seeds, within what the metric can be.
 
     Its interval is that of `over_seeds_and_items`; of what has none of its own, such as log N - L,
     that over seeds alone.
     """
-    if all(score.low is None for score in scores):
-        found = over_seeds([score.value for score in scores])
+    found = [_interval(score) for score in scores]
+    if all(math.isnan(one.low) for one in found):
+        mean = over_seeds([one.value for one in found])
     else:
-        found = over_seeds_and_items([_interval(score) for score in scores])
+        mean = over_seeds_and_items(found)
     if len(scores) == 1 or not in_percent(scores[0].metric):
-        return found
+        return mean
     # More errors than words are possible; a rate of them has no upper end.
     most = math.inf if scores[0].metric.endswith("error rate") else 1.0
-    low, high = np.clip(found[1:3], 0.0, most)
-    return found._replace(low=float(low), high=float(high))
+    low, high = np.clip(mean[1:3], 0.0, most)
+    return mean._replace(low=float(low), high=float(high))
 
 
-def lead(ours: Mapping[int, Score], theirs: Mapping[int, Score]) -> Difference | None:
+def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | None:
     """Return the difference of two sets of scores by seed, ours minus theirs; None if one is empty.
 
     Of each seed that both have, d is the `difference` on their test items, and the lead is

@@ -9,7 +9,7 @@ import numpy as np
 
 from cpc.files import read_object
 from cpc.results.score import Frame
-from cpc.results.scores import read_records, score_frame, scores_of
+from cpc.results.scores import read_records, read_scores, score_frame
 from cpc.types import UserError
 
 
@@ -27,7 +27,7 @@ class Run(NamedTuple):
     offset, direction, and what was recorded by offset: n, log_n, offset_loss, bound, bound_low,
     bound_high, acc_top1, chance_top1, acc_pairwise, state."""
     scores: Frame
-    """A row for each score: its fields."""
+    """A row for each score: its fields, NaN for a missing number."""
     audit: dict[str, Any] | None
     """Who is contrasted with whom: {"rule", "title", "rows": [{"name", "value", ...}]}."""
     truth: Frame | None
@@ -93,7 +93,7 @@ def read_run(workdir: str | Path) -> Run:
         environment=read_object(workdir / "environment.json", problems) or {},
         metrics=metrics,
         offsets=offsets,
-        scores=score_frame(scores_of(workdir, records, config, problems)),
+        scores=score_frame(read_scores(workdir, problems)),
         audit=audit,
         truth=_read_truth(workdir / "truth.json", problems),
         skipped=_read_skipped(workdir / "skipped.txt"),

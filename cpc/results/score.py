@@ -9,6 +9,8 @@ import numpy as np
 
 #: A pandas.DataFrame. Its own annotations call most of what one does with a frame a mistake.
 Frame: TypeAlias = Any
+#: A row of a frame of scores, from `itertuples`: a `Score` with NaN for a missing number.
+Row: TypeAlias = Any
 
 
 class Outcomes:
@@ -74,8 +76,6 @@ class Score(NamedTuple):
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
-#: A slash within a part of `name_of`.
-SLASH = "%2F"
 
 
 def check_score(score: Score) -> Score:
@@ -105,7 +105,7 @@ def identity(score: Score) -> tuple:
     return (*(getattr(score, name) for name in IDENTITY), share_of(score))
 
 
-def share_of(score: Score) -> str:
+def share_of(score: Row) -> str:
     """Return which share of the labels a setting names; "" if it names none.
 
     >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
@@ -192,7 +192,7 @@ def name_of(score: Score) -> str:
     parts = [score.task, score.data, score.features, score.method, score.unit]
     if score.metric != "accuracy":
         parts.append(score.metric)
-    return "/".join(part.replace("/", SLASH) for part in parts)
+    return "/".join(part.replace("/", "%2F") for part in parts)
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,6 +1,5 @@
 """Scores: what an evaluator measured, how it is written to a run directory and read again."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from cpc.files import (
     write_sealed,
 )
 from cpc.results.score import (
-    QUESTION,
-    SLASH,
     STORED,
     Frame,
     Outcomes,
@@ -53,7 +50,7 @@ def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
 
 def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
     problems: list[str] = []
-    kept = _read_recorded(workdir, problems)
+    kept = read_scores(workdir, problems)
     if any(SCORES in problem for problem in problems):
         (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
     arrays, rows = {}, []
@@ -76,15 +73,8 @@ def _merged(kept: Sequence[Score], given: Sequence[Score]) -> list[Score]:
     return [one for key, one in merged.items() if key in new or answer(one) not in answered]
 
 
-def read_scores(workdir: str | Path) -> list[Score]:
-    """Return the scores of a run directory, as far as they are whole."""
-    workdir = Path(workdir)
-    config = read_object(workdir / "config.json", []) or {}
-    return scores_of(workdir, read_records(workdir, []), config, [])
-
-
 def score_frame(scores: Iterable[Score]) -> Frame:
-    """Return scores as a frame, a column for each field."""
+    """Return scores as a frame, a column for each field, with NaN for a missing number."""
     import pandas as pd
 
     frame = pd.DataFrame(list(scores), columns=pd.Index(Score._fields))
@@ -92,39 +82,9 @@ def score_frame(scores: Iterable[Score]) -> Frame:
     return frame.astype({name: float for name in numbers} | {"seed": int, "step": int})
 
 
-def to_scores(frame: Frame) -> list[Score]:
-    """Return the rows of `score_frame` as scores again."""
-    scores = []
-    for row in frame[list(Score._fields)].itertuples(index=False):
-        fields: dict[str, Any] = {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in row._asdict().items()
-        }
-        for name in ("num_train", "num_test"):
-            fields[name] = None if fields[name] is None else int(fields[name])
-        scores.append(Score(**fields))
-    return scores
-
-
-def scores_of(
-    workdir: Path, records: Sequence[Mapping], config: Mapping[str, Any], problems: list[str]
-) -> list[Score]:
-    """Return the recorded scores, and those that the metrics alone have, of steps on the way."""
-    recorded = _read_recorded(workdir, problems)
-    seed = config.get("seed")
-    seed = seed if isinstance(seed, int) else 0
-    measured = {(*(getattr(s, name) for name in QUESTION), s.step) for s in recorded}
-    on_the_way = [
-        score._replace(seed=seed)
-        for record in records
-        if record.get("series") == "probes"
-        for score in _recorded_scores(record)
-        if (*(getattr(score, name) for name in QUESTION), score.step) not in measured
-    ]
-    return _merged(on_the_way, recorded)
-
-
-def _read_recorded(workdir: Path, problems: list[str]) -> list[Score]:
+def read_scores(workdir: str | Path, problems: list[str] | None = None) -> list[Score]:
+    """Return the undamaged scores of a run directory; `problems` gets a sentence per damage."""
+    workdir, problems = Path(workdir), [] if problems is None else problems
     content = read_object(workdir / SCORES, problems)
     rows = content.get("scores") if content else None
     arrays, scores = {}, []
@@ -156,19 +116,6 @@ def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray])
 def _key(score: Score) -> str:
     *parts, share = identity(score)
     return digest(*(str(part) for part in parts), *([share] if share else []))
-
-
-def _recorded_scores(record: Mapping[str, Any]) -> list[Score]:
-    """Return the scores of a record of the metrics, by their names (`name_of`)."""
-    scores = []
-    for name, value in record.items():
-        parts = [part.replace(SLASH, "/") for part in name.split("/")]
-        if isinstance(value, int | float) and len(parts) in (5, 6):
-            task, data, features, method, unit = parts[:5]
-            metric = parts[5] if len(parts) == 6 else "accuracy"
-            question = task, data, unit, features, method, metric
-            scores.append(Score(*question, float(value), step=int(record["step"])))
-    return scores
 
 
 def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:

@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from cpc.results import Difference, Frame, to_scores
+from cpc.results import Difference, Frame
 from cpc.results.compare import lead as lead_by_seed
 from cpc.results.compare import mean_over_seeds
 
 
 def combine(scores: Frame) -> Difference:
     """Return the mean of accuracies over seeds, with `cpc.results.compare.over_seeds_and_items`."""
-    return mean_over_seeds(to_scores(scores))
+    return mean_over_seeds(list(scores.itertuples()))
 
 
 def lead(ours: Frame, theirs: Frame) -> tuple[Difference, int]:
     """Return `cpc.results.compare.lead` of two rows, and over how many seeds it is."""
-    a, b = ({score.seed: score for score in to_scores(rows)} for rows in (ours, theirs))
+    a, b = ({score.seed: score for score in rows.itertuples()} for rows in (ours, theirs))
     over = lead_by_seed(a, b)
     assert over is not None, "both rows have a score"
     return over, len(a.keys() & b.keys()) or min(len(a), len(b))

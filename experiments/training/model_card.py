@@ -7,15 +7,8 @@ from configs.keys import Keys
 from cpc import models
 from cpc.files import flatten, plain, write_text
 from cpc.report.engine import Table, markdown
-from cpc.results import (
-    QUESTION,
-    Run,
-    last_scores,
-    read_run,
-    show_value,
-    to_scores,
-    unit_of,
-)
+from cpc.report.sentences import with_unit
+from cpc.results import QUESTION, Run, last_scores, read_run
 from experiments.command.config import Config, load_config, with_settings
 from experiments.training.problem import Contrastive
 
@@ -118,20 +111,19 @@ def describe_scores(run: Run, step: int) -> str:
     """Return a table of the last scores up to this step."""
     import pandas as pd
 
-    scores = to_scores(last_scores(run.scores[run.scores.step <= step]))
-    if not scores:
+    scores = last_scores(run.scores[run.scores.step <= step])
+    if not len(scores):
         return "Nothing was measured."
     rows = [
         {
             **{name: getattr(score, name) for name in QUESTION},
             **{
-                name: "–" if value is None else f"{show_value(value, score.metric)} {unit}".strip()
+                name: with_unit(getattr(score, name), score.metric)
                 for name in ("value", "low", "high", "chance")
-                for value, unit in [(getattr(score, name), unit_of(score.metric))]
             },
             "better": "higher" if score.higher_is_better else "lower",
             "step": score.step,
         }
-        for score in scores
+        for score in scores.itertuples()
     ]
     return markdown(Table("", pd.DataFrame(rows))).rstrip()

@@ -21,7 +21,7 @@ from experiments.comparison.figures import curves, score_steps
 from experiments.comparison.page import best_sentences
 from experiments.comparison.questions import Question, headline
 from experiments.comparison.tables import cell_table, question_table
-from tests.small_run import probe_score, record, write_run
+from tests.small_run import probe_score, write_run
 
 LINEAR = Question("classes", "clothes", "image", "z", "linear", "accuracy")
 
@@ -247,11 +247,8 @@ def test_bounds_of_other_offsets_are_not_ranked(tmp_path):
 
 
 def test_scores_over_the_training(tmp_path):
-    log = [
-        record(step, "test", 1.0, series="probes") | {"classes/clothes/z/linear/image": 0.01 * step}
-        for step in (5, 10)
-    ]
-    write_run(tmp_path / "run", scores=probes(0.5, 0.4), log=log)
+    early = [probe_score("z", 0.01 * step)._replace(step=step) for step in (5, 10)]
+    write_run(tmp_path / "run", scores=[*early, *probes(0.5, 0.4)])
     cells = cells_of(tmp_path, run=tmp_path / "run")
     steps, values = score_steps(cells[0].runs[0][1], LINEAR)
     assert steps.tolist() == [5, 10, 20]

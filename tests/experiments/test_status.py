@@ -1,12 +1,14 @@
 import contextlib
 import errno
 import json
+import math
 import os
 import pathlib
 import shutil
 
 import pytest
 
+from cpc.files import read_json, write_sealed
 from cpc.results import Score, write_scores
 from cpc.types import UserError
 from experiments import compare, status
@@ -92,7 +94,8 @@ def test_an_error_rate_is_in_the_table(tmp_path):
                  higher_is_better=False)  # fmt: skip
     write_scores(run, [rate._replace(features="random c", value=0.9), rate])
     (row,) = status.read_all(tmp_path)
-    assert row.score == rate
+    assert (row.score.features, row.score.value) == ("c", 0.123)
+    assert math.isnan(row.score.chance)
     (run / "metrics.crc32").unlink()  # the sums are of other lines
     assert "12.3 % error rate ↓" in status.table([row], 120)
     (run / "metrics.jsonl").write_text(
@@ -136,8 +139,8 @@ def test_done_needs_steps_probes_and_report(runs):
     assert not status.is_done(run)  # the scores are lost
     (run / "scores.json").write_text('{"scores": []}')
     assert status.is_done(run)
-    config = json.loads((run / "config.json").read_text()) | {"num_steps": 40}
-    (run / "config.json").write_text(json.dumps(config))
+    config = read_json(run / "config.json") | {"num_steps": 40}
+    write_sealed(run / "config.json", config)
     assert not status.is_done(run)
 
 

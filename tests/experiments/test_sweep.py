@@ -187,7 +187,9 @@ def test_another_sweep_is_told_by_what_differs(tmp_path):
 
 def finish(folder, step=4):
     (folder / "config.json").write_text(json.dumps({"seed": 0, "num_steps": 4}))
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": step, "split": "train"}) + "\n")
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"step": step, "split": "train", "num_steps": 4}) + "\n"
+    )
     (folder / "report.html").write_text("")
 
 

@@ -25,6 +25,7 @@ from cpc.train import (
 from cpc.types import UserError
 from experiments import status
 from experiments.command.config import with_settings
+from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
 from experiments.kinds.audio.model import check_model
 from experiments.train import run
@@ -459,7 +460,7 @@ def test_parts_that_cannot_be_are_one_sentence():
     ):
         config = make_config(**options)
         with pytest.raises(UserError, match=message):
-            training.check_step(config)
+            audio.interpret(audio, config)
 
 
 @pytest.mark.slow

@@ -285,10 +285,9 @@ def test_scores_figure_has_a_panel_for_each_task_and_unit(finished):
 
 
 def test_scores_during_training(workdir):
-    names = ("phones/festvox_ru/c/linear/frame", "phones/festvox_ru/mfcc/linear/frame")
-    for step, accuracies in ((100, (0.3, 0.6)), (200, (0.5, None))):
-        record = {"step": step, "split": "test", "series": "probes"}
-        add_records(workdir, record | dict(zip(names, accuracies, strict=True)))
+    score = Score("phones", "festvox_ru", "frame", "c", "linear", "accuracy", 0.3, step=100)
+    mfcc = score._replace(features="mfcc", value=0.6)
+    write_scores(workdir, [score, mfcc, score._replace(value=0.5, step=200)])
     (axes,) = progress_figure(read_run(workdir).scores, AUDIO).axes
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines}
     assert lines == {"CPC, c": [[100, 30], [200, 50]]}  # of MFCC one step is no line

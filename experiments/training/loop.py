@@ -1,0 +1,134 @@
+"""The training of every kind: from its newest state, with records and checkpoints, to its end."""
+
+import contextlib
+import importlib
+import importlib.util
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from cpc.data import prefetch
+from cpc.files import plain, read_object
+from cpc.results.scores import read_records
+from cpc.train import (
+    Cadence,
+    FitResult,
+    JsonlWriter,
+    ProgressWriter,
+    ServiceWriter,
+    Sinks,
+    TensorBoardWriter,
+    TrainState,
+    Writer,
+    fit,
+    is_first,
+    open_checkpoints,
+    stop_on_signals,
+)
+from cpc.train.loop import Evaluate, Summarize
+from cpc.types import UserError
+from experiments.command.cluster import describe_version
+from experiments.command.config import Config
+from experiments.command.run_dir import identify_run
+
+
+class Training(NamedTuple):
+    """What a run trains; see `cpc.train.fit`."""
+
+    state: TrainState
+    """Before the first step."""
+    step: Callable[[TrainState, Any], TrainState]
+    batches: Callable[[int], Iterable[Any]]
+    num_steps: int
+    summarize: Summarize
+    cadence: Cadence
+    per_step: tuple[float, str] | None = None
+    """What a step trains on, and its unit, such as (0.003, "h audio")."""
+    evaluate: Evaluate = lambda state: ()
+    steps_in_flight: int = 8
+
+
+def run_training(
+    folder: pathlib.Path, config: Config, training: Training, console: ProgressWriter
+) -> FitResult:
+    """Train from the newest state of a run directory to the last step or to a signal."""
+    state, step, batches, *_ = training
+    size = dict(zip(("per_step", "per_step_unit"), training.per_step or (), strict=False))
+    with open_training(folder, state, console, config) as (state, sinks, stop):
+        begin = time.time() - (seconds_recorded(folder) if is_first() else 0.0)
+
+        def summarize(sums, step):
+            common = {"num_steps": training.num_steps, "seconds": time.time() - begin, **size}
+            return {**training.summarize(sums, step), **common}
+
+        return fit(
+            state,
+            step,
+            batches,
+            num_steps=training.num_steps,
+            summarize=summarize,
+            evaluate=training.evaluate,
+            cadence=training.cadence,
+            sinks=sinks,
+            stop=stop,
+            steps_in_flight=training.steps_in_flight,
+        )
+
+
+def prefetched(
+    put: Callable[[int], Any], num_steps: int, per_launch: int, num_threads: int
+) -> Callable[[int], Iterator[Any]]:
+    """Return the batches from a step on, put(launch), made while the steps before are computed."""
+    return lambda first: prefetch(
+        put, first // per_launch, num_steps // per_launch, num_threads=num_threads
+    )
+
+
+@contextlib.contextmanager
+def open_training(
+    folder: pathlib.Path, state: TrainState, console: ProgressWriter, config: Config
+) -> Iterator[tuple[TrainState, Sinks, Callable[[], str]]]:
+    """The newest state of a run directory, its checkpoints and writers, and `stop`."""
+    with open_checkpoints(folder / "checkpoints", print) as checkpoint, stop_on_signals() as stop:
+        restored = checkpoint.restore(state)
+        state = restored[0] if restored else state
+        start = int(state.step)
+        if start:
+            before, now = (restored or [{}])[-1].get("version"), describe_version()
+            of = f", saved by another version ({before}; this is {now})" if before != now else ""
+            console.say(f"resuming from step {start:,}{of if before else ''}")
+        writers: list[Writer] = []
+        identity = identify_run(folder, config)
+        if is_first():
+            tensorboard = TensorBoardWriter(folder / "tensorboard", start)
+            records = JsonlWriter(folder / "metrics.jsonl", start, identity)
+            writers = [records, tensorboard, console]
+            if config.get("logger"):
+                service = importlib.import_module(config.logger)
+                own = (read_object(folder / "environment.json", []) or {}).get("id", "")
+                given = (service, folder.name, plain(config))
+                writers.append(ServiceWriter(*given, say=console.say, run_id=own))
+        with contextlib.ExitStack() as stack:
+            for writer in writers:
+                stack.callback(writer.close)
+            yield state, Sinks(checkpoint, writers, identity), stop
+
+
+def check_logger(config: Config) -> None:
+    """Check that the service's package is there.
+
+    Raises:
+        UserError: it is not; names the pip line.
+    """
+    if importlib.util.find_spec(config.get("logger") or "cpc") is None:
+        raise UserError(
+            f"logger is {config.logger}, which is not installed: pip install {config.logger}, or "
+            "leave logger empty"
+        )
+
+
+def seconds_recorded(workdir: pathlib.Path) -> float:
+    """Return how long the run has trained so far, before this start."""
+    records = read_records(workdir, [])
+    return max((record.get("seconds") or 0.0 for record in records), default=0.0)
