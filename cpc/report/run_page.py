@@ -9,8 +9,8 @@ from cpc.report import figures
 from cpc.report.engine import Section, Table, figure_of, show, show_interval, write_page
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
-from cpc.report.scores import is_curve, score_groups
-from cpc.report.sentences import duration, headline_score, last_known, summary, with_unit
+from cpc.report.scores import headlines, score_groups
+from cpc.report.sentences import duration, last_known, summary, with_unit
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
@@ -80,13 +80,11 @@ def headline(run: Run, words: Words) -> list[tuple[str, str]]:
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = show(rows.log_n.mean(), ".2f")
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} (ceiling {ceiling})"))
-    for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
-        score = None if is_curve(rows) else headline_score(rows, words)
-        if score is not None:
-            value = with_unit(score.value, score.metric)
-            what = "" if score.metric == "accuracy" else f", {score.metric}"
-            by = f"{task.replace('_', ' ')} by {unit}{what}"
-            numbers.append((value, f"{by}, {score.method} on {score.features}, {data}"))
+    for score, _ in headlines(score_groups(last_scores(run.scores), words), words):
+        value = with_unit(score.value, score.metric)
+        what = "" if score.metric == "accuracy" else f", {score.metric}"
+        by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
+        numbers.append((value, f"{by}, {score.method} on {score.features}, {score.data}"))
     if len(run.train):
         seconds = last_known(run.train, "seconds")
         time = f" in {duration(seconds)}" if math.isfinite(seconds) else ""

@@ -1,10 +1,13 @@
 """Scores as pages show them: their groups, order, names and colors."""
 
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE
 from cpc.report.words import Words
-from cpc.results import Frame, in_percent
+from cpc.results import Frame, Row, in_percent
+
+#: (task, data, unit) -> its scores, from baselines to what was learned.
+Groups: TypeAlias = dict[tuple[str, str, str], Frame]
 
 #: How features were used, in the order of tables, with the words for it.
 METHODS = {
@@ -16,7 +19,15 @@ METHODS = {
 }
 
 
-def score_groups(scores: Frame, words: Words) -> dict[tuple[str, str, str], Frame]:
+class Headline(NamedTuple):
+    """The score by which a task is judged first."""
+
+    score: Row
+    rows: Frame
+    """All scores of its task, data and unit."""
+
+
+def score_groups(scores: Frame, words: Words) -> Groups:
     """Return scores by task, data and unit, as asked, each from baselines to what was learned."""
     if not len(scores):
         return {}
@@ -37,6 +48,17 @@ def is_curve(rows: Frame) -> bool:
     return bool(
         rows.groupby(["features", "method", "metric", "step"]).num_train.nunique().max() > 1
     )
+
+
+def headlines(groups: Groups, words: Words) -> list[Headline]:
+    """Return what each task that is no curve is judged by: linear, on the first features."""
+    found = []
+    for rows in groups.values():
+        scores = [] if is_curve(rows) else list(rows.itertuples())
+        learned = [score for name in words.features for score in scores if score.features == name]
+        linear = [score for score in learned if score.method == "linear"]
+        found += [Headline(score, rows) for score in (linear or learned or scores)[:1]]
+    return found
 
 
 def feature_title(name: str, words: Words) -> str:

@@ -1,11 +1,21 @@
 """What a run says, in sentences: each one follows from recorded numbers."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from cpc.report.engine import show
-from cpc.report.scores import METHODS, feature_title, is_curve, score_groups, task_title
+from cpc.report.scores import (
+    METHODS,
+    Groups,
+    Headline,
+    feature_title,
+    headlines,
+    is_curve,
+    score_groups,
+    task_title,
+)
 from cpc.report.words import Words
 from cpc.results import (
     Difference,
@@ -30,14 +40,16 @@ MIN_HARM = 0.01
 
 def summary(run: Run, words: Words) -> list[str]:
     """Return the sentences that open the page, the most important first."""
-    gain = gain_sentence(run, words)
+    groups = score_groups(last_scores(run.scores), words)
+    found = headlines(groups, words)
+    gain = gain_sentence(found)
     return [
-        *harm_sentences(run, words),
+        *harm_sentences(run, found, words),
         *collapse_sentences(run),
         *([gain] if gain else []),
-        *score_sentences(run, words),
-        *lost_sentences(run, words),
-        *curve_sentences(run, words),
+        *(score_sentences(found, words) if len(run.scores) else ["No probe is recorded yet."]),
+        *lost_sentences(found, words),
+        *curve_sentences(groups, words),
         *([] if was_given(run) else bound_sentences(run, words)),
         *truth_sentences(run),
         *progress_sentences(run),
@@ -231,21 +243,10 @@ def truth_sentences(run: Run) -> list[str]:
     return [f"{sentence} and nowhere exceeds it by more than its interval."]
 
 
-def headline_score(rows: Frame, words: Words) -> Row | None:
-    """Return the score of a task that is asked for first: linear, on the first features."""
-    scores = list(rows.itertuples())
-    learned = [score for name in words.features for score in scores if score.features == name]
-    linear = [score for score in learned if score.method == "linear"]
-    return next(iter(linear or learned or scores), None)
-
-
-def score_sentences(run: Run, words: Words) -> list[str]:
+def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
     """Return whether the features beat the baselines, and what training them gave."""
     sentences = []
-    for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
-        ours = None if is_curve(rows) else headline_score(rows, words)
-        if ours is None:
-            continue
+    for ours, rows in found:
         untrained, *baselines = (
             [
                 score
@@ -263,36 +264,32 @@ def score_sentences(run: Run, words: Words) -> list[str]:
             if other.features != ours.features
         )
         sentences.append(
-            f"{task_title(task)} of {data} by {unit}, {ours.method} on "
+            f"{task_title(ours.task)} of {ours.data} by {ours.unit}, {ours.method} on "
             f"{ours.features}: {ours.metric} {with_unit(ours.value, ours.metric)}"
             + (f" ({inside})" if inside else "")
             + (f"; {against}." if against else ".")
         )
         sentences += [trained_sentence(ours, other) for other in untrained]
-    return sentences if sentences or len(run.scores) else ["No probe is recorded yet."]
+    return sentences
 
 
-def gains(run: Run, words: Words) -> list[tuple[Row, Difference]]:
+def gains(found: Sequence[Headline]) -> list[tuple[Row, Difference]]:
     """Return the headline score of each task and its difference from the untrained network's."""
-    found = []
-    for rows in score_groups(last_scores(run.scores), words).values():
-        ours = None if is_curve(rows) else headline_score(rows, words)
-        name = "" if ours is None else f"random {ours.features}"
-        found += [
-            (ours, difference(ours, other))
-            for other in rows[rows.features == name].itertuples()
-            if ours is not None and (other.method, other.metric) == (ours.method, ours.metric)
-        ]
-    return found
+    return [
+        (ours, difference(ours, other))
+        for ours, rows in found
+        for other in rows[rows.features == f"random {ours.features}"].itertuples()
+        if (other.method, other.metric) == (ours.method, ours.metric)
+    ]
 
 
-def gain_sentence(run: Run, words: Words) -> str:
+def gain_sentence(found: Sequence[Headline]) -> str:
     """Return what training gave to each task, over the untrained network; "" if unknown."""
     tasks: dict[tuple[str, str], list[str]] = {}
-    for ours, found in gains(run, words):
+    for ours, gain in gains(found):
         what = "" if ours.metric == "accuracy" else f" {ours.metric}"
         key = (f"{ours.task.replace('_', ' ')}{what}", ours.metric)
-        tasks.setdefault(key, []).append(signed(found.value, ours.metric))
+        tasks.setdefault(key, []).append(signed(gain.value, ours.metric))
     points = [f"{task} {' and '.join(all_)}" for (task, m), all_ in tasks.items() if in_percent(m)]
     others = [
         f"{task} {' and '.join(all_)} {unit_of(m)}".rstrip()
@@ -303,14 +300,14 @@ def gain_sentence(run: Run, words: Words) -> str:
     return f"CPC over untrained: {parts}." if parts else ""
 
 
-def harm_sentences(run: Run, words: Words) -> list[str]:
+def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
     """Return where training has made the features worse, and what to try; [] if nowhere."""
     harmed = []
-    for ours, found in gains(run, words):
-        before = ours.value - found.value
-        is_worse = is_better(found.low, found.high, ours.higher_is_better) is False
-        if not has_interval(found):
-            loss = -found.value if ours.higher_is_better else found.value
+    for ours, gain in gains(found):
+        before = ours.value - gain.value
+        is_worse = is_better(gain.low, gain.high, ours.higher_is_better) is False
+        if not has_interval(gain):
+            loss = -gain.value if ours.higher_is_better else gain.value
             is_worse = loss > MIN_HARM * abs(before)
         if is_worse:
             harmed.append(
@@ -337,13 +334,10 @@ def harm_sentences(run: Run, words: Words) -> list[str]:
     return [f"Training has made the features worse for {'; '.join(harmed)}: {advice}."]
 
 
-def lost_sentences(run: Run, words: Words) -> list[str]:
+def lost_sentences(headlines: Sequence[Headline], words: Words) -> list[str]:
     """Return where a baseline beats the learned features, except for the headline's comparison."""
     sentences = []
-    for (task, data, unit), rows in score_groups(last_scores(run.scores), words).items():
-        ours = None if is_curve(rows) else headline_score(rows, words)
-        if ours is None:
-            continue
+    for ours, rows in headlines:
         others = [one for one in rows.itertuples() if one.features in words.baselines]
         same = {(s.method, s.metric): s for s in rows[rows.features == ours.features].itertuples()}
         for other in others:
@@ -355,7 +349,8 @@ def lost_sentences(run: Run, words: Words) -> list[str]:
             if is_better(found.low, found.high, mine.higher_is_better) is False:
                 sentences.append(
                     f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
-                    f"{task.replace('_', ' ')} of {data} by {unit} with {how}{what}: "
+                    f"{ours.task.replace('_', ' ')} of {ours.data} by {ours.unit} with "
+                    f"{how}{what}: "
                     f"{with_unit(other.value, other.metric)} to "
                     f"{with_unit(mine.value, mine.metric)}."
                 )
@@ -443,10 +438,10 @@ def signed(value: float | int, metric: str) -> str:
     return f"{'−' if value < 0 else '+'}{show_value(abs(value), metric)}"
 
 
-def curve_sentences(run: Run, words: Words) -> list[str]:
+def curve_sentences(groups: Groups, words: Words) -> list[str]:
     """Return what the features are worth where labels are fewest."""
     sentences = []
-    for rows in score_groups(last_scores(run.scores), words).values():
+    for rows in groups.values():
         if not is_curve(rows):
             continue
         fewest = list(rows[rows.num_train == rows.num_train.min()].itertuples())
