@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := demo
 
 demo: .venv/demo
-	$(BIN)/python -m experiments.kinds.audio --config configs/audio_voices.py --workdir $(DEMO_RUN)
+	$(BIN)/python -m experiments.train --config configs/audio_voices.py --workdir $(DEMO_RUN)
 
 # A notebook keeps one core busy, and the site says nothing while all is well.
 test: lint fast

@@ -1,4 +1,4 @@
-"""Every key of `cpc studies.mutual_information`, for arrays of your own."""
+"""Every key of `cpc information`, for arrays of your own."""
 
 from typing import Any
 

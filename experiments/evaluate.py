@@ -42,6 +42,7 @@ from experiments.command.run_dir import open_run, write_skipped
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
 from experiments.kinds.pretrained import check_input, read_model
+from experiments.training.contrastive import make_probe
 from experiments.training.sequences import CONTEXTS
 
 #: In the run directory: whose weights were evaluated.
@@ -83,7 +84,7 @@ def run(
         stamp, left = unanswered(path, config)
         asked = with_settings(config, {"probe.tasks": left})
         # Which checks the data: after a mistake nothing is there that could be mixed.
-        probe = audio.make_probe(asked, path, data, models.make_model(pretrained.module))
+        probe = make_probe(audio, asked, path, data, models.make_model(pretrained.module))
         record(path, checkpoint, layer, pretrained)
         write_skipped(path, data.skipped)
         if left:

@@ -25,7 +25,7 @@ from experiments.command.config import check_config, judged_on
 from experiments.command.run_dir import check_same_data
 from experiments.kinds.registry import read_contrastive
 from experiments.training import step as training
-from experiments.training.contrastive import check_places, probe_aside, write_page
+from experiments.training.contrastive import check_places, make_probe, probe_aside, write_page
 
 TASK = flags.DEFINE_string(
     "task", "all", "What to probe for: a task of the run's modality, or all."
@@ -58,7 +58,7 @@ def main() -> None:
     data = modality.load_data(config, print)
     if is_of_run:
         check_same_data(workdir, data.fingerprint())
-    probe = modality.make_probe(config, workdir, data, modality.build_model(config))
+    probe = make_probe(modality, config, workdir, data, modality.build_model(config))
     probe_aside(config, own, workdir, probe, variables, step)
     print(f"report: {write_page(modality, workdir)}")
 

@@ -58,8 +58,7 @@ def import_what_commands_import() -> None:
     import sklearn.manifold  # noqa: F401
     import tensorboardX  # noqa: F401
 
-    import experiments.kinds.registry
-    import experiments.train  # noqa: F401
+    import experiments.kinds.registry  # noqa: F401
 
 
 def become(words: list[str], environment: dict[str, str], outputs: list[str]) -> None:

@@ -136,7 +136,7 @@ def write_fake_run(workdir: pathlib.Path, num_steps: int = 2000) -> pathlib.Path
         "git_revision": "74d1b99c0ffee0123456789",
         "platform": "Linux-6.1-x86_64",
         "cpu_count": 2,
-        "command": "python -m experiments.kinds.audio --config configs/audio_voices.py "
+        "command": "python -m experiments.train --config configs/audio_voices.py "
         "--workdir runs/voices",
     }
     write_sealed(workdir / "config.json", config)

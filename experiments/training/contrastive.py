@@ -1,5 +1,6 @@
 """The run of every contrastive kind: its plan, its audit, training, probes and export."""
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import jax
 
 from cpc import models, report
 from cpc.files import plain, write_sealed
+from cpc.results import Score
 from cpc.train import check_batch_size, run_on_first
 from cpc.types import UserError
 from experiments import status
@@ -19,6 +21,7 @@ from experiments.training.audit import audit_run
 from experiments.training.memory import check_memory, check_sizes
 from experiments.training.model_card import describe, share
 from experiments.training.plan import Plan, make_plan
+from experiments.training.probes import ProbeContext, kept_until_done, run_probes
 from experiments.training.problem import Contrastive, Probe, Work
 
 #: Keys of `probe` that say what is fitted, and not how.
@@ -41,9 +44,10 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
             f"optim.warmup_steps is {optim.warmup_steps}, but the run has {config.num_steps} "
             f"steps: for so short a run add --config.optim.warmup_steps={config.num_steps // 10}"
         )
-    training.check_step(config, 1 if mesh is None else mesh.size)
     if mesh is not None:
         check_batch_size(config.data.batch_size, mesh)
+    training.check_step(config, 1 if mesh is None else mesh.size)
+    if mesh is not None:
         check_memory(plan, mesh)
         check_sizes(plan, mesh, kind.describe_input(config)["shape"])
     return plan
@@ -56,17 +60,15 @@ def make_work(
     config, problem = plan.config, kind.make_problem(plan, data)
     run_on_first(kind.record, config, folder, data)
 
-    def make_probe(config: Config) -> Probe:
-        return kind.make_probe(config, folder, data, problem.model)
-
-    probe = make_probe(config)
+    probe_of = functools.partial(make_probe, kind, workdir=folder, data=data, model=problem.model)
+    probe = probe_of(config)
 
     def train() -> tuple[str, Any]:
         audit_run(folder, problem, False)
         return training.train(folder, problem, probe, mesh)
 
     def finish(variables: Any) -> None:
-        probe_once(config, folder, make_probe, variables)
+        probe_once(config, folder, probe_of, variables)
         last = describe(kind, folder, config, problem.model, variables, config.num_steps)
         share(kind, folder, folder / models.EXPORTED, last)
 
@@ -82,6 +84,24 @@ def make_work(
 def write_page(kind: Contrastive, workdir: pathlib.Path) -> pathlib.Path:
     """Write the page of a run, with what its kind of data has."""
     return report.write_report(workdir, kind.WORDS, kind.SECTIONS)
+
+
+def make_probe(
+    kind: Contrastive, config: Config, workdir: pathlib.Path, data: Any, model: models.Model
+) -> Probe:
+    """Return what fits the probes of `config.probe` and records them.
+
+    Raises:
+        UserError: the data cannot feed them.
+    """
+    tasks = kind.probe_tasks(config, data)
+
+    def probe(variables: Any, step: int) -> list[Score]:
+        with kept_until_done(workdir, step) as folder_of:
+            context = ProbeContext(config, data, model, variables, workdir, step, folder_of)
+            return run_probes(context, tasks, kind.feature_sets)
+
+    return probe
 
 
 def probe_once(

@@ -16,6 +16,7 @@ from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Geometry, Plan
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 #: probe(variables, step) fits and records the probes, and returns their scores.
 Probe: TypeAlias = Callable[[Any, int], list[Score]]
@@ -159,12 +160,18 @@ class Contrastive(Kind, Protocol):
         """Return what is trained."""
         ...
 
-    def make_probe(self, config: Config, workdir: Path, data: Any, model: Model, /) -> Probe:
-        """Return what fits the probes of `config.probe` and records them.
+    def probe_tasks(self, config: Config, data: Any, /) -> list[ProbeTask]:
+        """Return what `probe.tasks` asks of features.
 
         Raises:
-            UserError: the data cannot feed them.
+            UserError: the data cannot feed one of them.
         """
+        ...
+
+    def feature_sets(
+        self, context: ProbeContext, tasks: Sequence[ProbeTask], /
+    ) -> Iterator[FeatureSet]:
+        """Yield the features that tasks use, one after the other."""
         ...
 
     def record(self, config: Config, workdir: Path, data: Any, /) -> None:

@@ -41,8 +41,6 @@ from experiments.command.config import Config
 Features = Callable[[Any, Any, Batch, Array, bool], tuple[Array, Any]]
 #: answer(x) -> log-probabilities (..., classes)
 Answer: TypeAlias = Callable[[Any], Array]
-#: folder_of(network) -> where its checkpoints are
-FolderOf: TypeAlias = Callable[[str], pathlib.Path]
 #: loss(scores (..., classes), batch) -> what is minimised
 Loss: TypeAlias = Callable[[Array, Batch], Array]
 
@@ -344,26 +342,6 @@ def keep_best(state: TrainState, found: float) -> TrainState:
 def copy_like(old: Array, new: Any) -> Array:
     """Return a copy, of the type and where the old one is: the next step donates its state."""
     return jax.device_put(jnp.array(new, old.dtype), old.sharding)
-
-
-@contextlib.contextmanager
-def kept_until_done(workdir: pathlib.Path, step: int) -> Iterator[FolderOf]:
-    """folder_of(network) for what a run trains on labels at a step, deleted when all have answered.
-
-    Until then a stop in one network loses none of those before it. Networks that were not asked
-    for stay: another command, which was stopped, goes on from them.
-    """
-    folder, asked = workdir / "probes" / f"networks-{step}", set()
-
-    def folder_of(network: str) -> pathlib.Path:
-        asked.add(folder / network)
-        return folder / network
-
-    yield folder_of
-    for network in asked:
-        shutil.rmtree(network, ignore_errors=True)
-    with contextlib.suppress(OSError):  # not there, or others are in it
-        folder.rmdir()
 
 
 @contextlib.contextmanager

@@ -11,12 +11,14 @@ from cpc.types import Item, UserError
 from experiments import abx
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes
-from experiments.kinds.audio.abx import abx_question, abx_scores
+from experiments.kinds.audio.abx import abx_scores, abx_task
 from experiments.kinds.audio.data import AudioData, Phones
-from experiments.kinds.audio.question import Asked, Feature
+from experiments.kinds.audio.tasks import Frames
+from experiments.training.contrastive import make_probe
+from experiments.training.probes import FeatureSet, ProbeContext
 
 #: Of a run, of which ABX asks nothing but features.
-NOTHING: Any = Asked(*[None] * 4)  # pyright: ignore[reportArgumentType]
+NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +33,7 @@ def data():
 @pytest.mark.slow
 def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_path):
     phones = data.phones["synthetic"]
-    question = abx_question("synthetic", data.test, phones)
+    question = abx_task("synthetic", data.test, phones)
     question.record(tmp_path)
     labels, names = phones.labels, data.test.names
     items = make_items(labels, phones.names, dict(zip(names, data.test.speakers, strict=True)))
@@ -41,27 +43,27 @@ def test_features_that_are_the_phone_have_no_error_and_noise_has_half(data, tmp_
             for name, labels in phones.labels.items()}  # fmt: skip
     noise = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in told.items()}
     for features, expected in ((told, 0), (noise, 0.5)):
-        scores = list(question.answer(NOTHING, Feature("c", features, 160)))
+        scores = list(question.answer(NOTHING, FeatureSet("c", Frames(features, 160))))
         assert [score.method for score in scores] == ["within speaker", "across speakers"]
         for score in scores:
             assert abs(score.value - expected) < 0.08, score
-        losing = abx_question("synthetic", data.test, phones, lose_last_frame=True)
-        lost = list(losing.answer(NOTHING, Feature("c", features, 160)))
+        losing = abx_task("synthetic", data.test, phones, lose_last_frame=True)
+        lost = list(losing.answer(NOTHING, FeatureSet("c", Frames(features, 160))))
         assert [score.setting for score in lost] == [
             f"{score.setting}, last frame lost" for score in scores
         ]
         assert [score.value for score in lost] != [score.value for score in scores] or not expected
-    assert question.answer(NOTHING, Feature("supervised", {}, 160)) == []
+    assert question.answer(NOTHING, FeatureSet("supervised", Frames({}, 160))) == []
 
 
 @pytest.mark.slow
 def test_one_speaker_has_no_abx_across(data, tmp_path, capsys):
     one = [i for i, name in enumerate(data.test.speakers) if name == data.test.speakers[0]]
-    question = abx_question("synthetic", select(data.test, one), data.phones["synthetic"])
+    question = abx_task("synthetic", select(data.test, one), data.phones["synthetic"])
     question.record(tmp_path)
     assert "synthetic has no ABX across speakers" in capsys.readouterr().out
     features = {name: np.ones((600, 2), np.float32) for name in question.parts[0].names}
-    (score,) = question.answer(NOTHING, Feature("c", features, 160))
+    (score,) = question.answer(NOTHING, FeatureSet("c", Frames(features, 160)))
     assert score.method == "within speaker"
     assert abs(score.value - 0.5) < 0.05  # ties, but for the rounding of path lengths
 
@@ -70,7 +72,7 @@ def test_tokens_too_short_for_these_features_leave_no_score(capsys):
     """With its last frame lost the only second token of a phone has none."""
     phones = (("a", 0.0, 0.05), ("a", 0.1, 0.11), ("b", 0.2, 0.25))
     items = [Item("x", begin, end, phone, "s", "s", "one") for phone, begin, end in phones]
-    feature = Feature("c", {"x": np.ones((30, 2), np.float32)}, 160)
+    feature = FeatureSet("c", Frames({"x": np.ones((30, 2), np.float32)}, 160))
     (score,) = abx_scores("toy", items, feature, (False,), False)
     assert score.num_test
     assert abx_scores("toy", items, feature, (False, True), True) == []
@@ -81,16 +83,17 @@ def test_what_cannot_be_asked_is_said_before_the_training(data):
     config = audio_synthetic.get_config()
     config.probe.tasks = ("abx",)
     with pytest.raises(UserError, match="take abx out"):
-        probes.ask_all(config, data._replace(phones={}))
+        probes.probe_tasks(config, data._replace(phones={}))
     same = {name: np.zeros_like(x) for name, x in data.phones["synthetic"].labels.items()}
     with pytest.raises(UserError, match="no speaker of synthetic has two phones between"):
-        probes.ask_all(config, data._replace(phones={"synthetic": Phones(same, ("a",))}))
-    short = {name: x[:-40] for name, x in data.phones["synthetic"].labels.items()}
+        probes.probe_tasks(config, data._replace(phones={"synthetic": Phones(same, ("a",))}))
+    cut = {name: x[:-40] for name, x in data.phones["synthetic"].labels.items()}
+    short = data._replace(phones={"synthetic": Phones(cut, tuple("abcd"))})
     with pytest.raises(UserError, match="do not belong to this recording"):
-        probes.ask_all(config, data._replace(phones={"synthetic": Phones(short, tuple("abcd"))}))
+        probes.probe_tasks(config, short)
     absent = {"synthetic": Phones({"x": np.zeros(3, np.int32)}, ("a",))}
     with pytest.raises(UserError, match="no test utterance has labels in synthetic"):
-        probes.ask_all(config, data._replace(phones=absent))
+        probes.probe_tasks(config, data._replace(phones=absent))
 
 
 @pytest.mark.slow
@@ -103,7 +106,7 @@ def test_the_task_joins_the_scores_of_a_run(data, tmp_path):
     variables = model.init(
         probes.jax.random.key(0), {"x": np.zeros((1, config.data.window_samples), np.float32)}
     )
-    found = audio.make_probe(config, tmp_path, data, model)(variables, 3)
+    found = make_probe(audio, config, tmp_path, data, model)(variables, 3)
     assert {(s.features, s.method) for s in found} == {
         (features, method)
         for features in ("c", "mfcc context", "random z")

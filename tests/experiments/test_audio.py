@@ -158,7 +158,7 @@ def test_stop_and_resume_equals_never_stopped(never_stopped, tmp_path, how):
     output, _ = process.communicate(timeout=120)
     if how != signal.SIGKILL:
         assert f"stopped by {how.name}; to resume: " in output
-        assert "-m experiments.kinds.audio --config configs/audio_synthetic.py" in output
+        assert "-m experiments.train --config configs/audio_synthetic.py" in output
         assert process.returncode == 0
     run(*STOPPED, "--workdir", parts)
     assert records(parts, *CLOCK) == never_stopped
@@ -290,7 +290,7 @@ def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypat
     assert [item.onset for item in read.items["x.item"] if item.file in ("a3", "a4")] == [0]
     assert "phones: the labels of 2 damaged recordings are left out" in said
     assert "x.item: 3 items of damaged recordings are left out" in said
-    audio_probes.ask_all(config, read)
+    audio_probes.probe_tasks(config, read)
     (root / "a3.wav").write_bytes(whole)
     assert not [line for line in said if "none of these recordings" in line]
     labels.write_text(labels.read_text().replace("a5 ", "a5.wav ").replace("a6 ", "ann/a6 "))
@@ -306,7 +306,7 @@ def test_labels_and_items_of_damaged_recordings_are_left_out(tmp_path, monkeypat
     labels.write_text(labels.read_text().replace("a3 ", "a3 " + "0 " * 50))
     read = audio_data.load_data(config, said.append)
     with pytest.raises(UserError, match="a3 has 250 labels but 200 frames"):  # is of another
-        audio_probes.ask_all(config, read)
+        audio_probes.probe_tasks(config, read)
 
 
 def test_a_delay_reads_contexts_later_and_nothing_else():

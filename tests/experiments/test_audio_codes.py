@@ -10,6 +10,7 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments.kinds.audio import kind
 from experiments.kinds.audio.data import AudioData
+from experiments.training.contrastive import make_probe
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_bits_of_all_test_utterances_are_scores_of_z_alone(config, tmp_path):
     kind.check(config)
     model = kind.build_model(config)
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 8000), "f")})
-    probe = kind.make_probe(config, tmp_path, data, model)
+    probe = make_probe(kind, config, tmp_path, data, model)
     scores = probe(variables, 3)
     assert {score.features for score in scores} == {"z", "random z"}
     assert len(read_scores(tmp_path)) == len(scores) == 4

@@ -7,12 +7,13 @@ import pytest
 
 from cpc.data import make_synthetic, phone_chain, split_by_utterance
 from cpc.types import UserError
-from experiments.kinds.audio.boundaries import boundaries_of, boundary_questions
+from experiments.kinds.audio.boundaries import boundaries_of, boundary_tasks
 from experiments.kinds.audio.data import AudioData, Phones
-from experiments.kinds.audio.question import Asked, Feature
+from experiments.kinds.audio.tasks import Frames
+from experiments.training.probes import FeatureSet, ProbeContext
 
 #: Of a run, of which boundaries ask nothing but features.
-NOTHING: Any = Asked(*[None] * 4)  # pyright: ignore[reportArgumentType]
+NOTHING: Any = ProbeContext(*[None] * 7)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +35,14 @@ def labels_of(names):
 
 
 def test_features_of_the_phone_find_its_edges_and_noise_is_at_chance(data):
-    (question,) = boundary_questions(None, data)
+    (question,) = boundary_tasks(None, data)
     labels, rng = data.phones["synthetic"].labels, np.random.default_rng(0)
     told = {name: np.eye(4, dtype=np.float32)[x.clip(0)] for name, x in labels.items()}
     noise = {name: rng.normal(size=x.shape).astype(np.float32) for name, x in told.items()}
     coarse = {name: x[1::2] for name, x in told.items()}
     for features, stride, low, high in ((told, 160, 0.99, 1), (coarse, 320, 0.95, 1),
                                         (noise, 160, -2, 0.7)):  # fmt: skip
-        by_f1, by_r = cast(Any, question.answer)(NOTHING, Feature("c", features, stride))
+        by_f1, by_r = cast(Any, question.answer)(NOTHING, FeatureSet("c", Frames(features, stride)))
         assert low <= by_r.value <= high
         assert by_r.low <= by_r.value <= by_r.high
         assert by_f1.low <= by_f1.value <= by_f1.high
@@ -49,12 +50,12 @@ def test_features_of_the_phone_find_its_edges_and_noise_is_at_chance(data):
         assert by_f1.chance < 0.8
         true = [boundaries_of(labels[name]) for name in data.test.names]
         assert by_f1.num_test == sum(map(len, true))
-    assert list(question.answer(NOTHING, Feature("supervised", {}, 160))) == []
+    assert list(question.answer(NOTHING, FeatureSet("supervised", Frames({}, 160)))) == []
 
 
 def test_what_cannot_be_asked_is_said(data):
     one = {name: np.zeros_like(x) for name, x in data.phones["synthetic"].labels.items()}
     with pytest.raises(UserError, match="no training utterance of synthetic has two phones"):
-        boundary_questions(None, data._replace(phones={"synthetic": Phones(one, ("a",))}))
+        boundary_tasks(None, data._replace(phones={"synthetic": Phones(one, ("a",))}))
     with pytest.raises(UserError, match="take boundaries out"):
-        boundary_questions(None, data._replace(phones={}))
+        boundary_tasks(None, data._replace(phones={}))

@@ -19,7 +19,7 @@ from cpc.results import read_scores
 from cpc.types import UserError
 from experiments import evaluate
 from experiments.command.config import Config
-from experiments.kinds.audio import abx, probes
+from experiments.kinds.audio import abx
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.registry import CONTRASTIVE
 from tests.torch_archive import write_released, write_torch
@@ -103,7 +103,9 @@ def test_what_is_missing_is_added_and_nothing_is_asked_twice(
     folder, released, tmp_path, monkeypatch
 ):
     asked = []
-    monkeypatch.setattr(probes, "run_tasks", lambda config, *_: asked.append(config.probe.tasks))
+    monkeypatch.setattr(
+        evaluate, "make_probe", lambda _, config, *__: lambda *_: asked.append(config.probe.tasks)
+    )
 
     def ask(*tasks, settings=()):
         items = str(folder / "toy.item")
@@ -122,7 +124,7 @@ def embedded(monkeypatch, folder, checkpoint, workdir, **options):
     found = {}
 
     def take(name, items, feature, *rest):
-        found[feature.name] = feature.frames
+        found[feature.name] = feature.values.by_utterance
         return []
 
     monkeypatch.setattr(abx, "abx_scores", take)

@@ -218,8 +218,8 @@ def test_a_run_that_has_ended_is_exported(small_run):
     export.run(str(small_run), str(small_run.parent / "shared"), None)
     restored = models.load_pretrained(small_run.parent / "shared")
     problem = types.SimpleNamespace(model=image.build_model(config))
-    stubs = {"make_problem": lambda *_: problem, "make_probe": lambda *_: None}
-    kind = types.SimpleNamespace(**{**vars(image), **stubs, "record": lambda *_: None})
+    stubs = {"make_problem": lambda *_: problem, "record": lambda *_: None}
+    kind = types.SimpleNamespace(**{**vars(image), **stubs})
     work = contrastive.make_work(kind, plan_of(config), None, small_run, None)
     work.finish(restored.variables)
     for name in ("model.safetensors", "config.json"):

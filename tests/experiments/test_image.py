@@ -5,7 +5,7 @@ import pathlib
 import re
 import shutil
 import types
-from typing import Any, cast
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -23,9 +23,10 @@ from experiments.command.run_dir import write_latest
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import probes as image_probes
+from experiments.kinds.image import shown
 from experiments.kinds.image.data import ImageData, cut_split
-from experiments.kinds.image.shown import save_units
-from experiments.training.contrastive import interpret
+from experiments.training.contrastive import interpret, make_probe
+from experiments.training.probes import FeatureSet, ProbeContext
 from tests import commands
 from tests.data.test_images_tfds import png
 from tests.data.test_images_tfds import write as write_tfds
@@ -164,7 +165,7 @@ def test_every_config_runs_whole(name, flags, images, tmp_path):
         assert (workdir / "figures" / f"{figure}.png").stat().st_size > 1000
     again = run(*command)
     assert "step 2/2" not in again.stdout, "the run was done already"
-    assert "probes at step" not in again.stdout, "and its probes"
+    assert "probe of" not in again.stdout, "and its probes"
     before = {score._replace(outcomes=None) for score in scores}
     run(f"--workdir={workdir}", "--task=knn", module="experiments.probe")
     assert {score._replace(outcomes=None) for score in read_scores(workdir)} == before
@@ -400,13 +401,20 @@ def test_five_best_of_more_than_five_classes(task, num_classes):
     # The class is told from the next one by chance: the best is often wrong, the five best never.
     x = np.eye(num_classes)[(labels + rng.integers(0, 2, 70)) % num_classes].astype(np.float32)
     config = make_config(probe__tasks=(task,), probe__features=("z",), probe__solver="ridge")
-    scores = list(image_probes.class_scores(config, images, images, lambda name: (x, x)))
+    (probe,) = image_probes.probe_tasks(config, ImageData(*[images] * 3))
+    context: Any = ProbeContext(config, *[None] * 6)
+    scores = list(probe.answer(context, FeatureSet("z", (images, images, lambda: (x, x)))))
     values = {score.metric: score.value for score in scores}
     assert values["accuracy"] < 0.8
     if num_classes > 5:
         assert values["top-5 accuracy"] > 0.95
     else:
         assert set(values) == {"accuracy"}
+
+
+def run_probes(config, folder, data):
+    nothing: Any = None
+    return make_probe(image, config, folder, data, nothing)(None, 10)
 
 
 @pytest.mark.slow
@@ -420,8 +428,7 @@ def test_one_label_a_class(solver, tmp_path):
         probe__solver=solver,
         probe__fractions=(0.1, 1.0),
     )
-    image_probes.check_data(config, data)
-    scores = image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+    scores = run_probes(config, tmp_path, data)
     settings = [score.setting for score in scores if score.task == "few_labels"]
     note = "" if solver == "ridge" else "l2 1, "
     assert settings == [f"{note}10 % of the labels", "100 % of the labels"]
@@ -442,7 +449,7 @@ def test_what_fails_loses_no_score_before_it(tmp_path, monkeypatch):
     config = make_config(probe__tasks=("knn", "few_labels"), probe__features=("pixels",))
     data = ImageData(*[image_set([0, 1] * 5)] * 3)
     with pytest.raises(UserError, match="too few"):
-        image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+        run_probes(config, tmp_path, data)
     assert [score.method for score in read_scores(tmp_path)] == ["knn", "frozen"]
 
 
@@ -456,7 +463,7 @@ def test_features_are_made_once_and_only_where_they_are_read(tmp_path, monkeypat
         config = make_config(
             probe__tasks=tasks, probe__features=("pixels",), probe__fractions=(0.5, 1.0)
         )
-        image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+        run_probes(config, tmp_path, data)
         assert len(calls) == number
 
 
@@ -465,7 +472,7 @@ def test_fine_tuning_is_a_task_of_its_own(tmp_path, monkeypatch):
     classify = lambda pixels: np.zeros(len(pixels), int)  # noqa: E731
     monkeypatch.setattr(image_probes, "train_classifier", lambda *args: (classify, ""))
     config = make_config(probe__tasks=("fine_tuned",), probe__fractions=(1.0,))
-    found = image_probes.run_tasks(config, tmp_path, data, *[cast(Any, None)] * 3, 10)
+    found = run_probes(config, tmp_path, data)
     assert [(one.features, one.method, one.value) for one in found] == [
         ("z", "fine-tuned", 0.5),
         ("supervised", "fine-tuned", 0.5),
@@ -533,19 +540,22 @@ def test_a_set_of_tfds_trains(tmp_path):
     assert (score.features, score.value) == ("pixels", 1.0)
 
 
-def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path):
+def test_the_last_images_are_among_those_that_excite_a_unit(tmp_path, monkeypatch):
     """Brightness is the unit, and the last of 130 images, beyond the first 128, the brightest."""
     test = Images(np.full((130, 2, 2, 1), 10, np.uint8), np.zeros(130, np.int32), ("a",))
     test.pixels[-1] = 250
 
-    def prepare(batch, rng, train):
+    def prepare(config, batch, rng, train):
         return {"x": jnp.asarray(batch["x"], jnp.float32)[:, None, None] / 127.5 - 1}
 
     def embed(variables, patches):
         return patches.mean((3, 4)), None
 
-    save_units(tmp_path, 1, test, types.SimpleNamespace(embed=embed), prepare, {})
-    assert read_arrays(tmp_path / "units.npz")["patches"][0, 0].max() == 250
+    monkeypatch.setattr(shown, "prepare", prepare)
+    model: Any = types.SimpleNamespace(embed=embed)
+    context = ProbeContext(None, None, model, {}, tmp_path, 1, tmp_path.joinpath)
+    shown.save_units(context, FeatureSet("z", (None, test, None)))
+    assert read_arrays(tmp_path / "probes" / "units.npz")["patches"][0, 0].max() == 250
 
 
 def test_what_a_figure_shows_is_of_the_latest_step(tmp_path):

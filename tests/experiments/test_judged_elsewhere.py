@@ -1,5 +1,7 @@
 """A run judged on other data: its own scores stay, beside those of data of another name."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,8 @@ from experiments.kinds.series import data, kind, probes
 from experiments.kinds.text import probes as text_probes
 from experiments.kinds.text.data import load_data as load_text
 from experiments.training import sequences
-from experiments.training.contrastive import check_places
+from experiments.training.contrastive import check_places, make_probe
+from experiments.training.probes import FeatureSet, ProbeContext
 from tests.commands import run
 from tests.experiments.test_text import tiny
 
@@ -118,7 +121,7 @@ def test_scores_of_two_folders_stand_beside_each_other(tmp_path, monkeypatch):
     for name in ("mine", "theirs"):
         config = of_folder(write_series(tmp_path / name))
         model = kind.build_model(config)
-        probes.run_tasks(config, tmp_path, data.load_data(config, str), model, {}, 3)
+        make_probe(kind, config, tmp_path, data.load_data(config, str), model)({}, 3)
     assert asked == ["mine", "theirs"]
     assert {score.data for score in read_scores(tmp_path)} == {"files", "mine", "theirs"}
 
@@ -135,7 +138,9 @@ def test_which_sentence_follows_is_asked_of_a_text_with_a_name(tmp_path):
     (tmp_path / "mine").mkdir()
     files = with_settings(config, {"data.source": "files", "data.path": str(tmp_path / "mine")})
     for given, name in ((config, "grammar"), (files, "mine")):
-        (score,) = text_probes.next_scores(given, text, None, None, "next")  # pyright: ignore[reportArgumentType]
+        (task,) = text_probes.probe_tasks(given, text)
+        context: Any = ProbeContext(given, text, *[None] * 5)
+        (score,) = task.answer(context, FeatureSet(*given.probe.features, None))
         assert score.data == name
 
 

@@ -35,7 +35,7 @@ from experiments.kinds.audio import frames as audio_frames
 from experiments.kinds.audio import model as audio_model
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import recognition as audio_recognition
-from experiments.kinds.audio.question import Asked, Feature
+from experiments.kinds.audio.tasks import Frames
 from experiments.kinds.image import data as image_data
 from experiments.kinds.image import probes as image_probes
 from experiments.kinds.image import supervised as image_supervised
@@ -50,14 +50,16 @@ from experiments.kinds.text import probes as text_probes
 from experiments.sweep.cells import Cell
 from experiments.sweep.jobs import check_cell
 from experiments.training import loop
+from experiments.training import probes as training_probes
 from experiments.training import step as training
-from experiments.training.contrastive import interpret
+from experiments.training.contrastive import interpret, make_probe
 from experiments.training.objective import (
     BranchOutputs,
     init_objective,
     objective_loss,
     temperature,
 )
+from experiments.training.probes import FeatureSet, ProbeContext
 from experiments.training.records import probes_due
 from tests import services
 from tests.experiments.test_model_keys import TABLES as MODEL_TABLES
@@ -290,6 +292,12 @@ def test_every_key_has_a_case(kind):
     assert set(flatten(CONTRASTIVE[kind].KEYS)) == cases
 
 
+@pytest.mark.parametrize("kind", CONTRASTIVE)
+def test_every_word_of_probe_tasks_is_a_task(kind):
+    tasks = importlib.import_module(f"experiments.kinds.{kind}.probes").TASKS
+    assert {*tasks} == {*CONTRASTIVE[kind].KEYS["probe"]["tasks"].words}
+
+
 CARDS = sorted(path.stem for path in pathlib.Path("configs").glob("*_*.py") if path.stem[0] != "_")
 
 
@@ -415,7 +423,7 @@ def due(config):
     return [step for step in range(0, config.num_steps + 1, 10) if probes_due(config, step)]
 
 
-def fits(module, config, data, get, fitter=None):
+def fits(module, config, data, get):
     """Something of each probe that is fitted, on features of a model that copies its input."""
     found = []
 
@@ -434,10 +442,11 @@ def fits(module, config, data, get, fitter=None):
         init=lambda rng, batch: {}, embed=embed, module=types.SimpleNamespace(encoder=encoder)
     )
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("write_scores", "print_scores", "write_latest"):
-            patch.setattr(module, name, lambda *args, **options: None, raising=False)
-        patch.setattr(fitter or module, "probe_scores", record)
-        module.run_tasks(config, FOLDER, data, model, {}, 0)
+        for name in ("write_scores", "print_scores"):
+            patch.setattr(training_probes, name, lambda *args: None)
+        patch.setattr(audio_probes, "write_latest", lambda *args, **options: None)
+        patch.setattr(module, "probe_scores", record)
+        make_probe(CONTRASTIVE[config.kind], config, FOLDER, data, model)({}, 0)
     return found
 
 
@@ -614,17 +623,15 @@ def asked(get):
 
 
 def tasks_asked(config):
-    found = []
+    return [task.name for task in text_probes.probe_tasks(config, text_data.load_data(config, str))]
 
-    def ask(*args):
-        found.append(args[-1])
-        return []
 
-    recorders = dict.fromkeys(("sentence_scores", "next_scores"), ask)
-    rest = {"write_scores": None, "print_scores": None}
-    with calls(text_probes, **recorders, **rest):
-        text_probes.run_tasks(config, TEXTS, None, None, None, 0)
-    return found
+def probed(config, made, model, variables):
+    """The scores of the one task of a text."""
+    context = ProbeContext(config, made, model, variables, FOLDER, 0, FOLDER.joinpath)
+    (task,) = text_probes.probe_tasks(config, made)
+    sets = text_probes.feature_sets(context, [task])
+    return [score for features in sets for score in task.answer(context, features)]
 
 
 def folds(config, made, model, variables):
@@ -632,7 +639,7 @@ def folds(config, made, model, variables):
     fields = {"items": np.arange(2), "correct": np.ones(2), "l2s": (1.0,), "num_unconverged": 0}
     answer = types.SimpleNamespace(**fields)
     with calls(text_probes, cross_validate=answer) as found:
-        list(text_probes.sentence_scores(config, made, model, variables, "movies"))
+        probed(with_settings(config, {"probe.tasks": ("movies",)}), made, model, variables)
     return found["cross_validate"][1]["num_folds"]
 
 
@@ -683,7 +690,7 @@ TABLES["text"] = {
         c, text_data.load_data(c, str)).held_out.number, 3, NEXT),
     "probe.tasks": Case(("genre", "next"), tasks_asked, ["genre", "next"]),
     "probe.features": Case(("mean",), asked(lambda *args: [
-        one.features for one in text_probes.next_scores(*args, "next")]), ["mean"], NEXT),
+        one.features for one in probed(*args)]), ["mean"], NEXT),
     "probe.word_vectors": Case("vectors.txt", asked(vectors_found), 42, NEXT),
     "probe.num_folds": Case(4, asked(folds), 4, NEXT),
     "probe.max_sentences": Case(5, num_snippets, 5),
@@ -772,7 +779,7 @@ def audio_fits(get):
     made = made_up()
     phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
     data = audio_data.AudioData(made.recordings, made.recordings, phones)
-    return lambda config: fits(audio_probes, config, data, get, audio_frames)
+    return lambda config: fits(audio_frames, config, data, get)
 
 
 def recognised(get):
@@ -822,10 +829,11 @@ def decoders_of(config):
         made = made_up()
         phones = {"synthetic": audio_data.Phones(made.labels, made.label_names)}
         data = audio_data.AudioData(made.recordings, made.recordings, phones)
-        (question,) = audio_recognition.recognition_questions(config, data)
+        (question,) = audio_recognition.recognition_tasks(config, data)
         features = {name: np.zeros((300, 2)) for name in made.recordings.names}
-        asked = Asked(config, FOLDER.joinpath, types.SimpleNamespace(), {})
-        scores = list(question.answer(asked, Feature("mfcc", features, 160)))
+        model = types.SimpleNamespace()
+        context = ProbeContext(config, None, model, {}, FOLDER, 0, FOLDER.joinpath)
+        scores = list(question.answer(context, FeatureSet("mfcc", Frames(features, 160))))
     return {score.method for score in scores}
 
 
@@ -1003,8 +1011,6 @@ def image_fits(get, *names):
             "fit_linear": lambda *args: (answer_zeros(), ""),
             "knn_predict": lambda train, labels, held, **how: np.zeros((len(held), 2)),
             "train_on_labels": lambda *args, **options: (answer_zeros(), ""),
-            "save_neighbours": lambda *args: None,
-            "save_units": lambda *args: None,
         }
         model = types.SimpleNamespace(
             init=lambda rng, batch: {"params": {}},
@@ -1017,11 +1023,8 @@ def image_fits(get, *names):
                 home = image_supervised if name == "train_on_labels" else image_probes
                 patch.setattr(home, name, recorder(name, answer) if wanted else answer)
             for name in ("write_scores", "print_scores"):
-                patch.setattr(image_probes, name, lambda *args: None)
-            image_probes.run_tasks(
-                config, FOLDER, load(config), model, functools.partial(prepare, config),
-                {"params": {}}, 0,
-            )  # fmt: skip
+                patch.setattr(training_probes, name, lambda *args: None)
+            make_probe(CONTRASTIVE["image"], config, FOLDER, load(config), model)({"params": {}}, 0)
         return found
 
     return effect

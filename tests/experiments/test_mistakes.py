@@ -478,8 +478,8 @@ def test_a_full_disk_ends_in_one_sentence_and_loses_nothing(tmp_path):
         "import resource, signal, runpy, sys\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))\n"
-        "sys.argv = ['audio', *sys.argv[1:]]\n"
-        "runpy.run_module('experiments.kinds.audio', run_name='__main__')\n"
+        "sys.argv = ['train', *sys.argv[1:]]\n"
+        "runpy.run_module('experiments.train', run_name='__main__')\n"
     )
     flags = [
         "--config", "configs/audio_synthetic.py", "--workdir", str(tmp_path / "run"),

@@ -12,6 +12,7 @@ from cpc import data, losses, negatives
 from cpc.losses import cpc_loss
 from cpc.train import make_mesh, put_batch
 from cpc.types import CPCOutputs, Position, UserError
+from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.data import AudioData
 from experiments.training import audit
 from experiments.training import step as training
@@ -451,7 +452,7 @@ def test_sup_con_is_refused_where_a_batch_is_of_one_speaker():
     config = make_config("sup_con")
     config.data.one_speaker = True
     with pytest.raises(UserError, match="one_speaker=False"):
-        plan_of_offsets(config, (1,))
+        audio.check(config)
 
 
 @pytest.mark.parametrize("choice", [{"rule": "own_sequence"}, {"shards": 2}])

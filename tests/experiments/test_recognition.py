@@ -13,13 +13,15 @@ from configs import audio_synthetic
 from cpc.data import SAMPLE_RATE_HZ, select
 from cpc.evaluate import with_neighbours
 from cpc.types import UserError
-from experiments.kinds.audio import ctc_head, probes, recognition, supervised
+from experiments.kinds.audio import ctc_head, recognition, supervised
 from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio.ctc_head import Labelled, fit_head, frozen, windows_of
 from experiments.kinds.audio.data import load_data
-from experiments.kinds.audio.question import Feature
 from experiments.kinds.audio.recognition import check_phones
+from experiments.kinds.audio.tasks import Frames
 from experiments.training import supervised as labelled
+from experiments.training.contrastive import make_probe
+from experiments.training.probes import FeatureSet
 
 
 @pytest.fixture
@@ -141,7 +143,7 @@ def test_a_head_is_trained_on_what_it_answers_on_beyond_an_end():
 def test_frames_with_their_neighbours_are_laid_side_by_side():
     data, frames = load_data(audio_synthetic.get_config(), str), np.arange(8.0).reshape(4, 2)
     part = select(data.test, [0])
-    feature = Feature("mfcc context", {part.names[0]: with_neighbours(frames, 1)}, 160)
+    feature = FeatureSet("mfcc context", Frames({part.names[0]: with_neighbours(frames, 1)}, 160))
     (found,) = recognition.inputs_of(part, feature)
     np.testing.assert_array_equal(found[1], [0, 1, 2, 3, 4, 5])
 
@@ -180,7 +182,7 @@ def test_fine_tuning_starts_from_the_run_and_the_supervised_network_does_not(
     for module, of_rates in ((supervised, labelled), (ctc_head, ctc_head)):
         monkeypatch.setattr(module, "train_on_labels", end)
         monkeypatch.setattr(of_rates, "scale_by_layer", record)
-    probes.run_tasks(config, tmp_path, data, model, variables, 3)
+    make_probe(audio, config, tmp_path, data, model)(variables, 3)
     assert len(starts) == 2
     for start in starts:
         same = jax.tree.map(np.array_equal, start, variables["params"])
@@ -197,7 +199,7 @@ def test_scores_of_a_run(config, tmp_path, capsys):
     names = [name for name in data.test.names][:12]
     data = data._replace(test=select(data.test, range(len(names))))
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
-    scores = probes.run_tasks(config, tmp_path, data, model, variables, 5)
+    scores = make_probe(audio, config, tmp_path, data, model)(variables, 5)
     assert [score.method for score in scores] == ["linear", "linear, beam 3"] * 2
     assert [score.setting for score in scores[::2]] == ["0.3 min", "0.6 min"]
     said = capsys.readouterr().out

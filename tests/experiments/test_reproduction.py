@@ -705,7 +705,7 @@ def test_what_failed_or_is_damaged_is_said_once(tmp_path):
     path = write_cell(tmp_path, "mixed", 0.5)
     (path / "metrics.jsonl").write_text("{\n" + (path / "metrics.jsonl").read_text())
     (tmp_path / "same,seed=0").mkdir()
-    failure = {"error": "no room", "command": "python -m experiments.kinds.audio"}
+    failure = {"error": "no room", "command": "python -m experiments.train"}
     (tmp_path / "same,seed=0" / "failed.json").write_text(json.dumps(failure))
     found = read.read_reproduction(tmp_path)
     damage, failed = found.problems

@@ -620,7 +620,7 @@ def test_a_probe_without_labels_is_refused_before_the_training(tmp_path, task, k
         write(tmp_path, f"{number}.npy", np.zeros((64, 1)))
     config = of_files(tmp_path, **{"probe.tasks": (task,)})
     with pytest.raises(UserError, match=rf"set data\.{key}"):
-        series.make_probe(config, tmp_path, data.load_data(config, str), series.build_model(config))
+        series.probe_tasks(config, data.load_data(config, str))
 
 
 @pytest.mark.parametrize(("task", "labels", "words"), [
@@ -642,10 +642,10 @@ def test_labels_that_no_item_to_train_on_has_are_refused(tmp_path, task, labels,
     found = ((config, data.load_data(config, lambda said: None)) for config in seeds)
     config, made = next(pair for pair in found if pair[1].test.pieces == ((5, 0, 64),))
     if not words:
-        series_probes.check_data(config, made)
+        series.probe_tasks(config, made)
         return
     with pytest.raises(UserError, match=words):
-        series_probes.check_data(config, made)
+        series.probe_tasks(config, made)
 
 
 def test_test_labels_that_are_not_trained_on_are_counted(capsys):

@@ -2,18 +2,15 @@
 
 import signal
 from types import SimpleNamespace
+from typing import Any
 
-import numpy as np
 import pytest
 
-from configs import audio_synthetic, image_fashion_mnist, series_files
-from cpc.data import Images
+from configs import audio_synthetic, series_files
 from cpc.train import Stopped, raise_if_stopped, stop_on_signals
 from experiments.kinds.audio import probes as audio
-from experiments.kinds.audio.question import Question
-from experiments.kinds.image import probes as image
 from experiments.kinds.series import probes as series
-from experiments.kinds.text import probes as text
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, run_probes
 
 
 class Features:
@@ -28,50 +25,35 @@ class Features:
             signal.raise_signal(signal.SIGTERM)
 
 
+def ask(config, folder, feature_sets, answer=lambda context, features: (), data=None):
+    context: Any = ProbeContext(config, data, None, None, folder, 1, folder.joinpath)
+    run_probes(context, [ProbeTask("any", answer)] * 2, feature_sets)
+
+
 def probe_audio(features, folder, monkeypatch):
     config = audio_synthetic.get_config()
-    config.probe.tasks, config.probe.features = (), ("mfcc", "supervised")
-    questions = [Question("any", "any", (), lambda asked, one: features(one.name) or ())] * 2
-    monkeypatch.setattr(audio, "ask_all", lambda config, data: questions)
-    monkeypatch.setattr(audio, "make_embed", lambda *args: lambda names, parts: {})
-    monkeypatch.setattr(audio, "frame_samples", lambda name, model: 160)
-    audio.run_tasks(config, folder, None, None, None, 1)  # pyright: ignore[reportArgumentType]
-
-
-def probe_image(features, *_):
-    config = image_fashion_mnist.get_config()
-    config.probe.tasks, config.probe.features = ("knn",), ("pixels", "z")
-    images = Images(np.zeros((2, 4, 4, 1), np.uint8), np.arange(2, dtype=np.int32), ("a", "b"))
-    make = lambda name: features(name) or (np.zeros((2, 1)),) * 2  # noqa: E731
-    list(image.class_scores(config, images, images, make))
+    config.probe.features = ("mfcc", "c", "random c")
+    monkeypatch.setattr(
+        audio, "make_embed", lambda *args: lambda names, parts: features(names) or {}
+    )
+    monkeypatch.setattr(audio, "passes", lambda names: [(name,) for name in names])
+    ask(config, folder, audio.feature_sets)
 
 
 def probe_series(features, folder, monkeypatch):
     config = series_files.get_config()
-    config.probe.tasks, config.probe.features = ("files",), ("c", "random c")
+    config.probe.features = ("c", "random c")
     monkeypatch.setattr(series, "make_features", lambda *args: lambda name, part: features(name))
-    monkeypatch.setattr(series, "labels_of", lambda *args: [])
-    monkeypatch.setattr(series, "probe_scores", lambda *args, **options: [])
-    model = SimpleNamespace(module=SimpleNamespace(encoder=SimpleNamespace(stride=1)))
-    data = SimpleNamespace(train=None, test=None, file_names=("a", "b"))
-    series.run_tasks(config, folder, data, model, None, 1)  # pyright: ignore[reportArgumentType]
+    ask(config, folder, series.feature_sets, data=SimpleNamespace(train=None, test=None))
 
 
-def probe_text(features, _, monkeypatch):
-    found = SimpleNamespace(items=np.arange(2), l2s=[1.0], correct=np.ones(2), num_unconverged=0)
-    monkeypatch.setattr(text, "own_bag", lambda sentences: None)
-    monkeypatch.setattr(text, "widen", lambda *args: (None,) * 3)
-    monkeypatch.setattr(text.data, "encode_sentences", lambda *args, **options: None)
-    monkeypatch.setattr(text, "cross_validate", lambda *args, **options: features("bag") or found)
-    config = SimpleNamespace(
-        probe=SimpleNamespace(features=("bag", "bag"), num_folds=2),
-        data=SimpleNamespace(max_words=1, lowercase=True),
-    )
-    own = SimpleNamespace(tasks={"CR": (("one", "two"), np.arange(2))})
-    list(text.sentence_scores(config, own, None, None, "CR"))  # pyright: ignore[reportArgumentType]
+def probe_by_tasks(features, folder, _):
+    config = SimpleNamespace(seed=0, probe=SimpleNamespace(features=("bag", "c")))
+    sets = [FeatureSet(name, None) for name in config.probe.features]
+    ask(config, folder, lambda *_: sets, lambda context, one: features(one.name) or ())
 
 
-@pytest.mark.parametrize("probe", [probe_audio, probe_image, probe_series, probe_text])
+@pytest.mark.parametrize("probe", [probe_audio, probe_series, probe_by_tasks])
 def test_the_next_feature_is_not_asked_for(probe, tmp_path, monkeypatch):
     features = Features()
     with stop_on_signals(), pytest.raises(Stopped, match="stopped by SIGTERM"):

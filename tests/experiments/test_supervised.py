@@ -25,17 +25,18 @@ from experiments.kinds.audio import kind as audio
 from experiments.kinds.audio import probes as audio_probes
 from experiments.kinds.audio import supervised as audio_supervised
 from experiments.kinds.audio.data import AudioData, Phones, frame_samples, labels_at
-from experiments.kinds.audio.question import Asked, Feature, Question
 from experiments.kinds.audio.supervised import MOST_RUNS
+from experiments.kinds.audio.tasks import Frames
 from experiments.kinds.image import kind as image
 from experiments.kinds.image import supervised as image_supervised
 from experiments.kinds.image.prepare import prepare as image_prepare
+from experiments.training.contrastive import make_probe
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, kept_until_done
 from experiments.training.supervised import (
     PATIENCE,
     Recipe,
     cross_entropy,
     hold_out,
-    kept_until_done,
     make_own_optimizer,
     train_on_labels,
 )
@@ -311,13 +312,12 @@ def test_networks_that_were_not_asked_for_are_kept(tmp_path):
 @pytest.mark.slow
 def test_scores_of_audio(config, sound, tmp_path, capsys):
     model = audio.build_model(config)
-    phones, speakers = audio_frames.phone_questions, audio_frames.speaker_questions
+    phones, speakers = audio_frames.phone_tasks, audio_frames.speaker_tasks
+    context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
     scores = [
         score
         for question in (*phones(config, sound), *speakers(config, sound))
-        for score in question.answer(
-            Asked(config, tmp_path.joinpath, model, None), Feature("supervised", {}, 160)
-        )
+        for score in question.answer(context, FeatureSet("supervised", Frames({}, 160)))
     ]
     assert [(score.task, score.data, score.unit) for score in scores] == [
         ("phones", "toy", "frame"),
@@ -351,10 +351,11 @@ def test_the_runs_optimizer_trains_on_labels(config, sound, tmp_path, monkeypatc
 
     monkeypatch.setattr("experiments.training.supervised.make_optimizer", make)
     config.optim.name = own
-    (question,) = audio_frames.phone_questions(config, sound)
-    asked = Asked(config, tmp_path.joinpath, audio.build_model(config), None)
+    (question,) = audio_frames.phone_tasks(config, sound)
+    model = audio.build_model(config)
+    context = ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath)
     with pytest.raises(Made) as made:
-        list(question.answer(asked, Feature("supervised", {}, 160)))
+        list(question.answer(context, FeatureSet("supervised", Frames({}, 160))))
     assert made.value.args == (name, 1e-2)
 
 
@@ -432,7 +433,7 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
         return np.float32(np.diff(np.sign(frames), axis=1) != 0).mean(1)[:, None]
 
     config.probe.hidden_width = 0
-    (question,) = audio_frames.phone_questions(config, sound)
+    (question,) = audio_frames.phone_tasks(config, sound)
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 2560), np.float32)})
     embed = audio_probes.make_embed(config, model, variables)
     features = embed(("mfcc", "mfcc context"), question.parts)
@@ -445,8 +446,8 @@ def test_features_of_any_frame_distance_are_probed_with_the_labels_of_their_fram
         score
         for name in ("c", "mfcc", "mfcc context")
         for score in question.answer(
-            Asked(config, tmp_path.joinpath, model, None),
-            Feature(name, features[name], frame_samples(name, model)),
+            ProbeContext(config, None, model, None, tmp_path, 0, tmp_path.joinpath),
+            FeatureSet(name, Frames(features[name], frame_samples(name, model))),
         )
     ]
     samples = int(sound.test.lengths.sum())
@@ -515,7 +516,7 @@ def test_mistakes(config, sound):
         audio_probes.check_options(config)
     config.probe.tasks, config.probe.hours = ("phones",), 1e-6
     with pytest.raises(UserError, match="toy has one labelled training utterance"):
-        audio_probes.ask_all(config, sound)
+        audio_probes.probe_tasks(config, sound)
 
 
 def dark_and_light():
@@ -693,25 +694,24 @@ def test_a_stop_loses_no_answer_and_no_network_of_that_step(tmp_path, monkeypatc
     score = Score("phones", "first", "frame", "supervised", "whole network", "accuracy", 0.5)
     found = []
 
-    def train(asked, feature):
-        found.append(asked.folder_of("first").exists())
-        asked.folder_of("first").mkdir(parents=True, exist_ok=True)
+    def train(context, features):
+        found.append(context.folder_of("first").exists())
+        context.folder_of("first").mkdir(parents=True, exist_ok=True)
         return [score]
 
-    def interrupt(asked, feature):
+    def interrupt(context, features):
         if len(found) < 3:
             raise KeyboardInterrupt
         return []
 
-    questions = [
-        Question("phones", "first", (), train), Question("phones", "second", (), interrupt)
-    ]  # fmt: skip
-    monkeypatch.setattr(audio_probes, "ask_all", lambda *_: questions)
+    tasks = [ProbeTask("phones", answer) for answer in (train, interrupt)]
+    monkeypatch.setattr(audio_probes, "TASKS", {"phones": lambda *_: tasks})
     model = audio.build_model(config)
     variables = model.init(jax.random.key(0), {"x": np.zeros((1, 20480), np.float32)})
 
     def probe(step):
-        audio_probes.run_tasks(config, tmp_path, AudioData(None, None, {}), model, variables, step)
+        data = AudioData(None, None, {})
+        make_probe(audio, config, tmp_path, data, model)(variables, step)
 
     for step in (3, 4):  # another step has another network
         with pytest.raises(KeyboardInterrupt):

@@ -6,6 +6,7 @@ import gzip
 import json
 import shutil
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +30,9 @@ from experiments.kinds.text.data import TextData, cut_runs, load_data, make_runs
 from experiments.kinds.words import run as words_run
 from experiments.kinds.words.text import load_text as load_words
 from experiments.training import step as training
-from experiments.training.contrastive import interpret
+from experiments.training.contrastive import interpret, make_probe
 from experiments.training.objective import init_objective, objective_loss
+from experiments.training.probes import FeatureSet, ProbeContext
 from tests import plans
 from tests.commands import run
 
@@ -261,7 +263,7 @@ def test_what_is_cut_or_left_out_is_counted(tmp_path, monkeypatch):
     assert "3,600 of 4,803 words (75.0 %)" in line
     assert "1 of 121 sentences" in line
     assert "2 files skipped (e.txt, g.epub)" in line
-    names = [name.rpartition("/")[2] for name, _ in text.skipped(made)]
+    names = [name.rpartition("/")[2] for name, _ in made.skipped]
     assert names == ["e.txt", "g.epub", "data.max_words", "documents"]
 
 
@@ -317,10 +319,9 @@ def run_probes(tmp_path, config, **tasks):
     model = text.build_model(config)
     batch = {"x": np.zeros((1, 6, 10), np.int32)}
     variables = model.init(jax.random.key(0), batch)
-    probes.check_data(config, made)
     return {
         (score.task, score.features): score
-        for score in probes.run_tasks(config, tmp_path, made, model, variables, 3)
+        for score in make_probe(text, config, tmp_path, made, model)(variables, 3)
     }
 
 
@@ -364,11 +365,19 @@ def test_a_context_that_knows_the_next_topic_finds_the_next_sentence():
         ahead = jnp.concatenate([first[:, 1:], first[:, :1]], axis=1)
         return CPCOutputs(first, first, ahead[:, :, None]), {}
 
-    model = types.SimpleNamespace(apply=apply)
-    right = probes.predicted_right(config, model, {}, "c", x, other)
+    model: Any = types.SimpleNamespace(apply=apply)
+    context: Any = ProbeContext(config, None, model, {}, *[None] * 3)
+    right = probes.predicted_right(context, "c", x, other)
     differ = x[:, 1:, 0] != other[..., 0]
     assert right[differ].all()
     assert not right[~differ].any(), "a tie is lost"
+
+
+def answer_next(config, made):
+    """The scores of which sentence follows, by a feature that takes no network."""
+    (task,) = probes.probe_tasks(config, made)
+    context: Any = ProbeContext(config, made, *[None] * 5)
+    return task.answer(context, FeatureSet(*config.probe.features, None))
 
 
 def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
@@ -378,7 +387,7 @@ def test_no_question_is_whether_the_same_sentence_follows(monkeypatch):
     x = np.full((3, 3, 4), -1, np.int32)
     x[:, :, 0] = [[1, 2, 3], [4, 2, 5], [6, 7, -1]]
     monkeypatch.setattr(probes, "cut_runs", lambda *_, **__: x)
-    (score,) = probes.next_scores(config, made, None, None, "next")
+    (score,) = answer_next(config, made)
     # Of run 1 the second sentence would be set against that of run 0, which is the same.
     assert score.outcomes.counts.tolist() == [2, 1, 1]
     assert (score.low, score.high, score.outcomes.items) == (None, None, "")
@@ -408,14 +417,14 @@ def test_the_interval_of_which_sentence_follows_holds_the_truth(monkeypatch):
     corpus = corpus_of([100] * 6)
     made = TextData(corpus, corpus, {})
 
-    def similar(config, text, model, variables, name, x, other):
+    def similar(context, name, x, other):
         return is_told[np.maximum(x[:, :-1, 0], 0)]
 
     monkeypatch.setattr(probes, "similar_right", similar)
     for seed in range(200):
         is_told = rng.random(len(corpus.tokens)) < truth
         config.seed = seed
-        (score,) = probes.next_scores(config, made, None, None, "next")
+        (score,) = answer_next(config, made)
         held.append(score.low <= truth <= score.high)
     assert 0.9 <= np.mean(held) <= 0.98
 
@@ -423,8 +432,8 @@ def test_the_interval_of_which_sentence_follows_holds_the_truth(monkeypatch):
 def test_text_that_asks_for_no_next_sentence_is_refused_before_the_training():
     made = TextData(corpus_of([50]), corpus_of([5, 1]), {})
     with pytest.raises(UserError, match="the test text of 6 sentences has not two runs"):
-        probes.check_data(tiny(), made)
-    probes.check_data(tiny(**{"probe.tasks": ("genre",)}), made)
+        probes.probe_tasks(tiny(), made)
+    probes.probe_tasks(tiny(**{"probe.tasks": ("genre",)}), made)
 
 
 @pytest.mark.slow

@@ -1,1 +1,1 @@
-"""How much do two arrays tell of each other: `cpc studies.mutual_information`."""
+"""How much do two arrays tell of each other: `cpc information`."""

@@ -1,9 +1,9 @@
 r"""How much do two arrays tell of each other, and how sure is that?
 
-    cpc studies.mutual_information --x a.npy --y b.npy
-    cpc studies.mutual_information --x a.npy --y b.npy --workdir runs/mine \
+    cpc information --x a.npy --y b.npy
+    cpc information --x a.npy --y b.npy --workdir runs/mine \
         --config.num_steps=4000 --config.widths="(256, 256)"
-    cpc studies.mutual_information --x a.npy --y b.npy --quick
+    cpc information --x a.npy --y b.npy --quick
 
 Row i of one file belongs to row i of the other: (n, dx) and (n, dy) in .npy, .npz, .csv or
 .parquet. Every estimator of the project is trained on some rows and read on others, with interval,

@@ -1,6 +1,6 @@
 r"""The study of one's own arrays on samples whose information is known: the forty tasks.
 
-    cpc studies.mutual_information.tasks --workdir runs/forty \
+    cpc information.own_arrays.tasks --workdir runs/forty \
         --config.max_rows=2000
 
 Each task of Czyz et al. (2023) hands out `max_rows` rows as a user would have them; what the study

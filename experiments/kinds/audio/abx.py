@@ -10,27 +10,28 @@ from cpc.results import Score
 from cpc.types import Item, UserError
 from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData, Phones, num_labels
-from experiments.kinds.audio.question import Asked, Feature, Question, labelled_parts, labelled_sets
+from experiments.kinds.audio.tasks import labelled_parts, labelled_sets
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 METHODS = {False: "within speaker", True: "across speakers"}
 
 
-def abx_questions(config: Config, data: AudioData) -> list[Question]:
-    """Return what is asked of the test utterances of every labelled set, and by item files."""
+def abx_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the tasks of every labelled set's test utterances, and those of item files."""
     lose = config.probe.lose_last_frame
     labelled = [] if data.items and not data.phones else labelled_sets(data, "abx")
     by_phones = [
-        abx_question(name, labelled_parts(data, name, ("test",))[0], phones, lose)
+        abx_task(name, labelled_parts(data, name, ("test",))[0], phones, lose)
         for name, phones in labelled
     ]
     parts = data.train, data.test
-    return by_phones + [item_question(name, own, parts, lose) for name, own in data.items.items()]
+    return by_phones + [item_task(name, own, parts, lose) for name, own in data.items.items()]
 
 
-def abx_question(
+def abx_task(
     name: str, test: Recordings, phones: Phones, lose_last_frame: bool = False
-) -> Question:
-    """Return what is asked of one labelled set, whose test utterances are given.
+) -> ProbeTask:
+    """Return the task of one labelled set, whose test utterances are given.
 
     Raises:
         UserError: labels are not of these recordings' length, or nothing can be compared.
@@ -44,10 +45,10 @@ def abx_question(
     return ask(name, (test,), items, lose_last_frame)
 
 
-def item_question(
+def item_task(
     name: str, items: Sequence[Item], parts: Sequence[Recordings], lose_last_frame: bool
-) -> Question:
-    """Return what an item file asks of all recordings that it names, for nothing is fitted.
+) -> ProbeTask:
+    """Return the task of an item file, on all recordings that it names, for nothing is fitted.
 
     Raises:
         UserError: it names recordings that are not there, or nothing can be compared.
@@ -68,8 +69,8 @@ def item_question(
 
 def ask(
     name: str, parts: tuple[Recordings, ...], items: list[Item], lose_last_frame: bool
-) -> Question:
-    """Return the question of the items; across speakers, too, where there are two of a phone."""
+) -> ProbeTask:
+    """Return the task of items; also across speakers, if there are two of a phone."""
     if not any(True for _ in make_cells(items, [True] * len(items))):
         raise UserError(
             f"no speaker of {name} has two phones between the same two others, one of them twice: "
@@ -77,12 +78,12 @@ def ask(
         )
     some = any(True for _ in make_cells(items, [True] * len(items), across=True))
 
-    def answer(asked: Asked, feature: Feature) -> list[Score]:
-        return abx_scores(
-            name, items, feature, (False, True) if some else (False,), lose_last_frame
-        )
+    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
+        across = (False, True) if some else (False,)
+        return abx_scores(name, items, features, across, lose_last_frame)
 
-    return Question("abx", name, parts, answer, functools.partial(record, name, items, some))
+    write = functools.partial(record, name, items, some)
+    return ProbeTask("abx", answer, parts=parts, record=write)
 
 
 def record(name: str, items: list[Item], some_across: bool, folder: pathlib.Path) -> None:
@@ -108,7 +109,7 @@ def file_of(name: str) -> str:
 def abx_scores(
     name: str,
     items: list[Item],
-    feature: Feature,
+    features: FeatureSet,
     is_across: tuple[bool, ...],
     lose_last_frame: bool,
 ) -> list[Score]:
@@ -117,19 +118,22 @@ def abx_scores(
     None of networks that were trained on labels, which have no features. `lose_last_frame` as of
     `cut_tokens`.
     """
-    if not feature.frames:
+    by_utterance, stride = features.values
+    if not by_utterance:
         return []
-    frames = {item.file: read_rows(feature.frames[item.file]) for item in items}
-    seconds, source = feature.stride / SAMPLE_RATE_HZ, file_of(name)
+    frames = {item.file: read_rows(by_utterance[item.file]) for item in items}
+    seconds, source = stride / SAMPLE_RATE_HZ, file_of(name)
     tokens = cut_tokens(items, frames, seconds, lose_last_frame=lose_last_frame, source=source)
     exists = [len(token) > 0 for token in tokens]
     scores = []
     for across in is_across:
         cells = list(make_cells(items, exists, across=across))
         if not cells:
-            print(f"{name}: no ABX of {feature.name} {METHODS[across]}: too few tokens have frames")
+            print(
+                f"{name}: no ABX of {features.name} {METHODS[across]}: too few tokens have frames"
+            )
             continue
-        given = {"data": name, "features": feature.name, "method": METHODS[across]}
+        given = {"data": name, "features": features.name, "method": METHODS[across]}
         scores.append(abx_score(items, tokens, cells, **given))
     lost = ", last frame lost" if lose_last_frame else ""
     return [score._replace(setting=f"{score.setting}{lost}") for score in scores]

@@ -22,7 +22,8 @@ from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.audio.data import LABEL_SAMPLES, AudioData, Phones, first_minutes, num_labels
-from experiments.kinds.audio.question import Asked, Feature, Question, labelled_parts, labelled_sets
+from experiments.kinds.audio.tasks import labelled_parts, labelled_sets
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 #: What counts as the same place, as in all published figures.
 TOLERANCE_SECONDS = 0.02
@@ -30,20 +31,20 @@ TOLERANCE_SECONDS = 0.02
 FIT_MINUTES = 10.0
 
 
-def boundary_questions(config: Config, data: AudioData) -> list[Question]:
-    """Return the question of where phones begin, for every labelled set.
+def boundary_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task of where phones begin, for every labelled set.
 
     Raises:
         UserError: there are no labels, or no utterance has two phones.
     """
     return [
-        boundary_question(name, phones, *labelled_parts(data, name))
+        boundary_task(name, phones, *labelled_parts(data, name))
         for name, phones in labelled_sets(data, "boundaries")
     ]
 
 
-def boundary_question(name: str, phones: Phones, train: Recordings, test: Recordings) -> Question:
-    """Return the question of one labelled set."""
+def boundary_task(name: str, phones: Phones, train: Recordings, test: Recordings) -> ProbeTask:
+    """Return the task of one labelled set."""
     parts = first_minutes(train, FIT_MINUTES, by_speaker=False), test
     true = [
         [
@@ -59,12 +60,8 @@ def boundary_question(name: str, phones: Phones, train: Recordings, test: Record
                 "boundaries out of probe.tasks, or label more"
             )
 
-    def answer(asked: Asked, feature: Feature) -> list[Score]:
-        if not feature.frames:  # networks trained on the labels have none
-            return []
-        return list(boundary_scores(name, parts, true, feature))
-
-    return Question("boundaries", name, parts, answer)
+    answer = functools.partial(boundary_scores, name, parts, true)
+    return ProbeTask("boundaries", answer, parts=parts)
 
 
 def boundaries_of(labels: np.ndarray) -> np.ndarray:
@@ -81,14 +78,17 @@ def boundary_scores(
     name: str,
     parts: tuple[Recordings, Recordings],
     true: list[list[np.ndarray]],
-    feature: Feature,
+    context: ProbeContext,
+    features: FeatureSet,
 ) -> Iterator[Score]:
     """Yield F1 and R-value of the peaks of a feature's change, on test utterances.
 
     Chance are boundaries at equal distances, as many as the peaks.
     """
-    stride, tolerance = feature.stride, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
-    train, test = ([change(read_rows(feature.frames[one])) for one in part.names] for part in parts)
+    if not features.values.by_utterance:  # networks trained on the labels have none
+        return
+    (frames, stride), tolerance = features.values, TOLERANCE_SECONDS * SAMPLE_RATE_HZ
+    train, test = ([change(read_rows(frames[one])) for one in part.names] for part in parts)
     in_frames = [x / stride for x in true[0]]
     prominence = fit_prominence(train, in_frames, tolerance / stride)
     found = [stride * peaks(x, prominence) for x in test]
@@ -102,7 +102,7 @@ def boundary_scores(
         "boundaries",
         name,
         "boundary",
-        feature.name,
+        features.name,
         "peaks",
         num_train=sum(map(len, true[0])),
         num_test=sum(map(len, true[1])),

@@ -7,18 +7,19 @@ from cpc.evaluate import code_scores, read_rows
 from cpc.results import Score
 from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData, name_of
-from experiments.kinds.audio.question import Asked, Feature, Question
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 
-def code_questions(config: Config, data: AudioData) -> list[Question]:
-    """Return what is asked of all test utterances."""
+def code_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task of all test utterances."""
     source = name_of(config)
 
-    def answer(asked: Asked, feature: Feature) -> list[Score]:
-        if feature.name not in ("z", "random z"):
+    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
+        if features.name not in ("z", "random z"):
             return []
-        frames = [np.asarray(read_rows(feature.frames[name])) for name in data.test.names]
-        seconds = feature.stride / SAMPLE_RATE_HZ
-        return list(code_scores(frames, seconds, data=source, features=feature.name))
+        by_utterance, stride = features.values
+        frames = [np.asarray(read_rows(by_utterance[name])) for name in data.test.names]
+        seconds = stride / SAMPLE_RATE_HZ
+        return list(code_scores(frames, seconds, data=source, features=features.name))
 
-    return [Question("codes", source, (data.test,), answer)]
+    return [ProbeTask("codes", answer, parts=(data.test,))]

@@ -1,6 +1,7 @@
 """The tasks "phones" and "speakers": a label of each frame, read off by a fitted probe."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,16 +12,9 @@ from cpc.results import Score
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData, first_minutes, labels_at, name_of, num_labels
-from experiments.kinds.audio.question import (
-    TRAINED,
-    Asked,
-    Feature,
-    Question,
-    check_trained,
-    labelled_parts,
-    labelled_sets,
-)
 from experiments.kinds.audio.supervised import train_supervised
+from experiments.kinds.audio.tasks import TRAINED, check_trained, labelled_parts, labelled_sets
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 
 class Labels(NamedTuple):
@@ -31,9 +25,9 @@ class Labels(NamedTuple):
     units: tuple[str, ...] = ("frame",)
 
 
-def phone_questions(config: Config, data: AudioData) -> list[Question]:
-    """Return the question of frame-wise phones, for every labelled set."""
-    questions = []
+def phone_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task of frame-wise phones, for every labelled set."""
+    tasks = []
     for name, phones in labelled_sets(data, "phones"):
         parts = labelled_parts(data, name)
         train, test = (
@@ -49,12 +43,14 @@ def phone_questions(config: Config, data: AudioData) -> list[Question]:
         train = [of_first[one] for one in first.names]
         check_labels_suffice(name, train, test)
         labels = Labels(len(phones.names), (train, test))
-        questions.append(ask("phones", name, (first, parts[1]), labels))
-    return questions
+        own = first, parts[1]
+        answer = functools.partial(frame_scores, "phones", name, own, labels)
+        tasks.append(ProbeTask("phones", answer, parts=own))
+    return tasks
 
 
-def speaker_questions(config: Config, data: AudioData) -> list[Question]:
-    """Return the question of speakers, by frame and by utterance."""
+def speaker_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task of speakers, by frame and by utterance."""
     names = sorted(set(data.train.speakers))
     if len(names) < 2:
         raise UserError(
@@ -81,7 +77,8 @@ def speaker_questions(config: Config, data: AudioData) -> list[Question]:
         for part in parts
     )
     labels = Labels(len(names), (train, test), ("frame", "utterance"))
-    return [ask("speakers", source, parts, labels)]
+    answer = functools.partial(frame_scores, "speakers", source, parts, labels)
+    return [ProbeTask("speakers", answer, parts=parts)]
 
 
 def check_labels_suffice(
@@ -103,55 +100,44 @@ def check_labels_suffice(
         )
 
 
-def ask(task: str, data: str, parts: tuple[Recordings, Recordings], labels: Labels) -> Question:
-    """Return the question of labels that are one each 10 ms of the utterances."""
-
-    def answer(asked: Asked, feature: Feature) -> list[Score]:
-        return frame_scores(asked, task, data, parts, labels, feature)
-
-    return Question(task, data, parts, answer)
-
-
 def frame_scores(
-    asked: Asked,
     task: str,
     data: str,
     parts: tuple[Recordings, Recordings],
     labels: Labels,
-    feature: Feature,
-) -> list[Score]:
+    context: ProbeContext,
+    features: FeatureSet,
+) -> Iterable[Score]:
     """Return the accuracies of probes of one feature, or of a network trained on the labels."""
-    config, folder_of, model, variables = asked
+    config, (by_utterance, stride) = context.config, features.values
     expected = [
-        labels_of_frames(part, own, feature.stride)
+        labels_of_frames(part, own, stride)
         for part, own in zip(parts, labels.each_10_ms, strict=True)
     ]
     words = {"task": task, "data": data, "units": labels.units}
-    if feature.name in TRAINED:
-        print(f"the network {TRAINED[feature.name]} {task} of {data}, until it stops improving:")
+    if features.name in TRAINED:
+        print(f"the network {TRAINED[features.name]} {task} of {data}, until it stops improving:")
         answer, setting = train_supervised(
             config,
-            folder_of(f"{feature.name}-{task}-{data}"),
-            model,
+            context.folder_of(f"{features.name}-{task}-{data}"),
+            context.model,
             parts[0],
             labels.each_10_ms[0],
             labels.num_classes,
-            variables if feature.name == "tuned" else None,
+            context.variables if features.name == "tuned" else None,
         )
-        words |= {"features": feature.name, "setting": setting}
-        return list(answer_scores(answer(parts[1]), *expected, **words))
-    train, test = ({feature.name: [feature.frames[name] for name in part.names]} for part in parts)
+        words |= {"features": features.name, "setting": setting}
+        return answer_scores(answer(parts[1]), *expected, **words)
+    train, test = ({features.name: [by_utterance[name] for name in part.names]} for part in parts)
     hidden = config.probe.hidden_width
-    return list(
-        probe_scores(
-            train,
-            test,
-            *expected,
-            hidden_widths=(0, hidden) if hidden else (0,),
-            num_classes=labels.num_classes,
-            updates=Updates(num_epochs=config.probe.num_epochs),
-            **words,
-        )
+    return probe_scores(
+        train,
+        test,
+        *expected,
+        hidden_widths=(0, hidden) if hidden else (0,),
+        num_classes=labels.num_classes,
+        updates=Updates(num_epochs=config.probe.num_epochs),
+        **words,
     )
 
 

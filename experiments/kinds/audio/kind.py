@@ -11,10 +11,9 @@ import numpy as np
 from configs.audio import KEYS
 from cpc.data import SAMPLE_RATE_HZ, TARGET_RMS, Recordings, make_packed_batches
 from cpc.files import write_sealed
-from cpc.models import Model
 from cpc.types import Batch, UserError
 from experiments.command.config import Config, with_settings
-from experiments.kinds.audio import probes, sections
+from experiments.kinds.audio import sections
 from experiments.kinds.audio.data import (
     AudioData,
     label_frames,
@@ -34,10 +33,11 @@ from experiments.kinds.audio.model import (
     split_branches,
 )
 from experiments.kinds.audio.prepare import check_augmentation, prepare
+from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.plan import Plan
-from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.problem import HeldOut, Problem
 from experiments.training.step import check_batch_norm
 
 #: What `experiments.training.problem.Contrastive` asks of a kind of data.
@@ -51,13 +51,14 @@ __all__ = [
     "check",
     "describe_input",
     "embed_files",
+    "feature_sets",
     "geometry",
     "interpret",
     "load_data",
-    "make_probe",
     "make_problem",
     "make_work",
     "places_of",
+    "probe_tasks",
     "record",
     "show_use",
 ]
@@ -109,7 +110,7 @@ def check_clips(config: Config, recordings: Recordings) -> None:
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    probes.check_options(config)
+    check_options(config)
     check_model(config)
     check_augmentation(config)
     check_batch_norm(config)
@@ -156,12 +157,6 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
         furthest = choose_offsets(config)[-1]
         truth = synthetic_truth(furthest, encoder.receptive_field, encoder.stride)
         write_sealed(workdir / "truth.json", truth)
-
-
-def make_probe(config: Config, workdir: pathlib.Path, data: AudioData, model: Model) -> Probe:
-    """Return probe(variables, step), if the data can feed it."""
-    probes.ask_all(config, data)
-    return functools.partial(probes.run_tasks, config, workdir, data, model)
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """Probes of audio features: z, c, MFCC, an untrained network's, and networks trained on labels.
 
-Each task is a file that makes questions; here every utterance is embedded once for all of them.
+Tasks are in files of their own; here every utterance is embedded once for all of them.
 """
 
 import functools
-import pathlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,29 +14,29 @@ import numpy as np
 from cpc.data import Recordings, read_all
 from cpc.evaluate import embed_pieces, embed_utterances, mfcc, with_neighbours
 from cpc.models import Model
-from cpc.results import Score, print_scores, write_scores
+from cpc.results import Score
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import write_latest
-from experiments.kinds.audio.abx import abx_questions
-from experiments.kinds.audio.boundaries import boundary_questions
-from experiments.kinds.audio.codes import code_questions
+from experiments.kinds.audio.abx import abx_tasks
+from experiments.kinds.audio.boundaries import boundary_tasks
+from experiments.kinds.audio.codes import code_tasks
 from experiments.kinds.audio.data import AudioData, first_minutes, frame_samples
-from experiments.kinds.audio.frames import phone_questions, speaker_questions
-from experiments.kinds.audio.question import TRAINED, Asked, Feature, Question
-from experiments.kinds.audio.recognition import recognition_questions
+from experiments.kinds.audio.frames import phone_tasks, speaker_tasks
+from experiments.kinds.audio.recognition import recognition_tasks
+from experiments.kinds.audio.tasks import TRAINED, Frames
 from experiments.training.embedding import make_embed_long
-from experiments.training.supervised import kept_until_done
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 
-#: Task -> its questions(config, data), which say in one sentence what the data cannot feed.
-TASKS: dict[str, Callable[[Config, AudioData], list[Question]]] = {
-    "phones": phone_questions,
-    "speakers": speaker_questions,
-    "ctc": recognition_questions,
-    "abx": abx_questions,
-    "boundaries": boundary_questions,
-    "codes": code_questions,
+#: Probe tasks by name; each raises a UserError if the data lack what it needs.
+TASKS: dict[str, Callable[[Config, AudioData], list[ProbeTask]]] = {
+    "phones": phone_tasks,
+    "speakers": speaker_tasks,
+    "ctc": recognition_tasks,
+    "abx": abx_tasks,
+    "boundaries": boundary_tasks,
+    "codes": code_tasks,
 }
 #: Points of the map of speakers: means of c over pieces of this many latents.
 PIECE_LATENTS = 128
@@ -80,70 +78,33 @@ def check_options(config: Config) -> None:
         )
 
 
-def ask_all(config: Config, data: AudioData) -> list[Question]:
-    """Return the questions of all tasks.
+def probe_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return what `probe.tasks` asks of features.
 
     Raises:
         UserError: these data cannot feed one of them.
     """
-    return [question for task in config.probe.tasks for question in TASKS[task](config, data)]
+    tasks = [one for task in config.probe.tasks for one in TASKS[task](config, data)]
+    return [*tasks, *([speaker_map(data)] if "speakers" in config.probe.tasks else [])]
 
 
-def run_tasks(
-    config: Config,
-    workdir: pathlib.Path,
-    data: AudioData,
-    model: Model,
-    variables: Any,
-    step: int,
-) -> list[Score]:
-    """Fit the probes of each task, print their scores, and record them in the run directory.
+def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
+    """Yield the frames of all utterances that tasks need, for each feature that they use.
 
     Each utterance is embedded once for all tasks, and features come one after the other, for they
-    can fill the memory. An answer is recorded as soon as it is found; those that take longest, of
-    networks trained on labels, come first and are kept, so that a stop loses little.
+    can fill the memory. Networks trained on labels, which take longest and are kept, come first, so
+    that a stop loses little.
     """
-    begin, questions = time.perf_counter(), ask_all(config, data)
-    for question in questions:
-        question.record(workdir / "probes")
-    embed = make_embed(config, model, variables)
-    parts = [part for question in questions for part in question.parts]
-    to_map = [first_minutes(data.test, 5.0)] if "speakers" in config.probe.tasks else []
-    scores: list[Score] = []
-    with kept_until_done(workdir, step) as folder_of:
-        asked = Asked(config, folder_of, model, variables)
-        for names in passes((*(["c"] if to_map else []), *config.probe.features)):
-            # The same utterances in each pass: then batches have the same shapes, compiled once.
-            raise_if_stopped()
-            made = {} if names[0] in TRAINED else embed(names, [*parts, *to_map])
-            for part in to_map if "c" in names else []:
-                points, speaker, speakers = map_speakers(part, made["c"])
-                path = workdir / "probes" / "speaker_map.npz"
-                write_latest(path, step, features=points, speaker=speaker, names=speakers)
-            for question in questions:
-                raise_if_stopped()
-                found = [
-                    score._replace(seed=config.seed, step=step)
-                    for name in names
-                    if name in config.probe.features
-                    for score in question.answer(
-                        asked, Feature(name, made.get(name, {}), frame_samples(name, model))
-                    )
-                ]
-                write_scores(workdir, found)
-                scores += found
-            del made
-    order = config.probe.features
-    for task in config.probe.tasks:
-        print(f"probe of {task} at step {step:,}")
-        print_scores(
-            sorted(
-                (score for score in scores if score.task.lower() == task),
-                key=lambda score: (score.data, order.index(score.features)),
-            )
-        )
-    print(f"all probes took {time.perf_counter() - begin:.0f} s")
-    return scores
+    config, model = context.config, context.model
+    embed = make_embed(config, model, context.variables)
+    parts = [part for task in tasks for part in task.parts]
+    for names in passes(feature_names(config, tasks)):
+        # The same utterances in each pass: then batches have the same shapes, compiled once.
+        raise_if_stopped()
+        made = {} if names[0] in TRAINED else embed(names, parts)
+        for name in names:
+            yield FeatureSet(name, Frames(made.pop(name, {}), frame_samples(name, model)))
+        del made
 
 
 def passes(features: Sequence[str]) -> list[tuple[str, ...]]:
@@ -225,16 +186,26 @@ def delayed(frames: np.ndarray, by: int) -> np.ndarray:
     return frames[np.minimum(np.arange(len(frames)) + by, len(frames) - 1)] if by else frames
 
 
-def map_speakers(
-    recordings: Recordings, features: Mapping[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means of c over pieces of utterances, for a map like the paper's Figure 2."""
-    names = sorted(set(recordings.speakers))
-    points, speakers = [], []
-    for utterance, speaker in zip(recordings.names, recordings.speakers, strict=True):
-        c = features[utterance]
-        for start in range(0, max(1, len(c) - PIECE_LATENTS // 2), PIECE_LATENTS):
-            points.append(c[start : start + PIECE_LATENTS].mean(0))
-            speakers.append(names.index(speaker))
-    chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
-    return np.asarray(points, np.float32)[chosen], np.asarray(speakers)[chosen], np.asarray(names)
+def speaker_map(data: AudioData) -> ProbeTask:
+    """Return the task that writes c over pieces of utterances, for a map like Figure 2."""
+    part = first_minutes(data.test, 5.0)
+    names = sorted(set(part.speakers))
+
+    def write(context: ProbeContext, features: FeatureSet) -> list[Score]:
+        points, speakers = [], []
+        for utterance, speaker in zip(part.names, part.speakers, strict=True):
+            c = features.values.by_utterance[utterance]
+            for start in range(0, max(1, len(c) - PIECE_LATENTS // 2), PIECE_LATENTS):
+                points.append(c[start : start + PIECE_LATENTS].mean(0))
+                speakers.append(names.index(speaker))
+        chosen = np.random.default_rng(0).permutation(len(points))[:MAX_POINTS]
+        write_latest(
+            context.workdir / "probes" / "speaker_map.npz",
+            context.step,
+            features=np.asarray(points, np.float32)[chosen],
+            speaker=np.asarray(speakers)[chosen],
+            names=np.asarray(names),
+        )
+        return []
+
+    return ProbeTask("speakers", write, ("c",), (part,))

@@ -20,32 +20,26 @@ from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.audio.ctc_head import Labelled, Network, fit_head, frozen, trained
 from experiments.kinds.audio.data import AudioData, Phones, first_minutes, num_labels
-from experiments.kinds.audio.question import (
-    TRAINED,
-    Asked,
-    Feature,
-    Question,
-    labelled_parts,
-    labelled_sets,
-)
+from experiments.kinds.audio.tasks import TRAINED, labelled_parts, labelled_sets
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask
 
 
-def recognition_questions(config: Config, data: AudioData) -> list[Question]:
-    """Return the question of phones in their order, for every labelled set.
+def recognition_tasks(config: Config, data: AudioData) -> list[ProbeTask]:
+    """Return the task of phones in their order, for every labelled set.
 
     Raises:
         UserError: there are no labels, no phones but silence, or too few utterances to learn from.
     """
     return [
-        recognition_question(config, name, phones, *labelled_parts(data, name))
+        recognition_task(config, name, phones, *labelled_parts(data, name))
         for name, phones in labelled_sets(data, "ctc")
     ]
 
 
-def recognition_question(
+def recognition_task(
     config: Config, name: str, phones: Phones, train: Recordings, test: Recordings
-) -> Question:
-    """Return the question of one labelled set, of as much of it as the most minutes take."""
+) -> ProbeTask:
+    """Return the task of one labelled set, of as much of it as the most minutes take."""
     minutes = config.probe.ctc_minutes
     for part in (train, test):
         for utterance, length in zip(part.names, part.lengths, strict=True):
@@ -57,25 +51,26 @@ def recognition_question(
     ]
     check_phones(in_order, subsets, name)
 
-    def answer(asked: Asked, feature: Feature) -> list[Score]:
+    def answer(context: ProbeContext, features: FeatureSet) -> list[Score]:
         first, last = (
-            Labelled(inputs_of(part, feature), own)
+            Labelled(inputs_of(part, features), own)
             for part, own in zip(parts, in_order, strict=True)
         )
-        return list(recognise(asked, feature.name, name, first, last, len(phones.names), subsets))
+        given = first, last, len(phones.names), subsets
+        return list(recognise(context, features.name, name, *given))
 
-    return Question("ctc", name, parts, answer)
+    return ProbeTask("ctc", answer, parts=parts)
 
 
-def inputs_of(part: Recordings, feature: Feature) -> list[np.ndarray]:
+def inputs_of(part: Recordings, features: FeatureSet) -> list[np.ndarray]:
     """Return the frames of utterances, or their samples for networks that take these."""
-    if feature.name in TRAINED:
+    if features.name in TRAINED:
         return [read_all(part, i) for i in range(len(part))]
-    return [read_rows(feature.frames[name]) for name in part.names]
+    return [read_rows(features.values.by_utterance[name]) for name in part.names]
 
 
 def recognise(
-    asked: Asked,
+    context: ProbeContext,
     feature: str,
     data: str,
     train: Labelled,
@@ -88,7 +83,7 @@ def recognise(
     (substitutions + deletions + insertions) / phones, by the likeliest path and by a beam of
     prefixes, with an interval over utterances.
     """
-    config, make_network = asked.config, network_of(asked, feature)
+    config, make_network = context.config, network_of(context, feature)
     counts = np.array([len(phones) for phones in test.phones])
     items = digest("ctc", np.concatenate(test.phones), counts)
     head, width = config.probe.ctc_head, config.probe.ctc_beam
@@ -98,7 +93,7 @@ def recognise(
     for length, subset in subsets.items():
         part = Labelled([train.inputs[i] for i in subset], [train.phones[i] for i in subset])
         print(f"CTC on {feature} of {data}, {length} in {len(subset)} utterances:")
-        folder = asked.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
+        folder = context.folder_of(f"ctc-{feature}-{data}-{len(subset)}")
         answer, words = fit_head(config, make_network(part.inputs), part, num_phones, folder)
         given = answer(test.inputs)
         for method, decode in decoders.items():
@@ -116,13 +111,13 @@ def recognise(
             )  # fmt: skip
 
 
-def network_of(asked: Asked, feature: str) -> Callable[[Sequence[np.ndarray]], Network]:
+def network_of(context: ProbeContext, feature: str) -> Callable[[Sequence[np.ndarray]], Network]:
     """Return what lies under the head: nothing but a scale, or the network that is trained on."""
-    config, _, model, variables = asked
+    config, model = context.config, context.model
     if feature not in TRAINED:
         return frozen
     if feature == "tuned":
-        return functools.partial(trained, model, variables, config.probe.layer_decay)
+        return functools.partial(trained, model, context.variables, config.probe.layer_decay)
     window = np.zeros((1, config.data.window_samples), np.float32)
     new = model.init(jax.random.key(config.seed + 2), {"x": window})
     return functools.partial(trained, model, new, 1.0)

@@ -28,16 +28,16 @@ from cpc.models import (
 )
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
-from experiments.kinds.image import probes
 from experiments.kinds.image.data import ImageData, load_data, places_of
 from experiments.kinds.image.embed import embed_files
 from experiments.kinds.image.prepare import prepare, side_of
+from experiments.kinds.image.probes import feature_sets, probe_tasks
 from experiments.kinds.image.sections import SECTIONS, WORDS
 from experiments.kinds.image.shown import save_augmented
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
-from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.problem import HeldOut, Problem
 from experiments.training.step import check_batch_norm
 
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
@@ -54,13 +54,14 @@ __all__ = [
     "check",
     "describe_input",
     "embed_files",
+    "feature_sets",
     "geometry",
     "interpret",
     "load_data",
-    "make_probe",
     "make_problem",
     "make_work",
     "places_of",
+    "probe_tasks",
     "record",
     "show_use",
 ]
@@ -205,14 +206,7 @@ def split_branches(outputs: Any, batch: Batch) -> list[BranchOutputs]:
 def record(config: Config, workdir: pathlib.Path, data: ImageData) -> None:
     """Write some images' patches as they are, and as training sees them, for the page."""
     draw = make_image_batches(data.train, batch_size=config.data.batch_size, seed=config.seed)
-    save_augmented(workdir, draw(0), functools.partial(prepare, config))
-
-
-def make_probe(config: Config, workdir: pathlib.Path, data: ImageData, model: Model) -> Probe:
-    """Return probe(variables, step), if the data can feed it."""
-    probes.check_data(config, data)
-    of_config = functools.partial(prepare, config)
-    return functools.partial(probes.run_tasks, config, workdir, data, model, of_config)
+    save_augmented(workdir, config, draw(0))
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:

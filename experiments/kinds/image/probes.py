@@ -1,10 +1,7 @@
 """Probes of image features: classes from z, c, an untrained network, pixels, and few labels."""
 
 import functools
-import itertools
-import pathlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -28,16 +25,17 @@ from cpc.evaluate import (
     predict,
 )
 from cpc.models import Model, patch_grid
-from cpc.results import Score, print_scores, write_scores
+from cpc.results import Score
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.image.data import ImageData, name_of
-from experiments.kinds.image.prepare import side_of
+from experiments.kinds.image.prepare import prepare, side_of
 from experiments.kinds.image.shown import save_neighbours, save_units
 from experiments.kinds.image.supervised import pool, train_classifier
 from experiments.training.labels import check_known, count_labels
-from experiments.training.supervised import FolderOf, hold_out, kept_until_done
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
+from experiments.training.supervised import hold_out
 
 #: The strongest l2 that lbfgs tries, for a fit that has no label to choose its l2 by.
 MAX_L2 = 1.0
@@ -84,39 +82,6 @@ def check_data(config: Config, data: ImageData) -> None:
         )
 
 
-def run_tasks(
-    config: Config,
-    workdir: pathlib.Path,
-    data: ImageData,
-    model: Model,
-    prepare: Callable,
-    variables: Any,
-    step: int,
-) -> list[Score]:
-    """Fit the probes, record each score as soon as it is found, and print them."""
-    folder, tasks, scores = workdir / "probes", config.probe.tasks, []
-    begin = time.perf_counter()
-    labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
-    test = labelled_images(data.test, 0, 0)
-    features = make_features(config, model, prepare, variables, labelled, test)
-    with kept_until_done(workdir, step) as folder_of:
-        for score in itertools.chain(
-            class_scores(config, labelled, test, features),
-            supervised_scores(config, folder_of, labelled, test, model, prepare),
-            few_label_scores(config, labelled, test, features, model, prepare, variables),
-        ):
-            scores.append(score._replace(seed=config.seed, step=step))
-            write_scores(workdir, scores[-1:])
-    if scores:
-        print(f"probes at step {step:,}, {time.perf_counter() - begin:.0f} s")
-        print_scores(sorted(scores, key=lambda score: score.metric))
-    if "neighbours" in tasks:
-        save_neighbours(folder, step, labelled, test, features)
-    if "units" in tasks:
-        save_units(folder, step, test, model, prepare, variables)
-    return scores
-
-
 def labelled_images(images: Images, most: int, seed: int) -> Images:
     """Images that have a label; at most so many, drawn at random, unless it is 0."""
     rows = np.flatnonzero(images.labels >= 0)
@@ -125,20 +90,18 @@ def labelled_images(images: Images, most: int, seed: int) -> Images:
     return images if len(rows) == len(images) else select_images(images, rows)
 
 
-def make_features(
-    config: Config, model: Model, prepare: Callable, variables: Any, *parts: Images
-) -> Features:
+def make_features(config: Config, model: Model, variables: Any, *parts: Images) -> Features:
     """Name -> the features (n, f) of each part, pooled over regions of the grid, computed once."""
     rng = jax.random.key(config.seed + 1)
 
     @functools.cache
     def of_network(is_random: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-        batch = prepare({"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
+        batch = prepare(config, {"x": jnp.asarray(parts[0].pixels[:1])}, rng, False)
         own = model.init(rng, batch) if is_random else variables
 
         @jax.jit
         def embed(images):
-            patches = prepare({"x": images}, rng, False)["x"]
+            patches = prepare(config, {"x": images}, rng, False)["x"]
             return [pool(grid, config.probe.regions) for grid in model.embed(own, patches)]
 
         return [embed_images(embed, part.pixels) for part in parts]
@@ -154,50 +117,48 @@ def make_features(
     return features
 
 
-def class_scores(
-    config: Config, labelled: Images, test: Images, features: Features
-) -> Iterator[Score]:
-    """Scores of each feature under a linear probe and by its nearest neighbours."""
-    options, num_classes = config.probe, len(test.class_names)
-    methods = [name for name in ("linear", "knn") if name in options.tasks]
-    for name, method in itertools.product(options.features, methods):
-        raise_if_stopped()
-        train, held = features(name)
-        if method == "linear":
-            answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
-            found = answer(held)
-        else:
-            k = min(options.num_neighbours, len(train))
-            found = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
-            setting = f"k {k}"
-        case = name, method
-        yield from image_scores(
-            {case: found.argmax(1) == test.labels},
-            {case: setting},
-            labelled.labels,
-            test.labels,
-            task="classes",
-            data=name_of(config),
-            correct_5={case: in_best(found, test.labels, 5)} if num_classes > 5 else {},
-        )
+def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
+    """Yield the images with a label, to fit and to test on, and each feature, made when read."""
+    config, data = context.config, context.data
+    labelled = labelled_images(data.probe, config.probe.num_images, config.seed)
+    test = labelled_images(data.test, 0, 0)
+    features = make_features(config, context.model, context.variables, labelled, test)
+    for name in feature_names(config, tasks):
+        yield FeatureSet(name, (labelled, test, functools.partial(features, name)))
 
 
-def supervised_scores(
-    config: Config,
-    folder_of: FolderOf,
-    labelled: Images,
-    test: Images,
-    model: Model,
-    prepare: Callable,
-) -> Iterator[Score]:
-    """The score of the same network, trained whole on the labels."""
-    if "supervised" not in config.probe.tasks:
-        return
+def class_scores(method: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+    """Yield the scores of a feature under a linear probe, or by its nearest neighbours."""
+    options, (labelled, test, make) = context.config.probe, features.values
+    (train, held), num_classes = make(), len(test.class_names)
+    if method == "linear":
+        answer, setting = fit_linear(options.solver, train, labelled.labels, num_classes)
+        found = answer(held)
+    else:
+        k = min(options.num_neighbours, len(train))
+        found = knn_predict(train, labelled.labels, held, num_classes=num_classes, k=k)
+        setting = f"k {k}"
+    case = features.name, method
+    yield from image_scores(
+        {case: found.argmax(1) == test.labels},
+        {case: setting},
+        labelled.labels,
+        test.labels,
+        task="classes",
+        data=name_of(context.config),
+        correct_5={case: in_best(found, test.labels, 5)} if num_classes > 5 else {},
+    )
+
+
+def supervised_scores(context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+    """Yield the score of the same network, trained whole on the labels."""
+    config, (labelled, test, _) = context.config, features.values
     numbers = np.arange(len(labelled))
     held = hold_out(numbers, config.seed)
     kept, stop_by = (select_images(labelled, n) for n in (np.setdiff1d(numbers, held), held))
-    folder = folder_of(f"supervised-{name_of(config)}")
-    answer, words = train_classifier(config, kept, model, prepare, None, stop_by, folder)
+    folder = context.folder_of(f"supervised-{name_of(config)}")
+    own = functools.partial(prepare, config)
+    answer, words = train_classifier(config, kept, context.model, own, None, stop_by, folder)
     print(f"supervised: {words}, by {len(held):,} held-out images of {len(labelled):,}")
     case = "supervised", "whole network"
     yield from image_scores(
@@ -240,56 +201,64 @@ def has_single_labels(labels: np.ndarray) -> bool:
     return bool(np.bincount(labels).max() == 1)
 
 
-def few_label_scores(
-    config: Config,
-    labelled: Images,
-    test: Images,
-    features: Features,
-    model: Model,
-    prepare: Callable,
-    variables: Any,
-) -> Iterator[Score]:
-    """Accuracy against the share of labels: frozen features, and the network fine-tuned."""
-    options, num_classes = config.probe, len(test.class_names)
+def few_label_scores(mode: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+    """Yield accuracy against the share of labels: of a frozen feature, or a fine-tuned network."""
+    config, (labelled, test, make) = context.config, features.values
+    options, unconverged = config.probe, []
     # The paper's 85,000 updates are meant for all labels.
     solver = "lbfgs" if options.solver == "sgd" else options.solver
 
-    def frozen(name, subset):
-        train, held = features(name)
-        score, note = fit_linear(solver, train[subset], labelled.labels[subset], num_classes)
+    def frozen(subset):
+        (train, held), labels = make(), labelled.labels[subset]
+        score, note = fit_linear(solver, train[subset], labels, len(test.class_names))
         unconverged.append(note.endswith("not converged"))
         return score(held).argmax(1)
 
-    def tuned(start, subset):
-        part = select_images(labelled, subset)
-        return train_classifier(config, part, model, prepare, start)[0](test.pixels)
+    def tuned(subset):
+        part, own = select_images(labelled, subset), functools.partial(prepare, config)
+        start = context.variables if features.name == "z" else None
+        return train_classifier(config, part, context.model, own, start)[0](test.pixels)
 
-    cases, unconverged = [], []
-    if "few_labels" in options.tasks:
-        cases += [(name, "frozen", functools.partial(frozen, name)) for name in options.features]
-    if "fine_tuned" in options.tasks:
-        cases.append(("z", "fine-tuned", functools.partial(tuned, variables)))
-        cases.append(("supervised", "fine-tuned", functools.partial(tuned, None)))
-    for fraction in options.fractions if cases else ():
+    answer = frozen if mode == "frozen" else tuned
+    for fraction in options.fractions:
+        raise_if_stopped()
         num_subsets = options.num_subsets if fraction < 1 else 1
         subsets = [label_subset(labelled.labels, fraction, seed) for seed in range(num_subsets)]
-        for name, mode, answer in cases:
-            raise_if_stopped()
-            unconverged.clear()
-            correct = np.stack([answer(subset) == test.labels for subset in subsets])
-            score = few_label_score(
-                correct,
-                test.labels,
-                data=name_of(config),
-                features=name,
-                mode=mode,
-                fraction=fraction,
-                num_labels=len(subsets[0]),
-            )
-            is_single = has_single_labels(labelled.labels[subsets[0]])
-            if mode == "frozen" and solver == "lbfgs" and is_single:
-                score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")
-            if any(unconverged):
-                note = f"{sum(unconverged)} of {len(subsets)} fits not converged"
-                score = score._replace(setting=f"{note}, {score.setting}")
-            yield score
+        unconverged.clear()
+        correct = np.stack([answer(subset) == test.labels for subset in subsets])
+        score = few_label_score(
+            correct,
+            test.labels,
+            data=name_of(config),
+            features=features.name,
+            mode=mode,
+            fraction=fraction,
+            num_labels=len(subsets[0]),
+        )
+        is_single = has_single_labels(labelled.labels[subsets[0]])
+        if mode == "frozen" and solver == "lbfgs" and is_single:
+            score = score._replace(setting=f"l2 {MAX_L2:g}, {score.setting}")
+        if any(unconverged):
+            note = f"{sum(unconverged)} of {len(subsets)} fits not converged"
+            score = score._replace(setting=f"{note}, {score.setting}")
+        yield score
+
+
+#: Probe tasks by name, with the features of those that do not use `probe.features`.
+TASKS = {
+    "linear": ProbeTask("linear", functools.partial(class_scores, "linear")),
+    "knn": ProbeTask("knn", functools.partial(class_scores, "knn")),
+    "supervised": ProbeTask("supervised", supervised_scores, ("supervised",)),
+    "few_labels": ProbeTask("few_labels", functools.partial(few_label_scores, "frozen")),
+    "fine_tuned": ProbeTask(
+        "fine_tuned", functools.partial(few_label_scores, "fine-tuned"), ("z", "supervised")
+    ),
+    "neighbours": ProbeTask("neighbours", save_neighbours, ("z",)),
+    "units": ProbeTask("units", save_units, ("z",)),
+}
+
+
+def probe_tasks(config: Config, data: ImageData) -> list[ProbeTask]:
+    """Return what `probe.tasks` asks of features, if these images can feed it."""
+    check_data(config, data)
+    return [task for name, task in TASKS.items() if name in config.probe.tasks]

@@ -13,7 +13,6 @@ from cpc.models import CPC, ConvEncoder, LinearPredictor, Model, make_model
 from cpc.report.words import Words
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config, with_settings
-from experiments.kinds.series import probes
 from experiments.kinds.series.data import (
     SeriesData,
     ar1_information,
@@ -22,11 +21,12 @@ from experiments.kinds.series.data import (
     make_windows,
 )
 from experiments.kinds.series.embed import embed_files
+from experiments.kinds.series.probes import check_options, feature_sets, probe_tasks
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.memory import check_host
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
-from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import CONTEXTS, places_of, positions
 from experiments.training.step import check_batch_norm
 
@@ -41,13 +41,14 @@ __all__ = [
     "check",
     "describe_input",
     "embed_files",
+    "feature_sets",
     "geometry",
     "interpret",
     "load_data",
-    "make_probe",
     "make_problem",
     "make_work",
     "places_of",
+    "probe_tasks",
     "record",
     "show_use",
 ]
@@ -70,7 +71,7 @@ WORDS = Words(
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    probes.check_options(config)
+    check_options(config)
     check_batch_norm(config)
     if config.data.file_label == "table" and not config.data.file_labels:
         raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
@@ -237,12 +238,6 @@ def record(config: Config, workdir: pathlib.Path, data: SeriesData) -> None:
     }
     truth = {"offsets": list(known), "mutual_information": list(known.values())}
     write_sealed(workdir / "truth.json", truth)
-
-
-def make_probe(config: Config, workdir: pathlib.Path, data: SeriesData, model: Model) -> Probe:
-    """Return probe(variables, step), if the data can feed it."""
-    probes.check_data(config, data)
-    return functools.partial(probes.run_tasks, config, workdir, data, model)
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Probes of the features of series: labels of steps and of files."""
 
 import functools
-import pathlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,13 +9,14 @@ import numpy as np
 
 from cpc.evaluate import Updates, bootstrap_interval, embed_pieces, embed_utterances, probe_scores
 from cpc.models import Model
-from cpc.results import Outcomes, Score, digest, print_scores, write_scores
+from cpc.results import Outcomes, Score, digest
 from cpc.train import raise_if_stopped
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
 from experiments.training.embedding import make_embed_long
 from experiments.training.labels import check_known, count_labels
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 from experiments.training.sequences import name_of
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
@@ -36,28 +35,32 @@ def check_options(config: Config) -> None:
         )
 
 
-def check_data(config: Config, data: SeriesData) -> None:
-    """Check that there are labels for each task: two to train on, and some of them to test on."""
-    for task in config.probe.tasks:
-        names = data.step_names if task == "steps" else data.file_names
-        train, test = (count_each(task, data, part) for part in (data.train, data.test))
-        for which, counts in (("train", train), ("test", test)):
-            if not counts.any():
-                key = "step_label" if task == "steps" else "file_label"
-                raise UserError(
-                    f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
-                    f"data.{key} (it is {config.data[key]!r}) to the name in the files, or take "
-                    f"{task} out of probe.tasks"
-                )
-        if np.count_nonzero(train) < 2:
+def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
+    """Return the task of the labels of steps, or of files.
+
+    Raises:
+        UserError: there are not two of them to train on, or none of these to test on.
+    """
+    names = data.step_names if task == "steps" else data.file_names
+    train, test = (count_each(task, data, part) for part in (data.train, data.test))
+    for which, counts in (("train", train), ("test", test)):
+        if not counts.any():
+            key = "step_label" if task == "steps" else "file_label"
             raise UserError(
-                f"all {task} to train on have the same label: a probe has nothing to tell apart; "
-                f"take {task} out of probe.tasks"
+                f"no {task[:-1]} to {which} on has a label, which a probe of {task} needs: set "
+                f"data.{key} (it is {config.data[key]!r}) to the name in the files, or take "
+                f"{task} out of probe.tasks"
             )
-        advice = f"give more of each, or another seed, or take {task} out of probe.tasks"
-        check_known(train, test, names, task, advice)
-        if config.probe.leave_one_out:
-            check_groups(task, data)
+    if np.count_nonzero(train) < 2:
+        raise UserError(
+            f"all {task} to train on have the same label: a probe has nothing to tell apart; "
+            f"take {task} out of probe.tasks"
+        )
+    advice = f"give more of each, or another seed, or take {task} out of probe.tasks"
+    check_known(train, test, names, task, advice)
+    if config.probe.leave_one_out:
+        check_groups(task, data)
+    return [ProbeTask(task, functools.partial(label_scores, task))]
 
 
 def check_groups(task: str, data: SeriesData) -> None:
@@ -77,46 +80,44 @@ def check_groups(task: str, data: SeriesData) -> None:
             )
 
 
-def run_tasks(
-    config: Config,
-    workdir: pathlib.Path,
-    data: SeriesData,
-    model: Model,
-    variables: Any,
-    step: int,
-) -> list[Score]:
-    """Fit the probes of each task, print their scores, and record them in the run directory."""
-    stride, scores = model.module.encoder.stride, []
-    features = make_features(config, model, variables)
-    for task in config.probe.tasks:
-        begin = time.perf_counter()
-        names = data.step_names if task == "steps" else data.file_names
-        parts = data.train, data.test
-        labels = [labels_of(task, data, part, stride) for part in parts]
-        found = []
-        for name in config.probe.features:
-            raise_if_stopped()
-            train, test = features(name, data.train), features(name, data.test)
-            how = {
-                "task": task,
-                "data": name_of(config),
-                "num_classes": len(names),
-                "hidden_widths": (0, *filter(None, [config.probe.hidden_width])),
-                "updates": Updates(num_epochs=config.probe.num_epochs),
-            }
-            units = ("frame",) if task == "steps" else ("frame", "file")
-            fitted, own = cut_single(train, labels[0])
-            found += probe_scores({name: fitted}, {name: test}, own, labels[1], units=units, **how)
-            if config.probe.leave_one_out:
-                groups = [data.groups[file] for part in parts for file, *_ in part.pieces]
-                whole = name, [*train, *test], [*labels[0], *labels[1]], groups
-                found += leave_one_out_scores(*whole, **how)
-        found = [score._replace(seed=config.seed, step=step) for score in found]
-        write_scores(workdir, found)
-        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
-        print_scores(found)
-        scores += found
-    return scores
+#: Probe tasks by name; each raises a UserError if the data lack its labels.
+TASKS: dict[str, Callable[[Config, SeriesData], list[ProbeTask]]] = {
+    task: functools.partial(label_tasks, task) for task in ("steps", "files")
+}
+
+
+def probe_tasks(config: Config, data: SeriesData) -> list[ProbeTask]:
+    """Return what `probe.tasks` asks of features."""
+    return [one for task in config.probe.tasks for one in TASKS[task](config, data)]
+
+
+def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
+    """Yield each feature of the pieces to train on, and of those to test on."""
+    make, data = make_features(context.config, context.model, context.variables), context.data
+    for name in feature_names(context.config, tasks):
+        raise_if_stopped()
+        yield FeatureSet(name, (make(name, data.train), make(name, data.test)))
+
+
+def label_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+    """Yield the accuracies of probes of steps, or of files, by one feature."""
+    options, data, (train, test) = context.config.probe, context.data, features.values
+    name, parts = features.name, (data.train, data.test)
+    labels = [labels_of(task, data, part, context.model.module.encoder.stride) for part in parts]
+    how = {
+        "task": task,
+        "data": name_of(context.config),
+        "num_classes": len(data.step_names if task == "steps" else data.file_names),
+        "hidden_widths": (0, *filter(None, [options.hidden_width])),
+        "updates": Updates(num_epochs=options.num_epochs),
+    }
+    units = ("frame",) if task == "steps" else ("frame", "file")
+    fitted, own = cut_single(train, labels[0])
+    yield from probe_scores({name: fitted}, {name: test}, own, labels[1], units=units, **how)
+    if options.leave_one_out:
+        groups = [data.groups[file] for part in parts for file, *_ in part.pieces]
+        whole = name, [*train, *test], [*labels[0], *labels[1]], groups
+        yield from leave_one_out_scores(*whole, **how)
 
 
 def cut_single(

@@ -14,14 +14,14 @@ from cpc.files import write_sealed
 from cpc.models import CPC, LinearPredictor, Model, QuickThoughts, SentenceEncoder, make_model
 from cpc.types import Batch, SoundPosition, UserError
 from experiments.command.config import Config
-from experiments.kinds.text import probes
 from experiments.kinds.text.data import TextData, load_data, make_runs
 from experiments.kinds.text.embed import embed_files
+from experiments.kinds.text.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.text.sections import SECTIONS, WORDS
 from experiments.training.contrastive import interpret, make_work
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan
-from experiments.training.problem import HeldOut, Probe, Problem
+from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import CONTEXTS, places_of, positions
 
 #: What `experiments.training.problem.Contrastive` asks of a kind of data.
@@ -35,13 +35,14 @@ __all__ = [
     "check",
     "describe_input",
     "embed_files",
+    "feature_sets",
     "geometry",
     "interpret",
     "load_data",
-    "make_probe",
     "make_problem",
     "make_work",
     "places_of",
+    "probe_tasks",
     "record",
     "show_use",
 ]
@@ -54,7 +55,7 @@ VOCABULARY = "vocabulary.tsv"
 
 def check(config: Config) -> None:
     """Check that the values of a config go together."""
-    probes.check_options(config)
+    check_options(config)
     length, ahead = config.data.run_sentences, config.model.num_offsets
     if config.model.name == "cpc" and length <= ahead:
         raise UserError(
@@ -170,12 +171,6 @@ def record(config: Config, workdir: pathlib.Path, text: TextData) -> None:
         known = [grammar_information(k, order=config.data.order) for k in offsets]
         truth = {"offsets": list(offsets), "mutual_information": known}
         write_sealed(workdir / "truth.json", truth)
-
-
-def make_probe(config: Config, workdir: pathlib.Path, text: TextData, model: Model) -> Probe:
-    """Return probe(variables, step), if the data can feed it."""
-    probes.check_data(config, text)
-    return functools.partial(probes.run_tasks, config, workdir, text, model)
 
 
 def describe_input(config: Config, workdir: pathlib.Path | None = None) -> dict[str, Any]:

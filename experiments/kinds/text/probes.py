@@ -2,8 +2,7 @@
 
 import functools
 import pathlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,12 +19,12 @@ from cpc.evaluate import (
     fit_sparse,
 )
 from cpc.models import Model, make_model
-from cpc.results import Outcomes, Score, digest, print_scores, write_scores
-from cpc.train import raise_if_stopped
+from cpc.results import Outcomes, Score, digest
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.text.data import LABELLED, TextData, cut_runs
 from experiments.kinds.text.vectors import read_vectors
+from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
 from experiments.training.sequences import name_of
 
 #: Sentences that are embedded at a time.
@@ -49,62 +48,57 @@ def check_options(config: Config) -> None:
         )
 
 
-def check_data(config: Config, text: TextData) -> None:
-    """Check, before the training, that word vectors fit the text, and that it has questions."""
+def next_tasks(config: Config, text: TextData) -> list[ProbeTask]:
+    """Return the task which of two sentences follows, if the test text has enough of them."""
+    return [ProbeTask("next", functools.partial(next_scores, ask_next(config, text)))]
+
+
+def sentence_tasks(task: str, config: Config, text: TextData) -> list[ProbeTask]:
+    """Return the task of the labels of sentences."""
+    return [ProbeTask(task, functools.partial(sentence_scores, task))]
+
+
+#: Probe tasks by name.
+TASKS: dict[str, Callable[[Config, TextData], list[ProbeTask]]] = {
+    "next": next_tasks,
+    **{task: functools.partial(sentence_tasks, task) for task in LABELLED},
+}
+
+
+def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
+    """Return what `probe.tasks` asks of features, if word vectors fit the text."""
     if config.probe.word_vectors:
         read_vectors(pathlib.Path(config.probe.word_vectors).expanduser(), text.train.vocabulary)
-    if "next" in config.probe.tasks:
-        ask_next(config, text)
+    return [one for task in config.probe.tasks for one in TASKS[task](config, text)]
 
 
-def run_tasks(
-    config: Config,
-    workdir: pathlib.Path,
-    text: TextData,
-    model: Model,
-    variables: Any,
-    step: int,
-) -> list[Score]:
-    """Fit the probes of each task, print their scores, and record them in the run directory."""
-    scores = []
-    for task in config.probe.tasks:
-        begin = time.perf_counter()
-        ask = sentence_scores if task in LABELLED else next_scores
-        found = [
-            score._replace(seed=config.seed, step=step)
-            for score in ask(config, text, model, variables, task)
-        ]
-        write_scores(workdir, found)
-        print(f"probe of {task} at step {step:,}, {time.perf_counter() - begin:.0f} s")
-        print_scores(found)
-        scores += found
-    return scores
+def feature_sets(context: ProbeContext, tasks: Sequence[ProbeTask]) -> Iterator[FeatureSet]:
+    """Yield functions: sentences -> each feature, with the words that word vectors add."""
+    config, text = context.config, context.data
+    wide = functools.cache(lambda: widen(config, text, context.model, context.variables))
+
+    def embed(name, sentences):
+        (words, model, variables), options = wide(), config.data
+        x = data.encode_sentences(sentences, words, options.max_words, lowercase=options.lowercase)
+        return make_features(config, text, model, variables, name)(x)
+
+    for name in feature_names(config, tasks):
+        yield FeatureSet(name, functools.partial(embed, name))
 
 
-def sentence_scores(
-    config: Config, text: TextData, model: Model, variables: Any, task: str
-) -> Iterator[Score]:
-    """Yield the accuracy of logistic regression on each of the features, by cross-validation."""
-    sentences, labels = text.tasks[task]
-    options, max_words = config.probe, config.data.max_words
-    words, model, variables = widen(config, text, model, variables)
-    x = data.encode_sentences(sentences, words, max_words, lowercase=config.data.lowercase)
+def sentence_scores(task: str, context: ProbeContext, features: FeatureSet) -> Iterator[Score]:
+    """Yield the accuracy of logistic regression on a feature, by cross-validation."""
+    (sentences, labels), num_folds = context.data.tasks[task], context.config.probe.num_folds
+    if features.name == "bag":  # of all words that two sentences have, whatever the text
+        found = cross_validate(fit_sparse, own_bag(sentences), labels, num_folds=num_folds)
+    else:
+        found = cross_validate(fit_dense, features.values(sentences), labels, num_folds=num_folds)
+    usual = max(found.l2s, key=found.l2s.count)
+    outcomes = Outcomes(found.correct, items=digest(task, found.items, labels))
+    stopped = found.num_unconverged
+    note = f", {stopped} of {num_folds} fits not converged" if stopped else ""
     chance = np.bincount(labels).max() / len(labels)
-    for name in options.features:
-        raise_if_stopped()
-        if name == "bag":  # of all words that two sentences have, whatever the text
-            found = cross_validate(
-                fit_sparse, own_bag(sentences), labels, num_folds=options.num_folds
-            )
-        else:
-            made = make_features(config, text, model, variables, name)(x)
-            found = cross_validate(fit_dense, made, labels, num_folds=options.num_folds)
-        items = digest(task, found.items, labels)
-        usual = max(found.l2s, key=found.l2s.count)
-        outcomes = Outcomes(found.correct, items=items)
-        stopped = found.num_unconverged
-        note = f", {stopped} of {options.num_folds} fits not converged" if stopped else ""
-        yield make_score(task, "snippets", name, outcomes, chance, f"l2 {usual:g}{note}")
+    yield make_score(task, "snippets", features.name, outcomes, chance, f"l2 {usual:g}{note}")
 
 
 def make_score(
@@ -220,7 +214,7 @@ def ask_next(config: Config, text: TextData) -> Questions:
 
 
 def next_scores(
-    config: Config, text: TextData, model: Model, variables: Any, task: str
+    questions: Questions, context: ProbeContext, features: FeatureSet
 ) -> Iterator[Score]:
     """Yield how often the sentence that follows scores above one from anywhere in the test text.
 
@@ -228,26 +222,23 @@ def next_scores(
     nothing, the cosine of the two sentences. A tie is lost. Too few runs give no interval, nor are
     they paired.
     """
-    x, other, asked = ask_next(config, text)
+    name, (x, other, asked) = features.name, questions
     number = int(asked.any(axis=1).sum())
     is_sure = number >= FEWEST_RUNS
-    items = digest(task, x) if is_sure else ""
+    items = digest("next", x) if is_sure else ""
     setting = f"{number} runs" + ("" if is_sure else ", too few for an interval")
-    for name in config.probe.features:
-        raise_if_stopped()
-        if name in ("c", "random c"):
-            right = predicted_right(config, model, variables, name, x, other)
-        else:
-            right = similar_right(config, text, model, variables, name, x, other)
-        outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
-        score = make_score(task, name_of(config), name, outcomes, 0.5, setting)
-        yield score if is_sure else score._replace(low=None, high=None)
+    compare = predicted_right if name in ("c", "random c") else similar_right
+    right = compare(context, name, x, other)
+    outcomes = Outcomes((right & asked).sum(1), asked.sum(1), items=items)
+    score = make_score("next", name_of(context.config), name, outcomes, 0.5, setting)
+    yield score if is_sure else score._replace(low=None, high=None)
 
 
 def predicted_right(
-    config: Config, model: Model, variables: Any, name: str, x: np.ndarray, other: np.ndarray
+    context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray
 ) -> np.ndarray:
     """Return whether predictions of runs (b, t, w) score the next sentence above the other one."""
+    config, _, model, variables, *_ = context
     if name == "random c":
         variables = model.init(jax.random.key(config.seed + 1), {"x": x[:1]})
 
@@ -267,20 +258,12 @@ def predicted_right(
     return np.concatenate([compare(x[part], other[part]) for part in parts])
 
 
-def similar_right(
-    config: Config,
-    text: TextData,
-    model: Model,
-    variables: Any,
-    name: str,
-    x: np.ndarray,
-    other: np.ndarray,
-) -> np.ndarray:
+def similar_right(context: ProbeContext, name: str, x: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return whether a sentence is more like the next one than like the other one, by cosine."""
     if name == "bag":
-        features = functools.partial(weigh_words, counts=data.count_words(text.train))
+        features = functools.partial(weigh_words, counts=data.count_words(context.data.train))
     else:
-        features = make_features(config, text, model, variables, name)
+        features = make_features(*context[:4], name)
     now, after, another = (
         features(part.reshape(-1, x.shape[-1])) for part in (x[:, :-1], x[:, 1:], other)
     )

@@ -1,51 +1,24 @@
-"""What all probes of audio are: questions about utterances, that features or networks answer."""
+"""What the probe tasks of audio share: frames of utterances, and labelled utterances."""
 
-import pathlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cpc.data import Recordings, select
-from cpc.models import Model
-from cpc.results import Score
 from cpc.types import UserError
 from experiments.command.config import Config
 from experiments.kinds.audio.data import AudioData, Phones
-from experiments.training.supervised import FolderOf
 
 #: Features that are networks trained on the labels, which answer by themselves.
 TRAINED = {"supervised": "trained on", "tuned": "fine-tuned to"}
 
 
-class Asked(NamedTuple):
-    """The network that a run has, for questions that train it on."""
+class Frames(NamedTuple):
+    """A feature of utterances: the `values` of audio's feature sets."""
 
-    config: Config
-    folder_of: FolderOf
-    """Of a network trained on labels: where its checkpoints are."""
-    model: Model
-    variables: Any
-
-
-class Feature(NamedTuple):
-    """One of `probe.features`, of the utterances of all questions."""
-
-    name: str
-    frames: Mapping[str, Any]
-    """Utterance -> (frames, width); nothing of the networks that answer by themselves."""
+    by_utterance: Mapping[str, Any]
+    """Utterance -> (frames, width); empty for the networks that answer by themselves."""
     stride: int
     """Samples from frame to frame."""
-
-
-class Question(NamedTuple):
-    """What a task asks of one set of recordings."""
-
-    task: str
-    data: str
-    parts: tuple[Recordings, ...]
-    """Utterances whose features are asked for: to train on, if the task trains, and to test."""
-    answer: Callable[[Asked, Feature], Iterable[Score]]
-    record: Callable[[pathlib.Path], object] = lambda folder: None
-    """record(folder) writes what the question is, and says what cannot be asked."""
 
 
 def labelled(recordings: Recordings, phones: Phones) -> Recordings:
