@@ -19,19 +19,6 @@ from experiments.information.run import interpret, load_data, make_work
 from experiments.information.units import measure_each
 
 NAME, ON_ONE_DEVICE = "mi_consistency", False
-#: What `experiments.training.problem.Kind` asks of a kind, and `experiments.information.run`.
-__all__ = [
-    "KEYS",
-    "NAME",
-    "ON_ONE_DEVICE",
-    "check",
-    "interpret",
-    "load_data",
-    "make_work",
-    "run",
-]
-
-
 SIDE = 28
 #: What each law shows of two images: which image each part of x and y is, and how many rows each
 #: part of y keeps.

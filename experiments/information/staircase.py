@@ -38,19 +38,6 @@ from experiments.information.run import interpret, load_data, make_work
 from experiments.training.loop import Training, run_training
 
 NAME, ON_ONE_DEVICE = "mi_staircase", False
-#: What `experiments.training.problem.Kind` asks of a kind, and `experiments.information.run`.
-__all__ = [
-    "KEYS",
-    "NAME",
-    "ON_ONE_DEVICE",
-    "check",
-    "interpret",
-    "load_data",
-    "make_work",
-    "run",
-]
-
-
 MAPS = {"gaussian": lambda y: y, "cubic": lambda y: y**3}
 
 

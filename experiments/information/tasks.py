@@ -19,19 +19,6 @@ from experiments.information.run import interpret, load_data, make_work
 from experiments.information.units import measure_each
 
 NAME, ON_ONE_DEVICE = "mi_tasks", False
-#: What `experiments.training.problem.Kind` asks of a kind, and `experiments.information.run`.
-__all__ = [
-    "KEYS",
-    "NAME",
-    "ON_ONE_DEVICE",
-    "check",
-    "interpret",
-    "load_data",
-    "make_work",
-    "run",
-]
-
-
 #: Of the pairs of a sample: half trains, a quarter chooses the step, a quarter is read.
 PARTS = (0.5, 0.75)
 

@@ -40,29 +40,6 @@ from experiments.training.plan import Plan
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.step import check_batch_norm
 
-#: What `experiments.training.problem.Contrastive` asks of a kind of data.
-__all__ = [
-    "KEYS",
-    "NAME",
-    "ON_ONE_DEVICE",
-    "SECTIONS",
-    "WORDS",
-    "build_model",
-    "check",
-    "describe_input",
-    "embed_files",
-    "feature_sets",
-    "geometry",
-    "interpret",
-    "load_data",
-    "make_problem",
-    "make_work",
-    "places_of",
-    "probe_tasks",
-    "record",
-    "show_use",
-]
-
 NAME, ON_ONE_DEVICE = "audio", False
 SECTIONS = (*sections.SECTIONS, augmentation_section)
 

@@ -43,29 +43,6 @@ from experiments.training.step import check_batch_norm
 CONTEXTS = {"conv": MaskedRowConv, "gru": RowGRU}
 
 
-#: What `experiments.training.problem.Contrastive` asks of a kind of data.
-__all__ = [
-    "KEYS",
-    "NAME",
-    "ON_ONE_DEVICE",
-    "SECTIONS",
-    "WORDS",
-    "build_model",
-    "check",
-    "describe_input",
-    "embed_files",
-    "feature_sets",
-    "geometry",
-    "interpret",
-    "load_data",
-    "make_problem",
-    "make_work",
-    "places_of",
-    "probe_tasks",
-    "record",
-    "show_use",
-]
-
 NAME, ON_ONE_DEVICE = "image", False
 
 

@@ -24,29 +24,6 @@ from experiments.training.plan import Branch, Geometry, Plan
 from experiments.training.problem import HeldOut, Problem
 from experiments.training.sequences import CONTEXTS, places_of, positions
 
-#: What `experiments.training.problem.Contrastive` asks of a kind of data.
-__all__ = [
-    "KEYS",
-    "NAME",
-    "ON_ONE_DEVICE",
-    "SECTIONS",
-    "WORDS",
-    "build_model",
-    "check",
-    "describe_input",
-    "embed_files",
-    "feature_sets",
-    "geometry",
-    "interpret",
-    "load_data",
-    "make_problem",
-    "make_work",
-    "places_of",
-    "probe_tasks",
-    "record",
-    "show_use",
-]
-
 NAME, ON_ONE_DEVICE = "text", False
 
 #: The words that a run's ids mean.
