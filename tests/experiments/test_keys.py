@@ -948,7 +948,7 @@ def small_image():
     config.num_steps = 100
     config.eval_every = 10
     config.probe.fractions = (0.5, 1.0)
-    config.probe.num_neighbours = 2
+    config.probe.num_neighbours = config.probe.regions = 2
     return config
 
 
