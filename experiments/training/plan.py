@@ -10,11 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import FrozenConfigDict
 
-from configs.defaults import NEGATIVES
 from cpc import negatives
 from cpc.losses import LOSSES, AnchorLoss, Description, describe, describe_aligned
 from cpc.types import NegativeSampler, Position, Rule, UserError
-from experiments.command.config import Config, check_word
+from experiments.command.config import Config
 
 
 class Branch(NamedTuple):
@@ -146,8 +145,6 @@ def check_groups(config: Config) -> None:
 
 def check_temperature(options: Config) -> None:
     """Check that the temperature is above 0 and starts within the limits of its rule."""
-    rules = NEGATIVES["temperature_rule"].words
-    check_word("negatives.temperature_rule", options.temperature_rule, rules)
     if options.temperature <= 0:
         raise UserError(f"negatives.temperature is {options.temperature}: it must be above 0")
     low, high = options.temperature_low, options.temperature_high
@@ -176,7 +173,6 @@ def make_rule(config: Config) -> Rule:
     """Return the negative rule of a config, with its window and its shards."""
     options, batch_size = config.negatives, config.data.batch_size
     word = "batch" if options.rule == "auto" else options.rule  # until a kind knows its data
-    check_word("negatives.rule", word, negatives.RULES)
     rule = negatives.RULES[word]
     if options.window:
         rule = rule & negatives.outside_window(options.window)
@@ -193,7 +189,6 @@ def make_rule(config: Config) -> Rule:
 
 def make_anchor_loss(options: Config) -> AnchorLoss:
     """Return the loss of an anchor, its options bound; the temperature comes before."""
-    check_word("loss.name", options.name, LOSSES)
     return LOSSES[options.name].bind(dict(options))
 
 
@@ -235,7 +230,6 @@ def make_sampler(options: Config) -> NegativeSampler | None:
 def sampler_of(options: Config) -> NegativeSampler | None:
     """Return the sampler that `negatives.choose` names; None for all negatives."""
     word = options.choose
-    check_word("negatives.choose", word, negatives.SAMPLERS)
     sampler = negatives.SAMPLERS[word]
     if "num_sampled" not in sampler.options or options.num_sampled:
         return sampler.make(*(options[name] for name in sampler.options))

@@ -261,10 +261,7 @@ def test_tag(loss, choice, is_bound):
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("loss.name", "infonce", "loss.name is 'infonce'"),
-        ("negatives.choose", "best", "negatives.choose is 'best'"),
         ("negatives.choose", "hardest", "set negatives.num_sampled"),
-        ("negatives.temperature_rule", "free", "negatives.temperature_rule is 'free'"),
         ("negatives.temperature_low", 0.0, "temperature_low"),
         ("negatives.proposal", "fixed", "proposal"),
     ],
