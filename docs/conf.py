@@ -129,8 +129,9 @@ def write_lists(app):
     """Write the pages that list configs and keys, which git ignores."""
     sys.path.insert(0, str(pathlib.Path(app.srcdir).parent))
     from experiments.command.keys import write_pages
+    from experiments.kinds.registry import KINDS
 
-    write_pages(f"{app.srcdir}/generated")
+    write_pages(f"{app.srcdir}/generated", {name: kind.KEYS for name, kind in KINDS.items()})
 
 
 def setup(app):

@@ -5,7 +5,7 @@ r"""Train a config of any kind, watch the information, probe the features, write
     cpc train --config audio_voices --keys optim
 
 The same command again resumes. `cpc configs` lists configs; --keys lists the keys of a config, or
-of one section, which --config.KEY=VALUE sets. Without --config it lists those of all kinds of data.
+of one section, which --config.KEY=VALUE sets. Without --config it lists those of all kinds.
 """
 
 import pathlib
@@ -85,7 +85,7 @@ if __name__ == "__main__":
         if SECTION is None:
             run(config, cli.WORKDIR.value, cli.DEVICE.value, AUDIT.value)
         elif config is None:
-            print(list_kinds(SECTION))
+            print(list_kinds({name: kind.KEYS for name, kind in kinds.KINDS.items()}, SECTION))
         else:
             print(list_keys(kinds.kind_of(config).KEYS, SECTION))
 

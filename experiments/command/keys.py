@@ -1,22 +1,18 @@
 """Keys and configs, as the command line and the site list them."""
 
 import ast
-import importlib
 import pathlib
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from absl import flags
 
 from configs.keys import Key, Keys
 from cpc.files import flatten
 from cpc.types import UserError
-from experiments.command import cli, names
+from experiments.command import names
 from experiments.command.config import describe_range
-
-#: Kinds of data that `cpc train` trains on, each with a file in configs/.
-KINDS = "audio", "image", "series", "text", "words", "rl"
 
 
 def list_keys(keys: Keys, section: str = "") -> str:
@@ -42,13 +38,12 @@ def list_keys(keys: Keys, section: str = "") -> str:
     return "\n".join(lines)
 
 
-def list_kinds(section: str = "") -> str:
-    """Return the keys of a section, or all, for each kind of data that has it.
+def list_kinds(known: Mapping[str, Keys], section: str = "") -> str:
+    """Return the keys of a section, or all, for each kind that has it.
 
     Raises:
         UserError: no kind has such a section.
     """
-    known = {kind: importlib.import_module(f"configs.{kind}").KEYS for kind in KINDS}
     found = {
         kind: keys
         for kind, keys in known.items()
@@ -78,17 +73,6 @@ def take_section() -> str | None:
     return words.pop(place) if is_next else section
 
 
-def print_keys(keys: Keys) -> None:
-    """Print the keys and end the process if the command line has --keys [SECTION]."""
-    section = take_section()
-    if section is not None:
-        try:
-            print(list_keys(keys, section), flush=True)
-        except UserError as error:
-            cli.fail(str(error))
-        sys.exit(0)
-
-
 def find_configs() -> Iterator[tuple[str, str]]:
     """Yield the name and the first line of each config."""
     for file in sorted(names.CONFIGS.glob("*.py")):
@@ -97,8 +81,8 @@ def find_configs() -> Iterator[tuple[str, str]]:
             yield file.stem, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
 
 
-def write_pages(folder: str) -> None:
-    """Write the pages of the site that list configs, and keys by kind of data, into a folder."""
+def write_pages(folder: str, known: Mapping[str, Keys]) -> None:
+    """Write the pages of the site that list configs, and keys by kind, into a folder."""
     path = pathlib.Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     rows = "".join(f"| `{name}` | {first} |\n" for name, first in find_configs())
@@ -107,10 +91,13 @@ def write_pages(folder: str) -> None:
         f"| name | |\n|---|---|\n{rows}",
         encoding="utf-8",
     )
-    parts = ["# Keys\n\n`cpc NAME --keys [SECTION]` lists them, `--config.KEY=VALUE` sets one.\n"]
-    for kind in KINDS:
+    parts = [
+        "# Keys\n\n`cpc train --config NAME --keys [SECTION]` lists them, "
+        "`--config.KEY=VALUE` sets one.\n"
+    ]
+    for kind, keys in known.items():
         parts.append(f"\n## {kind}\n\n| key | default | values | |\n|---|---|---|---|\n")
-        for name, key in flatten(importlib.import_module(f"configs.{kind}").KEYS).items():
+        for name, key in flatten(keys).items():
             cells = (f"`{name}`", f"`{key.default!r}`", describe_range(key), key.help)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n")
     (path / "keys.md").write_text("".join(parts), encoding="utf-8")

@@ -8,6 +8,9 @@ from configs import audio, text
 from cpc.files import flatten
 from cpc.types import UserError
 from experiments.command import keys
+from experiments.kinds.registry import KINDS
+
+KEYS = {name: kind.KEYS for name, kind in KINDS.items()}
 
 
 def test_every_key_has_its_default_range_and_meaning():
@@ -20,11 +23,11 @@ def test_every_key_has_its_default_range_and_meaning():
     assert keys.list_keys(audio.KEYS, "optim.clip_norm").startswith("optim.clip_norm = 0.0")
     with pytest.raises(UserError, match="choose one of data, augment, model"):
         keys.list_keys(audio.KEYS, "optm")
-    kinds = keys.list_kinds("augment")
+    kinds = keys.list_kinds(KEYS, "augment")
     assert "image:\naugment.crop = 0" in kinds
     assert "words:" not in kinds
     with pytest.raises(UserError, match="no section 'optm'"):
-        keys.list_kinds("optm")
+        keys.list_kinds(KEYS, "optm")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,7 @@ def test_configs_have_a_first_line_and_pages_list_all(tmp_path):
     assert {"audio_voices", "text_words", "rl_t_maze"} <= found.keys()
     assert "keys" not in found
     assert all(found.values())
-    keys.write_pages(str(tmp_path))
+    keys.write_pages(str(tmp_path), KEYS)
     text_of_configs, text_of_keys = (
         (tmp_path / f"{n}.md").read_text() for n in ("configs", "keys")
     )
