@@ -82,7 +82,8 @@ def check_groups(task: str, data: SeriesData) -> None:
 
 #: Probe tasks by name; each raises a UserError if the data lack its labels.
 TASKS: dict[str, Callable[[Config, SeriesData], list[ProbeTask]]] = {
-    task: functools.partial(label_tasks, task) for task in ("steps", "files")
+    "steps": functools.partial(label_tasks, "steps"),
+    "files": functools.partial(label_tasks, "files"),
 }
 
 
