@@ -213,7 +213,7 @@ def test_outputs_that_hold_something_else_are_left_alone(small_run, output, matc
 def test_a_run_that_has_ended_is_exported(small_run):
     """As `finish` does with the variables in memory: the same folder as by the command."""
     config = read_contrastive(small_run)[1]
-    config.num_steps, config.probe.tasks = 4, ()
+    config.num_steps, config.optim.warmup_steps, config.probe.tasks = 4, 0, ()
     write_json(small_run / "config.json", config)
     export.run(str(small_run), str(small_run.parent / "shared"), None)
     restored = models.load_pretrained(small_run.parent / "shared")
