@@ -1,4 +1,4 @@
-"""The keys of every modality: run, loss, negatives and optimizer."""
+"""The keys of every contrastive kind: run, loss, negatives and optimizer."""
 
 from configs.keys import Key
 from cpc.losses import LOSSES

@@ -27,9 +27,7 @@ from experiments.kinds.registry import read_contrastive
 from experiments.training import step as training
 from experiments.training.contrastive import check_places, make_probe, probe_aside, write_page
 
-TASK = flags.DEFINE_string(
-    "task", "all", "What to probe for: a task of the run's modality, or all."
-)
+TASK = flags.DEFINE_string("task", "all", "What to probe for: a task of the run's kind, or all.")
 STEP = cli.define_step()
 SETTINGS = cli.take_settings("data", "probe")
 
@@ -39,28 +37,28 @@ def main() -> None:
     if not cli.WORKDIR.value:
         raise UserError("--workdir is required, e.g. --workdir runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
-    modality, own = read_contrastive(workdir)
+    kind, own = read_contrastive(workdir)
     config = copy.deepcopy(own)
-    known = modality.KEYS["probe"]["tasks"].words
+    known = kind.KEYS["probe"]["tasks"].words
     if TASK.value != "all":
         if TASK.value not in known:
             raise UserError(
-                f"{workdir} holds a run of {modality.NAME}, which has no task {TASK.value}: choose "
+                f"{workdir} holds a run of {kind.NAME}, which has no task {TASK.value}: choose "
                 f"from {', '.join(known)}"
             )
         config.probe.tasks = (TASK.value,)
-    config = judged_on(config, modality.KEYS, SETTINGS)
-    check_config(config, modality.KEYS)
-    modality.check(config)
-    is_of_run = check_places(modality, own, config)
+    config = judged_on(config, kind.KEYS, SETTINGS)
+    check_config(config, kind.KEYS)
+    kind.check(config)
+    is_of_run = check_places(kind, own, config)
     cluster.start(cli.DEVICE.value)
     variables, step = training.read_variables(workdir, STEP.value)
-    data = modality.load_data(config, print)
+    data = kind.load_data(config, print)
     if is_of_run:
         check_same_data(workdir, data.fingerprint())
-    probe = make_probe(modality, config, workdir, data, modality.build_model(config))
+    probe = make_probe(kind, config, workdir, data, kind.build_model(config))
     probe_aside(config, own, workdir, probe, variables, step)
-    print(f"report: {write_page(modality, workdir)}")
+    print(f"report: {write_page(kind, workdir)}")
 
 
 if __name__ == "__main__":

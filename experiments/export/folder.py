@@ -18,12 +18,12 @@ def run(workdir: str | None, output: str | None, step: str | None, for_s3prl: bo
     folder = pathlib.Path(output).expanduser() if output else path / models.EXPORTED
     if (folder / CARD).exists() and not (folder / "config.json").exists():
         raise UserError(f"{folder} has a {CARD} of something else: choose another --output")
-    modality, _ = read_contrastive(path)
+    kind, _ = read_contrastive(path)
     pretrained = take_model(path, step)
     try:
         if for_s3prl:
-            write_expert(folder, modality.NAME)
-        share(modality, path, folder, pretrained)
+            write_expert(folder, kind.NAME)
+        share(kind, path, folder, pretrained)
     except OSError as error:
         raise UserError(
             f"cannot write to {folder} ({error.strerror or error}): choose another --output, or "

@@ -35,21 +35,21 @@ def check_input(pretrained: models.Pretrained, workdir: str) -> Contrastive:
         UserError: there is no such kind, or what it needs to know of its input is not said.
     """
     given = pretrained.input
-    modality = CONTRASTIVE.get(find_kind(given))
-    if modality is None:
+    kind = CONTRASTIVE.get(find_kind(given))
+    if kind is None:
         raise UserError(f"the model in {workdir} is not of {', '.join(CONTRASTIVE)}: export again")
-    lacks = sorted(modality.describe_input(make_config(modality.KEYS)).keys() - given)
+    lacks = sorted(kind.describe_input(make_config(kind.KEYS)).keys() - given)
     if lacks:
         raise UserError(f"the model in {workdir} does not say {', '.join(lacks)}: export again")
-    return modality
+    return kind
 
 
 def take_model(workdir: pathlib.Path, step: str | None) -> models.Pretrained:
     """Return the model of a run's checkpoint: of a step, the best, or by default the newest."""
-    modality, config = read_contrastive(workdir)
+    kind, config = read_contrastive(workdir)
     if not any(workdir.glob("checkpoints/*")):
         raise UserError(
             f"{workdir} has no checkpoints: train it first with cpc train --workdir {workdir}"
         )
     variables, number = training.read_variables(workdir, step)
-    return describe(modality, workdir, config, modality.build_model(config), variables, number)
+    return describe(kind, workdir, config, kind.build_model(config), variables, number)

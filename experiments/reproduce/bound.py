@@ -43,11 +43,11 @@ def measure_bound(folder: pathlib.Path, log2_sizes: range) -> dict[str, Any]:
         UserError: the run has no checkpoint or several branches, or its held-out recordings are too
             few.
     """
-    modality, config = read_contrastive(folder)
+    kind, config = read_contrastive(folder)
     arrays, _, step = restore_params(folder / "checkpoints")
     variables = model_variables(**arrays)
-    data = modality.load_data(config, print)
-    problem = modality.make_problem(interpret(modality, config), data)
+    data = kind.load_data(config, print)
+    problem = kind.make_problem(interpret(kind, config), data)
     plan, encoder = problem.plan, problem.model.module.encoder
     branches = plan.geometry.branches
     if len(branches) > 1:

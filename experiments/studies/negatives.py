@@ -107,7 +107,7 @@ def measure_hardness(problem: Problem, arrays: dict[str, Any]) -> dict[str, Any]
 
 
 def measure_gradient(
-    modality: Contrastive, config: Config, data: Any, arrays: dict[str, Any]
+    kind: Contrastive, config: Config, data: Any, arrays: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the variance of the gradient by K sampled negatives.
 
@@ -117,8 +117,8 @@ def measure_gradient(
 
     def make_gradient(num_sampled):
         changed = {"negatives.num_sampled": num_sampled, "negatives.choose": "uniform"}
-        plan = interpret(modality, with_settings(config, changed))
-        problem = modality.make_problem(plan, data)
+        plan = interpret(kind, with_settings(config, changed))
+        problem = kind.make_problem(plan, data)
         loss = training.make_loss(problem)
 
         @jax.jit
@@ -181,20 +181,20 @@ def main() -> None:
     if not cli.WORKDIR.value:
         raise UserError("--workdir is required, e.g. --workdir runs/voices")
     workdir = pathlib.Path(cli.WORKDIR.value).expanduser()
-    modality, config = read_contrastive(workdir)
+    kind, config = read_contrastive(workdir)
     cluster.start(cli.DEVICE.value)
     arrays, _, step = restore_params(workdir / "checkpoints")
     # A checkpoint read without its state has no entry for what is empty.
     params, extra = ({"objective": {}, **arrays[part]} for part in ("params", "extra"))
     arrays = {**arrays, "params": params, "extra": {"model": {}, **extra}}
     arrays = jax.tree.map(jnp.asarray, arrays)
-    data = modality.load_data(config, print)
-    problem = modality.make_problem(interpret(modality, config), data)
+    data = kind.load_data(config, print)
+    problem = kind.make_problem(interpret(kind, config), data)
     found: dict[str, Any] = {"step": step, "rule": problem.plan.negatives}
     for name, measure in (
         ("labels", lambda: measure_labels(config, problem)),
         ("hardness", lambda: measure_hardness(problem, arrays)),
-        ("gradient", lambda: measure_gradient(modality, config, data, arrays)),
+        ("gradient", lambda: measure_gradient(kind, config, data, arrays)),
     ):
         print(f"measuring: {name}")
         found[name] = plain(measure())

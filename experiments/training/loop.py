@@ -54,13 +54,15 @@ def run_training(
 ) -> FitResult:
     """Train from the newest state of a run directory to the last step or to a signal."""
     state, step, batches, *_ = training
-    size = dict(zip(("per_step", "per_step_unit"), training.per_step or (), strict=False))
+    common: dict[str, Any] = {"num_steps": training.num_steps}
+    if training.per_step is not None:
+        common["per_step"], common["per_step_unit"] = training.per_step
     with open_training(folder, state, console, config) as (state, sinks, stop):
         begin = time.time() - (seconds_recorded(folder) if is_first() else 0.0)
 
         def summarize(sums, step):
-            common = {"num_steps": training.num_steps, "seconds": time.time() - begin, **size}
-            return {**training.summarize(sums, step), **common}
+            seconds = time.time() - begin
+            return {**training.summarize(sums, step), **common, "seconds": seconds}
 
         return fit(
             state,

@@ -16,19 +16,19 @@ CARD = "README.md"
 
 
 def share(
-    modality: Contrastive,
+    kind: Contrastive,
     workdir: pathlib.Path,
     folder: pathlib.Path,
     pretrained: models.Pretrained,
 ) -> None:
     """Write weights, description and card; the card is made first, so that all or none is there."""
-    card = write_card(modality, workdir, folder.resolve().name, pretrained)
+    card = write_card(kind, workdir, folder.resolve().name, pretrained)
     models.save(folder, pretrained)
     write_text(folder / CARD, card)
 
 
 def describe(
-    modality: Contrastive,
+    kind: Contrastive,
     workdir: pathlib.Path,
     config: Config,
     model: models.Model,
@@ -36,8 +36,8 @@ def describe(
     step: int,
 ) -> models.Pretrained:
     """Return the model of a run, with what its input is."""
-    about = {"step": step, "config": shared_config(config, modality.KEYS)}
-    given = modality.describe_input(config, workdir)
+    about = {"step": step, "config": shared_config(config, kind.KEYS)}
+    given = kind.describe_input(config, workdir)
     return models.Pretrained(model.module, variables, given, about)
 
 
@@ -49,12 +49,12 @@ def shared_config(config: Config, keys: Keys) -> dict[str, Any]:
 
 
 def write_card(
-    modality: Contrastive, workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
+    kind: Contrastive, workdir: pathlib.Path, folder: str, pretrained: models.Pretrained
 ) -> str:
     """Return the model card: what it was trained on, what was measured, how it is loaded."""
     config, step = pretrained.about["config"], pretrained.about["step"]
     run = read_run(workdir)
-    usual = {name: key.default for name, key in modality.KEYS["data"].items()}
+    usual = {name: key.default for name, key in kind.KEYS["data"].items()}
     shown = [
         f"{name} {value}"
         for name, value in config["data"].items()
@@ -62,7 +62,7 @@ def write_card(
     ]
     return f"""# {workdir.resolve().name}
 
-Contrastive predictive coding (van den Oord et al. 2018) of {modality.NAME}: encoder,
+Contrastive predictive coding (van den Oord et al. 2018) of {kind.NAME}: encoder,
 context and predictor after {step:,} of {config["num_steps"]:,} steps.
 
 ## Data
@@ -81,7 +81,7 @@ the rule {config["negatives"]["rule"]}, loss {config["loss"]["name"]}.
 ## Use
 
 ```python
-{modality.show_use(load_config(config, modality.KEYS), folder)}
+{kind.show_use(load_config(config, kind.KEYS), folder)}
 ```
 
 `model.safetensors` holds the arrays; `config.json` the modules with all their fields, and the
