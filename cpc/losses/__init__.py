@@ -1,13 +1,24 @@
 """Positive and negative scores to the loss of each anchor, in nats. Pure functions of arrays.
 
+A loss takes the scores of the positives (m,), those of the negatives (m, n) and `where`, the mask
+of the negatives that count, and returns the losses (m,). Masked entries may hold NaN and get a
+gradient of exactly zero; an anchor without a negative has loss 0. Arguments whose shapes do not
+match raise `UserError`.
+
 Losses, sums and scores are float32 and counts int32 or float32, whatever dtype comes in and whether
 `jax_enable_x64` is set or not; gradients have the dtype of what they are taken by.
 """
 
 from cpc.losses.acpc import acpc_loss, path_cost, path_weights
-from cpc.losses.aligned import aligned_losses
 from cpc.losses.candidate_sampling import SamplingOptions, candidate_sampling
-from cpc.losses.cpc_loss import CPCOptions, MemoryBank, OffsetSums, cpc_loss, sum_anchors
+from cpc.losses.cpc_loss import (
+    CPCOptions,
+    MemoryBank,
+    OffsetSums,
+    aligned_losses,
+    cpc_loss,
+    sum_anchors,
+)
 from cpc.losses.geometry import alignment, uniformity
 from cpc.losses.info_nce import info_nce
 from cpc.losses.noise_contrastive import nce, negative_sampling, ranking_nce
@@ -15,9 +26,11 @@ from cpc.losses.pairs import logistic_pairs, softmax_pairs
 from cpc.losses.pairwise import sigmoid, triplet
 from cpc.losses.reweighted import debiased, decoupled, decoupled_weights, hard_weighted
 from cpc.losses.sampled import full_logistic, full_softmax, sampled_logistic, sampled_softmax
-from cpc.losses.sizes import largest_block, loss_bytes
-from cpc.losses.streaming import StreamingOptions, streaming_info_nce
-from cpc.losses.symmetric import streaming_symmetric_info_nce
+from cpc.losses.streaming import (
+    StreamingOptions,
+    streaming_info_nce,
+    streaming_symmetric_info_nce,
+)
 from cpc.losses.table import (
     LOSSES,
     AnchorLoss,
@@ -54,9 +67,7 @@ __all__ = [
     "full_softmax",
     "hard_weighted",
     "info_nce",
-    "largest_block",
     "logistic_pairs",
-    "loss_bytes",
     "nce",
     "negative_sampling",
     "nt_xent",

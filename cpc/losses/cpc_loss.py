@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from cpc.losses.aligned import aligned_losses
-from cpc.losses.blocks import LossReducer, Plan, sharded_losses
+from cpc.losses.blocks import LossReducer, Plan, anchor_scores, sharded_losses, take_traced
+from cpc.losses.influence import received_weights
 from cpc.losses.info_nce import info_nce
 from cpc.losses.inputs import (
     check_arguments,
@@ -20,7 +20,14 @@ from cpc.losses.inputs import (
 )
 from cpc.losses.masking import Number, check, divide
 from cpc.losses.table import AnchorLoss, describe
-from cpc.losses.tiles import AnchorScores, Latents, vary_alike
+from cpc.losses.tiles import (
+    AnchorScores,
+    Latents,
+    find_alike,
+    find_negatives,
+    find_positives,
+    vary_alike,
+)
 from cpc.types import AnyPosition, CPCOutputs, NegativeSampler, Rule, UserError, check_type
 
 
@@ -123,7 +130,7 @@ def cpc_loss(
       memory: further candidates.
       block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere; changes
         memory and speed, not the result (with a random `choose`, it changes which negatives are
-        drawn). `loss_bytes` returns the memory that it needs; that it fits is not checked.
+        drawn). That it fits the memory is not checked.
       columns: candidates scored at a time, for InfoNCE without `choose`; by default all of them
         while a block's scores fit 256 MB, or 1 GB off the CPU. Changes memory and speed alone.
       reducer: sums the losses: None for one device, or if the compiler shards the work; that of
@@ -294,6 +301,68 @@ def _append(x, value):
     """The value as a last column: spread in float32, so that its gradient is summed in float32."""
     column = jnp.broadcast_to(jnp.asarray(value, jnp.float32), x[..., :1].shape)
     return jnp.concatenate([x, column.astype(x.dtype)], -1)
+
+
+def aligned_losses(
+    queries: Float[Array, "k b a d"],
+    keys: Float[Array, "b a d"],
+    latents: Latents,
+    rng: Array,
+    plan: Plan,
+    num_lanes: int,
+) -> tuple[Float[Array, " k"], AnchorScores, Float[Array, "k b"]]:
+    """Return `summed_losses` against one candidate from each sequence, at the positive's place.
+
+    Only b of the b t candidates can be negatives, so only these are scored: 1 / t of the work, with
+    the same result. Latents are (b, a), `num_lanes` for each time in order, so that an offset of k
+    is k num_lanes entries ahead (`inputs.is_grid`).
+    """
+    b, a = keys.shape[:2]
+    loss: Any = plan.loss or info_nce
+    plain, options = take_traced(loss)
+    fixed: Any = functools.partial(plain, **jax.lax.stop_gradient(options))
+    rows, received = [], []
+    for i, k in enumerate(plan.offsets):
+
+        def at_index(query, key, here, there, rng, k=k):  # of all sequences: (b, d), (b,)
+            scores = jnp.matmul(query, key.T, preferred_element_type=jnp.float32)
+            positives = find_positives(here, there, k)
+            allowed = find_negatives(here, there, plan.rule, k) & ~positives
+            allowed &= jnp.diagonal(positives)[:, None]
+            alike = find_alike(here, there) if describe(loss).uses_group_positives else None
+            given = positives, allowed, alike, rng, plan.choose
+            value, chosen = _losses_of(scores, loss, *given)
+            found = anchor_scores(value, *chosen)
+            weights = jax.grad(lambda scores: _losses_of(scores, fixed, *given)[0].sum())(
+                jax.lax.stop_gradient(scores)
+            )
+            weights = jnp.where(found.counted[:, None] > 0, weights, 0.0)
+            return found, received_weights(weights, jnp.arange(b))
+
+        ahead = k * num_lanes
+        here = jax.tree.map(lambda x, end=a - ahead: x[:, :end], latents)
+        there = jax.tree.map(lambda x, start=ahead: x[:, start:], latents)
+        rngs = jax.random.split(jax.random.fold_in(rng, k), a - ahead)
+        scores, of_index = jax.vmap(at_index, in_axes=(1, 1, 1, 1, 0), out_axes=(1, 0))(
+            queries[i, :, : a - ahead], keys[:, ahead:], here, there, rngs
+        )
+        rows.append(jax.tree.map(lambda x, n=ahead: jnp.pad(x, ((0, 0), (0, n))), scores))
+        received.append(of_index.sum(0))
+    scores = jax.tree.map(lambda *x: jnp.stack(x), *rows)
+    return scores.loss.sum((1, 2)), scores, jnp.stack(received)
+
+
+def _losses_of(scores, loss, positives, allowed, alike, rng, choose):
+    """Return losses of the anchors (b,) from scores (b, b), and the contrasted scores and mask."""
+    positive = jnp.diagonal(scores)
+    if alike is not None:
+        where, positives = allowed & ~alike, positives | (allowed & alike)
+        value = loss(scores, scores, where, where_positive=positives)
+        return value, (positive, scores, where)
+    negatives, where = scores, allowed
+    if choose is not None:
+        negatives, where = choose(rng, positive, scores, allowed)
+    return loss(positive, negatives, where), (positive, negatives, where)
 
 
 def sum_anchors(scores: AnchorScores, received: Float[Array, "k b"] | None = None) -> OffsetSums:

@@ -32,14 +32,8 @@ def ranking_nce(
     may depend on c freely.
 
     Args:
-      positive: scores of the positives.
-      negatives: scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       log_noise_positive: log q of the positives.
       log_noise_negatives: log q of the negatives: one number, (n,) or (m, n).
-
-    Raises:
-      UserError: shapes that do not match.
 
     A candidate that the noise draws three times as often weighs a third:
 
@@ -79,9 +73,6 @@ def nce(
       log_noise_negatives: log q of the negatives: one number, (n,) or (m, n).
       log_normalizer: log Z, for all anchors or for each; it may be learned.
 
-    Raises:
-      UserError: shapes that do not match.
-
     One noise sample, both candidates as likely under the model as under the noise: two fair coins.
 
     >>> nce(jnp.zeros(1), jnp.zeros((1, 1)), log_noise_positive=0.0, log_noise_negatives=0.0)
@@ -107,11 +98,6 @@ def negative_sampling(
 
     Args:
       positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
-      negatives: scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
-
-    Raises:
-      UserError: shapes that do not match.
 
     Scores of zero are 1 + K fair coins:
 

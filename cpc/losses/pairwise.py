@@ -35,14 +35,11 @@ def sigmoid(
     equal scores is no such number.
 
     Args:
-      positive: cosine scores of the positives.
-      negatives: cosine scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       temperature: tau; the paper's t is 1 / tau.
       bias: b.
 
     Raises:
-      UserError: shapes that do not match; a temperature known not to be positive.
+      UserError: a temperature known not to be positive.
 
     Logits of zero are 1 + K fair coins:
 
@@ -70,16 +67,13 @@ def triplet(
     margin are optimal, so that nothing is estimated: there is no log N.
 
     Args:
-      positive: scores of the positives.
-      negatives: scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       margin: 0 or more.
       mining: which of them is n. "hard": the nearest. "semi_hard": the nearest of those with
         d_p < d_n < d_p + margin; if there are none, the farthest of all. "all": every one, and L is
         the mean over them, those that cost nothing included.
 
     Raises:
-      UserError: shapes that do not match; a margin known to be negative; an unknown mining.
+      UserError: a margin known to be negative; an unknown mining.
 
     A positive at distance 1, negatives at 0.5, 1.25, 4 and 8:
 

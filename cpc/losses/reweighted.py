@@ -28,14 +28,11 @@ def decoupled(
     cosines, are sure to have an optimum. log K - L is an estimate, biased upwards.
 
     Args:
-      positive: scores of the positives.
-      negatives: scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       temperature: tau.
       positive_weight: w; `decoupled_weights` makes those of DCLW.
 
     Raises:
-      UserError: shapes that do not match; a temperature known not to be positive.
+      UserError: a temperature known not to be positive.
 
     Two negatives as good as the positive cost log 2; the positive itself is no rival:
 
@@ -89,16 +86,13 @@ def debiased(
     whose scores come divided by its temperature, gives the least itself.
 
     Args:
-      positive: cosine scores of the positives.
-      negatives: cosine scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       prior: pi, the probability that a random draw is of the anchor's class.
       temperature: tau.
       least: the lowest score that can be: -1 of a cosine.
       extra_positives: scores of the draws v; the positive itself if there are none.
 
     Raises:
-      UserError: shapes that do not match; a prior outside [0, 1); a temperature known not to be
+      UserError: a prior outside [0, 1); a temperature known not to be
         positive.
 
     At equal scores the correction takes away as much as it scales up: log N.
@@ -139,9 +133,6 @@ def hard_weighted(
     log N - L is an estimate, no bound.
 
     Args:
-      positive: cosine scores of the positives.
-      negatives: cosine scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       prior: pi, the probability that a random draw is of the anchor's class.
       concentration: beta.
       temperature: tau.
@@ -150,7 +141,7 @@ def hard_weighted(
         none.
 
     Raises:
-      UserError: shapes that do not match; a prior outside [0, 1); a concentration known to be
+      UserError: a prior outside [0, 1); a concentration known to be
         negative; a temperature known not to be positive.
 
     Scores log 1 and log 3 with beta = 1: the mean (1 + 9) / (1 + 3) = 2.5 instead of 2, twice.

@@ -39,13 +39,9 @@ def sampled_softmax(
     Args:
       positive: scores of the positives, (m,) or (m, p). With p of them each is labelled 1 / p, as
         TensorFlow does, and all stay in the denominator.
-      negatives: scores of the sampled classes.
       where: which of them count: leave accidental hits out here. An anchor without any has loss 0.
       log_q_positive: log Q of the positives: one number, (m,) or (m, p).
       log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
-
-    Raises:
-      UserError: shapes that do not match.
 
     Two equal candidates, of which the sampler expects the negative twice as often:
 
@@ -75,14 +71,10 @@ def sampled_logistic(
 
     Args:
       positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
-      negatives: scores of the sampled classes.
       where: which of them count: leave accidental hits out here. An anchor without any has loss 0,
         which at small samples pulls the optimum away from the log odds.
       log_q_positive: log Q of the positives: one number, (m,) or (m, p).
       log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
-
-    Raises:
-      UserError: shapes that do not match.
 
     A positive with odds of 3 costs log(4 / 3), and so does a negative with odds of 1 / 3:
 
@@ -103,7 +95,7 @@ def full_softmax(scores: Float[Array, "m v"], labels: Int[Array, " m"]) -> Float
     log v - L does so only if all classes are equally frequent.
 
     Raises:
-      UserError: shapes that do not match; labels known to be outside 0..v-1, whose loss is NaN
+      UserError: labels known to be outside 0..v-1, whose loss is NaN
         where they are traced.
 
     >>> full_softmax(jnp.zeros((1, 4)), jnp.array([2])) - jnp.log(4.0)
@@ -128,7 +120,7 @@ def full_logistic(
       labels: the true class of each anchor, or a mask of its true classes.
 
     Raises:
-      UserError: shapes that do not match; labels known to be outside 0..v-1, whose loss is NaN
+      UserError: labels known to be outside 0..v-1, whose loss is NaN
         where they are traced.
 
     >>> full_logistic(jnp.zeros((1, 4)), jnp.array([2])) / jnp.log(2.0)

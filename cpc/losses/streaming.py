@@ -15,7 +15,6 @@ from cpc.losses.tiles import AnchorScores, Latents, block_size, num_columns, var
 from cpc.types import (
     AnyPosition,
     NegativeRule,
-    Position,
     UserError,
     check_array,
     check_function,
@@ -28,7 +27,6 @@ class StreamingOptions(TypedDict, total=False):
 
     block: int | None
     columns: int | None
-    kernels: bool
 
 
 def streaming_info_nce(
@@ -65,14 +63,10 @@ def streaming_info_nce(
       temperature: tau. It divides the queries, which are then read in the dtype of the keys.
       where_anchors: which anchors exist; the others may hold NaN, have loss 0 and no gradient.
       where_candidates: which candidates exist, likewise.
-      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere;
-        `largest_block` says how many fit a memory, and `loss_bytes` what all of it takes;
-        that it fits is not checked.
+      block: anchors scored at a time, by default 512 or more on a CPU and 8192 elsewhere. A score
+        takes 12 bytes while its block is at work; that they fit is not checked.
       columns: candidates scored at a time; by default all of them while the block's scores fit
         256 MB, or 1 GB off the CPU. Both change memory and speed alone.
-      kernels: on a TPU, the Pallas kernels of `score_on_tpu` in place of the blocks; the rule may
-        then close over numbers, not over arrays. They were interpreted on a CPU and compiled for a
-        v5e, and never timed. A `jax.shard_map` around them needs check_vma=False.
 
     Returns:
       Losses in float32, 0 where an anchor has no positive or no negative; and the
@@ -95,47 +89,6 @@ def streaming_info_nce(
     (Array([3., 3., 3., 0.], dtype=float32), Array([1.5, 1.5, 1.5, 0. ], dtype=float32))
     """
     check("temperature", temperature, above=0)
-    inputs = read_inputs(
-        queries,
-        keys,
-        anchors,
-        candidates,
-        where_anchors,
-        where_candidates,
-        rule,
-        offset,
-        temperature,
-    )
-    scores = _run(*inputs, rule, offset, **options)
-    return scores.loss, jax.lax.stop_gradient(scores)
-
-
-def _run(
-    queries, keys, anchors, candidates, rule, offset, block=None, columns=None, kernels=False
-) -> Any:
-    """Return the scores of the anchors, in blocks and tiles of a size that fits."""
-    block = block_size(len(keys), columns) if block is None else block
-    check("block", block, least=1)
-    width = num_columns(min(block, len(queries)), len(keys), columns)
-    return _losses(queries, keys, anchors, candidates, rule, offset, block, width, kernels)
-
-
-def read_inputs(
-    queries: Any,
-    keys: Any,
-    anchors: AnyPosition,
-    candidates: AnyPosition,
-    where_anchors: Any,
-    where_candidates: Any,
-    rule: NegativeRule,
-    offset: int,
-    temperature: Any,
-) -> tuple[Any, Any, Latents, Latents]:
-    """Return queries over the temperature, keys, anchors and candidates; check the shapes.
-
-    Raises:
-      UserError: shapes that do not belong together, naming the arguments.
-    """
     check_function("rule", rule, 3, "pass one such as cpc.negatives.batch")
     check_type("offset", offset, int | np.integer, "pass one whole number of steps")
     queries, here = _read("anchors", "queries", anchors, queries, where_anchors)
@@ -146,11 +99,46 @@ def read_inputs(
             "one width"
         )
     check_negatives(anchors, candidates, rule, (offset,))
-    return vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
+    inputs = vary_alike((divide(queries, temperature, keys.dtype), keys, here, there))
+    sizes = _choose_sizes(len(queries), len(keys), **options)
+    scores: Any = _losses(*inputs, rule, offset, *sizes)
+    return scores.loss, jax.lax.stop_gradient(scores)
+
+
+def streaming_symmetric_info_nce(
+    queries: Float[Array, "m d"],
+    keys: Float[Array, "n d"],
+    anchors: AnyPosition,
+    candidates: AnyPosition,
+    rule: NegativeRule,
+    offset: int,
+    *,
+    where_anchors: Bool[Array, " m"] | None = None,
+    where_candidates: Bool[Array, " n"] | None = None,
+    **options: Any,
+) -> tuple[tuple[Float[Array, " m"], AnchorScores], tuple[Float[Array, " n"], AnchorScores]]:
+    """Return `streaming_info_nce` of the queries among the keys and of the keys among the queries.
+
+    The second has the offset negative: rule(key's position, query's position, -offset). CLIP is
+    half the sum of the two means (Radford et al. 2021, fig. 3). Further options go to both.
+    """
+    here = {"where_anchors": where_anchors, "where_candidates": where_candidates}
+    there = {"where_anchors": where_candidates, "where_candidates": where_anchors}
+    return (
+        streaming_info_nce(queries, keys, anchors, candidates, rule, offset, **here, **options),
+        streaming_info_nce(keys, queries, candidates, anchors, rule, -offset, **there, **options),
+    )
+
+
+def _choose_sizes(m, n, block=None, columns=None):
+    """Return the anchors of a block and the candidates of a tile."""
+    block = block_size(n, columns) if block is None else block
+    check("block", block, least=1)
+    return block, num_columns(min(block, m), n, columns)
 
 
 def _read(latents, vectors, positions, x, where):
-    """What does not exist is 0, whatever it was."""
+    """Return vectors, 0 where they do not exist, and their positions; check the shapes."""
     check_type(f"the positions of {latents}", positions, AnyPosition, "pass a Position of (m,)")
     check_array(vectors, x)
     for name, each in positions._asdict().items():
@@ -165,19 +153,19 @@ def _read(latents, vectors, positions, x, where):
     return x, Latents(jax.tree.map(lambda p: jnp.asarray(p, jnp.int32), positions), exists)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
-def _losses(queries, keys, anchors, candidates, rule, offset, block, columns, kernels):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
+def _losses(queries, keys, anchors, candidates, rule, offset, block, columns):
     inputs = (queries, keys, anchors, candidates)
-    return _pass(inputs, None, rule, offset, block, columns, kernels)[0]
+    return _score(inputs, None, rule, offset, block, columns)[0]
 
 
 def _forward(queries, keys, anchors, candidates, *plan):
     inputs = (queries, keys, anchors, candidates)
-    scores, dqueries, dkeys = _pass(inputs, jnp.ones(len(queries), jnp.float32), *plan)
+    scores, dqueries, dkeys = _score(inputs, jnp.ones(len(queries), jnp.float32), *plan)
     return scores, (inputs, scores.counted, dqueries, dkeys)
 
 
-def _backward(rule, offset, block, columns, kernels, saved, cotangents):
+def _backward(rule, offset, block, columns, saved, cotangents):
     inputs, counted, dqueries, dkeys = saved
     dtype = dqueries.dtype
     g = jnp.where(counted > 0, cotangents.loss, 0.0)
@@ -185,7 +173,7 @@ def _backward(rule, offset, block, columns, kernels, saved, cotangents):
     dkeys = jax.lax.cond(
         jnp.all((g == common) | (counted == 0)),
         lambda: common * dkeys,
-        lambda: _pass(inputs, g, rule, offset, block, columns, kernels)[2],
+        lambda: _score(inputs, g, rule, offset, block, columns)[2],
     )
     return (g[:, None] * dqueries).astype(dtype), dkeys.astype(dtype), None, None
 
@@ -193,26 +181,8 @@ def _backward(rule, offset, block, columns, kernels, saved, cotangents):
 _losses.defvjp(_forward, _backward)
 
 
-def _pass(inputs, weights, rule, offset, block, columns, kernels):
-    """Scores of the anchors and, given weights, derivatives by queries and by keys."""
-
-    def by_blocks(inputs, weights):
-        return _score_blocks(inputs, weights, rule, offset, block, columns)
-
-    if not kernels or len(inputs[2].positions) > len(Position._fields):  # which they take for all
-        return by_blocks(inputs, weights)
-    # A fifth of a second, which no start of training needs.
-    from cpc.losses.pallas_tpu import score_on_tpu
-
-    def by_kernels(inputs, weights):
-        queries, keys, anchors, candidates = inputs
-        return score_on_tpu(queries, keys, anchors, candidates, weights, rule, offset)
-
-    return jax.lax.platform_dependent(inputs, weights, tpu=by_kernels, default=by_blocks)
-
-
-def _score_blocks(inputs, weights, rule, offset, block, columns):
-    """The pass of all offsets' losses, for one offset and one sequence of anchors."""
+def _score(inputs, weights, rule, offset, block, columns):
+    """Return scores of the anchors and, given weights, derivatives by queries and by keys."""
     queries, keys, anchors, candidates = inputs
     scores, _, dqueries, dkeys, _ = score_blocks(
         queries[None, None],

@@ -24,11 +24,8 @@ class Description(NamedTuple):
     """The properties of a loss. Symbols: s score, c context, x candidate, q negatives' density."""
 
     name: str
-    reference: str
-    optimum: str | None
+    optimum: str | None = None
     """The score that minimises the loss."""
-    estimates: str
-    """The quantity that the optimal score estimates."""
     bounds: str | None = None
     """The quantity that log N - L bounds from below, on average, when the negatives are independent
     draws from the marginal p(x); None if it bounds nothing."""
@@ -81,65 +78,41 @@ class LossSpec(NamedTuple):
 _INFORMATION = "I(x; c)"
 _CORRECTED = "log p(x|c) + h(c), given log q of every candidate"
 _LOG_ODDS = "log p(x|c) / (1 - p(x|c))"
-_RATIO = "density ratio up to a factor of c"
-_DENSITY = "conditional density up to a factor of c"
 _WHICH = "softmax of the scores: which candidate is the positive"
 _DATA = "sigmoid(s): data, not one of K negatives"
 _EACH = "sigmoid(s): each class by itself"
 
-# name, reference, optimum, estimates, bounds, posterior; flags. The negatives of NT-Xent come in
-# pairs of views, so it is not a bound.
+# Name, optimum, bounds, posterior; flags. The negatives of NT-Xent come in pairs of views, so it is
+# not a bound.
 _DESCRIPTIONS: tuple[tuple[Callable[..., Any], Description], ...] = (
     (info_nce, Description(
-        "InfoNCE", "van den Oord et al. 2018, eq. 4", "log p(x|c) / q(x) + h(c)", _RATIO,
-        _INFORMATION, _WHICH, has_log_n=True, can_tile=True)),
-    (ranking_nce, Description(
-        "ranking NCE", "Ma & Collins 2018", _CORRECTED, _DENSITY,
-        _INFORMATION, _WHICH, has_log_n=True)),
+        "InfoNCE", "log p(x|c) / q(x) + h(c)", _INFORMATION, _WHICH,
+        has_log_n=True, can_tile=True)),
+    (ranking_nce, Description("ranking NCE", _CORRECTED, _INFORMATION, _WHICH, has_log_n=True)),
     (nce, Description(
-        "binary NCE", "Gutmann & Hyvarinen 2012",
-        "log p(x|c) + log Z, or log p(x|c) / q(x) if log q is given as 0",
-        "conditional density with its normaliser",
+        "binary NCE", "log p(x|c) + log Z, or log p(x|c) / q(x) if log q is given as 0",
         None, "sigmoid(s - log K q): data, not one of K noise samples")),
     (negative_sampling, Description(
-        "negative sampling", "Mikolov et al. 2013, eq. 4", "log p(x|c) / q(x) - log K",
-        "density ratio, shifted", None, _DATA)),
+        "negative sampling", "log p(x|c) / q(x) - log K", None, _DATA)),
     (sampled_softmax, Description(
-        "sampled softmax", "Jean et al. 2015, section 3", _CORRECTED, _DENSITY,
-        _INFORMATION, _WHICH, has_log_n=True)),
-    (sampled_logistic, Description(
-        "sampled logistic", "TensorFlow, Candidate sampling", _LOG_ODDS,
-        "log odds of each class", None, _EACH)),
+        "sampled softmax", _CORRECTED, _INFORMATION, _WHICH, has_log_n=True)),
+    (sampled_logistic, Description("sampled logistic", _LOG_ODDS, None, _EACH)),
     (full_softmax, Description(
-        "full softmax", "maximum likelihood", "log p(x|c) + h(c)",
-        "conditional density; H(x) - L bounds I(x; c)",
-        None, "softmax of the scores: which class")),
-    (full_logistic, Description(
-        "full logistic", "maximum likelihood", _LOG_ODDS, "log odds of each class", None, _EACH)),
+        "full softmax", "log p(x|c) + h(c)", None, "softmax of the scores: which class")),
+    (full_logistic, Description("full logistic", _LOG_ODDS, None, _EACH)),
     (nt_xent, Description(
-        "NT-Xent", "Chen et al. 2020, eq. 1",
-        "log p(x|c) / p(x) + h(c), as far as cosine / tau reaches", _RATIO,
-        None, _WHICH, has_log_n=True)),
-    (sup_con, Description(
-        "SupCon", "Khosla et al. 2020, eq. 2 and 3", None, "classes, grouped",
-        needs_cosines=True, uses_group_positives=True)),
-    (decoupled, Description(
-        "decoupled", "Yeh et al. 2022", "log p(x|c) / q(x) + h(c) as K grows", _RATIO,
-        None, _WHICH)),
+        "NT-Xent", "log p(x|c) / p(x) + h(c), as far as cosine / tau reaches", None, _WHICH,
+        has_log_n=True)),
+    (sup_con, Description("SupCon", needs_cosines=True, uses_group_positives=True)),
+    (decoupled, Description("decoupled", "log p(x|c) / q(x) + h(c) as K grows", None, _WHICH)),
     (debiased, Description(
-        "debiased", "Chuang et al. 2020, section 4", "log p+(x) / p-(x) + h(c)",
-        "density ratio to the negatives of other classes",
-        None, _WHICH, has_log_n=True, needs_cosines=True, has_floor=True)),
+        "debiased", "log p+(x) / p-(x) + h(c)", None, _WHICH,
+        has_log_n=True, needs_cosines=True, has_floor=True)),
     (hard_weighted, Description(
-        "hard-weighted", "Robinson et al. 2021, section 3", "log p+(x) / tilted noise + h(c)",
-        "density ratio to noise tilted towards the anchor",
-        None, _WHICH, has_log_n=True, needs_cosines=True, has_floor=True)),
-    (sigmoid, Description(
-        "sigmoid", "Zhai et al. 2023, section 3.2", "logit log p(x|c) / p(x) - log K",
-        "density ratio, shifted", None, _DATA)),
-    (triplet, Description(
-        "triplet", "Schroff et al. 2015, section 3", None, "order of distances",
-        needs_cosines=True)),
+        "hard-weighted", "log p+(x) / tilted noise + h(c)", None, _WHICH,
+        has_log_n=True, needs_cosines=True, has_floor=True)),
+    (sigmoid, Description("sigmoid", "logit log p(x|c) / p(x) - log K", None, _DATA)),
+    (triplet, Description("triplet", needs_cosines=True)),
 )  # fmt: skip
 
 _partial = functools.partial
@@ -170,19 +143,13 @@ def describe(loss: Callable[..., Any]) -> Description:
         if function is bound.func:
             return description if _one_critic(bound.keywords) else _two_critics(description)
     name = getattr(bound.func, "__name__", type(bound.func).__name__)
-    return Description(name, "none given", None, "unknown")
+    return Description(name)
 
 
 def describe_aligned(description: Description) -> Description:
     """Return the properties of a loss with predictions aligned to more frames (`acpc_loss`)."""
-    return description._replace(
-        name=f"aligned {description.name}",
-        optimum=None,
-        estimates="density ratio of the frames that the alignment gives to a prediction",
-        bounds=None,
-        reference="Chorowski et al. 2021",
-        has_log_n=False,
-    )
+    name = f"aligned {description.name}"
+    return description._replace(name=name, optimum=None, bounds=None, has_log_n=False)
 
 
 def _one_critic(keywords):
@@ -204,10 +171,4 @@ def _one_critic(keywords):
 def _two_critics(description):
     if not description.has_log_n:
         return description
-    return description._replace(
-        optimum=None,
-        estimates="unclear: positive and negatives corrected unlike",
-        bounds=None,
-        has_log_n=False,
-        posterior=None,
-    )
+    return description._replace(optimum=None, bounds=None, has_log_n=False, posterior=None)

@@ -66,13 +66,10 @@ def nt_xent(
     as a cosine over tau can reach. log N - L is an estimate: negatives come in pairs of views.
 
     Args:
-      positive: cosine scores of the positives.
-      negatives: cosine scores of the negatives.
-      where: which negatives count; an anchor without any has loss 0.
       temperature: tau.
 
     Raises:
-      UserError: shapes that do not match, several positives; a temperature known not to be
+      UserError: a temperature known not to be
         positive.
 
     Two items whose four views are all alike: chance among 3 candidates.
@@ -112,7 +109,7 @@ def sup_con(
       inside: the mean over positives inside the logarithm, L_in.
 
     Raises:
-      UserError: shapes that do not match; a temperature known not to be positive.
+      UserError: a temperature known not to be positive.
 
     Equal scores, two positives and three negatives: chance among 5 candidates.
 

@@ -1,7 +1,7 @@
 """InfoNCE over many candidates: its time and memory against PyTorch's and its products', sampling.
 
 Where torch is importable neither here nor in the Python that $CPC_TORCH_PYTHON names, the ratios to
-it are left out. On a TPU, the Pallas kernels are timed beside the blocks.
+it are left out.
 """
 
 import functools
@@ -51,21 +51,19 @@ def run_round(given: str, python: str | None, reverse: bool) -> dict[str, Any]:
 
 def compare(n: int, rounds: list[dict[str, Any]], judged: bool) -> list[Row]:
     """Time, memory, and their ratios: to the products alone and, where it is there, to torch."""
-    ours, rows = [one["info_nce_jax"] for one in rounds], []
-    target = Target("ratio_to_products", PRODUCTS, at_least=False)
-    targets = {"info_nce": target} if judged else {}
-    for form, name in name_forms(n, ours[0]):
-        to_products = [one["seconds"][form] / one["seconds"]["products"] for one in ours]
-        figures: dict[str, Any] = {
-            "milliseconds": 1e3 * statistics.median(one["seconds"][form] for one in ours),
-            "megabytes": statistics.median(one["bytes"][form] for one in ours) / 1e6,
-            "ratio_to_products": statistics.median(to_products),
-        }
-        text = "{:,.1f} ms, {:,.0f} MB, {:.2f} of its products' time".format(*figures.values())
-        rows.append(Row(name, figures, text, targets.get(form)))
+    ours = [one["info_nce_jax"] for one in rounds]
+    seconds = [one["seconds"]["info_nce"] for one in ours]
+    to_products = [one["seconds"]["info_nce"] / one["seconds"]["products"] for one in ours]
+    figures: dict[str, Any] = {
+        "milliseconds": 1e3 * statistics.median(seconds),
+        "megabytes": statistics.median(one["bytes"]["info_nce"] for one in ours) / 1e6,
+        "ratio_to_products": statistics.median(to_products),
+    }
+    text = "{:,.1f} ms, {:,.0f} MB, {:.2f} of its products' time".format(*figures.values())
+    target = Target("ratio_to_products", PRODUCTS, at_least=False) if judged else None
+    rows = [Row(name_row(n), figures, text, target)]
     if "info_nce_torch" not in rounds[0]:
         return rows
-    against = []
     for word, most, read in (
         ("time", TIME, lambda side: side["seconds"]["info_nce"]),
         ("memory", MEMORY, lambda side: side["bytes"]["info_nce"]),
@@ -76,27 +74,22 @@ def compare(n: int, rounds: list[dict[str, Any]], judged: bool) -> list[Row]:
         found = {"ratio_to_torch": ratio, f"torch_{word}": theirs}
         target = Target("ratio_to_torch", most, at_least=False) if judged else None
         text = f"{ratio:.3f} of torch's ({min(ratios):.3f} to {max(ratios):.3f})"
-        against.append(Row(f"  its {word}", found, text, target))
-    return [rows[0], *against, *rows[1:]]
+        rows.append(Row(f"  its {word}", found, text, target))
+    return rows
 
 
 def large_rows(device: str) -> list[Row]:
     """Value and gradient over as many candidates as the device should bear, once."""
     n = LARGE if device == "cpu" else LARGE_OFF_CPU
     given = json.dumps({"n": n, "d": WIDTH, "device": device, "num_calls": 0})
-    done, rows = run_side(sys.executable, "info_nce_jax", given), []
-    for form, name in name_forms(n, done):
-        figures = {"seconds": done["seconds"][form], "megabytes": done["bytes"][form] / 1e6}
-        text = "{:,.1f} s, {:,.0f} MB".format(*figures.values())
-        rows.append(Row(name, figures, text))
-    return rows
+    done = run_side(sys.executable, "info_nce_jax", given)
+    figures = {"seconds": done["seconds"]["info_nce"], "megabytes": done["bytes"]["info_nce"] / 1e6}
+    return [Row(name_row(n), figures, "{:,.1f} s, {:,.0f} MB".format(*figures.values()))]
 
 
-def name_forms(n: int, measured: dict[str, Any]) -> list[tuple[str, str]]:
-    """The forms of the loss that were measured, and the names of their rows."""
-    name = f"InfoNCE over {n:,} of width {WIDTH}"
-    names = {"info_nce": name, "kernels": f"{name}, by Pallas kernels"}
-    return [(form, names[form]) for form in measured["bytes"]]
+def name_row(n: int) -> str:
+    """Return the name of the row of InfoNCE over n candidates."""
+    return f"InfoNCE over {n:,} of width {WIDTH}"
 
 
 def sampled_rows(num_calls: int) -> list[Row]:

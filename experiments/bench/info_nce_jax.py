@@ -23,25 +23,23 @@ from experiments.command.cluster import keep_freed_memory
 def measure(sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Seconds and bytes of value and gradient of the mean loss; seconds of its products alone.
 
-    Off the CPU in bfloat16 and, on a TPU, by the Pallas kernels, too. Without calls to time, the
-    loss is computed once and its first run is what counts.
+    Off the CPU in bfloat16. Without calls to time, the loss is computed once and its first run is
+    what counts.
     """
     n, d, device = sizes["n"], sizes["d"], choose_devices(sizes["device"])[0]
     with jax.default_device(device):
         keys = jax.random.split(jax.random.key(0))
         dtype = jnp.float32 if device.platform == "cpu" else jnp.bfloat16
         x: Any = tuple(d**-0.25 * jax.random.normal(key, (n, d), dtype) for key in keys)
-        calls, seconds, num_bytes = {}, {}, {}
-        for form in ("info_nce", "kernels") if device.platform == "tpu" else ("info_nce",):
-            run = jax.jit(make_info_nce(n, kernels=form == "kernels")).lower(*x).compile()
-            planned: Any = run.memory_analysis()
-            calls[form] = functools.partial(call, run, x)
-            before, begin = peak_bytes(device), time.perf_counter()
-            calls[form]()
-            seconds[form] = time.perf_counter() - begin
-            # Memory that was freed before may be used again, and would then not show.
-            needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
-            num_bytes[form] = max(peak_bytes(device) - before, needed)
+        run = jax.jit(make_info_nce(n)).lower(*x).compile()
+        planned: Any = run.memory_analysis()
+        calls = {"info_nce": functools.partial(call, run, x)}
+        before, begin = peak_bytes(device), time.perf_counter()
+        calls["info_nce"]()
+        seconds = {"info_nce": time.perf_counter() - begin}
+        # Memory that was freed before may be used again, and would then not show.
+        needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
+        num_bytes = {"info_nce": max(peak_bytes(device) - before, needed)}
         if sizes["num_calls"]:
             products = jax.jit(make_products(min(n, block_size(n))))
             calls["products"] = functools.partial(call, products, x)
@@ -54,15 +52,13 @@ def call(run, x):
     return jax.block_until_ready(run(*x))
 
 
-def make_info_nce(n: int, kernels: bool):
+def make_info_nce(n: int):
     """Value and gradient: latents of n sequences, each other one a negative."""
     zero = jnp.zeros(n, jnp.int32)
     positions = Position(jnp.arange(n, dtype=jnp.int32), zero, zero, zero)
 
     def loss(queries, keys):
-        losses, _ = streaming_info_nce(
-            queries, keys, positions, positions, batch, 0, kernels=kernels
-        )
+        losses, _ = streaming_info_nce(queries, keys, positions, positions, batch, 0)
         return losses.mean()
 
     return jax.value_and_grad(loss, (0, 1))

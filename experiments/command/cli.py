@@ -170,11 +170,13 @@ def _guard(main, words, takes_folders):
         if interrupts:
             fail("interrupted", 130)
         await_verdict()
-        if str(error).startswith("RESOURCE_EXHAUSTED"):
+        is_host = isinstance(error, MemoryError)
+        if is_host or str(error).startswith("RESOURCE_EXHAUSTED"):
+            where, what = "this machine" if is_host else "a device", str(error).partition("\n")[0]
             fail(
-                f"a device has too little memory ({str(error).splitlines()[0]}): model.remat=True, "
-                "optim.accumulate=2, model.dtype=bfloat16 or a smaller data.batch_size need less, "
-                "where the config has them"
+                f"{where} has too little memory ({what}): model.remat=True, optim.accumulate=2, "
+                "model.dtype=bfloat16 or a smaller data.batch_size need less, where the config "
+                "has them"
             )
         traceback.print_exc()
         leave_failing(1)

@@ -18,7 +18,6 @@ from experiments.command.config import Config, check_config, check_every, with_s
 from experiments.status import PROBED, was_probed
 from experiments.training import step as training
 from experiments.training.audit import audit_run
-from experiments.training.memory import check_memory, check_sizes
 from experiments.training.model_card import describe, share
 from experiments.training.plan import Plan, make_plan
 from experiments.training.probes import ProbeContext, kept_until_done, run_probes
@@ -47,9 +46,6 @@ def interpret(kind: Contrastive, config: Config, mesh: jax.sharding.Mesh | None 
     if mesh is not None:
         check_batch_size(config.data.batch_size, mesh)
     training.check_step(config, 1 if mesh is None else mesh.size)
-    if mesh is not None:
-        check_memory(plan, mesh)
-        check_sizes(plan, mesh, kind.describe_input(config)["shape"])
     return plan
 
 

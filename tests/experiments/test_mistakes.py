@@ -25,7 +25,6 @@ from experiments.command import cli
 from experiments.command.config import check_config, judged_on, load_config, with_settings
 from experiments.command.run_dir import check_same_run
 from experiments.kinds.registry import CONTRASTIVE, KINDS, read_contrastive
-from experiments.training import memory
 from tests import commands
 from tests.commands import ONE_DEVICE
 
@@ -109,42 +108,45 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("probe.tasks", ("phone",), "probe.tasks has 'phone'"),
     ("probe.features", ("d",), "probe.features has 'd'"),
     ("probe.ctc_minutes", ("x",), "ctc_minutes has 'x': its entries must be of type float"),
-    # Numbers have an upper end, in their key or by the memory that there is.
+    # Numbers have an upper end in their key.
     ("seed", 2**63, "seed is 9223372036854775808: it must be at least 0 and below 4294967296"),
     ("num_steps", 10**10, "num_steps is 10000000000"),
     ("steps_per_launch", 10**9, "steps_per_launch is"),
     ("negatives.window", 10**25, "negatives.window is"),
     ("negatives.queue", 10**12, "negatives.queue is"),
     ("data.batch_size", 10**9, "data.batch_size is"),
-    ("data.batch_size", 2**17, "data.batch_size=[0-9]+ fits"),
     ("data.window_samples", 10**12, "data.window_samples is"),
     ("data.window_samples", 2**26, "data.window_samples is .*synthetic"),
     ("model.context_width", 10**7, "model.context_width is"),
-    ("model.context_width", 2**16, "weights alone takes .* lower model.context_width"),
     ("model.context_layers", 5000, "model.context_layers is 5000: it must be from 1 to 256"),
     ("model.num_offsets", 10**9, "model.num_offsets is"),
     ("evaluate.num_windows", 10**10, "evaluate.num_windows is"),
-    ("evaluate.num_windows", 10**9, "an evaluation alone takes .* lower evaluate.num_windows"),
     ("data.num_threads", 10**6, "data.num_threads is"),
     ("probe.hidden_width", 10**9, "probe.hidden_width is"),
 ])  # fmt: skip
-def test_a_value_that_cannot_be_meant(audio, config, tmp_path, monkeypatch, key, value, words):
-    monkeypatch.setattr(memory, "device_bytes", lambda mesh: 10**9)
+def test_a_value_that_cannot_be_meant(audio, config, tmp_path, key, value, words):
     *section, name = key.split(".")
     (config[section[0]] if section else config)[name] = value
     mistake(audio, config, tmp_path / "run", words)
 
 
 @pytest.mark.slow
-def test_too_little_memory_is_one_sentence():
-    code = """
+@pytest.mark.parametrize(
+    ("made", "where"),
+    [
+        ("jax.numpy.zeros(2**46).block_until_ready()", "a device"),
+        ("numpy.zeros(2**60)", "this machine"),
+    ],
+)
+def test_too_little_memory_is_one_sentence(made, where):
+    code = f"""
 from experiments.command import cli
-import jax.numpy
-cli.run(lambda: jax.numpy.zeros(2**46).block_until_ready())
+import jax.numpy, numpy
+cli.run(lambda: {made})
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: a device has too little memory (RESOURCE_EXHAUSTED: ")
+    assert done.stderr.startswith(f"error: {where} has too little memory (")
     assert done.stderr.count("\n") == 1
     assert "optim.accumulate=2" in done.stderr
 
@@ -204,12 +206,6 @@ def test_one_window_and_no_negatives(audio, config, tmp_path):
     config.negatives.shards = 8
     config.negatives.rule = "excluding_sequence"
     mistake(audio, config, tmp_path / "run", "no negatives at offset 1: raise")
-
-
-def test_a_loss_larger_than_memory(audio, config, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "device_bytes", lambda mesh: 10_000)
-    mistake(audio, config, tmp_path / "run", "the loss alone takes .* of a device's 1e-05 GB")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture

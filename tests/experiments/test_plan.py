@@ -3,9 +3,17 @@
 import importlib
 import subprocess
 import sys
+import tracemalloc
 
+import jax
+import numpy as np
 import pytest
 
+from configs import audio_synthetic, image_fashion_mnist
+from cpc.types import Position, UserError
+from experiments.kinds.image import kind as image
+from experiments.kinds.image.prepare import prepare
+from experiments.training.plan import Branch, Geometry, check_window, make_rule
 from tests.commands import ROOT
 from tests.plans import plan_of
 
@@ -57,3 +65,75 @@ assert not xla_bridge._backends, xla_bridge._backends
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_images_count_all_directions():
+    config = image_fashion_mnist.get_config()
+    config.model.directions = ("down", "left")
+    geometry = image.geometry(config)
+    batch = {"x": jax.ShapeDtypeStruct((2, 28, 28, 1), "uint8")}
+    model = image.build_model(config)
+    shapes = jax.eval_shape(lambda batch: prepare(config, batch, jax.random.key(0), False), batch)
+    variables = jax.eval_shape(lambda batch: model.init(jax.random.key(0), batch), shapes)
+    outputs, _ = jax.eval_shape(lambda v, x: model.apply(v, x, False), variables, shapes)
+    assert sum(one.predictions.shape[-2] for one in outputs) == geometry.num_offsets
+    side = geometry.num_latents**0.5
+    assert outputs[0].z.shape == (2, side, side, geometry.width)
+
+
+def make_config(**options):
+    config = audio_synthetic.get_config()
+    for key, value in options.items():
+        section, name = key.split("__")
+        config[section][name] = value
+    return config
+
+
+def has_negatives(config, length):
+    offsets = tuple(range(1, config.model.num_offsets + 1))
+    geometry = Geometry(length, 8, (Branch("forward", offsets),))
+    try:
+        check_window(config, make_rule(config), geometry)
+    except UserError:
+        return False
+    return True
+
+
+def count_every_pair(config, length):
+    """As they are defined: of all anchors of the first window, of all candidates."""
+    if length < 2:
+        return False
+    rule, batch_size = make_rule(config), config.data.batch_size
+    sequence, time = np.divmod(np.arange(batch_size * length), length)
+    candidates = Position(sequence, time, np.zeros_like(time), np.zeros_like(time))
+    for k in range(1, min(config.model.num_offsets, length - 1) + 1):
+        first = np.arange(length - k)[:, None]
+        if not np.any(rule(Position(0 * first, first, 0 * first, 0 * first), candidates, k)):
+            return False
+    return True
+
+
+@pytest.mark.slow
+def test_few_positions_tell_whether_there_are_negatives():
+    rng, found = np.random.default_rng(0), []
+    rules = ("batch", "excluding_sequence", "own_sequence", "same_group", "one_per_sequence")
+    for _ in range(300):
+        batch_size = int(rng.integers(1, 5))
+        config = make_config(
+            data__batch_size=batch_size,
+            negatives__rule=str(rng.choice(rules)),
+            negatives__window=int(rng.integers(0, 9)),
+            negatives__shards=int(rng.choice([s for s in (1, 2, 3, 4) if batch_size % s == 0])),
+            model__num_offsets=int(rng.integers(1, 9)),
+        )
+        length = int(rng.integers(1, 9))
+        found.append(count_every_pair(config, length))
+        assert has_negatives(config, length) == found[-1]
+    assert 50 < sum(found) < 250
+
+
+def test_whether_there_are_negatives_takes_no_memory():
+    tracemalloc.start()
+    assert has_negatives(make_config(data__batch_size=2**17), 10**6)
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()

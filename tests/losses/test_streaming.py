@@ -10,6 +10,7 @@ import pytest
 
 from cpc import losses, negatives
 from cpc.losses import cpc_loss, info_nce, sigmoid, streaming_info_nce, streaming_symmetric_info_nce
+from cpc.losses.tiles import block_size, num_columns
 from cpc.types import CPCOutputs, Position, UserError
 from tests.losses import naive_streaming as naive
 
@@ -203,16 +204,6 @@ def test_both_directions_equal_two_calls(block):
     assert float(gradients[2]) == pytest.approx(slope, rel=1e-4)
 
 
-@pytest.mark.parametrize(("backend", "rows"), [("cpu", 512), ("gpu", 1200)])
-def test_both_directions_take_more_at_a_time_on_an_accelerator(backend, rows, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    x, place = jnp.zeros((1200, 2)), jax.tree.map(np.ravel, Position.grid(1, 1200))
-    text = jax.make_jaxpr(
-        lambda x: streaming_symmetric_info_nce(x, x, place, place, negatives.batch, 1)
-    )(x)
-    assert f"f32[{rows},1200] = dot_general" in str(text)
-
-
 def test_what_jax_counts_in_64_bits_stays_in_32():
     """Of every loop's carry; with `jax_enable_x64`, sums of int32 are int64 unless one says."""
     q, k, positions, g = example(10)
@@ -305,6 +296,20 @@ def test_rows_that_cannot_be_cut_are_few(loss, rows, monkeypatch):
     text = str(jax.make_jaxpr(lambda x: cpc_loss(x, at, negatives.batch, loss=loss)[0])(outputs))
     found = set(re.findall(r"f32\[(\d+),(?:8|24)\] = dot_general", text))
     assert found == {rows}
+
+
+@pytest.mark.parametrize(
+    ("num_candidates", "anchors"), [(100, 8192), (2**17, 2048), (2**19, 512), (10**6, 8192)]
+)
+def test_blocks_of_an_accelerator_keep_rows_whole_or_are_large(
+    num_candidates, anchors, monkeypatch
+):
+    assert block_size(num_candidates) == max(512, 2**19 // num_candidates)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert block_size(num_candidates) == anchors
+    assert block_size(num_candidates, num_candidates) == min(8192, 2**28 // num_candidates)
+    columns = num_columns(anchors, num_candidates, None)
+    assert columns == (num_candidates if num_candidates <= 2**19 else 8192)
 
 
 def test_mistakes_are_named(unchecked):

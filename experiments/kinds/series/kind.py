@@ -23,7 +23,6 @@ from experiments.kinds.series.data import (
 from experiments.kinds.series.embed import embed_files
 from experiments.kinds.series.probes import check_options, feature_sets, probe_tasks
 from experiments.training.contrastive import interpret, make_work
-from experiments.training.memory import check_host
 from experiments.training.objective import BranchOutputs
 from experiments.training.plan import Branch, Geometry, Plan, make_plan
 from experiments.training.problem import HeldOut, Problem
@@ -52,10 +51,6 @@ def check(config: Config) -> None:
     check_batch_norm(config)
     if config.data.file_label == "table" and not config.data.file_labels:
         raise UserError("data.file_label is table: set data.file_labels to a csv of name,label")
-    options = config.data
-    if options.source == "ar1":  # normal numbers in float64, and the sequences twice in float32
-        made = 16 * options.num_files * options.window_steps * options.channels
-        check_host("data.num_files, data.window_steps or data.channels", made)
 
 
 def build_model(config: Config) -> Model:
