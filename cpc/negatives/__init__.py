@@ -5,15 +5,9 @@ Two kinds of results have another dtype: scores and keys that are selected keep 
 forms and noise distributions, which are made on the host, are float64.
 """
 
-from cpc.negatives.alias import (
-    AliasTable,
-    alias_table,
-    draw,
-    draw_unique,
-)
-from cpc.negatives.audit import audit, audit_queue, audit_rule
+from cpc.negatives.alias import AliasTable, alias_table, draw, draw_unique
+from cpc.negatives.audit import audit, audit_queue, audit_rule, audit_sampler, audit_table
 from cpc.negatives.audit_rows import Audit, AuditRow, format_audit
-from cpc.negatives.audit_sampler import audit_sampler, audit_table
 from cpc.negatives.candidates import (
     Bigrams,
     Sampled,
@@ -38,10 +32,7 @@ from cpc.negatives.closed_forms import (
     min_negatives,
     min_negatives_without_replacement,
 )
-from cpc.negatives.hits import (
-    accidental_hits,
-    hit_rate,
-)
+from cpc.negatives.hits import accidental_hits, hit_rate
 from cpc.negatives.measured import (
     LagCounts,
     count_same,

@@ -18,9 +18,6 @@ def hardest(num: int) -> NegativeSampler:
 
     Equal scores: the first candidate wins. A row that is allowed fewer keeps all of them.
 
-    Raises:
-      UserError: num below 1; when it chooses, more than there are candidates.
-
     >>> hardest(2)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[3.0, 1.0, 9.0, 2.0]]),
     ...     jnp.array([[True, True, False, True]])
@@ -54,7 +51,7 @@ def semi_hard(margin: float | int) -> NegativeSampler:
     none is below, the lowest of all (Schroff's rule leaves this open).
 
     Raises:
-      UserError: a margin not above 0; when it chooses, no candidates.
+      UserError: a margin not above 0.
 
     The second row has nothing in the band (0, 1), the third nothing below its positive:
 
@@ -93,7 +90,7 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     that tie with either end count.
 
     Raises:
-      UserError: unless 0 <= low < high <= 100; when it chooses, no candidates.
+      UserError: unless 0 <= low < high <= 100.
 
     >>> choose = percentile_ring(25, 75)
     >>> scores, where = jnp.array([[4.0, 1.0, 3.0, 2.0]]), jnp.ones((1, 4), bool)
@@ -158,9 +155,6 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
 
     A row with one allowed negative repeats it; a row with none has no mixtures.
 
-    Raises:
-      UserError: numbers below 1; when it chooses, more hardest than there are candidates.
-
     >>> scores, where = mixed(2, 3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.array([[1.0, 5.0, 6.0]]), jnp.ones((1, 3), bool)
     ... )
@@ -179,17 +173,16 @@ def mixed(num_hardest: int, num_mixed: int) -> NegativeSampler:
         mixtures += (1 - fraction) * jnp.take_along_axis(scores, other, -1)
         real = jnp.broadcast_to(exists[:, :1], mixtures.shape)
         # The masked may be NaN and stay masked; the mixtures are made of real ones alone.
-        return jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1), jnp.concatenate(
-            [where, real], -1
-        )
+        scores = jnp.concatenate([negatives.astype(jnp.float32), mixtures], -1)
+        return scores, jnp.concatenate([where, real], -1)
 
     return choose
 
 
 def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[Array, "m c d"]:
-    """Mixtures of pairs of each anchor's s keys, stretched to unit length.
+    """Return mixtures of pairs of each anchor's s keys, stretched to unit length.
 
-        z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
+    z_new = y / |y|,  y = a z_i + (1 - a) z_j  (Kalantidis et al. 2020, eq. 4)
 
     for keys that were gathered, such as the hardest of a queue. Returns (m, num_mixed, d); opposite
     keys that cancel give a mixture near zero, never NaN.

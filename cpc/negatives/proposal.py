@@ -52,7 +52,7 @@ def propose(
     mode: GradientMode,
     where: Bool[Array, "*m v"] | None = None,
 ) -> Proposal:
-    """Classes drawn with replacement from q = softmax(logits), with log q.
+    """Draw classes with replacement from q = softmax(logits), with log q.
 
     What becomes of noise-contrastive estimation with noise q = p_theta, the model itself:
 
@@ -74,8 +74,7 @@ def propose(
       where: classes that may be drawn. The others may be NaN, have log q = -inf, and no gradient.
 
     Raises:
-      UserError: num below 1; no classes; another mode; with "fixed", logits that are being
-        differentiated.
+      UserError: no classes; another mode; with "fixed", logits that are being differentiated.
 
     >>> proposal = propose(jax.random.key(0), jnp.array([-jnp.inf, 0.0]), 3, "stopped")
     >>> proposal.ids, proposal.log_q
@@ -133,8 +132,7 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     the positive is above log mean_j exp(s_j), and not of whether it beats negatives.
 
     Raises:
-      UserError: num below 1; mode "fixed", as scores are never fixed; when it chooses, no
-        candidates.
+      UserError: mode "fixed", as scores are never fixed.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)

@@ -1,4 +1,8 @@
-"""Uniform samplers: which of the allowed negatives an anchor uses."""
+"""Uniform samplers: which of the allowed negatives an anchor uses.
+
+A sampler is a `cpc.types.NegativeSampler`. One of fewer than 1 negative, or, when it chooses, of
+more than there are candidates, raises `UserError`.
+"""
 
 from typing import TypeAlias
 
@@ -18,7 +22,7 @@ Chosen: TypeAlias = tuple[Float[Array, "m c"], Bool[Array, "m c"]]
 def sample_uniform(
     rng: Array, allowed: Bool[Array, "m n"], num_negatives: int
 ) -> Bool[Array, "m n"]:
-    """Some of each anchor's allowed negatives, every subset of that size equally likely.
+    """Return some of each anchor's allowed negatives, every subset of that size equally likely.
 
     Anchors that are allowed fewer keep all of them.
 
@@ -50,7 +54,7 @@ def sample_uniform(
 
 
 def distinct_bits(rng: Array, m: int, n: int) -> UInt32[Array, "m n"]:
-    """Random bits of which no two of a row are equal, far cheaper on a CPU than threefry's.
+    """Return random bits, no two of a row equal, far cheaper on a CPU than threefry's.
 
     The number of each entry under a bijection of 32 bits that the key chooses: twice the finaliser
     of MurmurHash3 (Appleby 2011), with half of the key before and half between. Good enough to draw
@@ -70,10 +74,7 @@ def _murmur(h):
 def uniform_subset(num: int) -> NegativeSampler:
     """Return a sampler of `num` negatives without replacement, as `sample_uniform`.
 
-    Log N - L stays what it was of the rule: a subset of independent negatives is independent.
-
-    Raises:
-      UserError: num below 1; when it chooses, more than there are candidates.
+    Log N - L stays what it was under the rule: a subset of independent negatives is independent.
 
     >>> _, where = uniform_subset(3)(
     ...     jax.random.key(0), jnp.zeros(1), jnp.zeros((1, 9)), jnp.ones((1, 9), bool)
@@ -91,7 +92,7 @@ def uniform_subset(num: int) -> NegativeSampler:
 
 
 def with_zero() -> NegativeSampler:
-    """Return a sampler of all negatives and, beside them, a candidate whose score is always 0.
+    """Return a sampler of all negatives and one further candidate whose score is always 0.
 
     So the code of Quick-Thoughts (Logeswaran and Lee 2018) treats the own sentence, which it means
     to leave out: it sets its score to 0 before the softmax, where only minus infinity leaves out.
@@ -120,9 +121,6 @@ def uniform_draws(num: int) -> NegativeSampler:
     draws of one sequence are as dependent as its latents. Log N - L is an estimate and no bound
     under any rule, for N counts repeats: of one allowed negative, drawn often, it can exceed log 2.
 
-    Raises:
-      UserError: num below 1; when it chooses, no candidates.
-
     The only allowed negative is drawn three times:
 
     >>> uniform_draws(3)(
@@ -143,7 +141,7 @@ def uniform_draws(num: int) -> NegativeSampler:
 def draw_by_units(
     rng: Array, units: Int[Array, "m n"], num: int
 ) -> tuple[Int[Array, "m c"], Bool[Array, "m c"]]:
-    """Candidate ids drawn with replacement, each row's in proportion to its units.
+    """Draw candidate ids with replacement, each row's in proportion to its units.
 
     Whole units, so that the running sum is exact and what has none is never drawn. False marks the
     draws of a row that has no units at all. A row's units must sum to less than 2^31.
