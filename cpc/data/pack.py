@@ -4,16 +4,19 @@ import hashlib
 import json
 import os
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+from jaxtyping import Int, UInt8, UInt32
 
-from cpc.data.blocks import BLOCK_BYTES, make_block_check
-from cpc.data.journal import DATA_NAME, part_folder
+from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log
 from cpc.data.pack_writing import (
+    BLOCK_BYTES,
+    DATA_NAME,
     INDEX_NAME,
     INDEX_VERSION,
     SUMS_NAME,
@@ -24,7 +27,7 @@ from cpc.data.pack_writing import (
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
 from cpc.data.sources.folder import check_skipped, read_folder
 from cpc.data.walk import walk_files
-from cpc.files import read_sealed, read_text, sync_folder
+from cpc.files import read_sealed, read_text
 from cpc.types import UserError
 
 #: Of what `read_folder` makes of a folder: headers are read anew after it has changed.
@@ -42,14 +45,13 @@ def pack(
     *,
     max_skipped_fraction: float = 0.1,
 ) -> Recordings:
-    """The same recordings from a pack in folder `path`, made now unless it is there and current.
+    """Return the recordings from a pack in folder `path`, made now unless it is there and current.
 
     `samples.int16` holds all utterances in a row, `samples.crc32` a checksum of each 64 KB of it,
     and `index.json`, which is sealed, the rest. An utterance that does not decode is left out and
-    listed in `skipped`. The pack is made anew when the recordings have changed or when it is
-    damaged; it appears whole or not at all, and packing that was interrupted goes on where it was.
-    Several processes may ask for the same pack at once: each writes its own, and the first
-    finished stays.
+    listed in `skipped`. The pack is made again when the recordings have changed or when it is
+    damaged; it appears whole or not at all. Several processes may request the same pack at once:
+    each writes its own, and the first finished stays.
 
     Utterances are brought into 16 bits here: a constant offset is subtracted, one that exceeds full
     scale is divided by its peak, both listed in `shortened`. One without sound, and one with the
@@ -117,32 +119,22 @@ def pack_folder(
 def _make(
     recordings: Recordings, wanted: str, path: Path, log: Log, max_skipped_fraction: float
 ) -> Recordings:
-    """Write a pack beside `path` and move it there, unless another process was faster."""
+    """Write a pack next to `path` and move it there, unless another process was faster."""
     hours = recordings.lengths.sum() / SAMPLE_RATE_HZ / 3600
     log(f"packing {len(recordings)} utterances, {hours:.2f} h, in {path}")
-    with part_folder(path, wanted) as (part, journal):
-        index = write_pack(recordings, wanted, part, journal, log, max_skipped_fraction)
+    with part_folder(path) as part:
+        index = write_pack(recordings, wanted, part, log, max_skipped_fraction)
         # Opened before it is moved: the mapped file stays this one, whatever others do to `path`.
         made = _open(index, part, path)
-        while True:
-            finished = _read_index(path)
-            if finished is not None and _problem(finished, wanted, path) is None:
-                return _open(finished, path, path)
-            if path.is_dir():
-                with suppress(FileNotFoundError):
-                    path.rename(part.with_name(f"{part.name}-replaced"))
-            try:
-                part.rename(path)
-            except OSError:
-                if path.is_dir():  # another process was faster by a moment
-                    continue
-                raise
-            sync_folder(path.parent)
-            return made
+        finished = _read_index(path)
+        if finished is not None and _problem(finished, wanted, path) is None:
+            return _open(finished, path, path)
+        replace_folder(part, path)
+        return made
 
 
 def _open(index: dict, folder: Path, path: Path) -> Recordings:
-    """The pack in `folder`, which is `path` or becomes it."""
+    """Return the recordings of the pack in `folder`, which is `path` or becomes it."""
     data = folder / DATA_NAME
     samples = np.asarray(np.memmap(data, "<i2", "r"))  # a plain array is quicker to cut
     status, offsets = data.stat(), np.asarray(index["offsets"], np.int64)
@@ -162,7 +154,7 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
         )
 
     sums = _read_sums(index, folder)
-    check = make_block_check(samples.view(np.uint8), sums, complain)
+    check = _make_block_check(samples.view(np.uint8), sums, complain)
 
     def read(position: int, start: int, stop: int) -> np.ndarray:
         begin, end = offsets[position] + start, offsets[position] + stop
@@ -188,6 +180,33 @@ def _open(index: dict, folder: Path, path: Path) -> Recordings:
     )
 
 
+def _make_block_check(
+    content: UInt8[np.ndarray, " bytes"],
+    sums: UInt32[np.ndarray, " blocks"],
+    complain: Callable[[int], NoReturn],
+) -> Callable[[Int[np.ndarray, " n"], int], None]:
+    """Return check(begins, num_bytes), which compares the blocks that reads touch with their sums.
+
+    A block is summed once; two threads that meet in it both do, which harms nothing. `complain`
+    gets the number of a block that has changed.
+    """
+    unchecked = np.ones(len(sums), bool)
+
+    def check(begins: np.ndarray, num_bytes: int) -> None:
+        if not num_bytes:
+            return
+        first, last = begins // BLOCK_BYTES, (begins + num_bytes - 1) // BLOCK_BYTES
+        span = np.arange(num_bytes // BLOCK_BYTES + 2)
+        touched = np.minimum(first[:, None] + span, last[:, None])
+        for block in np.unique(touched[unchecked[touched]]).tolist():
+            part = content[block * BLOCK_BYTES : (block + 1) * BLOCK_BYTES]
+            if zlib.crc32(part.data) != sums[block]:
+                complain(block)
+            unchecked[block] = False
+
+    return check
+
+
 def _read_index(path: Path) -> dict | None:
     """Return the index of a pack, or None if there is none of this version and form."""
     with suppress(UserError, ValueError, TypeError, KeyError, OverflowError):
@@ -196,7 +215,7 @@ def _read_index(path: Path) -> dict | None:
 
 
 def _read_sums(index: dict, folder: Path) -> np.ndarray:
-    """The checksums of the blocks; none where they are not those that the index was made with."""
+    """Return the checksums of the blocks; none if the index was made with others."""
     with suppress(OSError):
         content = (folder / SUMS_NAME).read_bytes()
         if zlib.crc32(content) == index["crc32_of_sums"]:
@@ -205,7 +224,7 @@ def _read_sums(index: dict, folder: Path) -> np.ndarray:
 
 
 def _problem(index: dict | None, wanted: str, path: Path) -> str | None:
-    """Why a pack cannot be used, None if it can."""
+    """Return why a pack cannot be used, None if it can."""
     if index is None:
         return f"the pack {path} is damaged, or of another version"
     if index["fingerprint"] != wanted:
@@ -219,7 +238,7 @@ def _problem(index: dict | None, wanted: str, path: Path) -> str | None:
 
 
 def _list_folder(root: Path, options: str) -> str:
-    """Digest of the options and of every file below `root`: its name, size and time of change."""
+    """Return a digest of options and of the name, size and time of change of all files."""
     digest = hashlib.sha256(options.encode())
     files = [root.parent / "SPEAKERS.TXT"]  # which names the speakers of a subset
     walk = walk_files(root)

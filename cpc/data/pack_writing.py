@@ -1,5 +1,6 @@
 """Writing a pack: utterances decoded on all cores, their checksums, and the index."""
 
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -10,30 +11,25 @@ import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TextIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from jaxtyping import UInt32
 
-from cpc.data.blocks import sum_blocks
-from cpc.data.journal import (
-    DATA_NAME,
-    JOURNAL_NAME,
-    Written,
-    add_lot,
-    read_journal,
-    write_lot,
-)
 from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
 from cpc.data.log import Log
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts
+from cpc.data.skipped import Skipped
 from cpc.data.sources.folder import check_skipped
-from cpc.files import replacing, seal, write_text
+from cpc.files import seal, write_text
 from cpc.types import UserError
 
 INDEX_VERSION = 3
-INDEX_NAME = "index.json"
+INDEX_NAME, DATA_NAME = "index.json", "samples.int16"
 #: uint32, the crc32 of each block of the samples.
 SUMS_NAME = "samples.crc32"
+#: Bytes of a block: a window of 20,480 samples touches one or two.
+BLOCK_BYTES = 1 << 16
 #: Both bound the memory that packing takes: a longer recording is written a part at a time.
 DECODED_AT_ONCE = 256
 SAMPLES_AT_ONCE = 2**26
@@ -53,17 +49,30 @@ class Decoded(NamedTuple):
     notes: list[str]
 
 
+@dataclasses.dataclass
+class Written:
+    """The samples that are written, and what became of each utterance."""
+
+    num_bytes: int = 0
+    crc32: int = 0
+    kept: list[int] = dataclasses.field(default_factory=list)
+    lengths: list[int] = dataclasses.field(default_factory=list)
+    rms: list[float] = dataclasses.field(default_factory=list)
+    first_with: dict[bytes, str] = dataclasses.field(default_factory=dict)
+    """Digest of samples -> name of the utterance that has them."""
+    damaged: list[Skipped] = dataclasses.field(default_factory=list)
+    left_out: list[Skipped] = dataclasses.field(default_factory=list)
+    """Utterances that are silent, or copies."""
+    altered: list[Skipped] = dataclasses.field(default_factory=list)
+    """Utterances that are kept incomplete or altered."""
+
+
 def write_pack(
-    recordings: Recordings,
-    fingerprint: str,
-    part: Path,
-    journal: TextIO,
-    log: Log,
-    max_skipped_fraction: float,
+    recordings: Recordings, fingerprint: str, part: Path, log: Log, max_skipped_fraction: float
 ) -> dict:
-    """Write the samples, their checksums and the index, which is returned too."""
+    """Write the samples, their checksums and the index, which is also returned."""
     data = part / DATA_NAME
-    written = _write_samples(recordings, data, journal, log)
+    written = _write_samples(recordings, data, log)
     for name, reason in (*written.damaged, *written.left_out):
         log(f"skipped {name}: {reason}")
     for name, what in (*recordings.shortened, *written.altered):
@@ -77,8 +86,7 @@ def write_pack(
     sums, crc32 = sum_blocks(data)
     if crc32 != written.crc32:
         raise OSError("the disk does not give back what was written to it")
-    with replacing(part / SUMS_NAME) as file:
-        sums.tofile(file)
+    sums.tofile(part / SUMS_NAME)
     lengths = np.asarray(written.lengths, np.int64)
     index = {
         "version": INDEX_VERSION,
@@ -96,8 +104,17 @@ def write_pack(
         "shortened": recordings.shortened,
     }
     write_index(part, index)
-    (part / JOURNAL_NAME).unlink()
     return index
+
+
+def sum_blocks(path: Path) -> tuple[UInt32[np.ndarray, " blocks"], int]:
+    """Return the crc32 of each block of a file, and that of the whole."""
+    sums, whole = [], 0
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            sums.append(zlib.crc32(block))
+            whole = zlib.crc32(block, whole)
+    return np.asarray(sums, "<u4"), whole
 
 
 def write_index(folder: Path, index: dict) -> None:
@@ -133,8 +150,8 @@ def parse_index(index: dict) -> dict:
     return index | told
 
 
-def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log) -> Written:
-    """Decode on all cores, write in order, and note in the journal what is whole.
+def _write_samples(recordings: Recordings, path: Path, log: Log) -> Written:
+    """Decode on all cores and write in order.
 
     Plain writes, because a full disk is then an error and not a crash, as it is for a mapped file.
     """
@@ -145,37 +162,24 @@ def _write_samples(recordings: Recordings, path: Path, journal: TextIO, log: Log
         except UserError as error:
             return error
 
-    path.touch()
-    done = read_journal(journal, path)
-    if done.stop:
-        log(f"going on after {done.stop:,} utterances that were packed before")
-    first_with = {
-        digest: recordings.names[i] for digest, i in zip(done.digests, done.kept, strict=True)
-    }
-    before, began = done.stop, time.monotonic()
-    said, again = began, ""
-    with path.open("r+b") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
-        file.truncate(done.num_bytes)
-        file.seek(done.num_bytes)
-        while done.stop < len(recordings):
-            some = _next_lot(recordings.lengths, done.stop)
-            new = Written(some.stop, done.num_bytes, done.crc32, [], [], [], [], [], [], [])
-            for index, decoded in zip(some, pool.map(decode, some), strict=True):
+    done, stop, again = Written(), 0, ""
+    began = said = time.monotonic()
+    with path.open("wb") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+        while stop < len(recordings):
+            lot = _next_lot(recordings.lengths, stop)
+            for index, decoded in zip(lot, pool.map(decode, lot), strict=True):
                 try:
-                    new = _write_one(file, decoded, index, recordings, new, first_with)
+                    _write_one(file, decoded, index, recordings, done)
                 except UserError as error:
-                    file.truncate(new.num_bytes)
-                    file.seek(new.num_bytes)
-                    entries = new.left_out if isinstance(error, LeftOutError) else new.damaged
+                    file.seek(done.num_bytes)
+                    file.truncate()
+                    entries = done.left_out if isinstance(error, LeftOutError) else done.damaged
                     entries.append((recordings.names[index], str(error)))
-            file.flush()
-            write_lot(journal, new)
-            done = add_lot(done, new)
+            stop = lot.stop
             if time.monotonic() - said > PROGRESS_SECONDS:
                 said = time.monotonic()
-                log(again + _progress(recordings.lengths, before, done.stop, said - began))
+                log(again + _progress(recordings.lengths, stop, said - began))
                 again = REWRITE if log is print and sys.stdout.isatty() else ""
-        os.fsync(file.fileno())
     return done
 
 
@@ -205,22 +209,12 @@ def _write_one(
     decoded: Decoded | UserError,
     index: int,
     recordings: Recordings,
-    new: Written,
-    first_with: dict[str, str],
-) -> Written:
-    """Write an utterance; where that raises, `new` is as it was.
-
-    Args:
-        file: of the samples, at its end.
-        decoded: the utterance, or why it does not decode.
-        index: its place in `recordings`.
-        recordings: all that are packed.
-        new: what was written of this lot.
-        first_with: digest of samples -> name of the utterance that has them; this one is added.
-    """
+    done: Written,
+) -> None:
+    """Write an utterance at the end of the samples; if that raises, `done` is as it was."""
     if isinstance(decoded, UserError):
         raise decoded
-    crc32, squares, length, digest = new.crc32, 0, 0, hashlib.blake2b(digest_size=16)
+    crc32, squares, length, digest = done.crc32, 0, 0, hashlib.blake2b(digest_size=16)
     for part in decoded.parts:
         samples = part.astype("<i2")
         file.write(samples.data)
@@ -232,23 +226,22 @@ def _write_one(
         raise UserError(f"{name} has no samples")
     if not squares:
         raise LeftOutError(f"{name} is silent: all its samples are equal in 16 bits")
-    first = first_with.setdefault(digest.hexdigest(), name)
+    first = done.first_with.setdefault(digest.digest(), name)
     if first != name:
         raise LeftOutError(f"{name} has the samples of {first}, of which it is a copy")
     if length < promised:
         what = f"kept, but {length:,} of {promised:,} samples decode: it is damaged or cut short"
-        new.altered.append((name, what))
-    new.altered.extend((name, note) for note in decoded.notes)
-    new.kept.append(index)
-    new.lengths.append(length)
-    new.digests.append(digest.hexdigest())
-    new.rms.append((squares / length) ** 0.5 / FULL_SCALE)
-    return new._replace(num_bytes=new.num_bytes + 2 * length, crc32=crc32)
+        done.altered.append((name, what))
+    done.altered.extend((name, note) for note in decoded.notes)
+    done.kept.append(index)
+    done.lengths.append(length)
+    done.rms.append((squares / length) ** 0.5 / FULL_SCALE)
+    done.num_bytes, done.crc32 = done.num_bytes + 2 * length, crc32
 
 
-def _progress(lengths: np.ndarray, start: int, stop: int, seconds: float) -> str:
-    """How far packing is that took seconds from one utterance to another."""
-    packed, left = int(lengths[start:stop].sum()), int(lengths[stop:].sum())
+def _progress(lengths: np.ndarray, stop: int, seconds: float) -> str:
+    """Return how far packing is that took seconds up to an utterance."""
+    packed, left = int(lengths[:stop].sum()), int(lengths[stop:].sum())
     rate = packed / SAMPLE_RATE_HZ / seconds
     seconds_left = datetime.timedelta(seconds=round(seconds * left / max(packed, 1)))
     return (

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log
 from cpc.data.skipped import Skipped
 from cpc.data.sources.debian import one_process
@@ -20,7 +20,7 @@ from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
 from cpc.data.walk import Found, find_data, printable
-from cpc.files import file_crc32, read_sealed, sync_folder, write_sealed, write_text
+from cpc.files import file_crc32, read_sealed, write_sealed, write_text
 from cpc.types import UserError
 
 #: Change it when the tokenizer or the format does.
@@ -77,16 +77,9 @@ def read_text_folder(
         out.mkdir(parents=True, exist_ok=True)
         with one_process(out / f"{folder.name}.lock", log):
             if not is_whole(folder, key):
-                part = folder.with_name(f"{folder.name}.part")
-                shutil.rmtree(part, ignore_errors=True)  # an interrupted call
-                part.mkdir()
-                try:
+                with part_folder(folder) as part:
                     write_pack(part, path, found, key, options, log)
-                    shutil.rmtree(folder, ignore_errors=True)
-                    part.rename(folder)
-                    sync_folder(out)
-                finally:
-                    shutil.rmtree(part, ignore_errors=True)
+                    replace_folder(part, folder)
     except OSError as error:
         raise UserError(f"cannot write the pack {folder}: {error}") from error
     corpus = open_pack(folder)
