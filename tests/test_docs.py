@@ -17,7 +17,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 #: A word that is no flag: a command that gets as far as to refuse it has read all before it.
 STOP = "nothing-is-run"
 #: Commands that take words which are no flags.
-TAKE_WORDS = ("experiments.status", "experiments.compare", "experiments.hub", "cpc.data.text")
+TAKE_WORDS = ("experiments.status", "experiments.compare", "experiments.hub", "cpc.data")
 
 
 def shown_commands():

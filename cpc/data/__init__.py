@@ -1,8 +1,7 @@
 """Recordings, images or text in, batches out.
 
 `cpc.data.sources` holds where they come from, a module each; `cpc.data.augment` works on the
-device. `python -m cpc.data.voices`, `... cpc.data.fashion_mnist` and `... cpc.data.text` prepare
-packaged sets.
+device. `python -m cpc.data NAME` prepares a packaged set.
 """
 
 from cpc.data.cache import cache_dir

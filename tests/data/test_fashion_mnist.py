@@ -141,7 +141,7 @@ def test_other_contents(mirror, tmp_path, name, array, message):
 @pytest.mark.slow
 def test_command_without_apt(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data.fashion_mnist"],
+        [sys.executable, "-W", "error::RuntimeWarning", "-m", "cpc.data", "fashion_mnist"],
         env=os.environ | {"CPC_DATA": str(tmp_path / "none"), "PATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -97,6 +97,13 @@ def unpack(archive: Archive, folder: Path) -> None:
     _run(["dpkg-deb", "-x", str(archive.path), str(folder)], cwd=archive.path.parent)
 
 
+def copy_licenses(unpacked: Path, folder: Path) -> None:
+    """Copy the notices of unpacked packages into a new folder, a file per package."""
+    folder.mkdir()
+    for path in unpacked.glob("usr/share/doc/*/copyright"):
+        shutil.copyfile(path, folder / f"{path.parent.name}.txt")
+
+
 def _fetch(package: Package, folder: Path, log: Log) -> Archive:
     partial = folder / f"{package.name}.part"
     shutil.rmtree(partial, ignore_errors=True)  # an interrupted fetch

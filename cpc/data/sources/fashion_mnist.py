@@ -29,17 +29,9 @@ MAX_BYTES = 1 << 28
 SPLITS = {"train": "train", "test": "t10k"}
 #: Xiao, Rasul, Vollgraf (2017), Table 1, spelt as tfds spells them.
 CLASS_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
     "Ankle boot",
-)
+)  # fmt: skip
 
 
 def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> Path:

@@ -22,85 +22,33 @@ from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.data.sources.debian import Package
 
 PACKAGES = (
-    Package(
-        "asterisk-core-sounds-en-g722",
-        "1.6.1-1",
-        10565860,
-        "38c5261820b406dcb0ecb37675720da2b0864850690690352ca52707eb623806",
-    ),
-    Package(
-        "asterisk-core-sounds-en",
-        "1.6.1-1",
-        22844,
-        "973e797d28e37fa6ca3c0a9d6fa717e77cf1268ae916bf09fd3503113cdffa50",
-    ),
-    Package(
-        "asterisk-core-sounds-es-g722",
-        "1.6.1-1",
-        13048380,
-        "e4e3b4281057d3b81b779298fd6be705f57411513955c518eed1bcaabbd615b8",
-    ),
-    Package(
-        "asterisk-core-sounds-es",
-        "1.6.1-1",
-        22012,
-        "9afdab7f559f036649fb406e625899306ca1004df8ebe39c30bfbd5912d66f74",
-    ),
-    Package(
-        "asterisk-core-sounds-fr-g722",
-        "1.6.1-1",
-        10822860,
-        "7add61d5e42279ecff1bbdf842a5a946ac3644fac9a0fe44384731aa7270c8e0",
-    ),
-    Package(
-        "asterisk-core-sounds-fr",
-        "1.6.1-1",
-        23152,
-        "04c82c78c570c43a7136cbc5e2488d0c470b775468dff9fbce4a131b18cf1056",
-    ),
-    Package(
-        "asterisk-core-sounds-it-g722",
-        "1.6.1-1",
-        10087176,
-        "46b4cf7afc508a5fcfc051b7ea233251c0d195dd4ef83cc4b7facb4c6429b016",
-    ),
-    Package(
-        "asterisk-core-sounds-it",
-        "1.6.1-1",
-        23972,
-        "3884d9457e12f21caa018c18f0d587df5d53ebea14b673d8453a134c5941ab3b",
-    ),
-    Package(
-        "asterisk-core-sounds-ru-g722",
-        "1.6.1-1",
-        10579440,
-        "673b4238a6b8269960f055d868c6a11083f7a0d00979167cb01554046b48ed9b",
-    ),
-    Package(
-        "asterisk-core-sounds-ru",
-        "1.6.1-1",
-        25592,
-        "28a61616bb0cd3345a7ea532dec4df9f071e5d0fa9f8c1a563ea9669002f39ab",
-    ),
-    Package(
-        "festvox-ru",
-        "0.5+dfsg-6",
-        178728512,
-        "21ef3f0f2978ecf2e2eddb367cb0ff4a72572196d28dc69feb84f4177af5e6c4",
-    ),
-    Package(
-        "fillets-ng-data-cs",
-        "1.0.1-1.1",
-        39042172,
-        "3ecef99b9456f1c80c9625c6f2418642b52d58e7167a46bad7a412db17991b14",
-    ),
-    Package(
-        "fillets-ng-data-nl",
-        "1.0.1-1.1",
-        32593580,
-        "afb4443fda9ab507dee578b75be857d121718a1cd6017a474f30e0eb13dc9d10",
-    ),
-)
+    Package("asterisk-core-sounds-en-g722", "1.6.1-1", 10_565_860,
+            "38c5261820b406dcb0ecb37675720da2b0864850690690352ca52707eb623806"),
+    Package("asterisk-core-sounds-en", "1.6.1-1", 22_844,
+            "973e797d28e37fa6ca3c0a9d6fa717e77cf1268ae916bf09fd3503113cdffa50"),
+    Package("asterisk-core-sounds-es-g722", "1.6.1-1", 13_048_380,
+            "e4e3b4281057d3b81b779298fd6be705f57411513955c518eed1bcaabbd615b8"),
+    Package("asterisk-core-sounds-es", "1.6.1-1", 22_012,
+            "9afdab7f559f036649fb406e625899306ca1004df8ebe39c30bfbd5912d66f74"),
+    Package("asterisk-core-sounds-fr-g722", "1.6.1-1", 10_822_860,
+            "7add61d5e42279ecff1bbdf842a5a946ac3644fac9a0fe44384731aa7270c8e0"),
+    Package("asterisk-core-sounds-fr", "1.6.1-1", 23_152,
+            "04c82c78c570c43a7136cbc5e2488d0c470b775468dff9fbce4a131b18cf1056"),
+    Package("asterisk-core-sounds-it-g722", "1.6.1-1", 10_087_176,
+            "46b4cf7afc508a5fcfc051b7ea233251c0d195dd4ef83cc4b7facb4c6429b016"),
+    Package("asterisk-core-sounds-it", "1.6.1-1", 23_972,
+            "3884d9457e12f21caa018c18f0d587df5d53ebea14b673d8453a134c5941ab3b"),
+    Package("asterisk-core-sounds-ru-g722", "1.6.1-1", 10_579_440,
+            "673b4238a6b8269960f055d868c6a11083f7a0d00979167cb01554046b48ed9b"),
+    Package("asterisk-core-sounds-ru", "1.6.1-1", 25_592,
+            "28a61616bb0cd3345a7ea532dec4df9f071e5d0fa9f8c1a563ea9669002f39ab"),
+    Package("festvox-ru", "0.5+dfsg-6", 178_728_512,
+            "21ef3f0f2978ecf2e2eddb367cb0ff4a72572196d28dc69feb84f4177af5e6c4"),
+    Package("fillets-ng-data-cs", "1.0.1-1.1", 39_042_172,
+            "3ecef99b9456f1c80c9625c6f2418642b52d58e7167a46bad7a412db17991b14"),
+    Package("fillets-ng-data-nl", "1.0.1-1.1", 32_593_580,
+            "afb4443fda9ab507dee578b75be857d121718a1cd6017a474f30e0eb13dc9d10"),
+)  # fmt: skip
 MIN_SECONDS = 0.5
 MIN_PEAK = 0.01
 

@@ -5,7 +5,6 @@ together; `fillets-*-v` against `fillets-*-m` is the clean comparison.
 """
 
 import os
-import shutil
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +14,12 @@ from typing import NamedTuple
 import numpy as np
 import soundfile
 
-from cpc.data.cache import cache_dir
+from cpc.data.cache import cache_dir, part_folder, replace_folder
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.recordings import SAMPLE_RATE_HZ
 from cpc.data.sources.debian import (
     Archive,
+    copy_licenses,
     fetch_archive,
     fetch_archives,
     one_process,
@@ -80,19 +80,14 @@ def _prepare(cache: Path, log: Log) -> Path:
     if is_prepared(cache):
         _check_kept_archives(archives_folder, log)
         return folder
-    part = cache / f"{FOLDER_NAME}.part"
-    with tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-") as unpacked:
+    unpack_all = tempfile.TemporaryDirectory(dir=cache, prefix="unpacked-")
+    with unpack_all as unpacked, part_folder(folder) as part:
         archives = _fetch_and_unpack(archives_folder, Path(unpacked), log)
         log("decoding")
-        shutil.rmtree(part, ignore_errors=True)  # an interrupted preparation
-        part.mkdir()
         _write_layout(Path(unpacked), part, log)
-        for path in Path(unpacked).glob("usr/share/doc/*/copyright"):
-            (part / "licenses").mkdir(exist_ok=True)
-            shutil.copyfile(path, part / "licenses" / f"{path.parent.name}.txt")
-    _write_credits(part, archives)
-    shutil.rmtree(folder, ignore_errors=True)
-    part.rename(folder)
+        copy_licenses(Path(unpacked), part / "licenses")
+        _write_credits(part, archives)
+        replace_folder(part, folder)
     log(f"voices are in {folder}")
     return folder
 

