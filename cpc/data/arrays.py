@@ -26,9 +26,6 @@ def list_items(x: Any, axes: str) -> tuple[list[np.ndarray], Form]:
     [(5,), (5,)]
     >>> list_items([0.5, 0.25], "s")[1], list_items([np.zeros(3), np.zeros(4)], "s")[1]
     ('one', 'list')
-
-    Raises:
-        UserError: nothing, other things than numbers, or another number of axes.
     """
     ndim = len(axes.split())
     items = [_as_numbers(item) for item in x] if isinstance(x, list | tuple) else []
@@ -80,9 +77,6 @@ def take_sounds(
         rms: the loudness at which it was trained; None to keep that of x.
         stride: samples per frame of the model; a batch of rows that are shorter is refused.
         normalize: False if x has the model's rate and loudness; it is then returned as float32.
-
-    Raises:
-        UserError: x is not sound, or is several channels.
     """
     items, form = list_items(x, "samples")
     rows, samples = len(items), min(map(len, items))
@@ -178,9 +172,6 @@ def take_series(
         standardize: whether the channels of each training file were brought to mean 0 and
             deviation 1.
         normalize: False if x has the scale of the model.
-
-    Raises:
-        UserError: x is not a series, or has other channels.
     """
     if channels == 1:  # a series of one axis is its channel
         x = _add_axis(x, 1)
@@ -214,9 +205,6 @@ def take_images(x: Any, *, size: int, channels: int) -> tuple[list[np.ndarray], 
             alpha. uint8, or floats in 0..1.
         size: side of the square that the central square of each image is resized to.
         channels: 1 or 3, to which images are converted.
-
-    Raises:
-        UserError: x is not of images, or its values are out of range.
     """
     items, form = list_items(_add_axis(x, 2), "y x channels")
     for item in items:

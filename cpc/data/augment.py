@@ -1,7 +1,8 @@
 """Patches of images and their augmentation, on the device.
 
-Raw uint8 comes from the host; everything here is pure in (rng, pixels), and what is drawn for a
-image does not depend on how many others there are. Composed and jitted by the caller:
+Raw uint8 comes from the host; everything here is pure in (rng, pixels), and the draws of an image
+do not depend on how many others there are. Sizes that do not fit, other than 1 or 3 channels and
+impossible switches raise `UserError`. Composed and jitted by the caller:
 
     [1] images -> crop_and_flip -> scale_pixels -> to_grey -> cut_patches -> jitter_patches
     [2] images -> crop_and_flip -> scale_pixels -> cut_patches -> augment_patches
@@ -30,7 +31,7 @@ Number = float | int
 
 
 def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
-    """Float32 in [-1, 1], black to white: x / 127.5 - 1.
+    """Return float32 in [-1, 1], black to white: x / 127.5 - 1.
 
     >>> scale_pixels(jnp.array([0, 255], jnp.uint8)).tolist()
     [-1.0, 1.0]
@@ -39,11 +40,7 @@ def scale_pixels(images: UInt8[Array, "*axes"]) -> Float[Array, "*axes"]:
 
 
 def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
-    """Luma 0.299 R + 0.587 G + 0.114 B of the last axis; grey images stay as they are.
-
-    Raises:
-        UserError: neither 1 nor 3 channels.
-    """
+    """Return luma 0.299 R + 0.587 G + 0.114 B of the last axis; grey images stay as they are."""
     _check_channels(images.shape[-1])
     if images.shape[-1] == 1:
         return images
@@ -52,11 +49,7 @@ def to_grey(images: Float[Array, "*axes _"]) -> Float[Array, "*axes 1"]:
 
 
 def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "b size size ch"]:
-    """The central size x size pixels: what `crop_and_flip` becomes for evaluation.
-
-    Raises:
-        UserError: images smaller than `size`.
-    """
+    """Return the central size x size pixels: `crop_and_flip` for evaluation."""
     _check_size(images.shape, size, "a crop")
     top, left = (images.shape[1] - size) // 2, (images.shape[2] - size) // 2
     return images[:, top : top + size, left : left + size]
@@ -65,11 +58,7 @@ def centre_crop(images: Shaped[Array, "b _ _ ch"], size: int) -> Shaped[Array, "
 def crop_and_flip(
     rng: Key[Array, ""], images: Shaped[Array, "b _ _ ch"], size: int
 ) -> Shaped[Array, "b size size ch"]:
-    """A random size x size crop of each image, mirrored left to right with probability 1/2.
-
-    Raises:
-        UserError: images smaller than `size`.
-    """
+    """Return a random size x size crop of each image, mirrored with probability 1/2."""
     _check_size(images.shape, size, "a crop")
     _, y, x, ch = images.shape
     room = jnp.array([y - size + 1, x - size + 1])
@@ -86,7 +75,7 @@ def crop_and_flip(
 def cut_patches(
     images: Shaped[Array, "b _ _ ch"], patch: int, stride: int
 ) -> Shaped[Array, "b i j patch patch ch"]:
-    """All patch x patch windows at multiples of `stride`, rows i and columns j.
+    """Return all patch x patch windows at multiples of `stride`, rows i and columns j.
 
     i = (y - patch) // stride + 1, so 256 pixels give 7 patches of 64 at stride 32; pixels below and
     right of the last whole patch are left out.
@@ -94,9 +83,6 @@ def cut_patches(
     >>> cut_patches(jnp.arange(9).reshape(1, 3, 3, 1), 2, 1)[0, 1, 0, :, :, 0]
     Array([[3, 4],
            [6, 7]], dtype=int32)
-
-    Raises:
-        UserError: images smaller than a patch, or a patch or stride below 1.
     """
     if stride < 1:
         raise UserError(f"the stride of patches is {stride}: choose at least 1 pixel")
@@ -111,11 +97,7 @@ def cut_patches(
 def cut_for_evaluation(
     images: UInt8[Array, "b _ _ ch"], *, crop: int, grey: bool, patch: int, stride: int
 ) -> Float[Array, "b i j patch patch _"]:
-    """Return the patches of the central crop of images, without augmentation; crop 0: all pixels.
-
-    Raises:
-        UserError: images smaller than the crop, or than a patch.
-    """
+    """Return the patches of the central crop of images without augmentation; crop 0: all pixels."""
     images = scale_pixels(centre_crop(images, crop) if crop else images)
     return cut_patches(to_grey(images) if grey else images, patch, stride)
 
@@ -123,12 +105,9 @@ def cut_for_evaluation(
 def jitter_patches(
     rng: Key[Array, ""], patches: Float[Array, "b i j p p ch"], inner: int
 ) -> Float[Array, "b i j p p ch"]:
-    """A random inner x inner crop of each patch, in the middle of a grey frame (0) of its old size.
+    """Return a random inner x inner crop of each patch, in a grey frame (0) of its old size.
 
     [1] crops 60 of 64 and pads back, so that the edges of neighbours do not continue each other.
-
-    Raises:
-        UserError: `inner` below 1 or larger than a patch.
     """
     p, ch = patches.shape[-2:]
     if not 1 <= inner <= p:
@@ -171,9 +150,6 @@ def augment_patches(
         elastic_pixels: standard deviation of the displacements on a 3 x 3 grid, made smooth.
         brightness: at most so much is added.
         contrast: differences from the mean are scaled by at most 1 +- this; 1 may leave plain grey.
-
-    Raises:
-        UserError: a negative switch, a probability or contrast above 1, neither 1 nor 3 channels.
     """
     ch = patches.shape[-1]
     _check_channels(ch)

@@ -60,12 +60,7 @@ class Ranges(NamedTuple):
 def check_effects(
     effects: Sequence[str], ranges: Ranges, window_samples: int, batch_size: int
 ) -> None:
-    """Check that effects can be applied to batches of so many windows of so many samples.
-
-    Raises:
-        UserError: an unknown effect, one twice, or none; ranges that do not ascend; windows that
-            are too short; no other window whose sound could be noise.
-    """
+    """Check that effects can be applied to batches of so many windows of so many samples."""
     for name in effects:
         if name not in EFFECTS:
             raise UserError(f"there is no effect {name!r}: choose from {', '.join(EFFECTS)}")

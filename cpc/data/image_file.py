@@ -42,11 +42,7 @@ TURNS = {
 
 
 def read_image(path: str | Path, *, size: int | None, channels: int) -> UInt8[np.ndarray, "y x ch"]:
-    """`decode_image` of a file.
-
-    Raises:
-        UserError: as `decode_image`; or the path cannot be read, or is no file but a device, say.
-    """
+    """`decode_image` of a file."""
     name = printable(path)
     try:
         check_file(path)
@@ -73,9 +69,6 @@ def decode_image(
         size: the central square, resized to size x size pixels (a smaller one is enlarged); None
             for the whole image as it is.
         channels: 1 or 3.
-
-    Raises:
-        UserError: no image, cut short, damaged, or more than `MAX_PIXELS`.
     """
     try:
         data_end = _find_jpeg_end(content, name)
@@ -127,11 +120,7 @@ def _load(content: bytes, name: str, size: int | None) -> Image.Image:
 
 
 def _find_jpeg_end(content: bytes, name: str) -> int:
-    """Return where the data of a JPEG end; 0 for other formats.
-
-    Raises:
-        UserError: it has no end, or so many scans that decoding takes minutes.
-    """
+    """Return where the data of a JPEG end; 0 for other formats."""
     start, position = 0, 2
     while content[:2] == b"\xff\xd8" and content[position : position + 1] == b"\xff":
         if content[position + 1 : position + 2] == b"\xda":

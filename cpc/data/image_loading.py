@@ -4,11 +4,9 @@ Threads decode: Pillow lets go of the interpreter while it works, and processes 
 the pixels to each other.
 """
 
-import hashlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +18,8 @@ from cpc.data.image_file import DECODER_VERSION
 from cpc.data.images import Images, LazyPixels, digest_pixels
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
+from cpc.data.skipped import check_skipped
+from cpc.data.walk import digest_files
 from cpc.files import read_sealed
 from cpc.types import UserError
 
@@ -49,9 +49,6 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
 
     A set of more than `MEMORY_BYTES` is decoded all the same, once, to find the damaged ones before
     a run does; its labels, digests and damages are kept in `cache_dir()`.
-
-    Raises:
-        UserError: none decodes, more than `max_skipped_fraction` do not, or sizes differ.
     """
     shape = _first_shape(files)
     if files.num_images * prod(shape) <= MEMORY_BYTES:
@@ -62,12 +59,7 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
         path = cache_dir() / "images" / f"{files.fingerprint}.json"
         labels, digests, reasons = _checked_once(files, shape, log, path)
     skipped = tuple((files.describe(i), reason) for i, reason in sorted(reasons.items()))
-    if len(skipped) > max_skipped_fraction * files.num_images:
-        first = "; ".join(reason for _, reason in skipped[:3])
-        raise UserError(
-            f"{len(skipped)} of {files.num_images} images in {files.where} do not decode, "
-            f"more than {max_skipped_fraction:.0%}: {first}"
-        )
+    check_skipped(skipped, files.num_images, max_skipped_fraction, f"images in {files.where}")
     kept = np.delete(np.arange(files.num_images), sorted(reasons))
     if pixels is None:
         chosen = LazyPixels((len(kept), *shape), lambda i: files.read(int(kept[i]))[0])
@@ -84,14 +76,8 @@ def load_images(files: ImageFiles, log: Log, max_skipped_fraction: float) -> Ima
 
 
 def fingerprint_files(paths: Iterable[str | Path], *settings: object) -> str:
-    """Digest of names, sizes and times of change of `paths`, and of `settings`."""
-    digest = hashlib.sha256(repr((DECODER_VERSION, *settings)).encode())
-    for path in paths:
-        digest.update(os.fsencode(path))
-        with suppress(OSError):  # a link to nowhere, which does not decode either
-            status = os.stat(path)  # noqa: PTH116 (a million paths need not become objects)
-            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    """Return a digest of files and of the settings with which their images are decoded."""
+    return digest_files(paths, repr((DECODER_VERSION, *settings)))
 
 
 def check_pixels(size: int | None, channels: int) -> None:

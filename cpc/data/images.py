@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int, Int32, UInt8, UInt64
 
+from cpc.data.pipeline import rows_of_process
 from cpc.data.skipped import Skipped
 from cpc.types import Batch, UserError
 
@@ -191,20 +192,12 @@ def make_image_batches(
     Raises:
         UserError: a batch below 1, larger than the set, or that does not divide among processes.
     """
-    if batch_size < 1:
-        raise UserError(f"a batch of {batch_size} images holds nothing: choose at least 1")
-    if batch_size % num_processes:
-        raise UserError(
-            f"a batch of {batch_size} does not divide among {num_processes} processes: "
-            f"choose a multiple of {num_processes}"
-        )
+    rows = rows_of_process(batch_size, process, num_processes, "images")
     if batch_size > len(images):
         raise UserError(
             f"a batch of {batch_size} is more than the {len(images)} images there are: "
             "choose a smaller batch_size"
         )
-    rows_each = batch_size // num_processes
-    rows = np.arange(process * rows_each, (process + 1) * rows_each, dtype=np.int32)
     epoch_steps = len(images) // batch_size
 
     @lru_cache(maxsize=2)  # threads may be on both sides of an epoch's end

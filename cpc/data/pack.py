@@ -25,8 +25,9 @@ from cpc.data.pack_writing import (
     write_pack,
 )
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings
-from cpc.data.sources.folder import check_skipped, read_folder
-from cpc.data.walk import walk_files
+from cpc.data.skipped import check_skipped
+from cpc.data.sources.folder import read_folder
+from cpc.data.walk import digest_files, walk_files
 from cpc.files import read_sealed, read_text
 from cpc.types import UserError
 
@@ -75,7 +76,7 @@ def pack(
             return _make(recordings, wanted, path, log, max_skipped_fraction)
         except OSError as error:
             raise UserError(f"cannot write the pack {path}: {error}") from error
-    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "the pack")
+    check_skipped(index["damaged"], len(recordings), max_skipped_fraction, "recordings")
     told = {"skipped": [*recordings.skipped], "shortened": [*recordings.shortened]}
     if {**index, **told} != index:  # files that were not packed have come or gone
         index |= told
@@ -239,17 +240,9 @@ def _problem(index: dict | None, wanted: str, path: Path) -> str | None:
 
 def _list_folder(root: Path, options: str) -> str:
     """Return a digest of options and of the name, size and time of change of all files."""
-    digest = hashlib.sha256(options.encode())
-    files = [root.parent / "SPEAKERS.TXT"]  # which names the speakers of a subset
     walk = walk_files(root)
-    files += [Path(file) for file in walk.files]
-    digest.update(repr(walk.unreadable).encode())
-    for path in files:
-        with suppress(OSError):  # a link to nowhere, or to itself
-            status = path.stat()
-            digest.update(os.fsencode(path.absolute()))
-            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
+    speakers = root.parent / "SPEAKERS.TXT"  # which names the speakers of a subset
+    return digest_files([speakers, *walk.files], f"{options} {walk.unreadable!r}")
 
 
 def _read_listing(path: Path) -> str | None:

@@ -19,8 +19,7 @@ from jaxtyping import UInt32
 from cpc.data.levels import FULL_SCALE, measure_levels, sum_of_squares, to_int16
 from cpc.data.log import Log
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, read_parts
-from cpc.data.skipped import Skipped
-from cpc.data.sources.folder import check_skipped
+from cpc.data.skipped import Skipped, check_skipped
 from cpc.files import seal, write_text
 from cpc.types import UserError
 
@@ -77,7 +76,7 @@ def write_pack(
         log(f"skipped {name}: {reason}")
     for name, what in (*recordings.shortened, *written.altered):
         log(f"{name}: {what}")
-    check_skipped(written.damaged, len(recordings), max_skipped_fraction, "the pack")
+    check_skipped(written.damaged, len(recordings), max_skipped_fraction, "recordings")
     if not written.num_bytes:
         raise UserError(
             f"none of the {len(recordings)} recordings has sound that decodes: there is nothing to "
@@ -123,11 +122,7 @@ def write_index(folder: Path, index: dict) -> None:
 
 
 def parse_index(index: dict) -> dict:
-    """Return the index of a pack as `write_pack` made it, given its JSON.
-
-    Raises:
-        ValueError, TypeError, KeyError, OverflowError: it has another form, whatever its checksum.
-    """
+    """Return the index of a pack as `write_pack` made it, given its JSON."""
     names, lengths = index["names"], np.asarray(index["lengths"], np.int64)
     rms = np.asarray(index["rms"], np.float32)
     told = {

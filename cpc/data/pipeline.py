@@ -7,7 +7,27 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
+import numpy as np
+from jaxtyping import Int
+
+from cpc.types import UserError
+
 B = TypeVar("B")
+
+
+def rows_of_process(
+    batch_size: int, process: int, num_processes: int, what: str
+) -> Int[np.ndarray, " b"]:
+    """Return the rows of the global batch that a process makes."""
+    if batch_size < 1:
+        raise UserError(f"a batch of {batch_size} {what} holds nothing: choose at least 1")
+    if batch_size % num_processes:
+        raise UserError(
+            f"a batch of {batch_size} does not divide among {num_processes} processes: "
+            f"choose a multiple of {num_processes}"
+        )
+    size = batch_size // num_processes
+    return np.arange(process * size, (process + 1) * size, dtype=np.int32)
 
 
 def prefetch(

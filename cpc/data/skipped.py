@@ -3,6 +3,8 @@
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
+from cpc.types import UserError
+
 #: Name, and the reason in one sentence; each becomes a line of skipped.txt.
 Skipped: TypeAlias = tuple[str, str]
 #: Names that a count of entries gives as examples.
@@ -25,6 +27,16 @@ def find_copies(digests: Iterable[Hashable | None]) -> dict[int, int]:
         if digest is not None and first.setdefault(digest, index) != index:
             copies[index] = first[digest]
     return copies
+
+
+def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, what: str) -> None:
+    """Check that not too large a share is skipped for the rest to be trusted."""
+    if len(skipped) > max_fraction * total:
+        first = "; ".join(reason for _, reason in skipped[:3])
+        raise UserError(
+            f"{len(skipped)} of {total} {what} cannot be used, more than {max_fraction:.0%}: "
+            f"{first}"
+        )
 
 
 def count_names(entries: Sequence[Skipped], what: str) -> str:

@@ -1,9 +1,11 @@
 """Files of users: which there are below a folder, and which may be opened."""
 
+import hashlib
 import os
 import stat
 import unicodedata
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,7 +99,7 @@ def list_endings(endings: Iterable[str]) -> str:
 
 
 def walk_files(root: str | Path) -> Walk:
-    """All files below a folder, at any depth, behind links too, each folder once.
+    """Return all files below a folder, at any depth, also behind links, each folder once.
 
     Folders whose name begins with a dot are passed over: caches of editors and notebooks, and the
     `.git` in which DataLad keeps what its links name. So are directories of runs below `root`,
@@ -105,21 +107,29 @@ def walk_files(root: str | Path) -> Walk:
     circle end. Real folders come before those behind links: a file has its own path, not that of a
     link to it.
     """
-    found, seen = Walk([], [], []), set()
-    folders, links = [str(root)], []
-    while folders or links:
-        if not folders:
-            links.sort(reverse=True)
-        folder = folders.pop() if folders else links.pop()
-        try:
-            if reason := find_reason(folder, seen):
+    found, seen, starts = Walk([], [], []), set(), [str(root)]
+
+    def report(error: OSError) -> None:
+        name = printable(error.filename)
+        found.unreadable.append((name, f"the folder {name} cannot be read: {error.strerror}"))
+
+    while starts:
+        for folder, folders, files in os.walk(starts.pop(0), onerror=report):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            try:
+                reason = find_reason(folder, seen)
+            except OSError as error:  # it has just been removed
+                report(error)
+                continue
+            if reason:
+                folders.clear()
                 name = printable(folder)
                 found.passed_over.append((name, f"{name} {reason}"))
-            else:
-                list_entries(folder, found.files, folders, links)
-        except OSError as error:
-            name = printable(folder)
-            found.unreadable.append((name, f"the folder {name} cannot be read: {error.strerror}"))
+                continue
+            found.files.extend(f"{folder}/{name}" for name in files)
+            paths = (f"{folder}/{name}" for name in folders)
+            starts.extend(path for path in paths if Path(path).is_symlink())
+        starts.sort()
     for column in found:
         column.sort()
     return found
@@ -135,16 +145,6 @@ def find_reason(folder: str, seen: set[tuple[int, int]]) -> str:
     return "is the directory of a run, and no data" if is_below_root and is_of_runs(folder) else ""
 
 
-def list_entries(folder: str, files: list[str], folders: list[str], links: list[str]) -> None:
-    """Add what is in a folder to files, folders and links to folders; hidden folders to none."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not is_folder(entry):
-                files.append(entry.path)
-            elif not entry.name.startswith("."):
-                (links if entry.is_symlink() else folders).append(entry.path)
-
-
 def is_of_runs(folder: str) -> bool:
     """Whether a folder is the directory of a run, or of a sweep of runs."""
     return any(os.path.lexists(f"{folder}/{name}") for name in (RUN_LOCK, SWEEP_LOCK))
@@ -158,12 +158,19 @@ def is_folder(entry: os.DirEntry) -> bool:
         return False
 
 
-def check_file(path: str | Path) -> None:
-    """Check that a path is a regular file: fifos and devices are never opened, they may not end.
+def digest_files(paths: Iterable[str | Path], settings: str = "") -> str:
+    """Return a digest of settings and of the names, sizes and times of change of files."""
+    digest = hashlib.sha256(settings.encode())
+    for path in paths:
+        digest.update(os.fsencode(path))
+        with suppress(OSError):  # a link to nowhere, which cannot be read either
+            status = os.stat(path)  # noqa: PTH116 (a million paths need not become objects)
+            digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
-    Raises:
-        UserError: it is not, or there is none.
-    """
+
+def check_file(path: str | Path) -> None:
+    """Check that a path is a regular file: fifos and devices are never opened, they may not end."""
     try:
         mode = Path(path).stat().st_mode
     except OSError as error:
@@ -176,9 +183,6 @@ def read_named(path: str | Path, what: str) -> str:
     """Return a text file that names recordings: without a mark of byte order, accents composed.
 
     Some editors write the mark, and macOS lists names with accents apart (NFD).
-
-    Raises:
-        UserError: it cannot be read; says what it should have been.
     """
     check_file(path)
     try:
@@ -193,11 +197,7 @@ def same_name(text: str) -> str:
 
 
 def check_name(path: str | Path) -> None:
-    """Check that a name can become an id in text files; libsndfile takes no other.
-
-    Raises:
-        UserError: the name is not valid UTF-8.
-    """
+    """Check that a name can become an id in text files; libsndfile takes no other."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
+from cpc.data.pipeline import rows_of_process
 from cpc.data.recordings import SAMPLE_RATE_HZ, Recordings, gains, read_windows
 from cpc.types import Batch, UserError
 
@@ -130,8 +131,14 @@ def make_packed_batches(
         UserError: no recordings, recordings without `rms`, a batch or window below 1, or a batch
             that does not divide among the processes.
     """
-    gain = gains(check_drawable(recordings, window_samples, batch_size, num_processes))
-    gain = gain / np.float32(32768)
+    rows = rows_of_process(batch_size, process, num_processes, "windows")
+    if window_samples < 1:
+        raise UserError(f"a window of {window_samples} samples holds nothing: choose at least 1")
+    if not len(recordings):
+        raise UserError("there are no recordings to draw windows from: check what was selected")
+    if recordings.rms is None:
+        raise UserError("the recordings have no loudness yet: pack them")
+    gain = gains(recordings.rms) / np.float32(32768)
     _, speaker_of = np.unique(np.asarray(recordings.speakers), return_inverse=True)
     lengths = recordings.lengths
     draw = uniform_windows(lengths, window_samples)
@@ -142,8 +149,6 @@ def make_packed_batches(
     # A clip has a window on either side to itself, as its own may be counted from its end, too.
     slots = np.where(is_short, 2 * window_samples, lengths)
     line = np.append(0, np.cumsum(slots))[:-1] + np.where(is_short, window_samples, 0)
-    rows_each = batch_size // num_processes
-    rows = np.arange(process * rows_each, (process + 1) * rows_each)
 
     def batch(step: int) -> Batch:
         utterance, start = draw(np.random.default_rng((seed, step)), batch_size)
@@ -152,7 +157,7 @@ def make_packed_batches(
         return {
             "x": read_windows(recordings, utterance, start, window_samples),
             "gain": gain[utterance],
-            "sequence": rows.astype(np.int32),
+            "sequence": rows,
             "speaker": speaker_of[utterance].astype(np.int32),
             "utterance": utterance.astype(np.int32),
             "start": start.astype(np.int32),
@@ -161,23 +166,3 @@ def make_packed_batches(
         }
 
     return batch
-
-
-def check_drawable(
-    recordings: Recordings, window_samples: int, batch_size: int, num_processes: int
-) -> Float[np.ndarray, " n"]:
-    """Validate the options of `make_packed_batches` and return the recordings' loudness."""
-    if batch_size < 1:
-        raise UserError(f"a batch of {batch_size} windows holds nothing: choose at least 1")
-    if window_samples < 1:
-        raise UserError(f"a window of {window_samples} samples holds nothing: choose at least 1")
-    if batch_size % num_processes:
-        raise UserError(
-            f"a batch of {batch_size} does not divide among {num_processes} processes: "
-            f"choose a multiple of {num_processes}"
-        )
-    if not len(recordings):
-        raise UserError("there are no recordings to draw windows from: check what was selected")
-    if recordings.rms is None:
-        raise UserError("the recordings have no loudness yet: pack them")
-    return recordings.rms

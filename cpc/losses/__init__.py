@@ -2,8 +2,8 @@
 
 A loss takes the scores of the positives (m,), those of the negatives (m, n) and `where`, the mask
 of the negatives that count, and returns the losses (m,). Masked entries may hold NaN and get a
-gradient of exactly zero; an anchor without a negative has loss 0. Arguments whose shapes do not
-match raise `UserError`.
+gradient of exactly zero; an anchor without a negative has loss 0. Shapes that do not match and
+impossible numbers, such as a temperature of 0, raise `UserError`; traced numbers are not checked.
 
 Losses, sums and scores are float32 and counts int32 or float32, whatever dtype comes in and whether
 `jax_enable_x64` is set or not; gradients have the dtype of what they are taken by.

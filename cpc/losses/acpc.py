@@ -87,14 +87,10 @@ def acpc_loss(
 
     Args:
       outputs: z (b, t, ..., d) and predictions (b, t, ..., k, d), in the order of what they are of.
-      positions: as those of `cpc_loss`.
-      rule: which candidates may be negatives; what of its `shard_size` saves work is saved.
       num_frames: F. Anchors with fewer latents ahead count for nothing.
       best: whether the best path counts alone, instead of all by their likelihood.
       choose: picks from the allowed, for each frame and prediction by itself.
-      temperature: by which scores are divided.
-      rng: for `choose`.
-      where: latents that exist; padding is neither anchor, frame nor candidate.
+      positions, rule, temperature, rng, where: as those of `cpc_loss`.
       block: anchors scored at a time, by default as many as keep K r n scores under 256 MB, or 1 GB
         off the CPU.
 
@@ -133,7 +129,12 @@ def acpc_loss(
     plan = plan._replace(block=max(1, block // num_shards))
     queries, z, anchors = vary_alike((queries, z, anchors))
     rng = jax.random.key(0) if rng is None else rng
-    of_shard = functools.partial(summed_costs, rng=rng, plan=plan, best=best)
+
+    def of_shard(queries, keys, anchors):  # (k, b, a, d), (b, a, d): all are candidates, too
+        candidates = jax.tree.map(jnp.ravel, anchors)
+        keys = keys.reshape(-1, width)
+        return _summed_costs(queries, keys, anchors, candidates, rng, plan, best)
+
     costs, found = jax.vmap(of_shard)(
         queries, split(z.reshape(b, -1, width)), jax.tree.map(split, anchors)
     )
@@ -187,24 +188,6 @@ def path_weights(costs: Float[Array, "*m f k"], best: bool = False) -> Float[Arr
     costs = jax.lax.stop_gradient(costs.astype(jnp.float32))
     total = functools.partial(path_cost, best=best)
     return jax.grad(lambda costs: total(costs).sum())(costs)
-
-
-def summed_costs(
-    queries: Float[Array, "k b a d"],
-    keys: Float[Array, "b a d"],
-    latents: Latents,
-    rng: Array,
-    plan: Plan,
-    best: bool,
-) -> tuple[Float[Array, ""], Aligned]:
-    """Return the sum of the anchors' costs, and what is known of each (no gradient).
-
-    Every latent (b, a) is an anchor and a candidate.
-    """
-    candidates = jax.tree.map(jnp.ravel, latents)
-    return _summed_costs(
-        queries, keys.reshape(-1, keys.shape[-1]), latents, candidates, rng, plan, best
-    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))

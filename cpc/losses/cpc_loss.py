@@ -143,13 +143,9 @@ def cpc_loss(
       groups may leave none by chance, is 0. It is also 0 if padding leaves none.
 
     Raises:
-      UserError: an argument of another type; known positions that do not have the structure of the
-        rule (if they are traced, the loss is NaN), or under which no anchor has a positive or a
-        negative; no anchor has a latent that many steps ahead; a temperature not above 0; a bias of
-        a loss with a floor; offsets that are not as many as the predictions; block or columns below
-        1; z, predictions and positions whose shapes do not fit; a mask of another shape than the
-        latents, or not of booleans; maps that do not lead from contexts to predictions; memory of
-        another width than the latents.
+      UserError: an impossible argument, which is named; known positions that do not have the
+        structure of the rule (if they are traced, the loss is NaN), or under which no anchor has a
+        positive or a negative.
     """
     check_arguments(outputs, positions, rule, loss, choose)
     maps, memory, block, columns, reducer = _read_options(outputs, **options)

@@ -20,9 +20,6 @@ def alignment(
       z_positive: the positive of each.
       power: alpha.
 
-    Raises:
-      UserError: shapes that do not match; a power not above 0.
-
     >>> alignment(jnp.array([[1.0, 0.0]]), jnp.array([[0.0, 1.0]]))
     Array(2., dtype=float32)
     """
@@ -44,9 +41,6 @@ def uniformity(z: Float[Array, "m d"], scale: float | int = 2.0) -> Float[Array,
     Args:
       z: latents of unit length.
       scale: t.
-
-    Raises:
-      UserError: fewer than two latents; a scale not above 0.
 
     Two opposite points are at squared distance 4:
 

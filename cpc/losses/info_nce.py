@@ -38,9 +38,6 @@ def info_nce(
     Returns:
       Losses in float32, whatever comes in.
 
-    Raises:
-      UserError: shapes that do not match; a temperature known not to be positive.
-
     Equal scores give exactly log N:
 
     >>> info_nce(jnp.zeros(1), jnp.zeros((1, 3))) - jnp.log(4.0)

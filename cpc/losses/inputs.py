@@ -32,11 +32,7 @@ from cpc.types import (
 
 
 def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: Any) -> None:
-    """Check that each argument has its type, and that outputs and positions fit each other.
-
-    Raises:
-      UserError: naming the argument and a fix.
-    """
+    """Check that each argument has its type, and that outputs and positions fit each other."""
     check_type("outputs", outputs, CPCOutputs, "pass CPCOutputs(z, c, predictions)")
     check_type("positions", positions, AnyPosition, "pass Position.grid(b, t) of cpc.types")
     fix = "pass a rule such as cpc.negatives.batch, or Rule(name, function)"
@@ -50,11 +46,7 @@ def check_arguments(outputs: Any, positions: Any, rule: Any, loss: Any, choose: 
 
 
 def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
-    """Check that predictions and positions have the shape of the latents.
-
-    Raises:
-      UserError: naming the shapes.
-    """
+    """Check that predictions and positions have the shape of the latents."""
     check_array("z", z)
     check_array("predictions", predictions)
     *latents, width = z.shape
@@ -77,11 +69,7 @@ def check_shapes(z: Array, predictions: Array, positions: AnyPosition) -> None:
 def read_batch(
     outputs: CPCOutputs, positions: AnyPosition, where: Bool[Array, "b t ..."] | None
 ) -> tuple[CPCOutputs, Latents]:
-    """Return the outputs with zeros for padding, and the latents of each sequence in a row, (b, a).
-
-    Raises:
-      UserError: a mask of another shape than the latents, or not of booleans.
-    """
+    """Return outputs with zeros for padding, and the latents of each sequence in a row, (b, a)."""
     exists = read_mask("where", where, outputs.z.shape[:-1])
     if where is not None:  # padding may hold anything, and 0 * NaN is NaN
         z, c, predictions = outputs
@@ -103,9 +91,6 @@ def check_layout(
     """Return whether the positions have the structure that the rule assumes.
 
     The result is a traced boolean if the positions are traced.
-
-    Raises:
-      UserError: known positions do not have the structure.
     """
     num_shards = plan.num_shards(shape[0])
     if is_aligned:
@@ -127,11 +112,7 @@ def check_layout(
 
 
 def check_batch(positions: AnyPosition, shape: tuple[int, ...], plan: Plan) -> None:
-    """Check that some latent of the shape has a negative, if the positions are known.
-
-    Raises:
-      UserError: none has.
-    """
+    """Check that some latent of the shape has a negative, if the positions are known."""
 
     def allows(anchor, candidate, offset):
         allowed = plan.rule(anchor, candidate, offset)
@@ -201,10 +182,6 @@ def check_negatives(
       candidates: positions, (n,).
       rule: rule(anchor, candidate, offset) -> bool.
       offsets: of the positives.
-
-    Raises:
-      UserError: no anchor has a positive, or none of these a negative, so that the loss would be 0
-        without a gradient.
     """
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((anchors, candidates))):
         return

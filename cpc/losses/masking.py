@@ -36,12 +36,7 @@ class Rows(NamedTuple):
 
 
 def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = None) -> Rows:
-    """Check the shapes and take out what does not count, before any arithmetic can see it.
-
-    Raises:
-      UserError: no arrays of numbers; shapes that do not belong together; two arrays of one shape
-        without a mask, as of embeddings; a mask that is not of booleans.
-    """
+    """Check the shapes and take out what does not count, before any arithmetic can see it."""
     check_array("positive", positive)
     check_array("negatives", negatives)
     if positive.ndim not in (1, 2):
@@ -75,11 +70,7 @@ def read_rows(positive: Any, negatives: Any, where: Any, where_positive: Any = N
 
 
 def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
-    """`read_rows` of anchors with one positive each, for losses that know no more.
-
-    Raises:
-      UserError: several positives an anchor; what `read_rows` refuses.
-    """
+    """`read_rows` of anchors with one positive each, for losses that know no more."""
     check_array("positive", positive)
     if positive.ndim != 1:
         raise UserError(
@@ -90,22 +81,14 @@ def read_single(positive: Any, negatives: Any, where: Any) -> Rows:
 
 
 def check_matrix(name: str, value: Any) -> None:
-    """Check that an argument is a matrix of real numbers.
-
-    Raises:
-      UserError: it is not.
-    """
+    """Check that an argument is a matrix of real numbers."""
     check_array(name, value)
     if value.ndim != 2:
         raise UserError(f"{name} is not a matrix (got shape {value.shape}): pass a row per latent")
 
 
 def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
-    """What counts; all of it, if no mask is given.
-
-    Raises:
-      UserError: a mask of another shape, or not of booleans.
-    """
+    """What counts; all of it, if no mask is given."""
     if mask is None:
         return jnp.ones(shape, bool)
     if not hasattr(mask, "dtype"):
@@ -120,11 +103,7 @@ def read_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Any:
 
 
 def scale(rows: Rows, temperature: Any) -> Rows:
-    """Rows with the scores divided by a temperature.
-
-    Raises:
-      UserError: a temperature known not to be positive.
-    """
+    """Rows with the scores divided by a temperature."""
     check("temperature", temperature, above=0)
     tau = jnp.asarray(temperature, jnp.float32)
     return rows._replace(positive=rows.positive / tau, negatives=rows.negatives / tau)
@@ -141,11 +120,7 @@ def divide(queries: Any, temperature: Any, dtype: Any) -> Any:
 
 
 def subtract(rows: Rows, from_positive: Any, from_negatives: Any) -> Rows:
-    """Rows with corrections taken off the scores; where nothing counts, nothing is read.
-
-    Raises:
-      UserError: a correction that does not fit its scores.
-    """
+    """Rows with corrections taken off the scores; where nothing counts, nothing is read."""
     from_positive = jnp.asarray(from_positive, jnp.float32)
     if from_positive.ndim == 1:
         from_positive = from_positive[:, None]
@@ -214,11 +189,7 @@ def logistic_loss(rows: Rows) -> Float[Array, " m"]:
 def check(
     name: str, value: Any, *, above: float | int = -jnp.inf, least: float | int = -jnp.inf
 ) -> None:
-    """Refuse anything but one number, and one that is known and too small or NaN.
-
-    Raises:
-      UserError: naming it.
-    """
+    """Refuse anything but one number, and one that is known and too small or NaN."""
     if not isinstance(value, int | float):
         check_array(name, value)
     if jnp.ndim(value):

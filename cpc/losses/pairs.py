@@ -38,9 +38,6 @@ def logistic_pairs(
       where: which negatives count for which positive; all by default. The others may hold NaN.
       weight: w.
 
-    Raises:
-      UserError: arrays that do not fit each other.
-
     >>> two = jnp.ones((1, 2), bool)
     >>> logistic_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
     Array([8.], dtype=float32)
@@ -70,9 +67,6 @@ def softmax_pairs(
       where_positive: which positives are there; the others may hold NaN.
       where: which negatives count for which positive; all by default. The others may hold NaN.
 
-    Raises:
-      UserError: arrays that do not fit each other.
-
     >>> two = jnp.ones((1, 2), bool)
     >>> softmax_pairs(jnp.zeros((1, 2)), jnp.zeros((1, 3)), two) / jnp.log(2.0)
     Array([4.], dtype=float32)
@@ -94,11 +88,7 @@ def softmax_pairs(
 
 
 def check_pairs(positive: Any, negatives: Any, where_positive: Any, where: Any) -> None:
-    """Check that scores of pairs and their masks fit each other.
-
-    Raises:
-      UserError: naming the array that does not.
-    """
+    """Check that scores of pairs and their masks fit each other."""
     check_matrix("positive", positive)
     check_matrix("negatives", negatives)
     m, p = positive.shape

@@ -38,9 +38,6 @@ def sigmoid(
       temperature: tau; the paper's t is 1 / tau.
       bias: b.
 
-    Raises:
-      UserError: a temperature known not to be positive.
-
     Logits of zero are 1 + K fair coins:
 
     >>> sigmoid(jnp.ones(1), jnp.ones((1, 3)), temperature=0.1, bias=-10) / jnp.log(2.0)
@@ -71,9 +68,6 @@ def triplet(
       mining: which of them is n. "hard": the nearest. "semi_hard": the nearest of those with
         d_p < d_n < d_p + margin; if there are none, the farthest of all. "all": every one, and L is
         the mean over them, those that cost nothing included.
-
-    Raises:
-      UserError: a margin known to be negative; an unknown mining.
 
     A positive at distance 1, negatives at 0.5, 1.25, 4 and 8:
 

@@ -31,9 +31,6 @@ def decoupled(
       temperature: tau.
       positive_weight: w; `decoupled_weights` makes those of DCLW.
 
-    Raises:
-      UserError: a temperature known not to be positive.
-
     Two negatives as good as the positive cost log 2; the positive itself is no rival:
 
     >>> decoupled(jnp.ones(1), jnp.ones((1, 2)), temperature=0.5) - jnp.log(2.0)
@@ -53,9 +50,6 @@ def decoupled_weights(
     w_i = 2 - m e^(s_i / sigma) / sum_j e^(s_j / sigma)  (Yeh et al. 2022)
 
     They hold no gradient, and unlike a loss they look at all m anchors.
-
-    Raises:
-      UserError: sigma not above 0.
 
     >>> decoupled_weights(jnp.array([0.7, 0.7]))
     Array([1., 1.], dtype=float32)
@@ -90,10 +84,6 @@ def debiased(
       temperature: tau.
       least: the lowest score that can be: -1 of a cosine.
       extra_positives: scores of the draws v; the positive itself if there are none.
-
-    Raises:
-      UserError: a prior outside [0, 1); a temperature known not to be
-        positive.
 
     At equal scores the correction takes away as much as it scales up: log N.
 
@@ -133,16 +123,8 @@ def hard_weighted(
     log N - L is an estimate, no bound.
 
     Args:
-      prior: pi, the probability that a random draw is of the anchor's class.
       concentration: beta.
-      temperature: tau.
-      least: the lowest score that can be: -1 of a cosine.
-      extra_positives: scores of more draws of the anchor's class; the positive itself if there are
-        none.
-
-    Raises:
-      UserError: a prior outside [0, 1); a concentration known to be
-        negative; a temperature known not to be positive.
+      prior, temperature, least, extra_positives: as those of `debiased`.
 
     Scores log 1 and log 3 with beta = 1: the mean (1 + 9) / (1 + 3) = 2.5 instead of 2, twice.
 

@@ -73,8 +73,7 @@ def sampled_logistic(
       positive: scores of the positives, (m,) or (m, p); p of them are labelled 1 / p, as in `nce`.
       where: which of them count: leave accidental hits out here. An anchor without any has loss 0,
         which at small samples pulls the optimum away from the log odds.
-      log_q_positive: log Q of the positives: one number, (m,) or (m, p).
-      log_q_negatives: log Q of the negatives: one number, (n,) or (m, n).
+      log_q_positive, log_q_negatives: as those of `sampled_softmax`.
 
     A positive with odds of 3 costs log(4 / 3), and so does a negative with odds of 1 / 3:
 
@@ -149,11 +148,7 @@ def _one_hot(scores: Any, labels: Any) -> Any:
 
 
 def check_labels(labels: Any, num_classes: int) -> None:
-    """Check that labels, where they are known, are of a class.
-
-    Raises:
-        UserError: they are not; names the first.
-    """
+    """Check that labels, where they are known, are of a class."""
     if not isinstance(labels, Tracer):
         known = np.asarray(labels)  # also under a trace that has closed over them
         outside = known[(known < 0) | (known >= num_classes)]

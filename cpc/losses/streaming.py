@@ -73,9 +73,8 @@ def streaming_info_nce(
       `AnchorScores` (loss, num_negatives, rank, wins, counted), which have no gradient.
 
     Raises:
-      UserError: an argument of another type; shapes that do not belong together; positions, if
-        they are known, under which no anchor has a positive and a negative; a temperature
-        known not to be positive; block or columns below 1.
+      UserError: an impossible argument, which is named; known positions under which no anchor has
+        a positive and a negative.
 
     Equal scores give exactly log N, and a tie is half a win:
 

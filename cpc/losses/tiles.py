@@ -97,9 +97,6 @@ def limits() -> tuple[int, int]:
 def num_columns(rows: int, n: int, columns: int | None) -> int:
     """Candidates of a tile: as asked for, or all while so many rows of scores fit the `limits`.
 
-    Raises:
-      UserError: columns below 1.
-
     >>> num_columns(512, 131_072, None), num_columns(512, 1_000_000, None), num_columns(9, 70, 32)
     (131072, 4096, 32)
     """

@@ -26,9 +26,6 @@ def view_scores(
     Anchors are the first views, then the second. An anchor's positive is the other view of its
     item; its negatives are both views of all other items (Chen et al. 2020, section 2.1).
 
-    Raises:
-      UserError: views of different shapes.
-
     >>> positive, negatives = view_scores(jnp.eye(2), 3.0 * jnp.eye(2))
     >>> positive
     Array([1., 1., 1., 1.], dtype=float32)
@@ -68,10 +65,6 @@ def nt_xent(
     Args:
       temperature: tau.
 
-    Raises:
-      UserError: a temperature known not to be
-        positive.
-
     Two items whose four views are all alike: chance among 3 candidates.
 
     >>> nt_xent(*view_scores(jnp.ones((2, 5)), jnp.ones((2, 5)))) - jnp.log(3.0)
@@ -107,9 +100,6 @@ def sup_con(
         loss 0: leave it out of the mean.
       temperature: tau.
       inside: the mean over positives inside the logarithm, L_in.
-
-    Raises:
-      UserError: a temperature known not to be positive.
 
     Equal scores, two positives and three negatives: chance among 5 candidates.
 

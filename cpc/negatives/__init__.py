@@ -1,5 +1,8 @@
 """Who is contrasted with whom: rules over positions, samplers, noise, closed forms.
 
+Shapes that do not match and impossible numbers, such as a probability of 2, raise `UserError`,
+which names the argument; traced numbers are not checked.
+
 Results are float32 and int32, whatever dtype comes in and whether `jax_enable_x64` is set or not.
 Two kinds of results have another dtype: scores and keys that are selected keep theirs, and closed
 forms and noise distributions, which are made on the host, are float64.

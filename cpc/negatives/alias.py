@@ -30,9 +30,6 @@ def alias_table(weights: Num[ArrayLike, "..."]) -> AliasTable:
     the light columns lack and of what the heavy ones can spare say who fills which, as in the sweep
     of Huebschle-Schneider and Sanders (2022), so that no loop over classes is needed.
 
-    Raises:
-      UserError: as `probabilities`.
-
     Class 0 has half of its own column, a quarter of all; class 1 has the rest:
 
     >>> alias_table(np.array([1, 3]))

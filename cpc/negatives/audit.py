@@ -88,10 +88,6 @@ def audit_rule(
       num_anchors: anchors looked at, of each batch and offset; more are sampled. Memory is a few
         million entries, whatever the batch.
 
-    Raises:
-      UserError: no offset, or one below 1; two latents at one place; labels or utterances that do
-        not fit the positions; no anchor with a positive.
-
     >>> from cpc.types import Position
     >>> here = Position.grid(2, 3)  # 2 sequences of 3 latents
     >>> rows = audit_rule(lambda anchor, other, offset: anchor.time != other.time, here, [1])
@@ -299,9 +295,6 @@ def audit_table(q: Num[ArrayLike, "..."]) -> Audit:
     Args:
       q: probabilities or weights (v,).
 
-    Raises:
-      UserError: negative or NaN entries, all zero.
-
     >>> rows = audit_table(np.ones(8))
     >>> [(row.name, round(row.value, 4)) for row in rows if "classes" in row.name]
     [('classes', 8), ('effective_classes', 8.0)]
@@ -338,10 +331,6 @@ def audit_sampler(
       labels: a class of each id; another id of the target's label is a false negative.
       rng: of the draws.
       num_rounds: how often it draws.
-
-    Raises:
-      UserError: probabilities as in `audit_table`; ids or targets outside the table, or not for as
-        many anchors; no round.
 
     >>> uniform = lambda rng: jax.random.randint(rng, (3, 5), 0, 10)
     >>> rows = audit_sampler(uniform, np.ones(10), np.arange(3))

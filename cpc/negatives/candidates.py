@@ -37,9 +37,6 @@ def fixed_sampler(weights: Num[ArrayLike, "..."], *, unique: bool = True) -> Sam
         weights: of all classes, such as `unigram(counts, 0.75)`.
         unique: whether each class is drawn once; TensorFlow's default.
 
-    Raises:
-        UserError: as `probabilities`; more distinct classes asked for than there are.
-
     >>> sampled = fixed_sampler(np.ones(4))(jax.random.key(0), jnp.zeros((1, 1), int), 4)
     >>> sorted(sampled.ids.tolist())
     [0, 1, 2, 3]
@@ -109,11 +106,7 @@ def expect(q: Array, tries: Array | int, unique: bool) -> Array:
 
 
 def check_distinct(num: int, possible: int) -> None:
-    """Refuse more distinct draws than there are classes.
-
-    Raises:
-        UserError: there are fewer.
-    """
+    """Refuse more distinct draws than there are classes."""
     if num > possible:
         raise UserError(
             f"{num} distinct classes are to be drawn, but only {possible} can be: draw fewer, or "
@@ -150,9 +143,6 @@ def bigrams(
         weights: u, of all words; they need not sum to 1.
         backoff: b, above 0 so that every word can be drawn everywhere.
         is_start: which words begin a sentence, and so follow nothing.
-
-    Raises:
-        UserError: as `probabilities`; a backoff outside (0, 1].
 
     >>> noise = bigrams(np.array([0, 1, 0, 1, 0, 2]), np.ones(3) / 3, 0.5)
     >>> bigram_log_q(noise, jnp.array([0]), jnp.array([[1]])) - jnp.log(0.5 * 2 / 3 + 0.5 / 3)

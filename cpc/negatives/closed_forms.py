@@ -25,9 +25,6 @@ def min_negatives(density: float | int, required_rate: float | int) -> int:
       density: rho, the fraction of hard negatives among those drawn from.
       required_rate: h, the chance of at least one.
 
-    Raises:
-      UserError: a number outside [0, 1]; no number of negatives reaches that rate.
-
     >>> min_negatives(0.05, 0.95)
     59
     """
@@ -56,9 +53,6 @@ def min_negatives_without_replacement(
       num_hard: H, the hard ones in the pool.
       pool_size: P.
       required_rate: h, the chance of at least one.
-
-    Raises:
-      UserError: not 0 <= H <= P; a rate outside [0, 1]; a rate above 0 and nothing hard.
 
     Of ten with three hard ones, eight always hold one:
 
@@ -96,9 +90,6 @@ def effective_margin(
 
     Warns:
       UserWarning: the threshold lies above the greatest score.
-
-    Raises:
-      UserError: a temperature that is not positive, or no negatives.
 
     >>> round(effective_margin(0.2, 0.1, 2048), 4)
     0.9625
@@ -146,9 +137,6 @@ def exclude_window(
       target: place of the positive.
       width: D, in latents.
       num_negatives: K draws.
-
-    Raises:
-      UserError: a target outside the sequence; a probability outside [0, 1]; a negative number.
 
     The first neighbour may be a false negative, the second is none; a quarter of two draws:
 
@@ -241,9 +229,6 @@ def compare_pool(
 
     Returns:
       (in-batch, queue).
-
-    Raises:
-      UserError: a size below 1, a density outside [0, 1].
 
     >>> batch, queue = compare_pool(8, 64, 4, 0.5)
     >>> queue.negatives, queue.multiply_adds, queue.oldest_steps

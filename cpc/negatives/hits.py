@@ -22,9 +22,6 @@ def accidental_hits(
       targets: ids of the positives, (m,), or (m, t) where an anchor has several.
       candidates: ids drawn, (n,) for all anchors together or (m, n) for each its own.
 
-    Raises:
-      UserError: arrays of other shapes.
-
     >>> accidental_hits(jnp.array([3, 5]), jnp.array([3, 5, 3, 2]))
     Array([[ True, False,  True, False],
            [False,  True, False, False]], dtype=bool)
@@ -52,9 +49,6 @@ def hit_rate(
     Args:
       density: rho, elementwise.
       num_draws: K.
-
-    Raises:
-      UserError: a density outside [0, 1], a negative number of draws.
 
     >>> round(float(hit_rate(1 / (8 * 127), 128)), 4)
     0.1184

@@ -63,9 +63,6 @@ def mean_hit_rate(fractions: Float[np.ndarray, " m"], num_negatives: int) -> flo
     mean_i 1 - (1 - rho_i)^k <= 1 - (1 - mean rho)^k, by Jensen's inequality: anchors differ, and
     the mean of rho promises more than k draws hold. Anchors without negatives, NaN, are left out.
 
-    Raises:
-      UserError: no anchor has negatives.
-
     >>> mean_hit_rate(np.array([0.0, 0.5]), 1)
     0.25
     """
@@ -77,10 +74,6 @@ def min_negatives_for(fractions: Float[np.ndarray, " m"], required_rate: float) 
     """Return the smallest k at which `mean_hit_rate` reaches the required rate.
 
     `min_negatives` is this where all anchors have the same fraction.
-
-    Raises:
-      UserError: too many anchors have no hard negative at all; none has negatives; a rate outside
-        of 0 to 1.
 
     >>> [min_negatives_for(np.array(each), 0.95) for each in ([0.05, 0.05], [0.9, 0.01])]
     [59, 230]

@@ -50,9 +50,6 @@ def semi_hard(margin: float | int) -> NegativeSampler:
     A row without such a negative falls back on one: the hardest of those below the positive, or, if
     none is below, the lowest of all (Schroff's rule leaves this open).
 
-    Raises:
-      UserError: a margin not above 0.
-
     The second row has nothing in the band (0, 1), the third nothing below its positive:
 
     >>> scores = jnp.array([[0.5, 0.9, 2.0], [-3.0, -1.5, 2.0], [4.0, 3.0, 2.0]])
@@ -88,9 +85,6 @@ def percentile_ring(low: float | int, high: float | int) -> NegativeSampler:
     ceil(r high / 100), at least one: (50, 100) is the harder half, and (50, 95) spares the hardest,
     which are most often false negatives (Wu, Mosse, Zhuang, Yamins, Goodman 2021, section 3). All
     that tie with either end count.
-
-    Raises:
-      UserError: unless 0 <= low < high <= 100.
 
     >>> choose = percentile_ring(25, 75)
     >>> scores, where = jnp.array([[4.0, 1.0, 3.0, 2.0]]), jnp.ones((1, 4), bool)
@@ -186,9 +180,6 @@ def mix_keys(rng: Array, keys: Float[Array, "m s d"], num_mixed: int) -> Float[A
 
     for keys that were gathered, such as the hardest of a queue. Returns (m, num_mixed, d); opposite
     keys that cancel give a mixture near zero, never NaN.
-
-    Raises:
-      UserError: num_mixed below 1; no keys.
 
     >>> keys = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
     >>> mixtures = mix_keys(jax.random.key(0), keys, 5)

@@ -14,9 +14,6 @@ from cpc.types import ArrayLike, UserError
 def probabilities(weights: Num[ArrayLike, "..."]) -> Float64[np.ndarray, " n"]:
     """Any weights, normalised: q_i = w_i / sum_j w_j.
 
-    Raises:
-      UserError: no weights, not a single axis, a negative weight, NaN or infinity, all zero.
-
     >>> probabilities(np.array([1, 3]))
     array([0.25, 0.75])
     """
@@ -50,9 +47,6 @@ def unigram(counts: Num[ArrayLike, "..."], alpha: float | int = 0.75) -> Float64
 
     alpha 1 is the corpus, 0 is uniform, 0.75 is word2vec's (Mikolov et al. 2013). A class that was
     never seen is never drawn, at any alpha.
-
-    Raises:
-      UserError: as `probabilities`; an alpha that is not finite.
 
     >>> unigram(np.array([16, 1, 1, 0]), 0.5)
     array([0.66666667, 0.16666667, 0.16666667, 0.        ])
@@ -90,9 +84,6 @@ def expected_count(
       q: probability of the class in one draw, elementwise.
       num_draws: K, or the tries, repeats included.
       unique: whether the sample holds each class once.
-
-    Raises:
-      UserError: a probability outside [0, 1], a negative number of draws.
 
     >>> expected_count(np.array([0.5, 0.0]), 3, unique=True)
     array([0.875, 0.   ])

@@ -73,9 +73,6 @@ def propose(
       mode: "through", "stopped" or "fixed".
       where: classes that may be drawn. The others may be NaN, have log q = -inf, and no gradient.
 
-    Raises:
-      UserError: no classes; another mode; with "fixed", logits that are being differentiated.
-
     >>> proposal = propose(jax.random.key(0), jnp.array([-jnp.inf, 0.0]), 3, "stopped")
     >>> proposal.ids, proposal.log_q
     (Array([1, 1, 1], dtype=int32), Array([0., 0., 0.], dtype=float32))
@@ -130,9 +127,6 @@ def proposed(num: int, mode: GradientMode, sharpness: float | int = 1.0) -> Nega
     bias falls with num. The negatives depend on the anchor: log N - L is an estimate. N counts
     draws, repeats included, and accuracies are of corrected scores: with sharpness 1, of whether
     the positive is above log mean_j exp(s_j), and not of whether it beats negatives.
-
-    Raises:
-      UserError: mode "fixed", as scores are never fixed.
 
     >>> scores, where = jnp.log(jnp.array([[1.0, 5.0]])), jnp.ones((1, 2), bool)
     >>> scores, _ = proposed(2, "stopped")(jax.random.key(0), jnp.zeros(1), scores, where)

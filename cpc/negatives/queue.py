@@ -31,9 +31,6 @@ class Queue(NamedTuple):
 def make_queue(size: int, width: int, dtype: DTypeLike = jnp.float32) -> Queue:
     """An empty queue for `size` latents of a width.
 
-    Raises:
-      UserError: a size or width below 1.
-
     >>> queue = make_queue(4, 2)
     >>> queue.keys.shape, int(queue.exists.sum())
     ((4, 2), 0)
@@ -71,9 +68,6 @@ def push(
       positions: of the keys, arrays (m,).
       step: of the training, for `ages`.
       where: which latents exist. The others, which may hold NaN, take no slot.
-
-    Raises:
-      UserError: keys of another width; positions that are not one for each key.
 
     >>> here = Position(*(jnp.arange(3),) * 4)
     >>> queue = push(make_queue(2, 1), jnp.array([[1.0], [2.0], [3.0]]), here, step=7)

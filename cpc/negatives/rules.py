@@ -69,9 +69,6 @@ def outside_window(width: int) -> Rule:
 
     The window belongs around the target t + k, not around the anchor t; `width` 0 leaves out the
     positive alone.
-
-    Raises:
-      UserError: a negative width.
     """
     if width < 0:
         raise UserError(f"the negatives' window is {width} latents: it must be 0 or more")
@@ -108,9 +105,6 @@ def outside_overlap(window_samples: int) -> Rule:
 
     What is left depends on the anchor, and another sound may still be there twice: log N - L is an
     estimate. (`cpc.estimators.bound_over_sequences` counts each sound once.)
-
-    Raises:
-      UserError: a window below 1.
     """
     if window_samples < 1:
         raise UserError(f"windows of {window_samples} samples: it must be 1 or more")
@@ -127,9 +121,6 @@ def within_shards(num_shards: int, batch_size: int) -> Rule:
     """Negatives from the own shard of the batch, as if each of `num_shards` devices had its own.
 
     The paper trained on 8 devices with 8 windows each: within_shards(8, 64), on any devices.
-
-    Raises:
-      UserError: the batch does not divide into that many shards.
     """
     if num_shards < 1 or batch_size % num_shards:
         raise UserError(

@@ -42,9 +42,6 @@ def entropy(
     Returns:
       Entropies in float32, whatever comes in.
 
-    Raises:
-      UserError: a temperature known not to be positive.
-
     Equal scores have entropy log n:
 
     >>> entropy(jnp.zeros((1, 4))) - jnp.log(4.0)
@@ -71,9 +68,6 @@ def negative_weights(
       scores: of the negatives.
       temperature: tau, one for all anchors or one each.
       where: which negatives count; the others may be NaN and have weight 0.
-
-    Raises:
-      UserError: a temperature known not to be positive.
 
     >>> negative_weights(jnp.array([[0.5, 0.5, -1e4]]))
     Array([[0.5, 0.5, 0. ]], dtype=float32)
@@ -145,9 +139,6 @@ def hold_entropy(
       target_fraction: from 0 (all on one candidate) to 1 (all alike).
       low, high: the result stays between them, even if the target is out of reach.
 
-    Raises:
-      UserError: low and high that are no bracket; a fraction known not to be between 0 and 1.
-
     >>> scores, tau = jnp.array([[0.5, 0.3, 0.1]]), 1.0
     >>> for _ in range(5):
     ...     tau = hold_entropy(tau, scores, None, 0.5, 0.01, 10.0)
@@ -168,9 +159,6 @@ def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Flo
 
     tau = low (high / low)^sigmoid(raw):  raw 0 is the geometric mean, and gradients flow.
 
-    Raises:
-      UserError: low and high that are no bracket.
-
     >>> bounded_temperature(0.0, 0.25, 1.0)
     Array(0.5, dtype=float32)
     """
@@ -181,9 +169,6 @@ def bounded_temperature(raw: Number, low: float | int, high: float | int) -> Flo
 
 def raw_temperature(tau: Number, low: float | int, high: float | int) -> Float[Array, ""]:
     """The parameter that `bounded_temperature` turns into tau.
-
-    Raises:
-      UserError: low and high that are no bracket; a temperature known not to lie between them.
 
     >>> raw_temperature(0.5, 0.25, 1.0)
     Array(0., dtype=float32)

@@ -126,7 +126,7 @@ def test_damaged_record(tmp_path):
     assert record == "record 4 of mine, split train"
     assert "does not decode" in reason
     assert "BytesIO" not in reason  # whose address would differ each time
-    with pytest.raises(UserError, match="1 of 6 images in mine, split train do not decode"):
+    with pytest.raises(UserError, match="1 of 6 images in mine, split train cannot be used"):
         read(data_dir, "mine", "train")
 
 

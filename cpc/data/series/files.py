@@ -51,11 +51,7 @@ def read_sequences(
     max_skipped_fraction: float = 1.0,
     others: Sequence[pathlib.Path] = (),
 ) -> Sequences:
-    """Read a file, or all files below a folder except `others`; files that cannot be are skipped.
-
-    Raises:
-        UserError: nothing is there, or more than `max_skipped_fraction` of the files are skipped.
-    """
+    """Read a file, or all files below a folder except `others`; skip files that cannot be read."""
     files, skipped, passed_over = find_files(path, others)
     total, held = len(files) + len(skipped), 0
     root = path if path.is_dir() else path.parent
@@ -119,9 +115,6 @@ def measure(
     They are of steps [0, stop), all by default, and a part of them is in memory at a time. Mean and
     deviation are float64, whatever the unit; a constant channel has deviation 1. The digest is None
     if all channels are constant, as a flat recording is no copy of another.
-
-    Raises:
-        UserError: another number of channels, no step, or a number that is not finite.
     """
     num_steps, found = values.shape
     if found != channels:

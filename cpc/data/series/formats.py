@@ -49,9 +49,6 @@ def read_file(
     """Return the numbers (time, channels) of a file, and a label for each step if it has one.
 
     An .npz holds the numbers under `x`, or as its only array besides the labels.
-
-    Raises:
-        UserError: they are not numbers by channel, or too many to be read into memory.
     """
     check_name(path)
     check_file(path)
@@ -68,11 +65,7 @@ def read_file(
 
 
 def check_size(path: pathlib.Path, num_bytes: int) -> None:
-    """Check that the contents of a file, as its header gives them, may be read into memory.
-
-    Raises:
-        UserError: they are larger than `MAX_ARRAY_BYTES` and than `MAX_INFLATION` times the file.
-    """
+    """Check that the contents of a file, as its header gives them, may be read into memory."""
     limit = max(MAX_ARRAY_BYTES, MAX_INFLATION * path.stat().st_size)
     if num_bytes > limit:
         raise UserError(
@@ -173,9 +166,6 @@ def read_csv(path: pathlib.Path, **options: Any) -> Any:
     """Return a .csv as a frame whose columns are the names of its first line.
 
     A comma at the end of each row alone is passed over.
-
-    Raises:
-        UserError: rows have more fields than there are names, the first of which would be lost.
     """
     import pandas as pd
 
@@ -195,11 +185,7 @@ def read_csv(path: pathlib.Path, **options: Any) -> Any:
 
 
 def check_comments(path: pathlib.Path, separator: str) -> None:
-    """Check that no comments precede the names of the columns, given a table that is not readable.
-
-    Raises:
-        UserError: the first lines begin with a mark of comments, or have fewer fields than others.
-    """
+    """Check that no comments precede the names of the columns of an unreadable table."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         lines = list(itertools.islice(file, NUM_FIRST_LINES))
     number = len(list(itertools.takewhile(lambda line: line.startswith(COMMENT_MARKS), lines)))
@@ -214,11 +200,7 @@ def check_comments(path: pathlib.Path, separator: str) -> None:
 
 
 def check_header(path: pathlib.Path) -> None:
-    """Check that the first line of a .csv has names, which are taken off, and no numbers.
-
-    Raises:
-        UserError: all are numbers, other than 0, 1, ..., which pandas writes for columns of arrays.
-    """
+    """Check that the first line of a .csv has names, which are taken off, and no numbers."""
     import pandas as pd
 
     # The text: a frame gives a second column 0.0 the name 0.0.1.

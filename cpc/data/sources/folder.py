@@ -23,8 +23,8 @@ from cpc.data.audio_file import (
 )
 from cpc.data.levels import Levels, measure_levels
 from cpc.data.recordings import SAMPLE_RATE_HZ, Note, Recordings
-from cpc.data.skipped import Skipped
-from cpc.data.walk import Found, find_data, list_endings, printable, same_name
+from cpc.data.skipped import Skipped, check_skipped
+from cpc.data.walk import Found, digest_files, find_data, list_endings, printable, same_name
 from cpc.types import UserError
 
 #: So many samples of two files of one name are compared.
@@ -68,7 +68,7 @@ def read_folder(
             is_foreign = path.suffix.lower() in AMBIGUOUS_SUFFIXES
             (left_out if is_foreign else damaged).append(what)
     num_readable = len(sound) + len(damaged)
-    check_skipped(damaged, num_readable, max_skipped_fraction, str(root))
+    check_skipped(damaged, num_readable, max_skipped_fraction, f"recordings in {printable(root)}")
     files, repeated = _without_repeats(sound)
     kept = [file.path for file in files]
     # Damaged files keep their names from others: repaired, they change nobody's.
@@ -97,18 +97,8 @@ def read_folder(
         stream=stream,
         skipped=(*damaged, *repeated, *left_out),
         shortened=tuple((str(file.path), file.missing) for file in files if file.missing),
-        fingerprint=_fingerprint(kept),
+        fingerprint=digest_files(path.resolve() for path in kept),
     )
-
-
-def check_skipped(skipped: Sequence[Skipped], total: int, max_fraction: float, where: str) -> None:
-    """`UserError` when too large a share is unreadable for the rest to be trusted."""
-    if len(skipped) > max_fraction * total:
-        first = "; ".join(reason for _, reason in skipped[:3])
-        raise UserError(
-            f"{len(skipped)} of {total} recordings in {printable(where)} cannot be read, "
-            f"more than {max_fraction:.0%}: {first}"
-        )
 
 
 def _find_audio(root: Path) -> Found:
@@ -277,12 +267,3 @@ def _speaker_names(root: Path) -> dict[str, str]:
     names = {f[0].strip(): f[4].strip() for f in fields if len(f) == 5 and f[4].strip()}
     count = Counter(names.values())
     return {i: name if count[name] == 1 else f"{name} ({i})" for i, name in names.items()}
-
-
-def _fingerprint(paths: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        status = path.stat()
-        digest.update(os.fsencode(path.resolve()))
-        digest.update(f"\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()

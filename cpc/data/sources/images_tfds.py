@@ -31,17 +31,13 @@ def read_images_tfds(
     log: Log = print,
     max_skipped_fraction: float = 0.1,
 ) -> Images:
-    """One split of a prepared set of images: imagenet2012, cifar10, stl10, fashion_mnist, ...
+    """Return a split of a prepared set of images: imagenet2012, cifar10, stl10, fashion_mnist, ...
 
     Args:
-        data_dir: where it was prepared.
+        data_dir: the folder in which it was prepared.
         name: of the set, with its config if it has several: "imagenet_resized/64x64".
         split: as tfds writes them: "train", "unlabelled", "train[:10%]", "train+test".
-        size: the central square of each image, resized to size x size pixels; None where all
-            are of one size already.
-        channels: 1 (grey) or 3.
-        log: called with each line of progress.
-        max_skipped_fraction: more damaged images than this are an error.
+        size, channels, log, max_skipped_fraction: as those of `read_image_folder`.
 
     Raises:
         UserError: not prepared (at once, with the command that prepares it), prepared in another
@@ -77,14 +73,7 @@ def read_images_tfds(
 
 
 def locate_images_tfds(data_dir: str | Path, name: str, split: str) -> list[tuple[str, range]]:
-    """Return where the images of a split of a prepared set lie: files, and their rows there.
-
-    Args:
-        data_dir, name, split: as of `read_images_tfds`.
-
-    Raises:
-        UserError: not prepared, prepared in another format, or no such split.
-    """
+    """Return the record files of a split as `read_images_tfds` reads it, and their rows."""
     parts = _file_parts(*_open_prepared(name, Path(data_dir).expanduser()), split)
     return [(str(part.filename), range(part.skip, part.skip + part.take)) for part in parts]
 

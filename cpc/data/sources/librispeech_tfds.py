@@ -1,6 +1,5 @@
 """LibriSpeech as TensorFlow Datasets prepares it, read without TensorFlow."""
 
-import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 from cpc.data.cache import cache_dir, keep
 from cpc.data.log import Log
 from cpc.data.recordings import Recordings
+from cpc.data.walk import digest_files
 from cpc.files import read_sealed
 from cpc.types import UserError
 
@@ -40,7 +40,7 @@ def read_librispeech_tfds(
 
     records = ArrayRecordDataSource([str(shard) for shard in shards])
     decode = _make_decoder()
-    fingerprint = _fingerprint(shards)
+    fingerprint = digest_files(shard.resolve() for shard in shards)
     folder = (cache_dir() if cache is None else cache) / "librispeech_tfds"
     index = _index(records, decode, folder / f"{fingerprint}.json", log)
 
@@ -125,11 +125,3 @@ def _index(
 
 def _text(value: bytes | str) -> str:
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
-
-
-def _fingerprint(shards: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for shard in shards:
-        status = shard.stat()
-        digest.update(f"{shard.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()

@@ -33,12 +33,7 @@ class Vector(NamedTuple):
 
 
 def read_lazy_data(index: Path) -> dict[str, list[Any]]:
-    """Return name -> values of the vectors in a lazy-load database, given its .rdx file.
-
-    Raises:
-        UserError: a file is missing, damaged, larger than `MAX_BYTES` or holds other than plain
-            data.
-    """
+    """Return name -> values of the vectors in a lazy-load database, given its .rdx file."""
     try:
         content = read_bytes(index.with_suffix(".rdb"))
         top = named(unserialize(inflate(zlib.decompressobj(GZIP), read_bytes(index), MAX_BYTES)))
@@ -60,11 +55,7 @@ def named(vector: Vector) -> dict[str, Any]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        ValueError: it is larger than `MAX_BYTES`.
-    """
+    """Return the content of a regular file."""
     check_regular(path)
     if (size := path.stat().st_size) > MAX_BYTES:
         raise ValueError(f"{size:,} bytes, above the limit of {MAX_BYTES:,}")
@@ -92,11 +83,7 @@ def decompress(chunk: bytes) -> bytes:
 
 
 def inflate(decompressor: Any, content: bytes, max_bytes: int) -> bytes:
-    """Return unpacked content, of which no more than one byte beyond a limit is ever unpacked.
-
-    Raises:
-        ValueError: there is more.
-    """
+    """Return unpacked content, of which no more than one byte beyond a limit is ever unpacked."""
     unpacked = decompressor.decompress(content, max_bytes + 1)
     if len(unpacked) > max_bytes:
         raise ValueError(f"it unpacks to more than {max_bytes:,} bytes")

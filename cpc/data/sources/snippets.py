@@ -10,10 +10,9 @@ authors'; they are fetched to be measured on, and nothing is passed on.
 import io
 from pathlib import Path
 
-from cpc.data.cache import cache_dir
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
-from cpc.data.sources.debian import one_process
+from cpc.data.sources.debian import preparing
 from cpc.types import UserError
 
 PACKAGE = Registered(
@@ -40,13 +39,9 @@ def read_snippets(
     Raises:
         UserError: without pip or network, or of an archive that is not as it was.
     """
-    cache = cache_dir() if cache is None else Path(cache)
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / "snippets.lock", log):
-            archive = fetch(PACKAGE, cache / "archives", log)
-    except OSError as error:
-        raise UserError(f"cannot keep the snippets in {cache}: {error}") from error
+        with preparing("the snippets", cache, "snippets.lock", log) as home:
+            archive = fetch(PACKAGE, home / "archives", log)
     except UserError as error:
         raise UserError(
             f"cannot fetch the snippets that probes of sentences ask about: {error} (leave out "

@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cpc.data.cache import cache_dir, part_folder, replace_folder
+from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log, log_to_stderr
 from cpc.data.sources.archives import Registered, fetch, read_members
 from cpc.data.sources.debian import (
     Package,
     copy_licenses,
     fetch_archives,
-    one_process,
+    preparing,
     unpack,
 )
 from cpc.data.sources.r_data import GZIP, MAX_BYTES, inflate, read_bytes, read_lazy_data
@@ -83,15 +83,10 @@ class Texts(NamedTuple):
 
 
 def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify and lay out `words` or `books`; returns the folder, at once when it is there.
+    """Fetch, verify and lay out texts, one of `TEXTS` or several joined by +; return the folder.
 
-    It holds `text/*.txt`, `CREDITS.txt`, `licenses/` and, of `words`, `glosses.tsv` (a word of
-    WordNet, a tab, its gloss). That of `words+books` has links to the folders of both.
-
-    Args:
-        name: one of `TEXTS`, or several, joined by +.
-        cache: where archives and folder go, `cache_dir()` if None.
-        log: called with each line of progress.
+    It contains `text/*.txt`, `CREDITS.txt`, `licenses/` and, for `words`, `glosses.tsv` (a word of
+    WordNet, a tab, its gloss). The folder of `words+books` has links to the folders of both.
 
     Raises:
         UserError: no such texts, or without apt, network or disk space.
@@ -101,16 +96,14 @@ def prepare_texts(name: str, cache: Path | None = None, log: Log = log_to_stderr
         raise UserError(
             f"there are no texts {name!r}: there are {', '.join(TEXTS)}, and {'+'.join(TEXTS)}"
         )
-    cache = cache_dir() if cache is None else Path(cache)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        folders = []
-        for part in parts:
-            with one_process(cache / f"{part}.lock", log):
-                folders.append(_prepare(part, cache, log))
-        return folders[0] if len(parts) == 1 else _join(parts, cache)
-    except OSError as error:
-        raise UserError(f"cannot prepare {name} in {cache}: {error}") from error
+    folders = []
+    for part in parts:
+        with preparing(part, cache, f"{part}.lock", log) as home:
+            folders.append(_prepare(part, home, log))
+    if len(parts) == 1:
+        return folders[0]
+    with preparing(name, cache, f"{name}.lock", log) as home:
+        return _join(parts, home)
 
 
 def prepared_folder(name: str, cache: Path) -> Path:

@@ -22,7 +22,7 @@ from cpc.data.sources.debian import (
     copy_licenses,
     fetch_archive,
     fetch_archives,
-    one_process,
+    preparing,
     unpack,
 )
 from cpc.data.sources.voice_packages import (
@@ -46,27 +46,18 @@ SPLIT_SEED = 0
 
 
 def prepare_voices(cache: Path | None = None, log: Log = log_to_stderr) -> Path:
-    """Fetch, verify, decode and lay out the voices; returns the folder, at once when it is there.
+    """Fetch, verify, decode and lay out the voices in `cache`, `cache_dir()` if None.
 
-    The folder holds `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the voices),
-    `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and `phones_asterisk_en.txt`
-    (`utterance-id label label ...`, one label each 10 ms), `SOURCES.txt`, `SKIPPED.txt` and
-    `CREDITS.txt`. Archives that are in the cache are verified on every call.
-
-    Args:
-        cache: where archives and folder go, `cache_dir()` if None.
-        log: called with each line of progress.
+    The returned folder contains `ID/CHAPTER/*.flac` with `.trans.txt`, `SPEAKERS.TXT` (names of the
+    voices), `train_split.txt` and `test_split.txt`, `phones_festvox_ru.txt` and
+    `phones_asterisk_en.txt` (`utterance-id label label ...`, one label every 10 ms), `SOURCES.txt`,
+    `SKIPPED.txt` and `CREDITS.txt`. Archives in the cache are verified on every call.
 
     Raises:
         UserError: without apt, network or disk space; it names the other sources.
     """
-    cache = cache_dir() if cache is None else Path(cache)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with one_process(cache / "voices.lock", log):
-            return _prepare(cache, log)
-    except OSError as error:
-        raise UserError(f"cannot prepare the voices in {cache}: {error}") from error
+    with preparing("the voices", cache, "voices.lock", log) as folder:
+        return _prepare(folder, log)
 
 
 def is_prepared(cache: Path | None = None) -> bool:

@@ -1,7 +1,5 @@
 """A folder of text packed once: int32 tokens with the bounds of sentences and documents."""
 
-import contextlib
-import hashlib
 import itertools
 import json
 from collections import defaultdict
@@ -13,13 +11,13 @@ import numpy as np
 
 from cpc.data.cache import part_folder, replace_folder
 from cpc.data.log import Log
-from cpc.data.skipped import Skipped
+from cpc.data.skipped import Skipped, check_skipped
 from cpc.data.sources.debian import one_process
 from cpc.data.text.copies import find_copied_documents
 from cpc.data.text.corpus import UNKNOWN, Corpus, Vocabulary
 from cpc.data.text.tokenizer import END_LETTERS, read_chunks, tokenize
 from cpc.data.walk import DOCUMENTS as NO_DATA
-from cpc.data.walk import Found, find_data, printable
+from cpc.data.walk import Found, digest_files, find_data, printable
 from cpc.files import file_crc32, read_sealed, write_sealed, write_text
 from cpc.types import UserError
 
@@ -71,7 +69,8 @@ def read_text_folder(
     files = found.files
     options = {"form": form, "lowercase": lowercase, "min_count": min_count}
     options |= {"max_vocabulary": max_vocabulary, "max_skipped_fraction": max_skipped_fraction}
-    key = fingerprint(path, files, options)
+    settings = json.dumps([VERSION, str(path.resolve()), options])
+    key = digest_files((file.resolve() for file in files), settings)
     folder = out / f"{path.name or 'text'}-{key[:12]}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -87,11 +86,7 @@ def read_text_folder(
 
 
 def find_texts(path: Path) -> Found:
-    """Return the files of text at a path, sorted, and the reasons for files that are left out.
-
-    Raises:
-        UserError: there are none.
-    """
+    """Return the files of text at a path, sorted, and the reasons for files that are left out."""
     if path.is_file():
         return Found([path], [], [])
     if not path.is_dir():
@@ -100,17 +95,6 @@ def find_texts(path: Path) -> Found:
     if not found.files:
         raise UserError(f"no text in {printable(path)}: looked for .txt files at any depth")
     return found
-
-
-def fingerprint(path: Path, files: Sequence[Path], options: dict[str, Any]) -> str:
-    """Return a digest of a path, of names, sizes and times of change of files, and of options."""
-    digest = hashlib.sha256(json.dumps([VERSION, str(path.resolve()), options]).encode())
-    for file in files:
-        with contextlib.suppress(OSError):  # a link to nowhere: packing says so
-            status = file.stat()
-            name = str(file.relative_to(path)).encode(errors="surrogateescape")
-            digest.update(name + f" {status.st_size} {status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
 
 
 def write_pack(
@@ -123,7 +107,8 @@ def write_pack(
     documents, skipped = write_documents(raw, folder / SENTENCES, found.files, ids, options, log)
     damaged = [*found.unreadable, *skipped]
     total = len(found.files) + len(found.unreadable)
-    check_skipped(path, total, damaged, options["max_skipped_fraction"])
+    max_fraction = options["max_skipped_fraction"] if len(damaged) < total else 0.0
+    check_skipped(damaged, total, max_fraction, f"files of text in {printable(path)}")
     documents, copies = leave_out_copies(raw, folder / SENTENCES, documents)
     for _, reason in copies:
         log(f"skipped: {reason}")
@@ -280,17 +265,6 @@ def chunks_of(raw: Path) -> Iterator[np.ndarray]:
     with raw.open("rb") as file:
         while len(chunk := np.fromfile(file, np.int32, CHUNK_TOKENS)):
             yield chunk
-
-
-def check_skipped(
-    path: Path, total: int, skipped: Sequence[tuple[str, str]], max_fraction: float
-) -> None:
-    """Raise a UserError where too much is no text for the rest to be trusted, or all of it."""
-    if len(skipped) == total or len(skipped) > max_fraction * total:
-        first = "; ".join(reason for _, reason in skipped[:3])
-        raise UserError(
-            f"{len(skipped)} of {total} files of text in {printable(path)} cannot be used: {first}"
-        )
 
 
 def write_vocabulary(path: Path, vocabulary: Vocabulary) -> None:

@@ -111,9 +111,6 @@ def read_chunks(path: Path, chunk_bytes: int = CHUNK_BYTES) -> Iterator[str]:
     A chunk at the start of a line begins with a line's end of its own, so that an empty line is
     seen there, too. A line that is longer than a chunk is cut at a blank, or at any character if a
     chunk has none, so that few chunks are in memory and each is copied a few times.
-
-    Raises:
-        UserError: the file is none, is binary, or not UTF-8; it names the line.
     """
     check_file(path)
     rest, line, begin = b"", 1, "\n"
@@ -147,11 +144,7 @@ def last_character(text: bytes) -> int:
 
 
 def check_encoding(first: bytes, path: Path) -> None:
-    """Check the first bytes of a file for the marks of other encodings.
-
-    Raises:
-        UserError: the file is UTF-16 or UTF-32.
-    """
+    """Check the first bytes of a file for the marks of other encodings."""
     for name, marks in ENCODING_MARKS.items():
         if first.startswith(marks):
             raise UserError(
@@ -161,11 +154,7 @@ def check_encoding(first: bytes, path: Path) -> None:
 
 
 def decode(content: bytes, path: Path, first_line: int = 1) -> str:
-    """Return UTF-8 as text, without byte order marks, which some editors put first.
-
-    Raises:
-        UserError: it is not UTF-8; it names the line.
-    """
+    """Return UTF-8 as text, without byte order marks, which some editors put first."""
     zero = content.find(0)
     if zero >= 0:
         line = first_line + content.count(b"\n", 0, zero)
