@@ -5,15 +5,16 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cpc.data.log import Log
-from cpc.files import write_sealed
+from cpc.files import read_sealed, write_sealed
 from cpc.types import UserError
 
+T = TypeVar("T")
 #: A half-written folder that nobody has written to for so long is of a process that was killed.
 LEFTOVER_SECONDS = 3600
 
@@ -33,12 +34,25 @@ def cache_dir() -> Path:
         ) from error
 
 
-def keep(path: Path, value: Any, log: Log) -> None:
-    """Write what can be found out again to a cache, or log why it cannot be kept there."""
+def remember(
+    path: Path, make: Callable[[], dict[str, Any]], parse: Callable[[Any], T], log: Log, what: str
+) -> T:
+    """Return what `parse` makes of a file in the cache, which `make` gives if there is none.
+
+    A damaged file is made again, and one that cannot be written is made at each start; `log` is
+    called with a sentence on either, in which `what` is made again.
+    """
+    if path.exists():
+        try:
+            return parse(read_sealed(path))
+        except (UserError, ValueError, TypeError, LookupError, OverflowError) as error:
+            log(f"{error}: {what} again")
+    value = make()
     try:
         write_sealed(path, value)
     except OSError as error:
         log(f"{path} cannot be written ({error.strerror}): the next run finds this out again")
+    return parse(value)
 
 
 @contextmanager

@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpc.data.cache import cache_dir, keep
+from cpc.data.cache import cache_dir, remember
 from cpc.data.image_file import DECODER_VERSION
 from cpc.data.images import Images, LazyPixels, digest_pixels
 from cpc.data.log import Log
 from cpc.data.phones import UNLABELLED
 from cpc.data.skipped import check_skipped
 from cpc.data.walk import digest_files
-from cpc.files import read_sealed
 from cpc.types import UserError
 
 #: A larger set stays where it is and is decoded each time.
@@ -135,20 +134,18 @@ def _decode_all(
 def _checked_once(
     files: ImageFiles, shape: tuple[int, int, int], log: Log, path: Path
 ) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
-    if path.exists():
-        try:
-            kept = read_sealed(path)
-            labels = np.asarray(kept["labels"], np.int32)
-            digests = np.asarray([int(one, 16) for one in kept["digests"]], np.uint64)
-            reasons = {int(i): str(reason) for i, reason in kept["skipped"]}
-            if labels.shape == digests.shape == (files.num_images,):
-                return labels, digests, reasons
+    def make() -> dict[str, Any]:
+        log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
+        labels, digests, reasons = _decode_all(files, shape, log, None)
+        # In hexadecimal: numbers of 64 bits without a sign are more than JSON is read with.
+        found = {"labels": labels, "digests": [f"{one:x}" for one in digests.tolist()]}
+        return found | {"skipped": sorted(reasons.items())}
+
+    def parse(kept: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, dict[int, str]]:
+        labels = np.asarray(kept["labels"], np.int32)
+        digests = np.asarray([int(one, 16) for one in kept["digests"]], np.uint64)
+        if not labels.shape == digests.shape == (files.num_images,):
             raise UserError(f"{path} has another form")
-        except (UserError, ValueError, TypeError, KeyError, OverflowError) as error:
-            log(f"{error}: the images are decoded again")
-    log(f"decoding the {files.num_images} images of {files.where} once, to find damaged ones")
-    labels, digests, reasons = _decode_all(files, shape, log, None)
-    # In hexadecimal: numbers of 64 bits without a sign are more than JSON is read with.
-    found = {"labels": labels, "digests": [f"{one:x}" for one in digests.tolist()]}
-    keep(path, found | {"skipped": sorted(reasons.items())}, log)
-    return labels, digests, reasons
+        return labels, digests, {int(i): str(reason) for i, reason in kept["skipped"]}
+
+    return remember(path, make, parse, log, "the images are decoded")

@@ -39,7 +39,7 @@ def measure(sizes: dict[str, Any]) -> dict[str, dict[str, float]]:
         seconds = {"info_nce": time.perf_counter() - begin}
         # Memory that was freed before may be used again, and would then not show.
         needed = planned.temp_size_in_bytes + planned.output_size_in_bytes
-        num_bytes = {"info_nce": max(peak_bytes(device) - before, needed)}
+        num_bytes = {"info_nce": float(max(peak_bytes(device) - before, needed))}
         if sizes["num_calls"]:
             products = jax.jit(make_products(min(n, block_size(n))))
             calls["products"] = functools.partial(call, products, x)

