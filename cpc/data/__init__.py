@@ -32,7 +32,7 @@ from cpc.data.sources.image_folder import read_image_folder
 from cpc.data.sources.images_tfds import locate_images_tfds, read_images_tfds
 from cpc.data.sources.librispeech_tfds import read_librispeech_tfds
 from cpc.data.sources.synthetic import Synthetic, make_synthetic, phone_chain, synthetic_information
-from cpc.data.text import (
+from cpc.data.text.corpus import (
     Corpus,
     Vocabulary,
     count_words,
@@ -44,15 +44,13 @@ from cpc.data.text import (
     keep_probabilities,
     leave_out_tested,
     pad_sentences,
-    read_text_folder,
-    read_vocabulary,
     select_sentences,
     split_for_training,
     split_sentences,
     subsample,
-    tokenize,
-    write_vocabulary,
 )
+from cpc.data.text.pack import read_text_folder, read_vocabulary, write_vocabulary
+from cpc.data.text.tokenizer import tokenize
 from cpc.data.windows import (
     WindowCounts,
     count_windows,

@@ -21,7 +21,7 @@ from cpc.data.sources.folder import read_folder
 from cpc.data.sources.texts import TEXTS, prepare_texts
 from cpc.data.sources.voice_packages import VOICES
 from cpc.data.sources.voices import prepare_voices
-from cpc.data.text import read_text_folder
+from cpc.data.text.pack import read_text_folder
 from cpc.types import UserError
 
 

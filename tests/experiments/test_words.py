@@ -10,7 +10,7 @@ import pytest
 
 from configs.keys import make_config
 from configs.words import KEYS
-from cpc.data.text import Corpus, Vocabulary
+from cpc.data import Corpus, Vocabulary
 from cpc.negatives import unigram
 from cpc.types import UserError
 from experiments.command.config import with_settings

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from configs.words import KEYS
-from cpc.data.text import keep_probabilities
+from cpc.data import keep_probabilities
 from cpc.data.words import WordStream, word_stream
 from cpc.models.words import WordModel, word_model
 from cpc.results import print_scores, write_scores

@@ -8,7 +8,7 @@ import numpy as np
 
 from configs.keys import make_config
 from configs.words import KEYS
-from cpc.data.text import Corpus, Vocabulary
+from cpc.data import Corpus, Vocabulary
 from cpc.negatives import AliasTable, alias_table, draw, log_uniform
 from experiments.bench.process import time_cases
 from experiments.command.config import with_settings

@@ -8,9 +8,9 @@ import numpy as np
 
 from configs.keys import make_config
 from configs.words import KEYS
+from cpc.data import Corpus, Vocabulary, read_text_folder, split_sentences
 from cpc.data.cache import cache_dir
 from cpc.data.sources.texts import prepare_texts
-from cpc.data.text import Corpus, Vocabulary, read_text_folder, split_sentences
 from experiments.command.config import with_settings
 from experiments.kinds.words import evaluate, run
 from experiments.kinds.words.text import Text, synthetic

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from cpc.data.text import Corpus
+from cpc.data import Corpus
 from cpc.evaluate.words import normalize, spearman
 from experiments.studies.from_ngram_to_infonce.fit import Fitted, fit, tables_of
 from experiments.studies.from_ngram_to_infonce.vectors import (

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from cpc.data.text import Corpus, Vocabulary
+from cpc.data import Corpus, Vocabulary
 from cpc.losses import nce
 from cpc.negatives import unigram
 from experiments.kinds.words.text import Text

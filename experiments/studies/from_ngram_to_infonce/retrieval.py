@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from cpc.data import encode_sentences
 from cpc.data.sources.texts import prepare_texts
-from cpc.data.text import encode_sentences
 from cpc.evaluate.accuracy import bootstrap_interval
 from cpc.losses import info_nce
 from experiments.studies.nce.findings import Finding, check, finding

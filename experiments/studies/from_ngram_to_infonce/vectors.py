@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from cpc.data.cache import cache_dir
-from cpc.data.sources.similarity import read_judgements
-from cpc.data.sources.texts import prepare_texts
-from cpc.data.text import (
+from cpc.data import (
     Corpus,
     Vocabulary,
     keep_probabilities,
@@ -17,6 +14,9 @@ from cpc.data.text import (
     split_sentences,
     subsample,
 )
+from cpc.data.cache import cache_dir
+from cpc.data.sources.similarity import read_judgements
+from cpc.data.sources.texts import prepare_texts
 from experiments.kinds.words.text import Text
 
 #: word2vec's settings (Mikolov et al. 2013), as configs/text_words.py has them.
