@@ -1,7 +1,6 @@
-"""What was measured, as one table: the score, its writer, the reader of runs, the comparison.
+"""Measured numbers as one table: the score, its writer, the reader of runs, the comparison.
 
-Nothing else reads a run directory: the page of a run, status, comparison and model card all begin
-with `read_run`, which does not fail on a damaged file but says so in `Run.problems`.
+Only this package reads run directories. `read_run` reports damaged files in `Run.problems`.
 """
 
 from cpc.results.compare import (

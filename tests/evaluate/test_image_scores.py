@@ -166,5 +166,5 @@ def test_user_mistakes():
             data="toy",
             correct_5={("z", "linear"): np.ones(3, bool)},
         )
-    with pytest.raises(UserError, match="3 and 2 items"):
+    with pytest.raises(UserError, match="3 and 2"):
         paired_difference(np.ones(3, bool), np.ones(2, bool))
