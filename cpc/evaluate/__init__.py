@@ -1,4 +1,4 @@
-"""What is in frozen features: embeddings, probes, neighbours, baselines, collapse."""
+"""Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals."""
 
 from cpc.evaluate.abx import (
     Cell,

@@ -1,4 +1,4 @@
-"""The page of a run: report.html, from its recorded files alone, at any time of the run."""
+"""The page of a run, report.html, from its recorded files alone, at any time of the run."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,11 +6,19 @@ from pathlib import Path
 from typing import TypeAlias
 
 from cpc.report import figures
-from cpc.report.engine import Section, Table, figure_of, show, show_interval, write_page
+from cpc.report.engine import (
+    Section,
+    Table,
+    duration,
+    figure_of,
+    show,
+    show_interval,
+    write_page,
+)
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
-from cpc.report.scores import headlines, score_groups
-from cpc.report.sentences import duration, last_known, summary, with_unit
+from cpc.report.scores import headlines
+from cpc.report.sentences import summary
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
@@ -18,46 +26,43 @@ from cpc.results import (
     evaluations,
     information,
     last_evaluation,
-    last_scores,
+    last_known,
     read_run,
+    with_unit,
 )
 
-#: section(run) -> a part of the page; None where the run has nothing for it.
+#: section(run) -> a part of the page; None if the run has nothing for it.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
 
 
 def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMaker] = ()) -> Path:
-    """Write report.html and figures/*.png into a run directory.
+    """Write report.html and figures/*.png into a run directory, and return the path of the page.
 
     Args:
         workdir: of the run.
         words: the nouns of its kind of data.
-        sections: what only this kind of data has; they follow the scores.
-
-    Returns:
-        The path of the page.
+        sections: those of its kind of data alone, which follow the scores.
 
     Raises:
         UserError: the directory holds no run.
     """
     run = read_run(workdir)
-    makers: tuple[SectionMaker, ...] = (
-        lambda run: Section("", summary(run, words)),
-        lambda run: information_section(run, words),
-        lambda run: accuracy_section(run, words),
-        audit_section,
-        lambda run: scores_section(run, words),
-        *sections,
-        lambda run: health_section(run, words),
-        lambda run: provenance_section(run, words),
-    )
-    made = [section for maker in makers if (section := maker(run)) is not None]
-    title, numbers = run.name, headline(run, words)
-    return write_page(run.workdir, "report", title, subtitle(run), numbers, made)
+    made = [
+        Section("", summary(run, words)),
+        information_section(run, words),
+        accuracy_section(run, words),
+        audit_section(run),
+        scores_section(run, words),
+        *(maker(run) for maker in sections),
+        health_section(run, words),
+        provenance_section(run, words),
+    ]
+    made = [section for section in made if section is not None]
+    return write_page(run.workdir, "report", run.name, subtitle(run), headline(run, words), made)
 
 
 def subtitle(run: Run) -> str:
-    """Return what kind of thing this is, and from which revision."""
+    """Return the kind of page, the data, the revision and the directory."""
     revision = str(run.environment.get("git_revision") or "")
     data = run.config.get("data")
     source = (data.get("source") or data.get("name")) if isinstance(data, dict) else data
@@ -71,7 +76,7 @@ def subtitle(run: Run) -> str:
 
 
 def headline(run: Run, words: Words) -> list[tuple[str, str]]:
-    """Return the few numbers that are asked for first, (number, meaning)."""
+    """Return the most important numbers, (number, meaning)."""
     numbers, bound = [], information(run)
     if bound is not None:
         rows = last_evaluation(run, strict=bound.method == "bound")
@@ -80,7 +85,7 @@ def headline(run: Run, words: Words) -> list[tuple[str, str]]:
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = show(rows.log_n.mean(), ".2f")
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} (ceiling {ceiling})"))
-    for score, _ in headlines(score_groups(last_scores(run.scores), words), words):
+    for score, _ in headlines(run.scores, words):
         value = with_unit(score.value, score.metric)
         what = "" if score.metric == "accuracy" else f", {score.metric}"
         by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
@@ -170,7 +175,7 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
 
 
 def accuracy_section(run: Run, words: Words) -> Section:
-    """Return how often the positive wins, by offset."""
+    """Return how often the positive scores highest, by offset."""
     return Section(
         "Accuracy by offset",
         figures=figure_of(
@@ -187,7 +192,7 @@ def accuracy_section(run: Run, words: Words) -> Section:
 
 
 def audit_section(run: Run) -> Section | None:
-    """Return who the negatives of a run are, counted before its first step."""
+    """Return the audit of the negatives, counted before the first step."""
     import pandas as pd
 
     if run.audit is None:
@@ -200,14 +205,13 @@ def audit_section(run: Run) -> Section | None:
             "meaning": str(row.get("meaning", "")),
         }
         for row in run.audit["rows"]
-        if isinstance(row, dict)
     ]
     note = f"Of {run.audit.get('title', 'the negatives')}, before the first step."
     return Section("Negatives", tables=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 
 def health_section(run: Run, words: Words) -> Section:
-    """Return what tells of collapse, of a slow machine, and of a learning rate too high."""
+    """Return figures that show a collapse, a slow machine, or too high a learning rate."""
     spread = figure_of(
         "collapse",
         figures.spread_figure(run),

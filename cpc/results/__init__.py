@@ -21,6 +21,7 @@ from cpc.results.run import (
     at_end,
     evaluations,
     last_evaluation,
+    last_known,
     last_scores,
     read_run,
     rule_title,
@@ -39,6 +40,7 @@ from cpc.results.score import (
     show_value,
     text_table,
     unit_of,
+    with_unit,
 )
 from cpc.results.scores import read_scores, score_frame, write_scores
 
@@ -61,6 +63,7 @@ __all__ = [
     "information",
     "is_better",
     "last_evaluation",
+    "last_known",
     "last_scores",
     "name_of",
     "over_seeds",
@@ -76,5 +79,6 @@ __all__ = [
     "text_table",
     "training_rule",
     "unit_of",
+    "with_unit",
     "write_scores",
 ]

@@ -93,9 +93,9 @@ def paired_difference(
     return Difference(value, float(low), float(high), p_value, "items")
 
 
-def draw_items(num_resamples: int, count: int) -> Iterator[np.ndarray]:
+def draw_items(num_resamples: int, count: int, seed: int = 0) -> Iterator[np.ndarray]:
     """Yield resamples of item numbers, (some, count) at a time, which bounds the memory."""
-    rng, rows = np.random.default_rng(0), max(1, 2_000_000 // count)
+    rng, rows = np.random.default_rng(seed), max(1, 2_000_000 // count)
     for start in range(0, num_resamples, rows):
         yield rng.integers(count, size=(min(rows, num_resamples - start), count))
 

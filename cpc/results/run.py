@@ -75,7 +75,7 @@ def read_run(workdir: str | Path) -> Run:
     workdir = Path(workdir)
     if not (workdir / "config.json").exists() and not (workdir / "metrics.jsonl").exists():
         raise UserError(
-            f"{workdir} contains no run (neither config.json nor metrics.jsonl): "
+            f"{workdir} holds no run (neither config.json nor metrics.jsonl): "
             "pass the --workdir of a training run"
         )
     problems: list[str] = []
@@ -112,6 +112,12 @@ def _missing_records(workdir: Path, config: Mapping[str, Any], records: Sequence
         return []
     path = workdir / "metrics.jsonl"
     return [f"{path} ends at step {last}, but a checkpoint is of step {newest}: records are lost."]
+
+
+def last_known(rows: Frame, key: str) -> float:
+    """Return the last value of a column; NaN if it has none."""
+    known = rows[key].dropna().tolist() if key in rows else []
+    return float(known[-1]) if known else math.nan
 
 
 def last_scores(frame: Frame) -> Frame:
@@ -160,7 +166,7 @@ def rule_title(rule: str) -> str:
 
 
 def last_evaluation(run: Run, strict: bool = False) -> Frame:
-    """Return the last rows under the training rule, or the `strict` ones, whose log N - L is a bound."""
+    """Return the last rows under the training rule, or those whose log N - L is a bound."""
     found = list(evaluations(run).values())
     found = [rows for rows in found if rows.is_bound.all()][-1:] if strict else found[:1]
     rows = found[0] if found else run.offsets[:0]
@@ -253,13 +259,11 @@ def _read_truth(path: Path, problems: list[str]) -> Frame | None:
     if content is None:
         return None
     try:
-        columns = {
-            "offset": content["offsets"],
-            "mutual_information": content["mutual_information"],
-        }
-        if not all(isinstance(column, list) for column in columns.values()):
+        columns = content["offsets"], content["mutual_information"]
+        if not all(isinstance(column, list) for column in columns):
             raise TypeError("no lists")
-        return pd.DataFrame(columns).astype({"offset": int, "mutual_information": float})
+        frame = pd.DataFrame(dict(zip(("offset", "mutual_information"), columns, strict=True)))
+        return frame.astype({"offset": int, "mutual_information": float})
     except (LookupError, ValueError, TypeError):
         problems.append(f"{path} contains no information by offset and is left out.")
         return None

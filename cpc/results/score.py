@@ -16,8 +16,8 @@ Row: TypeAlias = Any
 class Outcomes:
     """What each test item contributed to a score, by which scores are paired.
 
-    The score is `sums.sum() / counts.sum()`. Items vary independently: an image, or an utterance with
-    all of its frames.
+    The score is `sums.sum() / counts.sum()`. Items vary independently: an image, or an utterance
+    with all of its frames.
     """
 
     def __init__(self, sums: Any, counts: Any = None, items: str = "") -> None:
@@ -26,8 +26,8 @@ class Outcomes:
         Args:
             sums: (items,) such as correct frames, wrong words, or booleans for one answer per item.
             counts: (items,) such as frames; ones by default.
-            items: identifies the items, such as a `digest` of their labels; scores are paired only if
-                these are equal.
+            items: identifies the items, such as a `digest` of their labels; scores are paired only
+                if these are equal.
         """
         self.sums = np.asarray(sums)
         self.counts = np.ones(len(self.sums), np.int32) if counts is None else np.asarray(counts)
@@ -175,6 +175,12 @@ def unit_of(metric: str) -> str:
     return "%" if in_percent(metric) else metric if metric in ("nats", "bits") else ""
 
 
+def with_unit(value: float | int, metric: str) -> str:
+    """Format a value with its unit; a dash if it is NaN."""
+    unit = "" if math.isnan(value) else unit_of(metric)
+    return f"{show_value(value, metric)} {unit}".strip()
+
+
 def name_of(score: Score) -> str:
     """Return the name of a score in the metrics of a run.
 
@@ -209,11 +215,11 @@ def print_scores(scores: Iterable[Score]) -> None:
     for score in sorted(scores, key=lambda one: order.index((one.data, one.unit, one.method))):
         ends = [show_value(end, score.metric) for end in (score.low, score.high)]
         interval = "" if "–" in ends else " to ".join(ends)
-        value = f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip()
         chance = "" if score.chance is None else show_value(score.chance, score.metric)
         fitted_on = "" if score.num_train is None else f"{score.num_train:,}"
         task = f"{score.task} by {score.unit}"
         probe = (score.data, score.features, score.method, fitted_on)
+        value = with_unit(score.value, score.metric)
         rows.append((task, *probe, value, interval, score.metric, chance, score.setting))
     for line in text_table(rows):
         print(f"  {line}")  # noqa: T201

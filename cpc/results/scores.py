@@ -74,7 +74,7 @@ def score_frame(scores: Iterable[Score]) -> Frame:
 
 
 def read_scores(workdir: str | Path, problems: list[str] | None = None) -> list[Score]:
-    """Return the undamaged scores of a run directory; append a sentence per damage to `problems`."""
+    """Return the undamaged scores of a run directory; `problems` gets a sentence per damage."""
     workdir, problems = Path(workdir), [] if problems is None else problems
     content = read_object(workdir / SCORES, problems)
     rows = content.get("scores") if content else None

@@ -209,9 +209,9 @@ def test_learning_curves(images):
     group = ("few_labels", "shapes", "image")
     rows = {row[0]: row[1:] for row in cells(curve_table(group, groups[group], IMAGES))}
     assert rows["CPC, z, frozen"][0] == "72.0 ± 2.6"
-    ((*names, figure),) = curve_figures(last_scores(run.scores), IMAGES)
+    ((names, figure),) = curve_figures(last_scores(run.scores), IMAGES).items()
     (axes,) = figure.axes
-    assert names == ["few_labels", "shapes", "image", "accuracy"]
+    assert names == ("few_labels", "shapes", "image", "accuracy")
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
         "untrained, z, frozen",
@@ -555,7 +555,7 @@ def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeyp
     workdir = shutil.copytree(all_of_it, tmp_path / "run")
     drawn = ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed")
     nothing = {f"{figure}_figure": lambda *args: None for figure in drawn}
-    without = SimpleNamespace(curve_figures=lambda *args: [], **nothing)
+    without = SimpleNamespace(curve_figures=lambda *args: {}, **nothing)
     for module in (run_page, score_section):
         monkeypatch.setattr(module, "figures", without)
 
