@@ -153,7 +153,7 @@ def test_a_bare_number_promises_nothing():
     ("estimator", "words"),
     [
         (lambda scores: float(np.mean(scores)), "JAX cannot trace the estimator"),
-        (lambda scores: Estimate(scores.mean(), is_bound=True), "a bound to no side: ''"),
+        (lambda scores: Estimate(scores.mean(), is_bound=True), "got ''"),
     ],
 )
 def test_estimators_that_cannot_be_certified(estimator, words):
