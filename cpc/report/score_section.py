@@ -123,7 +123,7 @@ def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
         column: functools.partial(show_known, metric=metric) for column, metric in metrics.items()
     }
     formats["95 % interval"] = lambda ends: interval_phrase(*ends) if known(ends) else ""
-    formats["over untrained"] = lambda lead: lead_phrase(lead, lead[3]) if known(lead) else ""
+    formats["over untrained"] = lambda lead: lead_phrase(lead[:3], lead[3]) if known(lead) else ""
     note = score_note(next(rows.itertuples()), rows, words)
     return Table(table_title(*group), frame, note, formats, strong)
 
