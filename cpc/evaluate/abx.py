@@ -215,11 +215,7 @@ def abx_score(
 ) -> Score:
     """Return the ABX error, its interval, and what each utterance of an X contributes.
 
-    Args:
-        items, tokens: of features, from `cut_tokens`.
-        cells: from `make_cells`, at least one.
-        data, features, method: for the score.
-        distance: between frames.
+    `tokens` are from `cut_tokens`, `cells` from `make_cells`.
     """
     errors, weights = cell_errors(tokens, cells, distance), cell_weights(cells)
     each = np.concatenate(

@@ -122,11 +122,10 @@ def fit_prominence(
     true: Sequence[Num[np.ndarray, " _"]],
     tolerance: float,
 ) -> float:
-    """Return the prominence whose peaks have the highest R-value.
+    """Return the prominence whose peaks in `changes` have the highest R-value.
 
     Args:
-        changes: of each utterance, from `change`.
-        true: the number of the frame after each boundary.
+        true: the number of the frame after each boundary, of each utterance.
         tolerance: in frames.
 
     Raises:

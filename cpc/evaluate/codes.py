@@ -27,15 +27,10 @@ def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
 def code_scores(
     frames: Sequence[Float[np.ndarray, "_ d"]], frame_seconds: float, *, data: str, features: str
 ) -> list[Score]:
-    """Return the bitrate and the perplexity of codes.
+    """Return the bitrate and the perplexity of the codes of utterances.
 
     The bitrate is frames per second times the entropy (Dunbar et al. 2019, ZeroSpeech), which
     ignores order and duration of codes. The perplexity is 2 to the entropy.
-
-    Args:
-        frames: code vectors of each utterance.
-        frame_seconds: from frame to frame.
-        data, features: for the scores.
     """
     rows = np.concatenate(frames)
     entropy, number = code_entropy(rows)

@@ -277,14 +277,8 @@ def solve(
     """Return the optimum for one l2, by L-BFGS along scaled principal axes.
 
     The unknowns are scaled by the root of their own curvature at the start, mean(p (1 - p) x^2) +
-    l2 over a sample of rows, x along the axis and p of the class, so that iterations are few even
-    if axes and classes are very unequal.
-
-    Args:
-        gradient: of the mean nats by weight and bias.
-        start: weight and bias to begin at; zero: those whose gradient the tolerance is relative to.
-        axes: principal axes; along: a sample of rows along them.
-        l2: of the penalty; tolerance: of the gradient's norm, relative.
+    l2 over a sample of rows `along` the axes and p of the class, so that iterations are few even if
+    axes and classes are very unequal. The tolerance is relative to the gradient at `zero`.
     """
     import scipy.special  # half a second, which a start of training need not wait
 

@@ -101,10 +101,7 @@ def embed_pieces(
 ) -> Float[np.ndarray, "_ _"]:
     """Return the features of one long utterance, embedded in overlapping pieces of one shape.
 
-    Args:
-        embed, stride: as in `embed_utterances`.
-        waveform: of the utterance.
-        before, ahead: frames before and after its own that a frame sees.
+    `before` and `ahead` are frames before and after its own that a frame sees.
     """
     num_frames, parts = max(1, len(waveform) // stride), []
     length = (before + PIECE_FRAMES + ahead) * stride

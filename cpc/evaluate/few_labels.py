@@ -17,14 +17,7 @@ def label_subset(
 ) -> Int[np.ndarray, " kept"]:
     """Return the rows of a stratified subset: round(fraction n_c) of each class, at least one.
 
-    Subsets of one seed are nested: each contains every smaller one. Rows with -1 are unlabelled.
-
-    Args:
-        labels: classes, 0 upwards.
-        fraction: in (0, 1], of the labelled rows of each class.
-
-    Returns:
-        Indices, ascending.
+    Subsets of one seed are nested. Rows with -1 are unlabelled. Indices ascend.
 
     Raises:
         UserError: the fraction is out of range, or there is no label.
@@ -64,9 +57,6 @@ def few_label_score(
 
     Args:
         correct: whether each test image is right, after training on the subset of each seed.
-        test_labels: of the test images.
-        data: the name of the data.
-        features: "z", "c", "random z", "pixels" or "supervised".
         mode: "frozen" or "fine-tuned".
         fraction: of the labels in a subset; num_labels: their number.
     """

@@ -181,15 +181,7 @@ def fit_by_updates(
     share: float | int,
     updates: Updates,
 ) -> list[Probe]:
-    """Return a probe of the first rows for each weight decay, all fitted at once.
-
-    Args:
-        frames: training frames; num_rows: number of their first rows to fit on.
-        layers: initial ones.
-        weight_decays: of the probes.
-        draw: orders the rows.
-        share: of the updates that is made.
-    """
+    """Return a probe of the first `num_rows` for each weight decay, by a `share` of the updates."""
     size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
     in_epochs = updates.num_epochs * (num_rows // size)
     num_updates = math.ceil(share * max(in_epochs, updates.min_updates))

@@ -132,14 +132,10 @@ def fit_layers(
     num_updates: int,
     optimizer: MakeOptimizer,
 ) -> tuple[Layers, Any]:
-    """Return layers and optimizer state after some of the updates of a fit.
+    """Return layers, with a leading axis of weight decays, after some of `num_updates` updates.
 
-    Args:
-        params, state: layers with a leading axis of weight decays, and state of the optimizer.
-        x: standardised frames; `first` is the first frame of each row of each batch, and the
-            layers'
-            width determines the number of its frames.
-        num_updates: of the whole fit.
+    `first` is the first frame of each row of each batch; the layers' width determines how many
+    follow.
     """
 
     def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:

@@ -44,11 +44,7 @@ def probe_scores(
         task, data: for the scores.
         hidden_widths: 0 is the linear probe; other widths have one hidden layer.
         units: "frame", and "utterance" if an utterance has one class.
-        fit_options: passed to `fit_probes`.
-
-    Yields:
-        A score for each of features x hidden width x unit, with the outcomes of each utterance.
-        Chance is the majority class; `num_train` counts labeled frames.
+        fit_options: of `fit_probes`.
 
     Raises:
         UserError: label and feature lengths differ, or a single class.
@@ -78,9 +74,8 @@ def answer_scores(
 
     Args:
         log_probabilities: of the classes, (frames, num_classes) of each test utterance.
-        train_labels: one label per frame of each utterance that the network was trained on.
-        test_labels, task, data, units: as in `probe_scores`.
-        features, setting: for the score; its method is "linear", the network's last layer.
+        train_labels: one label per frame of each training utterance of the network.
+        setting: for the score; its method is "linear", the network's last layer.
 
     Raises:
         UserError: lengths of answers and labels differ, or there is no label.
@@ -99,14 +94,7 @@ def unit_scores(
     units: Sequence[str],
     question: tuple[str, str, str, str, str],
 ) -> Iterator[Score]:
-    """Yield a score for each unit.
-
-    Args:
-        log_probabilities: of the classes for the test frames.
-        train, test: from `join_labeled`.
-        units: "frame" and "utterance".
-        question: task, data, features, method and setting.
-    """
+    """Yield a score for each unit; `train` and `test` are from `join_labeled`."""
     task, data, features, method, setting = question
     _, labels, utterances = test
     for unit in units:

@@ -25,13 +25,7 @@ def similarity_scores(
     """Yield Spearman's correlation of cosines with human ratings, for each set of pairs.
 
     Pairs with an unknown word are left out; `setting` contains their share. The interval is the
-    percentile bootstrap over pairs.
-
-    Args:
-        vectors: of all words.
-        index: word -> row.
-        sets: name -> pairs of words and their ratings, as in `cpc.data.sources.similarity`.
-        features: name of the vectors, for the score.
+    percentile bootstrap over pairs. `sets` are those of `cpc.data.sources.similarity`.
     """
     unit = normalize(vectors)
     for name, (pairs, said) in sets.items():
@@ -73,14 +67,8 @@ def analogy_score(
 ) -> Score | None:
     """Return how many analogies a : b = c : d the cosine to b - a + c answers (3CosAdd).
 
-    Words of the question are not answers (Mikolov et al. 2013). None if no question can be asked.
-
-    Args:
-        vectors: of all words, the most frequent first.
-        index: word -> row.
-        questions: (a, b, c, d) each.
-        features: name of the vectors, for the score.
-        num_words: only the most frequent words are used.
+    Words of the question are not answers (Mikolov et al. 2013), and only the `num_words` first,
+    most frequent ones are used. None if no question can be asked.
     """
     unit = normalize(vectors[:num_words])
     rows = [[index.get(word, num_words) for word in four] for four in questions]
@@ -140,12 +128,6 @@ def perplexity_scores(
 
     exp(-mean log p), and with u = p Z, the unnormalised output, exp(-mean log u). If log Z is not
     0, the second is not a perplexity. Intervals are percentile bootstraps over sentences.
-
-    Args:
-        log_p: of each word of a text, normalised over all words.
-        log_z: log normaliser of each context.
-        sentence: number of the sentence of each word.
-        features: name of the model; data: name of the text, for the score.
 
     Raises:
         UserError: no words.

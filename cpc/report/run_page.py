@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cpc.report import figures
 from cpc.report.engine import (
+    Format,
     Section,
     Table,
     duration,
@@ -134,43 +135,33 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     import pandas as pd
 
     has_bound = rows.bound.notna()
-    frame = pd.DataFrame(
-        {
-            "offset k": rows.offset,
-            "N": rows.n,
-            "log N": rows.log_n,
-            "loss": rows.offset_loss,
-            "log N − L": rows.bound,
-            "95 % interval": list(zip(rows.bound_low, rows.bound_high, strict=True)),
-            "top-1 %": 100 * rows.acc_top1,
-            "chance %": 100 / rows.n.where(rows.n > 0),
-            "pairwise %": 100 * rows.acc_pairwise,
-            "state": rows.state.where(has_bound, "–"),
-        }
-    )
+    interval = list(zip(rows.bound_low, rows.bound_high, strict=True))
+    columns: dict[str, tuple[Any, Format]] = {
+        "offset k": (rows.offset, ""),
+        "N": (rows.n, ",.0f"),
+        "log N": (rows.log_n, ".2f"),
+        "loss": (rows.offset_loss, ".3f"),
+        "log N − L": (rows.bound, ".3f"),
+        "95 % interval": (interval, lambda ends: show_interval(*ends, ".3f")),
+        "top-1 %": (100 * rows.acc_top1, ".1f"),
+        "chance %": (100 / rows.n.where(rows.n > 0), ".2g"),
+        "pairwise %": (100 * rows.acc_pairwise, ".1f"),
+        "state": (rows.state.where(has_bound, "–"), ""),
+    }
     if "frames_per_prediction" in rows and rows.frames_per_prediction.notna().any():
-        frame["frames aligned to it"] = rows.frames_per_prediction
+        columns["frames aligned to it"] = rows.frames_per_prediction, ".2f"
     kind = "log N − L is an estimate, no bound"
     if not has_bound.any():
         kind = "this loss has no log N"
-        frame = frame.drop(columns=["log N", "log N − L", "95 % interval", "state"])
+        for name in ("log N", "log N − L", "95 % interval", "state"):
+            del columns[name]
     elif rows.is_bound.all():
         kind = "log N − L is a lower bound on the information"
     return Table(
         f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}",
-        frame,
+        pd.DataFrame({name: values for name, (values, _) in columns.items()}),
         f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %.",
-        {
-            "N": ",.0f",
-            "log N": ".2f",
-            "loss": ".3f",
-            "log N − L": ".3f",
-            "95 % interval": lambda ends: show_interval(ends[0], ends[1], ".3f"),
-            "top-1 %": ".1f",
-            "chance %": ".2g",
-            "pairwise %": ".1f",
-            "frames aligned to it": ".2f",
-        },
+        {name: style for name, (_, style) in columns.items()},
     )
 
 

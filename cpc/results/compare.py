@@ -298,15 +298,8 @@ def compare(cells: Sequence[Cell]) -> Frame:
 
     Only seeds that have reached their last step count. If none has, the row shows their latest
     scores, and has no differences. Values and intervals are those of `mean_over_seeds`.
-
-    Args:
-        cells: from `group_by_seed`.
-
-    Returns:
-        A frame with the columns cell, those of `QUESTION`, num_train, value, low, high, chance,
-        higher_is_better, by_seed (a list), at_end, num_test, and two differences, each the `lead`
-        with its interval: from the same network untrained (over_untrained, over_untrained_low,
-        over_untrained_high, over_untrained_paired) and from the first cell (over_first, ...).
+    Differences, ours minus theirs, are the `lead` over the same network untrained and over the
+    first cell. `COLUMNS` are those of the frame; by_seed is a list.
     """
     import pandas as pd
 

@@ -57,11 +57,6 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
 
     Environment i has taken i * stagger // num random steps: otherwise episodes of one length would
     begin and end together forever, and all observations of a step would be from one place in them.
-
-    Args:
-        environment: `num` of them, from `side_by_side`.
-        memory: the empty memory of `num` environments.
-        stagger: steps of a usual episode.
     """
     of_reset, of_steps = jax.random.split(rng)
     states, observation = environment.reset(of_reset)
@@ -92,13 +87,9 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
 def roll_out(
     environment: Environment, act: Act, worlds: Worlds, rng: Array, num_steps: int
 ) -> tuple[Worlds, Rollout]:
-    """Let the policy act for `num_steps` in each environment.
+    """Let the policy act for `num_steps` in environments of `side_by_side`.
 
-    Args:
-        environment: of as many worlds, from `side_by_side`.
-        act: the policy; actions are drawn from the softmax of its logits.
-        worlds: initial states.
-        rng: for actions and environments.
+    Actions are drawn from the softmax of its logits.
     """
 
     def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:

@@ -112,7 +112,7 @@ def test_scores_name_the_user_mistake():
     wrong = [np.zeros(5, int)] * 3 + [np.zeros(4, int)]
     with pytest.raises(UserError, match=r"utterance 3 .* 5 frames but 4 labels"):
         list(probe_scores(features, features, wrong, wrong, **options))
-    with pytest.raises(UserError, match="one speaker"):
+    with pytest.raises(UserError, match="two classes"):
         list(probe_scores(features, features, [0] * 4, [0] * 4, **options))
     with pytest.raises(UserError, match="no frame"):
         list(probe_scores(features, features, [-1] * 4, [-1] * 4, **options))
