@@ -34,8 +34,7 @@ def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
 
 
 def mine(
-    scores: Float[Array, "n n"],
-    log_average: float | int | Float[Array, ""],
+    scores: Float[Array, "n n"], log_average: float | int | Float[Array, ""]
 ) -> tuple[Estimate, Float[Array, ""]]:
     """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
 
@@ -68,8 +67,7 @@ def mine(
 
 
 def tuba(
-    scores: Float[Array, "n n"],
-    log_baseline: float | int | Float[Array, ""] | Float[Array, " n"],
+    scores: Float[Array, "n n"], log_baseline: float | int | Float[Array, ""] | Float[Array, " n"]
 ) -> Estimate:
     """Estimate I by the bound with a baseline a(x) > 0 (Poole et al. 2019, eq. 5).
 

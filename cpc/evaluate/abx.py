@@ -149,9 +149,7 @@ def group_tokens(
 
 
 def cell_errors(
-    tokens: Sequence[Float[np.ndarray, "_ d"]],
-    cells: Sequence[Cell],
-    distance: str = "angular",
+    tokens: Sequence[Float[np.ndarray, "_ d"]], cells: Sequence[Cell], distance: str = "angular"
 ) -> list[Float[np.ndarray, " x"]]:
     """Return, for each X of each cell, the share of (A, B) with an error; ties count half."""
     asked = [_pairs(cell) for cell in cells]

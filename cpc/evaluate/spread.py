@@ -7,8 +7,7 @@ from cpc.types import Array, ArrayLike
 
 
 def feature_spread(
-    features: Float[ArrayLike, "n d"],
-    where: Bool[ArrayLike, " n"] | None = None,
+    features: Float[ArrayLike, "n d"], where: Bool[ArrayLike, " n"] | None = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Return the mean standard deviation of the dimensions, and the effective rank.
 

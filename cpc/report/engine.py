@@ -255,10 +255,8 @@ def as_markdown(
     title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
 ) -> str:
     """Return a page as Markdown, with links to its figures."""
-    parts = [f"# {escaped(title)}", escaped(lead)]
-    parts.append(
-        "\n".join(f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline)
-    )
+    numbers = [f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline]
+    parts = [f"# {escaped(title)}", escaped(lead), "\n".join(numbers)]
     for section in sections:
         parts += [f"## {escaped(section.title)}" if section.title else ""]
         parts += [escaped(sentence) for sentence in section.sentences]

@@ -106,7 +106,7 @@ def bound_figure(run: Run, words: Words) -> Figure | None:
     figure, panels = make_figure(len(panels_of), num_columns=num_columns, row_height=3.7)
     for axes, (rule, rows) in zip(panels, panels_of, strict=True):
         draw_bound(axes, rows)
-        kind = "a lower bound" if rows.is_bound.all() else "an estimate, no bound"
+        kind = "a lower bound" if rows.is_bound.all() else "an estimate, not a bound"
         label(axes, f"offset k ({words.ahead})", "log N − L, nats", f"{rule}: {kind}")
         if run.truth is not None:
             style = {"color": GREEN, "linestyle": "-.", "marker": "_", "markersize": 9}

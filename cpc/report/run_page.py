@@ -81,7 +81,7 @@ def headline(run: Run, words: Words) -> list[tuple[str, str]]:
     numbers, bound = [], information(run)
     if bound is not None:
         rows = last_evaluation(run, strict=bound.method == "bound")
-        kind = "bound" if bound.method == "bound" else "estimate log N − L, no bound"
+        kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
         each = "predictions" if rows.direction.nunique() > 1 else "offsets"
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = show(rows.log_n.mean(), ".2f")
@@ -150,7 +150,7 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     }
     if "frames_per_prediction" in rows and rows.frames_per_prediction.notna().any():
         columns["frames aligned to it"] = rows.frames_per_prediction, ".2f"
-    kind = "log N − L is an estimate, no bound"
+    kind = "log N − L is an estimate, not a bound"
     if not has_bound.any():
         kind = "this loss has no log N"
         for name in ("log N", "log N − L", "95 % interval", "state"):

@@ -344,7 +344,7 @@ def trained_sentence(ours: Row, untrained: Row) -> str:
         known = [one.outcomes.counts for one in (ours, untrained) if one.outcomes is not None]
         is_one = bool(known) and all(np.count_nonzero(counts) == 1 for counts in known)
         reason = "there is one test item" if is_one else "not both scores have one"
-        verdict = f"; no interval, as {reason}"
+        verdict = f"; no interval, because {reason}"
     return (
         f"Trained minus untrained, {ours.method} on {ours.features} for {task_phrase(ours)}: "
         f"{lead_phrase(lead, ours.metric)}{points_of(ours.metric)}"
