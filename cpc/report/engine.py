@@ -96,20 +96,23 @@ def write_page(
     """
     from cpc.report.draw import stack_panels
 
-    folder, images, narrow = Path(folder), {}, {}
+    images, narrow = {}, {}
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}")
-        png = to_png(figure.figure)
-        with replacing(folder / "figures" / f"{figure.name}.png") as part:
-            part.write_bytes(png)
-        images[figure.name] = base64.b64encode(png).decode()
-        png = to_png(figure.figure, 110) if stack_panels(figure.figure) else b""
-        narrow[figure.name] = base64.b64encode(png).decode()
+        images[figure.name] = to_png(figure.figure)
+        if stack_panels(figure.figure):
+            narrow[figure.name] = to_png(figure.figure, 110)
     content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
-    path, template = folder / f"{name}.html", environment().get_template("page.html.j2")
-    write_text(path, template.render(content, images=images, narrow=narrow))
+    content |= {"images": images, "narrow": narrow}
+    page = environment().get_template("page.html.j2").render(content)
+    folder = Path(folder)
+    path = folder / f"{name}.html"
+    for figure, png in images.items():
+        with replacing(folder / "figures" / f"{figure}.png") as part:
+            part.write_bytes(png)
+    write_text(path, page)
     if "md" in also:
         write_text(folder / f"{name}.md", as_markdown(title, lead, headline, sections))
     if "json" in also:

@@ -18,7 +18,7 @@ from cpc.report.engine import (
 )
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
-from cpc.report.scores import headlines
+from cpc.report.scores import Headline, headlines
 from cpc.report.sentences import summary
 from cpc.report.words import Words
 from cpc.results import (
@@ -48,8 +48,9 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
         UserError: the directory holds no run.
     """
     run = read_run(workdir)
+    found = headlines(run.scores, words)
     made = [
-        Section("", summary(run, words)),
+        Section("", summary(run, found, words)),
         information_section(run, words),
         accuracy_section(run, words),
         audit_section(run),
@@ -59,7 +60,7 @@ def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMa
         provenance_section(run, words),
     ]
     made = [section for section in made if section is not None]
-    return write_page(run.workdir, "report", run.name, subtitle(run), headline(run, words), made)
+    return write_page(run.workdir, "report", run.name, subtitle(run), headline(run, found), made)
 
 
 def subtitle(run: Run) -> str:
@@ -76,7 +77,7 @@ def subtitle(run: Run) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def headline(run: Run, words: Words) -> list[tuple[str, str]]:
+def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
     """Return the most important numbers, (number, meaning)."""
     numbers, bound = [], information(run)
     if bound is not None:
@@ -86,7 +87,7 @@ def headline(run: Run, words: Words) -> list[tuple[str, str]]:
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
         ceiling = show(rows.log_n.mean(), ".2f")
         numbers.append((f"{bound.value:.2f} nats", f"{meaning} (ceiling {ceiling})"))
-    for score, _ in headlines(run.scores, words):
+    for score, *_ in found:
         value = with_unit(score.value, score.metric)
         what = "" if score.metric == "accuracy" else f", {score.metric}"
         by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"

@@ -16,7 +16,6 @@ from cpc.report.scores import (
     is_curve,
     lead_phrase,
     row_title,
-    same_probe,
     score_groups,
 )
 from cpc.report.words import Words
@@ -112,8 +111,10 @@ def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
         }
         if is_own:
             line["chance"] = " and ".join(show_value(one.chance, one.metric) for one in scores)
-        if untrained := same_probe(rows, first).get(f"random {features}"):
-            line["over untrained"] = (*difference(first, untrained)[:3], first.metric)
+        untrained = rows[rows.features == f"random {features}"]
+        for other in untrained[untrained.method == method].itertuples():
+            if other.metric == first.metric:
+                line["over untrained"] = (*difference(first, other)[:3], first.metric)
         lines.append(line)
     metrics = {column_of(metric): metric for metric in dict.fromkeys(rows.metric)}
     order = ("features", "method", *metrics, "chance", "95 % interval", "over untrained", "setting")

@@ -21,21 +21,13 @@ METHODS = {
 
 
 class Headline(NamedTuple):
-    """The score by which a task is judged first."""
+    """The score by which a task is judged first, and the other scores of its task."""
 
     score: Row
-    rows: Frame
-    """All scores of its task, data and unit."""
-
-    def by_features(self) -> dict[str, Row]:
-        """Return the scores with the method and metric of the headline by features."""
-        return same_probe(self.rows, self.score)
-
-
-def same_probe(rows: Frame, score: Row) -> dict[str, Row]:
-    """Return the scores with a score's method and metric by features."""
-    same = rows[(rows.method == score.method) & (rows.metric == score.metric)]
-    return {row.features: row for row in same.itertuples()}
+    alike: dict[str, Row]
+    """The scores with its method and metric, by features."""
+    by_probe: dict[tuple[str, str], dict[str, Row]]
+    """All scores by (method, metric) and features."""
 
 
 def score_groups(scores: Frame, words: Words) -> Groups:
@@ -75,7 +67,11 @@ def headlines(scores: Frame, words: Words) -> list[Headline]:
         candidates = [] if is_curve(rows) else list(rows.itertuples())
         learned = [one for name in words.features for one in candidates if one.features == name]
         linear = [one for one in learned if one.method == "linear"]
-        found += [Headline(one, rows) for one in (linear or learned or candidates)[:1]]
+        by_probe: dict[tuple[str, str], dict[str, Row]] = {}
+        for one in candidates:
+            by_probe.setdefault((one.method, one.metric), {})[one.features] = one
+        for one in (linear or learned or candidates)[:1]:
+            found.append(Headline(one, by_probe[one.method, one.metric], by_probe))
     return found
 
 

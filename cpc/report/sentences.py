@@ -11,12 +11,10 @@ from cpc.report.scores import (
     Headline,
     capitalized,
     feature_title,
-    headlines,
     interval_phrase,
     lead_phrase,
     metric_groups,
     points_of,
-    same_probe,
     signed,
     task_phrase,
 )
@@ -42,9 +40,8 @@ from cpc.results import (
 MIN_HARM = 0.01
 
 
-def summary(run: Run, words: Words) -> list[str]:
+def summary(run: Run, found: Sequence[Headline], words: Words) -> list[str]:
     """Return the sentences that open the page, the most important first."""
-    found = headlines(run.scores, words)
     skipped = f"{len(run.skipped):,} files were skipped or cut short: see below."
     return [
         *harm_sentences(run, found, words),
@@ -240,7 +237,7 @@ def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
     """Return whether the features beat the baselines, and what training them gained."""
     sentences = []
     for headline in found:
-        ours, others = headline.score, headline.by_features()
+        ours, others = headline.score, headline.alike
         ends = interval_phrase(ours.low, ours.high, ours.metric)
         chance = "" if math.isnan(ours.chance) else f"chance {with_unit(ours.chance, ours.metric)}"
         inside = "; ".join(part for part in (ends, chance) if part)
@@ -262,7 +259,7 @@ def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 def gains(found: Sequence[Headline]) -> Iterator[tuple[Row, Difference]]:
     """Yield each headline score with its difference from the untrained network's."""
     for headline in found:
-        if untrained := headline.by_features().get(f"random {headline.score.features}"):
+        if untrained := headline.alike.get(f"random {headline.score.features}"):
             yield headline.score, difference(headline.score, untrained)
 
 
@@ -318,20 +315,21 @@ def harm_sentences(run: Run, found: Sequence[Headline], words: Words) -> list[st
 def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
     """Return where a baseline beats the learned features, except for the headline's comparison."""
     sentences = []
-    for ours, rows in found:
-        for other in rows[rows.features.isin(words.baselines)].itertuples():
-            mine = same_probe(rows, other).get(ours.features)
-            if mine is None or (mine.method, mine.metric) == (ours.method, ours.metric):
+    for ours, _, by_probe in found:
+        for probe, scores in by_probe.items():
+            mine = scores.get(ours.features)
+            if mine is None or probe == (ours.method, ours.metric):
                 continue
-            lead = difference(mine, other)
-            if is_better(lead.low, lead.high, mine.higher_is_better) is False:
-                how = METHODS.get(mine.method, mine.method)
-                how += "" if mine.metric == ours.metric else f", {mine.metric}"
-                sentences.append(
-                    f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
-                    f"{task_phrase(ours)} with {how}: {with_unit(other.value, other.metric)} to "
-                    f"{with_unit(mine.value, mine.metric)}."
-                )
+            how = METHODS.get(mine.method, mine.method)
+            how += "" if mine.metric == ours.metric else f", {mine.metric}"
+            for other in (scores[name] for name in words.baselines if name in scores):
+                lead = difference(mine, other)
+                if is_better(lead.low, lead.high, mine.higher_is_better) is False:
+                    sentences.append(
+                        f"{feature_title(other.features, words)} beats CPC, {mine.features}, on "
+                        f"{task_phrase(ours)} with {how}: {with_unit(other.value, other.metric)} "
+                        f"to {with_unit(mine.value, mine.metric)}."
+                    )
     return sentences
 
 
