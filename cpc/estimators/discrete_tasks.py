@@ -32,7 +32,7 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
     def sample(rng, n):
         drawn = jax.random.categorical(rng, log_joint, shape=(n,))
         x, y = jnp.divmod(drawn, q)
-        return tuple(jax.nn.one_hot(one, n, dtype=jnp.float32) for one, n in ((x, p), (y, q)))
+        return jax.nn.one_hot(x, p, dtype=jnp.float32), jax.nn.one_hot(y, q, dtype=jnp.float32)
 
     def log_ratio(x, y):
         return table[x.argmax(1)[:, None], y.argmax(1)]

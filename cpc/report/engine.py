@@ -106,18 +106,19 @@ def write_page(
             narrow[figure.name] = to_png(figure.figure, 110)
     content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
     content |= {"images": images, "narrow": narrow}
-    page = environment().get_template("page.html.j2").render(content)
+    texts = {"html": environment().get_template("page.html.j2").render(content)}
+    if "md" in also:
+        texts["md"] = as_markdown(title, lead, headline, sections)
+    data = as_json(title, lead, headline, sections) if "json" in also else None
     folder = Path(folder)
-    path = folder / f"{name}.html"
     for figure, png in images.items():
         with replacing(folder / "figures" / f"{figure}.png") as part:
             part.write_bytes(png)
-    write_text(path, page)
-    if "md" in also:
-        write_text(folder / f"{name}.md", as_markdown(title, lead, headline, sections))
-    if "json" in also:
-        write_json(folder / f"{name}.json", as_json(title, lead, headline, sections))
-    return path
+    for ending, text in texts.items():
+        write_text(folder / f"{name}.{ending}", text)
+    if data is not None:
+        write_json(folder / f"{name}.json", data)
+    return folder / f"{name}.html"
 
 
 @functools.cache

@@ -250,7 +250,10 @@ def progress_figure(scores: Frame, words: Words) -> Figure | None:
             if line.step.nunique() < 2:
                 continue
             line = line.sort_values("step")
-            style = {"linestyle": "-" if method == "linear" else "--", "marker": "o"}
+            style: dict[str, Any] = {
+                "marker": "o",
+                "linestyle": "-" if method == "linear" else "--",
+            }
             style |= {"markersize": 3.5, "label": row_title(features, method, words)}
             values = line.step, value_axis(line.value, metric)
             axes.plot(*values, color=color_of(features, words), **style)

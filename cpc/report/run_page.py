@@ -12,7 +12,6 @@ from cpc.report.engine import (
     Table,
     duration,
     figure_of,
-    show,
     show_interval,
     write_page,
 )
@@ -85,8 +84,8 @@ def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
         kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
         each = "predictions" if rows.direction.nunique() > 1 else "offsets"
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
-        ceiling = show(rows.log_n.mean(), ".2f")
-        numbers.append((f"{bound.value:.2f} nats", f"{meaning} (ceiling {ceiling})"))
+        ceiling = f"ceiling {rows.log_n.mean():.2f}"
+        numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
     for score, *_ in found:
         value = with_unit(score.value, score.metric)
         what = "" if score.metric == "accuracy" else f", {score.metric}"

@@ -193,7 +193,7 @@ def show_half_width(cell: tuple[float, float, float, str] | None) -> str:
     >>> show_half_width((0.512, 0.5, 0.53, "accuracy"))
     '51.2 ± 1.5'
     """
-    if not known(cell):
+    if not isinstance(cell, tuple):
         return ""
     value, low, high, metric = cell
     half = (high - low) / 2

@@ -320,8 +320,8 @@ def lost_sentences(found: Sequence[Headline], words: Words) -> list[str]:
             mine = scores.get(ours.features)
             if mine is None or probe == (ours.method, ours.metric):
                 continue
-            how = METHODS.get(mine.method, mine.method)
-            how += "" if mine.metric == ours.metric else f", {mine.metric}"
+            metric = "" if mine.metric == ours.metric else f", {mine.metric}"
+            how = f"{METHODS.get(mine.method, mine.method)}{metric}"
             for other in (scores[name] for name in words.baselines if name in scores):
                 lead = difference(mine, other)
                 if is_better(lead.low, lead.high, mine.higher_is_better) is False:
