@@ -13,7 +13,7 @@ def closing_lines(workdir: str | Path, words: Words) -> list[str]:
     run, lines = read_run(workdir), []
     found = headlines(run.scores, words)
     for headline in found:
-        ours, scores = headline.score, headline.alike
+        ours, scores = headline.score, headline.same_probe
         learned, untrained = ours.features, f"random {ours.features}"
         if learned in words.baselines or learned.startswith("random "):  # nothing learned is scored
             learned, untrained = "", learned

@@ -250,13 +250,10 @@ def progress_figure(scores: Frame, words: Words) -> Figure | None:
             if line.step.nunique() < 2:
                 continue
             line = line.sort_values("step")
-            style: dict[str, Any] = {
-                "marker": "o",
-                "linestyle": "-" if method == "linear" else "--",
-            }
-            style |= {"markersize": 3.5, "label": row_title(features, method, words)}
+            dash, name = "-" if method == "linear" else "--", row_title(features, method, words)
+            style: dict[str, Any] = {"linestyle": dash, "marker": "o", "markersize": 3.5}
             values = line.step, value_axis(line.value, metric)
-            axes.plot(*values, color=color_of(features, words), **style)
+            axes.plot(*values, color=color_of(features, words), label=name, **style)
         label(axes, "step", metric_title(metric), group_title(task, data, unit))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_shared_legend(figure, panels)

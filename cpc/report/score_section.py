@@ -9,7 +9,7 @@ from cpc.report import figures
 from cpc.report.engine import Figure, Section, Table, figure_of
 from cpc.report.scores import (
     METHODS,
-    capitalized,
+    capitalize,
     column_of,
     feature_title,
     interval_phrase,
@@ -123,15 +123,19 @@ def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
     formats: dict[str, Any] = {
         column: functools.partial(show_known, metric=metric) for column, metric in metrics.items()
     }
-    formats["95 % interval"] = lambda ends: interval_phrase(*ends) if known(ends) else ""
-    formats["over untrained"] = lambda lead: lead_phrase(lead[:3], lead[3]) if known(lead) else ""
+    formats |= {"95 % interval": show_ends, "over untrained": show_lead}
     note = score_note(next(rows.itertuples()), rows, words)
     return Table(table_title(*group), frame, note, formats, strong)
 
 
-def known(cell: Any) -> bool:
-    """Return whether a cell has numbers; pandas puts NaN in empty cells."""
-    return isinstance(cell, tuple)
+def show_ends(ends: Any) -> str:
+    """Format an interval with its metric; "" for the NaN of an empty cell."""
+    return interval_phrase(*ends) if isinstance(ends, tuple) else ""
+
+
+def show_lead(lead: Any) -> str:
+    """Format a difference with its metric; "" for the NaN of an empty cell."""
+    return lead_phrase(lead[:3], lead[3]) if isinstance(lead, tuple) else ""
 
 
 def show_known(value: float | int | None, metric: str) -> str:
@@ -141,7 +145,7 @@ def show_known(value: float | int | None, metric: str) -> str:
 
 def table_title(task: str, data: str, unit: str) -> str:
     """Return the title of a task's table."""
-    return f"{capitalized(task)} by {unit}, {data}"
+    return f"{capitalize(task)} by {unit}, {data}"
 
 
 def score_note(first: Row, rows: Frame, words: Words) -> str:

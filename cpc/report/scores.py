@@ -24,7 +24,7 @@ class Headline(NamedTuple):
     """The score by which a task is judged first, and the other scores of its task."""
 
     score: Row
-    alike: dict[str, Row]
+    same_probe: dict[str, Row]
     """The scores with its method and metric, by features."""
     by_probe: dict[tuple[str, str], dict[str, Row]]
     """All scores by (method, metric) and features."""
@@ -100,10 +100,10 @@ def task_phrase(score: Row) -> str:
     return f"{score.task.replace('_', ' ')} of {score.data} by {score.unit}"
 
 
-def capitalized(text: str) -> str:
+def capitalize(text: str) -> str:
     """Return a text with a capital at its beginning; the others stay.
 
-    >>> capitalized("few_labels"), capitalized("ABX")
+    >>> capitalize("few_labels"), capitalize("ABX")
     ('Few labels', 'ABX')
     """
     return text[:1].upper() + text[1:].replace("_", " ")

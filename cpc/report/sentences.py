@@ -9,7 +9,7 @@ from cpc.report.engine import duration, show
 from cpc.report.scores import (
     METHODS,
     Headline,
-    capitalized,
+    capitalize,
     feature_title,
     interval_phrase,
     lead_phrase,
@@ -237,7 +237,7 @@ def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
     """Return whether the features beat the baselines, and what training them gained."""
     sentences = []
     for headline in found:
-        ours, others = headline.score, headline.alike
+        ours, others = headline.score, headline.same_probe
         ends = interval_phrase(ours.low, ours.high, ours.metric)
         chance = "" if math.isnan(ours.chance) else f"chance {with_unit(ours.chance, ours.metric)}"
         inside = "; ".join(part for part in (ends, chance) if part)
@@ -247,7 +247,7 @@ def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
             if name in others and name != ours.features
         )
         sentences.append(
-            f"{capitalized(task_phrase(ours))}, {ours.method} on {ours.features}: "
+            f"{capitalize(task_phrase(ours))}, {ours.method} on {ours.features}: "
             f"{ours.metric} {with_unit(ours.value, ours.metric)}"
             f"{f' ({inside})' if inside else ''}{f'; {against}' if against else ''}."
         )
@@ -259,7 +259,7 @@ def score_sentences(found: Sequence[Headline], words: Words) -> list[str]:
 def gains(found: Sequence[Headline]) -> Iterator[tuple[Row, Difference]]:
     """Yield each headline score with its difference from the untrained network's."""
     for headline in found:
-        if untrained := headline.alike.get(f"random {headline.score.features}"):
+        if untrained := headline.same_probe.get(f"random {headline.score.features}"):
             yield headline.score, difference(headline.score, untrained)
 
 
