@@ -1,11 +1,11 @@
-"""The command `cpc`, or `python -m cpc`: what is installed here, and every other command by name.
+"""The command `cpc`, or `python -m cpc`: an installation report, and every other command by name.
 
     cpc
     cpc train --config audio_voices --workdir runs/voices
     cpc train --help
 
-Alone it says versions, devices, where data lie, and which commands there are; `cpc --help` says the
-commands alone. `cpc train` is `python -m experiments.train`, wherever it is given.
+Without a name it prints versions, devices, the folder of data, and the commands; `cpc --help`
+prints the commands only. `cpc train` is `python -m experiments.train`.
 """
 
 import ast
@@ -18,21 +18,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import cpc
 
-#: Short names of commands that are wanted more often than their files say.
+#: Short names of commands.
 ALIASES = {
     "configs": "command.configs",
     "information": "information.own_arrays",
     "nce": "studies.nce",
 }
-#: The last lines of a file that is a command begin so.
+#: Marks the files that are commands.
 STARTS = '\nif __name__ == "__main__":\n'
 
 
 def find_home() -> pathlib.Path:
     """Return the folder of `experiments` and `configs`.
 
-    They lie beside this package in a checkout and inside of it elsewhere: names as common as these
-    are to be importable in the process of a command, and in no other.
+    It is next to this package in a checkout and inside of it elsewhere, so that names as common as
+    these are importable only in the process of a command.
     """
     package = pathlib.Path(__file__).parent
     installed = package / "_checkout"
@@ -40,7 +40,7 @@ def find_home() -> pathlib.Path:
 
 
 def find_commands(home: pathlib.Path) -> dict[str, pathlib.Path]:
-    """Return name -> file of each command, such as audio and studies.hidden_ball."""
+    """Return the files of the commands by name, such as audio and studies.hidden_ball."""
     top = home / "experiments"
     return {
         ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__main__"): path
@@ -50,8 +50,8 @@ def find_commands(home: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def describe_commands(commands: Mapping[str, pathlib.Path]) -> Iterator[str]:
-    """Yield a line for each command: its name, and what its file says first."""
-    shown = [name for name in commands if not name.startswith("bench.")]  # sides of comparisons
+    """Yield a line per command: its name, and the first line of its docstring."""
+    shown = [name for name in commands if not name.startswith("bench.")]  # parts of comparisons
     width = max(map(len, shown), default=0)
     yield "commands (cpc NAME --help describes one):"
     for name in shown:
@@ -62,9 +62,9 @@ def describe_commands(commands: Mapping[str, pathlib.Path]) -> Iterator[str]:
 
 
 def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
-    """Be the command of this name: as `python -m experiments.NAME` is, at the top of a checkout."""
+    """Run a command as `python -m experiments.NAME` does in a checkout."""
     sys.path.insert(0, str(home))
-    # A command's own processes find the same, and nothing of these names in a user's folder.
+    # Processes of a command find the same modules, and none of these names in a user's folder.
     path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(home), *path]))
     os.environ["PYTHONSAFEPATH"] = "1"
@@ -75,7 +75,7 @@ def start(name: str, words: Sequence[str], home: pathlib.Path) -> None:
 
 
 def main() -> None:
-    """Be the command that the first word names; without one, say what is here."""
+    """Run the command that the first word names; without one, print the report."""
     home = find_home()
     commands = find_commands(home)
     name, *words = sys.argv[1:] or [""]

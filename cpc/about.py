@@ -1,4 +1,4 @@
-"""What is installed here: versions, devices, where data lie, and which extras are complete."""
+"""Report what is installed: versions, devices, the folder of data, and extras."""
 
 import importlib.metadata
 import platform
@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 
 import cpc
 
-#: Says where data lie and which devices there are; in a process of its own, as a driver or its
-#: plug-in may end or hang it, and an installation of jax that is broken stops every import.
+#: Prints the folder of data and the devices, in a process of its own, which a driver or its plug-in
+#: may end or hang; a broken installation of jax stops every import.
 ASK = """
 import collections, sys, jax
 sys.path.append(sys.argv[1])
@@ -20,17 +20,17 @@ from cpc.data import cache_dir
 print(cache_dir(), flush=True)
 try:
     devices = jax.local_devices()
-except AssertionError:  # jax's own, which has no words
+except AssertionError:  # jax's own, without a message
     sys.exit(f"jax has no plug-in here for JAX_PLATFORMS={jax.config.jax_platforms}")
 kinds = collections.Counter((one.platform, one.device_kind) for one in devices)
 print("; ".join(f"{n} {platform} ({kind})" for (platform, kind), n in kinds.items()))
 """
-#: A TPU that another process holds is waited for without an end.
+#: jax waits forever for a TPU that another process holds.
 DEVICE_SECONDS = 60.0
 
 
 def describe(device_seconds: float = DEVICE_SECONDS) -> str:
-    """Return what a report of a problem should begin with, in a few lines.
+    """Return the first lines of a problem report.
 
     Args:
         device_seconds: how long the devices may take to answer.
@@ -48,7 +48,7 @@ def describe(device_seconds: float = DEVICE_SECONDS) -> str:
 
 
 def ask_child(limit_seconds: float) -> tuple[str, str]:
-    """Return where data lie, and platforms, kinds and numbers of devices or why there are none."""
+    """Return the folder of data, and the devices or why there are none."""
     try:
         asked = subprocess.run(
             [sys.executable, "-P", "-c", ASK, str(Path(__file__).parents[1])],
@@ -68,7 +68,7 @@ def ask_child(limit_seconds: float) -> tuple[str, str]:
 
 
 def find_version(name: str) -> str | None:
-    """Return the version of an installed distribution; None if it is not there."""
+    """Return the version of an installed distribution; None if it is missing."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -76,7 +76,7 @@ def find_version(name: str) -> str | None:
 
 
 def describe_extras(name: str = "cpc-jax") -> list[str]:
-    """Return a line for each extra of a distribution: its versions, or what would install it."""
+    """Return a line per extra of a distribution: its versions, or the command to install it."""
     try:
         extras = importlib.metadata.metadata(name).get_all("Provides-Extra") or []
     except importlib.metadata.PackageNotFoundError:
@@ -85,29 +85,23 @@ def describe_extras(name: str = "cpc-jax") -> list[str]:
     for extra in extras:
         found = find_packages(name, extra)
         missing = [package for package, version in found.items() if version is None]
-        said = (
-            f"lacks {', '.join(missing)}: pip install '{name}[{extra}]'"
-            if missing
-            else ", ".join(f"{package} {version}" for package, version in found.items())
-        )
-        lines += textwrap.wrap(f"  {extra:<8}{said}", 100, subsequent_indent=" " * 10)
+        text = ", ".join(f"{package} {version}" for package, version in found.items())
+        if missing:
+            text = f"lacks {', '.join(missing)}: pip install '{name}[{extra}]'"
+        lines += textwrap.wrap(f"  {extra:<8}{text}", 100, subsequent_indent=" " * 10)
     return lines
 
 
 def find_packages(name: str, extra: str) -> dict[str, str | None]:
-    """Return the packages that an extra asks for -> their versions; None if missing or too old.
+    """Return the packages of an extra -> their versions; None if missing or too old.
 
-    An extra that asks for another one, as of jax for a platform, asks for what that one does.
+    Extras of these packages, such as jax[cuda12], are followed.
     """
     found: dict[str, str | None] = {}
     for line in importlib.metadata.requires(name) or []:
         wanted = Requirement(line)
         marker = wanted.marker
-        if (
-            marker is None
-            or marker.evaluate({"extra": ""})
-            or not marker.evaluate({"extra": extra})
-        ):
+        if marker is None or [marker.evaluate({"extra": e}) for e in ("", extra)] != [False, True]:
             continue
         version = find_version(wanted.name)
         fits = version is not None and wanted.specifier.contains(version, prereleases=True)

@@ -17,10 +17,11 @@ from cpc.types import UserError
 
 
 def beyond_normal() -> tuple[Task, ...]:
-    """The forty tasks in the order of the public suite, under its names; their exact log ratios.
+    """Return the forty tasks under the names and in the order of the public suite.
 
-    The suite hands out each task rescaled to unit variance: divide by the standard deviation
-    of a sample for the same, where information does not change and training is easier.
+    The suite rescales tasks to unit variance, which makes training easier and leaves information as
+    it
+    is: divide by the standard deviation of a sample for the same.
 
     >>> tasks = beyond_normal()
     >>> len(tasks), tasks[0].name, round(tasks[0].mutual_information, 4)
@@ -57,10 +58,10 @@ def beyond_normal() -> tuple[Task, ...]:
 
 
 def normal_task(name: str, covariance: Float[np.ndarray, "d d"], dim_x: int) -> Task:
-    """Draw from a normal law, its first dim_x dimensions being x and the others y."""
+    """Return a normal law whose first dim_x dimensions are x and the others y."""
     root = jnp.asarray(np.linalg.cholesky(covariance), jnp.float32)
-    # Whitened, |x whiten_x|^2 = -2 log p(x) + const, since the square form of a matrix whose
-    # entries are all equal comes out wrong under jit on the CPU (jaxlib 0.10.2, a fused product).
+    # |x whiten_x|^2 = -2 log p(x) + const. The square form of a matrix with equal entries would be
+    # wrong under jit on the CPU (jaxlib 0.10.2, a fused product).
     whiten = _whitening(covariance)
     whiten_x, whiten_y = (_whitening(covariance[i, i]) for i in (slice(dim_x), slice(dim_x, None)))
     information = gaussian_information(covariance, dim_x)
@@ -83,13 +84,13 @@ def _whitening(covariance):
 
 
 def dense_task(dim: int) -> Task:
-    """Normals of which any two correlate by 1/2; one canonical correlation, d / (d + 1)."""
+    """Return normals that all correlate by 1/2; one canonical correlation, d / (d + 1)."""
     covariance = np.full((2 * dim, 2 * dim), 0.5) + 0.5 * np.eye(2 * dim)
     return normal_task(f"multinormal-dense-{dim}-{dim}-0.5", covariance, dim)
 
 
 def two_pairs_task(dim: int) -> Task:
-    """Normals of which x_1, y_1 and x_2, y_2 correlate by 0.8: I = -ln(1 - 0.64)."""
+    """Return normals with correlations of 0.8 of x_1, y_1 and x_2, y_2: I = -ln(1 - 0.64)."""
     covariance = np.eye(2 * dim)
     for i in range(2):
         covariance[i, dim + i] = covariance[dim + i, i] = 0.8
@@ -97,7 +98,7 @@ def two_pairs_task(dim: int) -> Task:
 
 
 def student_task(dim_x: int, dim_y: int, df: int) -> Task:
-    """Student's law without correlation: x and y share their scale alone.
+    """Return Student's law without correlation, whose x and y share only their scale.
 
     (x, y) = z sqrt(df / chi^2_df). I = `student_information`, none of it linear.
 
@@ -126,9 +127,9 @@ def student_task(dim_x: int, dim_y: int, df: int) -> Task:
 
 
 def student_information(dim_x: int, dim_y: int, df: int) -> float:
-    """Information of Student's law with df degrees of freedom and no correlation, nats.
+    """Return the information of Student's law with df degrees of freedom, without correlation.
 
-    I = g(df) + g(df + m + n) - g(df + m) - g(df + n), with m and n dimensions and
+    I = g(df) + g(df + m + n) - g(df + m) - g(df + n) nats, with m and n dimensions and
     g(a) = ln Gamma(a / 2) - (a / 2) psi(a / 2) (after Arellano-Valle et al. 2013).
 
     >>> round(student_information(1, 1, 1), 4)
@@ -145,7 +146,7 @@ def student_information(dim_x: int, dim_y: int, df: int) -> float:
 
 
 def additive_uniform_task(epsilon: float | int) -> Task:
-    """A uniform x on [0, 1], and y = x + noise that is uniform on [-epsilon, epsilon].
+    """Return a uniform x on [0, 1], and y = x + uniform noise on [-epsilon, epsilon].
 
     I = epsilon - ln(2 epsilon) for epsilon up to 1/2, else 1 / (4 epsilon).
 
@@ -172,14 +173,14 @@ def additive_uniform_task(epsilon: float | int) -> Task:
 
 
 class Map(NamedTuple):
-    """A smooth map of one side and its inverse; neither changes information."""
+    """A smooth map of one side and its inverse, which leave information as it is."""
 
     forward: Callable[[Array], Array]
     inverse: Callable[[Array], Array]
 
 
 def mapped(name: str, task: Task, map_x: Map, map_y: Map | None = None) -> Task:
-    """The task with x and y seen through maps, by default the same one: I stays."""
+    """Return a task with x and y mapped, by default by the same map."""
     map_y = map_y or map_x
 
     def sample(rng, n):
@@ -193,7 +194,7 @@ def mapped(name: str, task: Task, map_x: Map, map_y: Map | None = None) -> Task:
 
 
 def spiral(i: int, j: int) -> Map:
-    """Turn the plane of dimensions i and j by |x|^2 / d."""
+    """Return the map that turns the plane of dimensions i and j by |x|^2 / d."""
 
     def turn(x, sign):
         angle = sign * jnp.square(x).sum(1) / x.shape[1]
@@ -205,7 +206,7 @@ def spiral(i: int, j: int) -> Map:
 
 
 def _increasing(function: Callable, low: float, high: float) -> Map:
-    """A map that rises, inverted by bisection in [low, high]."""
+    """Return an increasing map, inverted by bisection in [low, high]."""
 
     def inverse(target):
         def halve(_, ends):

@@ -1,4 +1,7 @@
-"""Lower bounds that pick the partner among those of a batch: InfoNCE, its interpolation, ML-CPC."""
+"""Lower bounds that classify pairs of a batch: InfoNCE, its interpolation with TUBA, ML-CPC.
+
+All raise a UserError for scores that are not square, or a single pair.
+"""
 
 import math
 
@@ -18,10 +21,7 @@ def info_nce(scores: Float[Array, "n n"]) -> Estimate:
 
     log n + mean_i [ f_ii - log sum_j e^f_ij ]; best f = log r + any h(x).
 
-    A lower bound with the ceiling log n; low long before it: by 10 % at half of it.
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
+    A lower bound with the ceiling log n; it is low by 10 % at half of it.
 
     >>> info_nce(jnp.zeros((4, 4))).value
     Array(0., dtype=float32)
@@ -42,8 +42,8 @@ def interpolated(
     1 + mean_(i != j) [ f_ii - log b_i(j) ] - mean_(i != j) e^f_ij / b_i(i), with the baseline
     b_i(k) = alpha mean_(l != k) e^f_il + (1 - alpha) a_i; best f = log r + log a(x).
 
-    A lower bound for every a(x) that does not look at y. alpha = 1 is InfoNCE among n - 1, with
-    the ceiling log(n - 1); alpha = 0 is TUBA, without one; between, 1 + log((n - 1) / alpha).
+    A lower bound for every a(x) that does not depend on y. alpha = 1 is InfoNCE among n - 1, with
+    the ceiling log(n - 1); alpha = 0 is TUBA, without one; between, it is 1 + log((n - 1) / alpha).
 
     Args:
       scores: (n, n).
@@ -51,7 +51,7 @@ def interpolated(
       alpha: weight of the row's own mean, in [0, 1].
 
     Raises:
-      UserError: scores that are not square, a single pair, an alpha known to be outside [0, 1].
+      UserError: also an alpha known to be outside [0, 1].
 
     A critic without doubt ends at its ceiling, 1 + log 14:
 
@@ -72,19 +72,16 @@ def interpolated(
     log_b = jnp.logaddexp(
         jnp.log(alpha) + without, jnp.log1p(-alpha) + log_baseline[:, None]
     )  # (n, n): row i without column k
-    value = (
-        1.0
-        + mean_off(joint[:, None] - log_b)
-        - mean_off(exp(product - jnp.diagonal(log_b)[:, None]))
-    )
+    partition = mean_off(exp(product - jnp.diagonal(log_b)[:, None]))
+    value = 1.0 + mean_off(joint[:, None] - log_b) - partition
     ceiling = math.log(n - 1) - jnp.log(alpha) + (alpha < 1)
     return Estimate(value, is_bound=True, ceiling=ceiling, side="lower")
 
 
 def _log_sum_without(scores):
-    """[i, k]: log of the sum of e^s over row i without column k.
+    """Return the log of the sum of e^s over row i without column k, [i, k].
 
-    Only at the largest score of a row would total - own cancel; there the sum is taken anew.
+    Only at the largest score of a row would total - own cancel; there the sum is computed directly.
     """
     top = jnp.argmax(scores, axis=1, keepdims=True) == jnp.arange(scores.shape[1])
     total = jax.nn.logsumexp(scores, axis=1, keepdims=True)
@@ -107,7 +104,7 @@ def ml_cpc(
       alpha: weight of the joint pairs in the sum, from n / (n (n - 1) + 1), the default, to 1.
 
     Raises:
-      UserError: scores that are not square, a single pair, an alpha known to be outside its range.
+      UserError: also an alpha known to be outside its range.
 
     >>> ml_cpc(jnp.zeros((4, 4))).value + 0.0
     Array(0., dtype=float32)

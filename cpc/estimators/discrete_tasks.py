@@ -10,7 +10,7 @@ from cpc.types import UserError
 
 
 def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
-    """Pairs of one-hot vectors drawn from a table of joint probabilities.
+    """Return pairs of one-hot vectors drawn from a table of joint probabilities.
 
     Raises:
       UserError: a table with negative entries, or one that does not sum to 1.
@@ -32,10 +32,7 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
     def sample(rng, n):
         drawn = jax.random.categorical(rng, log_joint, shape=(n,))
         x, y = jnp.divmod(drawn, q)
-        return (
-            jax.nn.one_hot(x, p, dtype=jnp.float32),
-            jax.nn.one_hot(y, q, dtype=jnp.float32),
-        )
+        return jax.nn.one_hot(x, p, dtype=jnp.float32), jax.nn.one_hot(y, q, dtype=jnp.float32)
 
     def log_ratio(x, y):
         return table[x.argmax(1)[:, None], y.argmax(1)]
@@ -44,7 +41,7 @@ def discrete_task(name: str, joint: Float[np.ndarray, "p q"]) -> Task:
 
 
 def discrete_information(joint: Float[np.ndarray, "p q"]) -> float:
-    """I = sum_xy p(x, y) ln [ p(x, y) / (p(x) p(y)) ], nats, in float64, with 0 ln 0 = 0.
+    """Return I = sum_xy p(x, y) ln [ p(x, y) / (p(x) p(y)) ] in float64, with 0 ln 0 = 0.
 
     >>> round(discrete_information(np.array([[0.5, 0.0], [0.0, 0.5]])), 4)
     0.6931
@@ -54,14 +51,16 @@ def discrete_information(joint: Float[np.ndarray, "p q"]) -> float:
 
 
 def one_hot_task(num_classes: int) -> Task:
-    """A class and its copy: I = ln(num_classes)."""
+    """Return a class and its copy: I = ln(num_classes)."""
     if num_classes < 1:
         raise UserError(f"num_classes is {num_classes}: a copy needs 1 class or more")
     return discrete_task(f"copy-{num_classes}", np.eye(num_classes) / num_classes)
 
 
 def binary_symmetric_task(p: float | int) -> Task:
-    """A fair bit and its copy, right with probability p: I = ln 2 + p ln p + (1 - p) ln(1 - p).
+    """Return a fair bit and its copy, right with probability p.
+
+    I = ln 2 + p ln p + (1 - p) ln(1 - p).
 
     >>> round(binary_symmetric_task(0.8).mutual_information, 6)
     0.192745
@@ -78,17 +77,16 @@ def markov_task(
     emissions: Float[np.ndarray, "p q"] | None = None,
     num_speakers: int = 1,
 ) -> Task:
-    """Two times of a hidden Markov chain, k apart, under a speaker who stays.
+    """Return two times of a hidden Markov chain, k apart, with a constant speaker.
 
-    x is what the state s_t shows and who speaks, y what s_(t+k) shows and who speaks:
-    I = ln S + I(shown_t; shown_(t+k)), S speakers being equally likely and independent of the
-    chain. As k grows the chain forgets and ln S stays; negatives of the own speaker leave
-    the chain's part alone.
+    x is the emission at s_t and the speaker, y the emission at s_(t+k) and the speaker: I = ln S +
+    I(emission_t; emission_(t+k)), for S equally likely speakers independent of the chain. As k
+    grows the chain forgets and ln S stays; negatives of the same speaker leave the chain's part.
 
     Args:
       chain: transition probabilities, rows sum to 1.
       k: offset, 1 or more.
-      emissions: rows are what a state shows, sum to 1. By default the state itself.
+      emissions: rows are emission probabilities of a state, sum to 1; the state itself by default.
       num_speakers: S.
 
     Raises:
@@ -113,10 +111,10 @@ def markov_task(
 
 
 def stationary(chain: Float[np.ndarray, "p p"]) -> Float[np.ndarray, " p"]:
-    """The distribution that the chain leaves as it is: pi P = pi, float64."""
+    """Return the stationary distribution of a chain: pi P = pi, float64."""
     equations = np.vstack([chain.T - np.eye(len(chain)), np.ones(len(chain))])
     found = np.linalg.lstsq(equations, np.r_[np.zeros(len(chain)), 1.0], rcond=None)[0]
-    found = np.where(found > 1e-12, found, 0.0)  # a state that nothing enters, but for rounding
+    found = np.where(found > 1e-12, found, 0.0)  # a state that nothing enters
     return found / found.sum()
 
 

@@ -1,4 +1,4 @@
-"""What an estimator returns: the value, and how far to believe it."""
+"""The result of an estimator: the value and its claims."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ import jax
 )
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """An estimate of mutual information, with what may be claimed of it; a pytree.
+    """An estimate of mutual information with its claims; a pytree.
 
     >>> Estimate(1.5, is_bound=True, ceiling=4.2, side="lower")
     Estimate(value=1.5, is_bound=True, ceiling=4.2, side='lower')

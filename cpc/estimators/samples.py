@@ -1,4 +1,4 @@
-"""Estimates from samples, without a critic: nearest neighbours and canonical correlations."""
+"""Estimates from samples without a critic: nearest neighbours and canonical correlations."""
 
 import math
 
@@ -16,20 +16,19 @@ def ksg(
 ) -> Estimate:
     """Estimate I by nearest neighbours (Kraskov, Stögbauer & Grassberger 2004, algorithm 1).
 
-    psi(k) + psi(n) - mean [ psi(n_x + 1) + psi(n_y + 1) ], n_x the points whose x is nearer than
-    the k-th neighbour of the pair, in the largest coordinate difference.
+    psi(k) + psi(n) - mean [ psi(n_x + 1) + psi(n_y + 1) ], n_x the number of points whose x is
+    nearer than the k-th neighbour of the pair, in the largest coordinate difference.
 
-    An estimate on either side of I, with the ceiling psi(n) - psi(k); good in few dimensions.
-    The scales of x and y matter: give them comparable ones. On the host, n log n.
+    An estimate on either side of I, with the ceiling psi(n) - psi(k); good in few dimensions. Give
+    x and y comparable scales. On the host, n log n.
 
     Raises:
-      UserError: x and y that are no two matrices of n rows, values that are not finite, a k
-        outside 1 to n - 1, more than k copies of one pair, as discrete data have.
-
-    On a line, the pair and its two next neighbours are nearer than the third: psi(n) - psi(3).
+      UserError: x and y are not two finite matrices of n rows, k is outside 1 to n - 1, or more
+          than k
+        copies of one pair, as in discrete data.
 
     >>> x = np.arange(50.0)[:, None]
-    >>> round(ksg(x, x).value, 3), round(ksg(x, x).ceiling, 3)
+    >>> round(ksg(x, x).value, 3), round(ksg(x, x).ceiling, 3)  # psi(n) - psi(3)
     (2.979, 2.979)
     """
     x, y = _pairs(x, y)
@@ -58,14 +57,12 @@ def cca(
 ) -> Estimate:
     """Estimate I of jointly Gaussian data by canonical correlations.
 
-    -1/2 sum_i log(1 - rho_i^2), infinite if some direction of y is a linear map of x.
-
-    Sees linear dependence only: about 0 for uncorrelated data, however dependent. On independent
-    Gaussian data it is dx dy / (2 n) too high.
+    -1/2 sum_i log(1 - rho_i^2), infinite if some direction of y is a linear map of x. Only linear
+    dependence counts. On independent Gaussian data it is dx dy / (2 n) too high.
 
     Raises:
-      UserError: x and y that are no two matrices of n rows, values that are not finite, or no more
-        pairs than dimensions.
+      UserError: x and y are not two finite matrices of n rows, or have no more rows than
+          dimensions.
 
     >>> x = np.array([[1.0], [-1.0], [1.0], [-1.0]])
     >>> y = np.array([[1.0], [1.0], [-1.0], [-1.0]])
@@ -85,7 +82,7 @@ def cca(
 
 
 def _directions(x):
-    """Orthonormal columns that span the centred columns of x (n, d)."""
+    """Return orthonormal columns that span the centred columns of x (n, d)."""
     u, size, _ = np.linalg.svd(x - x.mean(0), full_matrices=False)
     return u[:, size > 1e-10 * size.max(initial=0.0)]
 

@@ -1,4 +1,4 @@
-"""Score matrices: joint pairs on the diagonal, pairs of the product of the marginals off it."""
+"""Score matrices, with joint pairs on the diagonal and pairs of the product law off it."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from cpc.types import UserError
 
 #: e^75 times a score of 1e4 is still a number in float32.
 LARGEST_EXPONENT = 75.0
-#: Stands for -inf, an impossible pair, where the difference or the sum of such would be NaN.
+#: Replaces -inf, an impossible pair, if a difference or a sum of such would be NaN.
 LOWEST = -1e30
 
 
 def split(scores):
-    """Float32 scores of the n joint pairs (n,), and the matrix with -inf in their place (n, n).
+    """Return scores of the joint pairs (n,), and the matrix with -inf in their place, in float32.
 
     Raises:
       UserError: not a square matrix, or fewer than 2 pairs.
@@ -31,7 +31,7 @@ def split(scores):
 
 
 def known_number(name: str, value: Any) -> np.float32 | None:
-    """The one number that an option is, in float32 as it is used, or None while it is traced.
+    """Return an option as one float32 number, or None while it is traced.
 
     Raises:
       UserError: several numbers.
@@ -42,27 +42,27 @@ def known_number(name: str, value: Any) -> np.float32 | None:
 
 
 def off_diagonal(n):
-    """Where the pairs of the product are, (n, n)."""
+    """Return where the pairs of the product law are, (n, n)."""
     return ~jnp.eye(n, dtype=bool)
 
 
 def mean_off(values):
-    """Mean of the entries off the diagonal; divided first, so that the sum stays finite."""
+    """Return the mean off the diagonal; entries are divided first, so that the sum is finite."""
     n = values.shape[0]
     return jnp.where(off_diagonal(n), values / (n * (n - 1)), 0.0).sum()
 
 
 def log_mean_exp_off(product):
-    """Log mean e^s over the product pairs of `split`."""
+    """Return log mean e^s over the product pairs of `split`."""
     n = product.shape[0]
     return jax.nn.logsumexp(jnp.maximum(product, LOWEST)) - jnp.log(n * (n - 1.0))
 
 
 def exp(scores):
-    """e^s, continued by its tangent above s = 75, where float32 would end.
+    """Return e^s, continued by its tangent above s = 75 to stay finite in float32.
 
-    sup over s of (r s - e^s) is unchanged for ratios r below e^75, and so are the bounds that it
-    gives: what a runaway critic gets is a finite value, far below any truth, and a gradient.
+    sup over s of (r s - e^s) is the same for ratios r below e^75, and so are the bounds by it: a
+    diverging critic gets a finite value far below the truth, and a gradient.
     """
     excess = jnp.maximum(scores - LARGEST_EXPONENT, 0.0)
     return jnp.exp(jnp.minimum(scores, LARGEST_EXPONENT)) * (1.0 + excess)

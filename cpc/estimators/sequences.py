@@ -1,4 +1,4 @@
-"""The strict bound: each other sequence of the batch gives one negative."""
+"""The strict bound, with one negative from each other sequence of the batch."""
 
 import math
 
@@ -20,19 +20,21 @@ def bound_over_sequences(
     where: Bool[Array, "b t *lanes"] | None = None,
     sound: tuple[Int[Array, "#b #t *lanes"], Int[Array, "#b #t *lanes"]] | None = None,
 ) -> OffsetSums:
-    """Return sums for log b - L: the candidates are aligned with the positive, one a sequence.
+    """Return sums for log b - L, with one candidate per sequence, aligned with the positive.
 
     I(z_(t+k); c_t) >= log b - E [ log sum_j e^s(c_t of i, z_(t+k) of j) - s(i, i) ]
 
-    Sequences drawn independently make the candidates independent draws from the marginal, so that
-    this is a lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC
-    loss under the rule `one_per_sequence`, at b / t of the work. Entry i of the predictions is of
-    offsets[i]; 1 to k by default. `where` says which latents exist: the others are no candidates.
+    Independent sequences make the candidates independent draws from the marginal, so that this is a
+    lower bound for any scores (van den Oord et al. 2018, section 2.3). It equals the CPC loss under
+    the rule `one_per_sequence`, at b / t of the work. A single sequence has no negatives: all its
+    sums are 0.
 
-    A sound drawn twice is one draw: copies would raise log b and be no harder to tell apart.
-    `sound`, the `window` and the `end` of a `SoundPosition`, tells which sequences overlap; one
-    that overlaps an earlier one is left out, as anchor and as candidate. A single sequence has no
-    negatives: all its sums are 0.
+    Args:
+      offsets: of the predictions; 1 to k by default.
+      where: which latents exist; the others are not candidates.
+      sound: the `window` and the `end` of a `SoundPosition`. A sequence whose sound overlaps that
+          of an
+        earlier one is left out, because copies raise log b and are not harder to distinguish.
     """
     b, length, *lanes, _ = z.shape
     if b == 1:
@@ -55,8 +57,8 @@ def is_new(
 ) -> Bool[Array, " b"]:
     """Return which sequences share no sound with an earlier one.
 
-    A sequence's sound is from its `window` to the last `end` of its latents that exist; both count
-    modulo 2^32, so that differences alone are compared.
+    The sound of a sequence is from its `window` to the last `end` of its latents that exist. Both
+    count modulo 2^32, so only differences are compared.
     """
     b = len(exists)
     start = jnp.broadcast_to(window, exists.shape).reshape(b, -1)[:, 0]

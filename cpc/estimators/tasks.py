@@ -1,4 +1,4 @@
-"""Tasks of known mutual information: what an estimate is held against."""
+"""Tasks of known mutual information to test estimates on."""
 
 import math
 from collections.abc import Callable
@@ -24,18 +24,18 @@ class Task(NamedTuple):
     sample: Callable[[Key[Array, ""], int], tuple[Float[Array, "n dx"], Float[Array, "n dy"]]]
     """sample(rng, n): n independent pairs, float32; jittable with n static."""
     log_ratio: Callable[[Array, Array], Float[Array, "m n"]]
-    """log_ratio(x, y)[i, j] = log p(x_i, y_j) / (p(x_i) p(y_j)), nats: the critic that no training
-    beats; -inf where a pair cannot occur."""
+    """log_ratio(x, y)[i, j] = log p(x_i, y_j) / (p(x_i) p(y_j)), nats: the best critic; -inf for
+    impossible pairs."""
 
 
 def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False) -> Task:
-    """Correlated Gaussians, the staircase of Poole et al. (2019, section 3).
+    """Return correlated Gaussians, the staircase of Poole et al. (2019, section 3).
 
     y = rho x + sqrt(1 - rho^2) e in each of `dim` dimensions, with I = -(dim / 2) ln(1 - rho^2).
-    `cubic` hands out y^3, which hides the line and leaves I as it is.
+    `cubic` returns y^3, which is not linear in x and has the same information.
 
     Raises:
-      UserError: no dimension, or an information that is negative or more than float32 can carry.
+      UserError: no dimension, or an information that is negative or too large for float32.
 
     >>> task = gaussian_task(dim=20, mutual_information=4.0)
     >>> x, y = task.sample(jax.random.key(0), 64)
@@ -64,10 +64,7 @@ def gaussian_task(dim: int, mutual_information: float | int, cubic: bool = False
 def correlated_gaussians(
     rng: Key[Array, ""], n: int, dim: int, mutual_information: float | int | Float[Array, ""]
 ) -> tuple[Float[Array, "n d"], Float[Array, "n d"]]:
-    """Draw n pairs of standard normals with I nats between them, spread evenly over `dim`.
-
-    The information may be traced, so that one compiled program climbs a staircase.
-    """
+    """Draw n pairs of standard normals with I nats, possibly traced, spread over `dim`."""
     rho, noise = correlation(dim, mutual_information)
     x, e = jax.random.normal(rng, (2, n, dim), jnp.float32)
     return x, rho * x + noise * e
@@ -80,8 +77,8 @@ def gaussian_log_ratio(
 ) -> Float[Array, "m n"]:
     """Score x_i with y_j by the exact log ratio of `correlated_gaussians`.
 
-    I + sum_d [ y_j^2 - (y_j - rho x_i)^2 / (1 - rho^2) ] / 2, which keeps its digits as rho
-    goes to 1, where the expanded square would not.
+    I + sum_d [ y_j^2 - (y_j - rho x_i)^2 / (1 - rho^2) ] / 2, which is accurate for rho near 1,
+    unlike the expanded square.
     """
     rho, noise = correlation(x.shape[1], mutual_information)
     residual = (y[None] - rho * x[:, None]) / noise  # (m, n, d)
@@ -91,7 +88,7 @@ def gaussian_log_ratio(
 def correlation(
     dim: int, mutual_information: float | int | Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Find rho and sqrt(1 - rho^2) of `dim` pairs that share I nats: 1 - rho^2 = e^(-2 I / dim).
+    """Return rho and sqrt(1 - rho^2) of `dim` pairs with I nats: 1 - rho^2 = e^(-2 I / dim).
 
     >>> rho, noise = correlation(20, 4.0)
     >>> round(float(rho), 4), round(float(rho**2 + noise**2), 4)
@@ -102,9 +99,7 @@ def correlation(
 
 
 def correlation_information(rho: float | int) -> float:
-    """Return the information between two normals with correlation rho, in nats.
-
-    I = -ln(1 - rho^2) / 2.
+    """Return the information of two normals with correlation rho: I = -ln(1 - rho^2) / 2 nats.
 
     Raises:
       UserError: a correlation that is not strictly between -1 and 1.
@@ -113,14 +108,14 @@ def correlation_information(rho: float | int) -> float:
     0.4133
     """
     if not -1 < rho < 1:
-        raise UserError(f"rho is {rho}: a correlation must lie between -1 and 1, both left out")
+        raise UserError(f"a correlation must be strictly between -1 and 1 (got {rho})")
     return -0.5 * (math.log1p(-rho) + math.log1p(rho))
 
 
 def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> float:
-    """Information between the first dim_x and the other dimensions of a normal law, nats.
+    """Return the information of the first dim_x and the other dimensions of a normal law.
 
-    I = ln( det S_xx det S_yy / det S ) / 2 (Cover and Thomas 2006, section 8.4).
+    I = ln( det S_xx det S_yy / det S ) / 2 nats (Cover and Thomas 2006, section 8.4).
 
     >>> round(gaussian_information(np.array([[1.0, 0.75], [0.75, 1.0]]), 1), 4)
     0.4133
@@ -131,9 +126,9 @@ def gaussian_information(covariance: Float[np.ndarray, "d d"], dim_x: int) -> fl
 
 
 def ar1_information(phi: float | int, k: int) -> float:
-    """Information between x_t and x_(t+k) of x_t = phi x_(t-1) + e_t, each dimension, nats.
+    """Return the information of x_t and x_(t+k) of x_t = phi x_(t-1) + e_t, per dimension.
 
-    I = -ln(1 - phi^(2k)) / 2. The past before x_t adds nothing: the process is Markov.
+    I = -ln(1 - phi^(2k)) / 2 nats. The past before x_t adds nothing: the process is Markov.
 
     Raises:
       UserError: a process that is not stationary, or an offset below 1.

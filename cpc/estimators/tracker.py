@@ -1,4 +1,4 @@
-"""The tracker: what a run's sums say about mutual information, and when not to believe it."""
+"""The tracker of mutual information in a run, with intervals and warnings."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from cpc.types import check_type
 
 
 class Track(NamedTuple):
-    """Per offset, arrays (k,); information in nats."""
+    """Arrays (k,), one entry per offset; information in nats."""
 
     n: np.ndarray
     """Mean number of candidates, the positive included."""
@@ -24,21 +24,21 @@ class Track(NamedTuple):
     high: np.ndarray
     """Ends of the 95 % interval over sequences."""
     chance: np.ndarray
-    """Of acc_top1: mean of 1 / N_i, which is more than 1 / n where anchors differ in N_i."""
+    """Chance of acc_top1, mean of 1 / N_i: more than 1 / n if anchors differ in N_i."""
     acc_top1: np.ndarray
     acc_pairwise: np.ndarray
     state: tuple[str, ...]
-    """diverged, chance, fine, warn or saturated; "" where log N - L says nothing."""
+    """diverged, chance, fine, warn or saturated; "" for losses without a log N."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tracker:
-    """Turns sums over anchors into the estimate log N - L with its interval, ceiling and state.
+    """A function of sums over anchors: the estimate log N - L, its interval, ceiling and state.
 
-    The value is a lower bound on mutual information only if the negatives are independent draws
-    from the marginal (`is_bound`, which the negative rule knows); otherwise it is an estimate, on
-    either side of it. Of a loss that is not log N at chance and 0 at best it says nothing
-    (`has_log_n`, which `cpc.losses.describe` knows): the track then has no value and no state.
+    The value is a lower bound on mutual information only if negatives are independent draws from
+    the marginal (`is_bound`, of the negative rule); otherwise it is an estimate, on either side. A
+    loss that is not log N at chance and 0 at best (`has_log_n`, of `cpc.losses.describe`) has no
+    value and state.
 
     The interval treats the sequences of a batch as independent draws. Each of them contributes to
     the mean R of log N - L by its own anchors and as a negative of the other sequences' anchors.
@@ -49,17 +49,16 @@ class Tracker:
         sqrt(B / (B - 1) sum (u_b - U a_b)^2) / sum a_b,
 
     which is the first-order projection of a statistic whose terms share draws (Hoeffding 1948;
-    Hajek 1968), and the ends are Student's with B - 1 degrees of freedom. In simulations of an
-    autoregressive process with the optimal critic, for 8 to 64 sequences a batch and 1 to 8
-    batches, the interval contains the expectation of R in 0.943 to 0.969 of 1,500 draws; by the
-    sequences' own anchors alone, in 0.853 to 0.940. Of hard-weighted losses, whose negatives
-    compete, it is too wide: 0.99 (`python -m tests.estimators.coverage`).
+    Hajek 1968); the ends are Student's with B - 1 degrees of freedom. In simulations of an
+    autoregressive process with the optimal critic, for 8 to 64 sequences per batch and 1 to 8
+    batches, the interval contains the expectation of R in 0.943 to 0.969 of 1,500 draws; without
+    the negatives, in 0.853 to 0.940. For hard-weighted losses, whose negatives compete, it is too
+    wide: 0.99 (`python -m tests.estimators.coverage`).
 
     States by R / log N, calibrated on correlated Gaussians with a perfect critic, for N of 64 and
     more: up to 0.6 the estimate is at most about 10 % low (fine), to 0.9 up to 38 % (warn), above
     that more (saturated); with N = 16 it is 25 % low at 0.6 already. Chance: the interval reaches
-    down to 0, or the value is under 1 % of log N. Diverged: the loss is more than twice log N, that
-    of guessing, as of large scores that are wrong.
+    down to 0, or the value is under 1 % of log N. Diverged: the loss is more than twice log N.
     """
 
     is_bound: bool
@@ -67,18 +66,18 @@ class Tracker:
     has_log_n: bool = True
 
     def __post_init__(self) -> None:
-        """Check the types: a rule where its `is_bound` is wanted would count as true."""
+        """Validate the types, because a rule in place of its `is_bound` would count as true."""
         for name in ("is_bound", "has_log_n"):
             fix = "pass a rule's is_bound" if name == "is_bound" else "pass True or False"
             check_type(name, getattr(self, name), bool, fix)
 
     @property
     def word(self) -> str:
-        """What to call the value: bound or estimate."""
+        """The name of the value: bound or estimate."""
         return "bound" if self.is_bound else "estimate"
 
     def __call__(self, sums: OffsetSums) -> Track:
-        """Read the sums, added up over any number of steps."""
+        """Return the track of sums, added up over any number of steps."""
         from scipy.special import stdtrit
 
         s: Any = OffsetSums._make(np.asarray(leaf, np.float64) for leaf in sums)
@@ -140,12 +139,10 @@ class Tracker:
 
 
 def saturation(value: float, log_n: float, low: float) -> str:
-    """Return the state of a value under its ceiling, as `Tracker` says it.
+    """Return the state of a value under its ceiling, as defined by `Tracker`.
 
     >>> saturation(1.0, 4.0, 0.9), saturation(3.0, 4.0, 2.9), saturation(0.1, 4.0, -0.1)
     ('fine', 'warn', 'chance')
-    >>> saturation(-9.0, 4.0, -9.5)
-    'diverged'
     """
     if value < -log_n:
         return "diverged"

@@ -1,8 +1,9 @@
-"""Estimates that take the exponent of a critic on average: DV, MINE, TUBA, NWJ, JS, SMILE; CLUB.
+"""Estimates with the mean exponent of a critic: DV, MINE, TUBA, NWJ, JS, SMILE; CLUB.
 
 With r(x, y) = p(x, y) / (p(x) p(y)) and f the scores, joint pairs (i, i), product pairs (i, j):
-no ceiling, and a variance that grows as e^I: the partition of n draws from a Gaussian law varies
-by (e^(2I) - 1) / n. A batch that has not seen the tail reads high (McAllester & Stratos 2020).
+no ceiling, but a variance that grows as e^I: the partition of n draws from a Gaussian law varies
+by (e^(2I) - 1) / n. A batch without the tail reads high (McAllester & Stratos 2020). All raise a
+UserError for scores that are not square, or a single pair.
 """
 
 import jax
@@ -22,11 +23,8 @@ def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
 
     mean f_ii - log mean_(i != j) e^f_ij; best f = log r + any constant.
 
-    A lower bound for exact means only. On a batch the logarithm of the sampled mean is biased
-    upwards, so that this is no bound: 15 % too high at I = 10 nats with 64 pairs.
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
+    A lower bound for exact means only: the logarithm of a sampled mean is biased upwards, by 15 %
+    at I = 10 nats with 64 pairs.
 
     >>> donsker_varadhan(jnp.array([[2.0, 0.0], [0.0, 2.0]])).value
     Array(2., dtype=float32)
@@ -36,8 +34,7 @@ def donsker_varadhan(scores: Float[Array, "n n"]) -> Estimate:
 
 
 def mine(
-    scores: Float[Array, "n n"],
-    log_average: float | int | Float[Array, ""],
+    scores: Float[Array, "n n"], log_average: float | int | Float[Array, ""]
 ) -> tuple[Estimate, Float[Array, ""]]:
     """Estimate I by Donsker-Varadhan, with the gradient of MINE (Belghazi et al. 2018, eq. 12).
 
@@ -51,9 +48,6 @@ def mine(
 
     Returns:
       The estimate, and log b for the next step.
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
 
     The average moves from 1 to 0.9 + 0.1 e:
 
@@ -73,21 +67,17 @@ def mine(
 
 
 def tuba(
-    scores: Float[Array, "n n"],
-    log_baseline: float | int | Float[Array, ""] | Float[Array, " n"],
+    scores: Float[Array, "n n"], log_baseline: float | int | Float[Array, ""] | Float[Array, " n"]
 ) -> Estimate:
     """Estimate I by the bound with a baseline a(x) > 0 (Poole et al. 2019, eq. 5).
 
     1 + mean (f_ii - log a_i) - mean_(i != j) e^f_ij / a_i; best f = log r + log a(x).
 
-    A lower bound for every a(x) that does not look at y.
+    A lower bound for every a(x) that does not depend on y.
 
     Args:
       scores: (n, n).
       log_baseline: log a of each row, or one for all; may be learned.
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
 
     >>> tuba(jnp.array([[2.0, 0.0], [0.0, 2.0]]), 0.0).value
     Array(2., dtype=float32)
@@ -103,13 +93,7 @@ def nwj(scores: Float[Array, "n n"]) -> Estimate:
 
     mean f_ii - mean_(i != j) e^(f_ij - 1): TUBA with a = e; best f = 1 + log r.
 
-    A lower bound, without bias at the best critic, of a large variance.
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
-
-    >>> round(float(nwj(jnp.ones((4, 4))).value), 6)
-    0.0
+    A lower bound, without bias at the best critic, with a large variance.
     """
     return tuba(scores, 1.0)
 
@@ -119,24 +103,15 @@ def js(scores: Float[Array, "n n"]) -> Estimate:
 
     1 + mean f_ii - mean_(i != j) e^f_ij: NWJ at 1 + f, since that training ends at f = log r.
 
-    A lower bound. Public code reads out `nwj(scores)` instead, which at f = log r is I - 1/e.
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
-
-    >>> round(float(js(jnp.zeros((4, 4))).value), 6)
-    0.0
+    A lower bound. Public code returns `nwj(scores)` instead, which at f = log r is I - 1/e.
     """
     return tuba(scores, 0.0)
 
 
 def js_objective(scores: Float[Array, "n n"]) -> Float[Array, ""]:
-    """Judge joint against product pairs; to be maximised, for `js` and `smile`; no estimate.
+    """Return the objective of critics for `js` and `smile`, to be maximised; not an estimate.
 
     -mean softplus(-f_ii) - mean_(i != j) softplus(f_ij); best f = log r (Hjelm et al. 2019, eq. 4).
-
-    Raises:
-      UserError: scores that are not square, or a single pair.
 
     >>> js_objective(jnp.zeros((2, 2))) + 2 * jnp.log(2.0)
     Array(0., dtype=float32)
@@ -151,11 +126,11 @@ def smile(scores: Float[Array, "n n"], clip: float | int | Float[Array, ""]) -> 
     mean f_ii - log mean_(i != j) clip(e^f_ij, e^-clip, e^clip); the joint scores are not clipped.
     Train with `js_objective`, whose optimum is f = log r; clip = inf gives Donsker-Varadhan.
 
-    Not a bound: little variance, at the price of a bias of either sign. The exact critic reads up
-    to 2 nats too high; critics that fit badly hide this.
+    Not a bound: little variance, but a bias of either sign. The exact critic reads up to 2 nats too
+    high; critics that fit badly hide this.
 
     Raises:
-      UserError: scores that are not square, a single pair, a clip known not to be positive.
+      UserError: also a clip known not to be positive.
 
     >>> smile(jnp.array([[3.0, -9.0], [-9.0, 3.0]]), clip=1.0).value
     Array(4., dtype=float32)
@@ -174,15 +149,14 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
 
     1 - mean_i [ u_i + mean_(j != i) e^(f_ij - f_ii - u_i) ]; best f = log r + h(x), u = -log r.
 
-    -log z = max over u of 1 - u - z e^-u makes it a lower bound for every f and u, with one
-    negative as with many.
+    A lower bound for every f and u, because -log z = max over u of 1 - u - z e^-u.
 
     Args:
       scores: f, (n, n).
-      u: u(x_i, y_i) of the joint pairs, learned beside f.
+      u: u(x_i, y_i) of the joint pairs, learned together with f.
 
     Raises:
-      UserError: scores that are not square, a single pair, another number of u.
+      UserError: also a wrong number of u.
 
     >>> flo(jnp.array([[2.0, 0.0], [0.0, 2.0]]), jnp.full(2, -2.0)).value
     Array(2., dtype=float32)
@@ -198,14 +172,11 @@ def flo(scores: Float[Array, "n n"], u: Float[Array, " n"]) -> Estimate:
 def club(log_conditional: Float[Array, "n n"]) -> Estimate:
     """Estimate I from above by a model of the conditional (Cheng et al. 2020, eq. 7).
 
-    mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i); an upper bound if q = p(y|x), with no
-    guarantee otherwise, so that `is_bound` is False. Any f = log q + h(y) gives the same.
+    mean log q(y_i|x_i) - mean_(i != j) log q(y_j|x_i); an upper bound only if q = p(y|x), so that
+    `is_bound` is False. Any f = log q + h(y) gives the same.
 
     Args:
       log_conditional: log q(y_j|x_i), (n, n).
-
-    Raises:
-      UserError: log_conditional that is not square, or a single pair.
 
     >>> club(jnp.array([[2.0, 0.0], [1.0, 4.0]])).value
     Array(2.5, dtype=float32)

@@ -1,13 +1,6 @@
-"""What is in frozen features: embeddings, probes, neighbours, baselines, collapse."""
+"""Evaluation of frozen features: embeddings, probes, neighbours, ABX, CTC, intervals."""
 
-from cpc.evaluate.abx import (
-    Cell,
-    abx_score,
-    cell_errors,
-    cell_weights,
-    cut_tokens,
-    make_cells,
-)
+from cpc.evaluate.abx import Cell, abx_score, cell_errors, cell_weights, cut_tokens, make_cells
 from cpc.evaluate.accuracy import (
     bootstrap_interval,
     frame_correct,
@@ -25,14 +18,7 @@ from cpc.evaluate.cross_validation import (
     fit_dense,
     fit_sparse,
 )
-from cpc.evaluate.ctc import (
-    Edits,
-    beam_decode,
-    collapse,
-    count_edits,
-    ctc_nats,
-    greedy_decode,
-)
+from cpc.evaluate.ctc import Edits, beam_decode, collapse, count_edits, ctc_nats, greedy_decode
 from cpc.evaluate.dtw import dtw, dtw_distances, frame_distances
 from cpc.evaluate.embeddings import embed_pieces, embed_utterances
 from cpc.evaluate.few_labels import FRACTIONS, few_label_score, label_subset, seeds_interval

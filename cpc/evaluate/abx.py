@@ -1,8 +1,7 @@
-"""ABX: of tokens of two phones, is X, of the first, nearer to A than to B, which is of the second?
+"""ABX: is a token X closer to A, of the same phone, than to B, of another phone?
 
-The machine ABX of Libri-light and ZeroSpeech (Schatz et al. 2013; Kahn et al. 2020). Which
-triples are asked, which of many are drawn, and in what order errors are averaged are those of
-zerospeech-libriabx2 0.9.8, whose numbers this gives.
+The machine ABX of Libri-light and ZeroSpeech (Schatz et al. 2013; Kahn et al. 2020), with the
+triples, random draws and averages of zerospeech-libriabx2 0.9.8, whose numbers it reproduces.
 """
 
 import itertools
@@ -20,12 +19,12 @@ from cpc.evaluate.dtw import dtw_distances
 from cpc.results import Outcomes, Score, digest
 from cpc.types import Item, UserError
 
-#: Frames by which a token may end after its recording's features: padding gives some less.
+#: Frames by which a token may end after the features of its recording, which lack padding.
 MAX_MISSING = 10
 
 
 class Cell(NamedTuple):
-    """Tokens of one phone against those of another: a question that has one error."""
+    """Tokens of one phone against those of another, with one error."""
 
     pair: tuple[str, str]
     """Phone of A and X, phone of B."""
@@ -35,12 +34,7 @@ class Cell(NamedTuple):
     """Numbers of tokens."""
     b: tuple[int, ...]
     x: tuple[int, ...]
-    """The same as `a` within a speaker, where no token is compared with itself."""
-
-    @property
-    def is_within_speaker(self) -> bool:
-        """Whether X is another token of A's set."""
-        return tuple(self.x) == tuple(self.a)
+    """The same as `a` within a speaker; no token is compared with itself."""
 
 
 def cut_tokens(
@@ -51,21 +45,20 @@ def cut_tokens(
     lose_last_frame: bool = False,
     source: str = "items",
 ) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the frames of each item whose middles lie in it; some may have none.
+    """Return the frames of each item whose middles are in it, possibly none.
 
-    Frame i has its middle at (i + 1/2) `frame_seconds`. A time is multiplied by the rate of the
-    frames and then rounded, as in the reference: a division rounds other times that are exactly a
-    middle up or down.
+    Frame i has its middle at (i + 1/2) `frame_seconds`. As in the reference, a time is multiplied
+    by the frame rate and then rounded, which is not the same as a division.
 
     Args:
         items: tokens; features: of each recording, by name.
         frame_seconds: from frame to frame.
-        lose_last_frame: whether each token lacks its last frame, as in the code of Libri-light and
-            zerospeech-libriabx2, and so in published errors.
-        source: of the items, for the sentence of an error.
+        lose_last_frame: drop the last frame of each token, as the code of Libri-light and
+            zerospeech-libriabx2 does, and so published errors.
+        source: of the items, for error messages.
 
     Raises:
-        UserError: names the item that is of no known file, or lies outside of its features.
+        UserError: an item is of an unknown file, or outside of its features.
     """
     tokens, rate_hz = [], 1 / frame_seconds
     for item in items:
@@ -94,16 +87,13 @@ def make_cells(
     max_speakers: int = 5,
     seed: int = 3459,
 ) -> Iterator[Cell]:
-    """Yield the questions that items allow, in the order and with the draws of the reference.
-
-    Within a speaker X is another token of A's set, so that A needs two; across, X is of another
-    speaker than A and B.
+    """Yield the cells of items, in the order and with the random draws of the reference.
 
     Args:
         items: tokens; exists: whether each of them has frames.
-        across: whether X is of another speaker.
-        in_context: whether A, B and X have the same phones before and after them.
-        max_tokens: of a phone in a cell; from more so many are drawn, anew for each cell.
+        across: X is of another speaker than A and B; otherwise it is another token of A's set.
+        in_context: A, B and X have the same phones before and after them.
+        max_tokens: of a phone in a cell; more are subsampled, again for each cell.
         max_speakers: of X for each A.
         seed: of the draws.
     """
@@ -144,7 +134,7 @@ def group_tokens(
 ) -> dict[tuple[tuple[str, ...], str, str], list[int]]:
     """Return the tokens of each context, speaker and phone.
 
-    All in the order of the first appearance of these: the reference's, on which its draws depend.
+    They are in the order of first appearance, as in the reference, which determines its draws.
     """
     names = [
         ((item.before, item.after) if in_context else (), item.speaker, item.phone)
@@ -159,14 +149,9 @@ def group_tokens(
 
 
 def cell_errors(
-    tokens: Sequence[Float[np.ndarray, "_ d"]],
-    cells: Sequence[Cell],
-    distance: str = "angular",
+    tokens: Sequence[Float[np.ndarray, "_ d"]], cells: Sequence[Cell], distance: str = "angular"
 ) -> list[Float[np.ndarray, " x"]]:
-    """Return, of each X of each cell, the share of A and B by which it errs; ties count half.
-
-    Each pair of tokens is compared once, however many cells ask.
-    """
+    """Return, for each X of each cell, the share of (A, B) with an error; ties count half."""
     asked = [_pairs(cell) for cell in cells]
     ends = np.cumsum([len(pairs) for pairs in asked])
     pairs = np.concatenate(asked)
@@ -178,9 +163,9 @@ def cell_errors(
 
 
 def _pairs(cell):
-    """X with each of B, then with each of A; of two of A, which are X as well, the first first."""
+    """Pairs of X with B, then of X with A; within a speaker each pair of A once."""
     to_b = np.stack(np.meshgrid(cell.x, cell.b, indexing="ij"), axis=-1).reshape(-1, 2)
-    if cell.is_within_speaker:
+    if cell.x == cell.a:
         to_a = np.array(list(itertools.combinations(cell.a, 2)), np.int64)
     else:
         to_a = np.stack(np.meshgrid(cell.x, cell.a, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -191,7 +176,7 @@ def _errors(cell, distances):
     num_x, num_a, num_b = len(cell.x), len(cell.a), len(cell.b)
     to_b, to_a = np.split(distances, [num_x * num_b])
     to_b, num_others = to_b.reshape(num_x, 1, num_b), num_a * num_b
-    if cell.is_within_speaker:
+    if cell.x == cell.a:
         square = np.full((num_a, num_a), np.inf, np.float32)  # itself: never the nearer one
         square[np.triu_indices(num_a, 1)] = to_a
         to_a, num_others = np.minimum(square, square.T), (num_a - 1) * num_b
@@ -201,10 +186,10 @@ def _errors(cell, distances):
 
 
 def cell_weights(cells: Sequence[Cell]) -> Float[np.ndarray, " cells"]:
-    """Return what each cell's error counts in the ABX error; they sum to 1.
+    """Return the weight of each cell in the ABX error; they sum to 1.
 
-    It is averaged over the contexts and the speakers of X together, then over the speakers of A and
-    B, then over ordered pairs of phones, each time unweighted.
+    Errors are averaged over contexts and speakers of X, then over speakers of A and B, then over
+    ordered pairs of phones, each time unweighted.
     """
     cells_of = Counter((cell.pair, cell.speaker) for cell in cells)
     speakers_of = Counter(pair for pair, _ in cells_of)
@@ -226,13 +211,9 @@ def abx_score(
     method: str,
     distance: str = "angular",
 ) -> Score:
-    """Return the ABX error, what each utterance of an X gives to it, and so an interval.
+    """Return the ABX error, its interval, and what each utterance of an X contributes.
 
-    Args:
-        items, tokens: of features, as `cut_tokens` has them.
-        cells: as `make_cells` has them, at least one.
-        data, features, method: for the score.
-        distance: between frames.
+    `tokens` are from `cut_tokens`, `cells` from `make_cells`.
     """
     errors, weights = cell_errors(tokens, cells, distance), cell_weights(cells)
     each = np.concatenate(

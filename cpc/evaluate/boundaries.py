@@ -1,7 +1,7 @@
-"""Boundaries of phones: where neighbouring frames differ most, and how well these places fit.
+"""Boundaries of phones where neighbouring frames differ most, and scores of their places.
 
 A detector without labels (Kreuk et al. 2020; Bhati et al. 2021): the peaks of 1 - cos between
-neighbouring frames. What it finds is judged within a tolerance, each boundary matched once.
+neighbouring frames. Boundaries are matched one to one within a tolerance.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,13 @@ from jaxtyping import Float, Int, Num
 from cpc.results.compare import LEVEL, as_student
 from cpc.types import UserError
 
-#: Of peaks, from none to all of the range: what a detector is fitted over.
+#: The prominences of peaks that a detector is fitted over.
 PROMINENCES = np.linspace(0, 0.6, 61)
-#: Of the bootstrap.
 NUM_RESAMPLES = 2000
 
 
 class Matches(NamedTuple):
-    """Counts of boundaries, of an utterance or, as arrays, of many; they add up."""
+    """Counts of boundaries of an utterance or, as arrays, of many."""
 
     hits: Any
     """Found boundaries that are true ones."""
@@ -30,9 +29,7 @@ class Matches(NamedTuple):
 
 
 def change(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, " _"]:
-    """Return 1 - cos of each two frames that follow each other, from 0 to 1 over the utterance.
-
-    The range is that of the utterance's own values. An utterance in which nothing changes has 0.
+    """Return 1 - cos of consecutive frames, scaled to 0..1 over the utterance.
 
     >>> change(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]], np.float32))
     array([0., 1.], dtype=float32)
@@ -46,7 +43,7 @@ def change(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, " _"]:
 
 
 def peaks(changes: Float[np.ndarray, " _"], prominence: float) -> Int[np.ndarray, " _"]:
-    """Return the numbers of the frames before which a boundary is: the peaks that stand out.
+    """Return the numbers of the frames that follow a boundary, from prominent peaks.
 
     >>> peaks(np.array([0.0, 0.9, 0.1, 0.2, 0.1, 1.0, 0.0]), 0.5)
     array([2, 6])
@@ -57,9 +54,7 @@ def peaks(changes: Float[np.ndarray, " _"], prominence: float) -> Int[np.ndarray
 def match_boundaries(
     found: Num[np.ndarray, " _"], true: Num[np.ndarray, " _"], tolerance: float
 ) -> Matches:
-    """Count matches of at most one found boundary to one true one, no farther than `tolerance`.
-
-    As many as there can be: in ascending order the nearest end decides.
+    """Count the most one-to-one matches of found and true boundaries within a tolerance.
 
     >>> match_boundaries(np.array([10, 11, 50]), np.array([12, 30, 51]), 2.0)
     Matches(hits=2, found=3, true=3)
@@ -82,7 +77,7 @@ def f1(matches: Matches) -> Any:
 
 
 def r_value(matches: Matches) -> Any:
-    """Return the R-value, which boundaries found too many do not raise (Rasanen et al. 2009).
+    """Return the R-value, which superfluous boundaries do not raise (Rasanen et al. 2009).
 
         R = 1 - (|r1| + |r2|) / 2      r1 = sqrt((1 - recall)^2 + os^2)
                                        r2 = (recall - 1 - os) / sqrt 2      os = found / true - 1
@@ -100,15 +95,15 @@ def r_value(matches: Matches) -> Any:
 
 
 def total(matches: Iterable[Matches]) -> Matches:
-    """Return the sums over utterances, or over some of their arrays' first axis."""
+    """Return the sums over utterances, or over the first axis of arrays."""
     return Matches(*(np.sum(parts, axis=0) for parts in zip(*matches, strict=True)))
 
 
 def r_value_interval(matches: Sequence[Matches]) -> tuple[float, float]:
-    """Return the 95 % percentile interval of the R-value of all, resampling whole utterances.
+    """Return the percentile interval of the R-value, resampling whole utterances.
 
-    Of few utterances with a boundary, found or true, it is widened `as_student`, up to 1; of one,
-    which says nothing of others, both ends are NaN.
+    It is widened `as_student`, up to 1; both ends are NaN with fewer than two utterances with
+    boundaries.
     """
     counts = np.array([one for one in matches if one.found or one.true])  # (utterances, 3)
     if len(counts) < 2:
@@ -127,11 +122,11 @@ def fit_prominence(
     true: Sequence[Num[np.ndarray, " _"]],
     tolerance: float,
 ) -> float:
-    """Return the prominence whose peaks have the highest R-value, of utterances with boundaries.
+    """Return the prominence whose peaks in `changes` have the highest R-value.
 
     Args:
-        changes: of each utterance, as `change` gives them.
-        true: the number of the frame before which each boundary is, and the tolerance in frames.
+        true: the number of the frame after each boundary, of each utterance.
+        tolerance: in frames.
 
     Raises:
         UserError: no utterance has a boundary.

@@ -1,4 +1,4 @@
-"""How many bits a second codes take, as ZeroSpeech counts them."""
+"""The bitrate of discrete codes, as ZeroSpeech counts it."""
 
 from collections.abc import Sequence
 
@@ -9,15 +9,15 @@ from cpc.results import Score
 
 
 def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
-    """Return the entropy of vectors' frequencies in bits, and how many different ones there are.
+    """Return the entropy of the frequencies of vectors in bits, and the number of different ones.
 
-    H = -sum_i p_i log2 p_i of the vectors as they are, bit by bit. From few frames it comes out
-    low, by about (codes - 1) / (2 n ln 2).
+    H = -sum_i p_i log2 p_i, vectors compared bit by bit. For few frames it is too low by about
+    (codes - 1) / (2 n ln 2).
 
     >>> code_entropy(np.array([[0.0, 1.0], [0.0, 1.0], [2.0, 0.0], [2.0, 0.0]]))
     (1.0, 2)
     """
-    rows = np.ascontiguousarray(frames + 0)  # of -0 and 0 one
+    rows = np.ascontiguousarray(frames + 0)  # makes -0 and 0 equal
     keys = rows.view(np.dtype((np.void, rows.dtype.itemsize * rows.shape[1]))).ravel()
     _, counts = np.unique(keys, return_counts=True)
     p = counts / counts.sum()
@@ -27,16 +27,10 @@ def code_entropy(frames: Float[np.ndarray, "n d"]) -> tuple[float, int]:
 def code_scores(
     frames: Sequence[Float[np.ndarray, "_ d"]], frame_seconds: float, *, data: str, features: str
 ) -> list[Score]:
-    """Return the bitrate of utterances' codes, and their perplexity.
+    """Return the bitrate and the perplexity of the codes of utterances.
 
-    Bits a second are frames a second times the entropy of one (Dunbar et al. 2019, ZeroSpeech):
-    neither what follows what nor that codes stay for a while is made use of. The perplexity is 2
-    to the entropy. Features that never repeat have the bitrate of their frames' numbers.
-
-    Args:
-        frames: of each utterance, code vectors one after the other.
-        frame_seconds: from frame to frame.
-        data, features: for the scores.
+    The bitrate is frames per second times the entropy (Dunbar et al. 2019, ZeroSpeech), which
+    ignores order and duration of codes. The perplexity is 2 to the entropy.
     """
     rows = np.concatenate(frames)
     entropy, number = code_entropy(rows)

@@ -1,4 +1,4 @@
-"""Linear probes with one optimum and nothing to tune: logistic regression, ridge regression.
+"""Linear probes with one optimum and nothing to tune: logistic and ridge regression.
 
 Both work along the principal axes of the standardised features, where ridge regression is a
 division and logistic regression takes few steps.
@@ -28,13 +28,13 @@ from cpc.types import Array, ArrayLike, UserError
 
 #: Iterations of L-BFGS for each l2, and the steps and gradients that it remembers.
 MAX_ITERATIONS, MEMORY = 200, 10
-#: Gradient norm at which a fit has converged, relative to that at zero weights.
-TOLERANCE = 5e-3
+#: Relative gradient norm at which a fit has converged: of a probe, and of a comparison of l2s.
+TOLERANCE, SELECTION_TOLERANCE = 5e-3, 1e-2
 #: Least norm at zero weights that the tolerance is relative to: labels that do not depend on the
 #: features have a gradient of rounding errors. At 5e-3 of it the loss is within 1e-8 nats.
 MIN_NORM = 0.03
-#: Rows on which weights of a penalty are compared, and the relative gradient norm of these fits.
-SELECTION_ROWS, SELECTION_TOLERANCE = 2**16, 1e-2
+#: Most rows on which l2s are compared.
+SELECTION_ROWS = 2**16
 #: Rows of a compiled call, and least number of rows that the axes and curvatures are taken from.
 CHUNK_ROWS, SAMPLE_ROWS = 8192, 16384
 #: Fraction of the rows that an l2 is chosen on.
@@ -52,18 +52,17 @@ def fit_lbfgs_probe(
     """Fit multinomial logistic regression by L-BFGS; there is nothing to tune.
 
     Minimises the mean of -log p(label | features) + `(l2 / 2) |W|^2` over standardised features,
-    the bias free. Without a stratified tenth of the rows, one l2 after the other is fitted, from
-    the strongest down, until the nats on that share rise; with the best of them the probe is
-    refitted on all rows. If there are more than 65,536 rows, the l2s are compared on so many of
-    them, and are as much larger as these are fewer.
+    the bias free. A stratified tenth of the rows is set aside; l2s are fitted from the strongest
+    down until the nats on that tenth rise, and the best one is refitted on all rows. l2s are
+    compared on at most 65,536 rows, and are larger by the factor by which these are fewer.
 
-    A fit ends when the norm of the gradient along the scaled principal axes (see `solve`) is
-    `tolerance` times its norm at zero weights, or after 200 iterations; `Probe.converged` is
-    whether it got there. By default the loss is then about 0.002 nats above its optimum,
-    and the accuracy the same to about 0.1 points.
+    A fit ends if the norm of the gradient along the scaled principal axes (see `solve`) is
+    `tolerance` times its norm at zero weights, or after 200 iterations (`Probe.converged`). By
+    default the loss is then about 0.002 nats above its optimum, and the accuracy within about 0.1
+    points.
 
     Args:
-        features: one row an image; all are put on the device.
+        features: one row per image; all are put on the device.
         labels: 0 .. num_classes - 1; rows with -1 are ignored.
         l2s: the grid; with one entry nothing is set aside for validation.
         tolerance: of the gradient's norm, relative.
@@ -72,8 +71,9 @@ def fit_lbfgs_probe(
         A probe for `predict`; its `weight_decay` is the chosen l2.
 
     Raises:
-        UserError: labels out of range, fewer than two classes, no l2 or one that is not above
-            zero, or too few rows to set any aside.
+        UserError: labels out of range, fewer than two classes, no l2 or one that is not above zero,
+            or
+            too few rows to set any aside.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_lbfgs_probe(features, labels, num_classes=2, l2s=[0.1]), features).argmax(1)
@@ -92,18 +92,13 @@ def fit_lbfgs_probe(
     held = held[np.bincount(y)[y[held]] > 1]  # a class of one row stays with the training
     if not len(held):
         raise UserError(
-            "a probe that chooses its l2 sets rows aside for validation, but each class has a "
-            "single row: give it more labels or a single l2"
+            "a probe cannot set rows aside to choose its l2, because each class has a single row: "
+            "give it more labels or a single l2"
         )
     kept = np.setdiff1d(np.arange(len(y)), held)
-    part, factor = select_rows(rows, kept)
+    loose = max(tolerance, SELECTION_TOLERANCE) if len(kept) > SELECTION_ROWS else tolerance
     chosen, fewest, start = max(l2s), np.inf, None
-    decreasing = sorted(l2s, reverse=True)
-    path = solve_path(
-        part, num_classes, [l2 * factor for l2 in decreasing],
-        tolerance=max(tolerance, SELECTION_TOLERANCE) if factor > 1 else tolerance,
-    )  # fmt: skip
-    for l2, found in zip(decreasing, path, strict=True):
+    for l2, found in compare_l2s(rows, kept, num_classes, l2s, loose):
         answers = predict(as_probe(found, mean, std), np.asarray(features)[labelled[held]])
         nats = -answers[np.arange(len(held)), y[held]].mean()
         if nats >= fewest:
@@ -120,22 +115,13 @@ def fit_ridge_probe(
     num_classes: int,
     l2s: Sequence[float | int] = tuple(10.0**power for power in range(-6, 3)),
 ) -> Probe:
-    """Least squares on one-hot labels in closed form, its l2 chosen by leaving each row out.
+    """Fit least squares on one-hot labels, with the l2 of least error on rows left out.
 
     W = (X'X / n + l2)^-1 X'Y / n over standardised features, the bias free. With h the leverages,
     the error at a row that was left out is (y - W'x) / (1 - h) (Allen, 1974), so that one
-    eigendecomposition serves the whole grid. Scores are no log-likelihoods: use their argmax.
+    eigendecomposition serves the whole grid. Scores are not log-likelihoods: use their argmax.
 
-    Args:
-        features: one row an image; all are put on the device.
-        labels: 0 .. num_classes - 1; rows with -1 are ignored.
-        l2s: the grid; the one with the least squared error of rows left out is taken.
-
-    Returns:
-        A probe for `predict`; its `weight_decay` is the chosen l2.
-
-    Raises:
-        UserError: labels out of range, fewer than two classes, no l2 or one not above zero.
+    Args and errors are those of `fit_lbfgs_probe`.
 
     >>> features, labels = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([0, 0, 1, 1])
     >>> predict(fit_ridge_probe(features, labels, num_classes=2), features).argmax(1)
@@ -157,7 +143,7 @@ def fit_ridge_probe(
 def ridge_path(
     x: Float[Array, "n d"], y: Float[Array, "n c"], l2s: Float[Array, " g"]
 ) -> tuple[Float[Array, " g"], Float[Array, "g d c"]]:
-    """Squared error of rows left out, and weights, for each l2; x is centred."""
+    """Return the squared error of rows left out, and the weights, for each l2; x is centred."""
     with jax.default_matmul_precision("highest"):
         variances, axes = principal_axes(x)
         along = x @ axes
@@ -174,7 +160,7 @@ def ridge_path(
 
 
 def principal_axes(x: Float[Array, "n d"]) -> tuple[Float[Array, " a"], Float[Array, "d a"]]:
-    """Variances along the min(n, d) principal axes of centred features, and the axes.
+    """Return variances along the min(n, d) principal axes of centred features, and the axes.
 
     A penalised linear probe has no weight outside of the span of its features.
     """
@@ -186,7 +172,7 @@ def principal_axes(x: Float[Array, "n d"]) -> tuple[Float[Array, " a"], Float[Ar
 
 
 class Rows(NamedTuple):
-    """Rows that a fit reads: each is `num` standardised frames on the device, side by side."""
+    """Rows of a fit, each of `num` standardised frames that follow each other on the device."""
 
     frames: Float[Array, "n d"]
     first: Int[np.ndarray, " rows"]
@@ -218,7 +204,7 @@ def fit_path(
 def put_rows(
     features: Float[ArrayLike, "n d"], labels: Int[np.ndarray, " n"]
 ) -> tuple[Rows, Float[Array, " d"], Float[Array, " d"]]:
-    """Put standardised rows on the device; return them, their mean and standard deviation."""
+    """Return standardised rows on the device, their mean and standard deviation."""
     x = jnp.asarray(features, jnp.float32)
     mean, std = standardisation(x)
     check_finite(mean, std)
@@ -226,17 +212,26 @@ def put_rows(
     return Rows(standardised(x, mean, std), first, labels.astype(np.int32), 1), mean, std
 
 
-def select_rows(rows: Rows, kept: Int[np.ndarray, " n"]) -> tuple[Rows, float]:
-    """Return at most `SELECTION_ROWS` of the kept rows, and the factor of weights of a penalty.
+def compare_l2s(
+    rows: Rows,
+    kept: Int[np.ndarray, " n"],
+    num_classes: int,
+    l2s: Sequence[float | int],
+    tolerance: float,
+) -> Iterator[tuple[float | int, Solution]]:
+    """Yield each l2, strongest first, with its optimum on at most `SELECTION_ROWS` kept rows.
 
-    A sum of nats with the same penalty has its optimum where the mean of fewer rows has it with a
-    penalty that is as much larger. What is best on a part is so best on all.
+    The penalty is larger by the factor by which rows are fewer, so that its share of the summed
+    nats, and with it the best l2, stays the same.
     """
     part = kept
     if len(kept) > SELECTION_ROWS:
         part = np.random.default_rng(0).choice(kept, SELECTION_ROWS, replace=False)
     some = rows._replace(first=rows.first[part], labels=rows.labels[part])
-    return some, len(kept) / len(part)
+    factor = len(kept) / len(part)
+    decreasing = sorted(l2s, reverse=True)
+    path = solve_path(some, num_classes, [l2 * factor for l2 in decreasing], tolerance=tolerance)
+    yield from zip(decreasing, path, strict=True)
 
 
 def as_probe(solution: Solution, mean: Float[Array, " d"], std: Float[Array, " d"]) -> Probe:
@@ -253,7 +248,11 @@ def solve_path(
     tolerance: float = TOLERANCE,
 ) -> Iterator[Solution]:
     """Yield the optimum for each l2, strongest first, each fit starting at the one before."""
-    sample = read_sample(rows)
+    num_sampled = max(SAMPLE_ROWS, 4 * rows.num * rows.frames.shape[1])
+    first = rows.first
+    if len(first) > num_sampled:
+        first = np.sort(np.random.default_rng(0).choice(first, num_sampled, replace=False))
+    sample = np.asarray(read_rows_at(rows.frames, jnp.asarray(first), rows.num), np.float64)
     axes = sample_axes(sample)
     along = sample @ axes
     counts = np.bincount(rows.labels, minlength=num_classes)
@@ -278,17 +277,13 @@ def solve(
     """Return the optimum for one l2, by L-BFGS along scaled principal axes.
 
     The unknowns are scaled by the root of their own curvature at the start, mean(p (1 - p) x^2) +
-    l2 over a sample of rows, x along the axis and p of the class, so that iterations are few
-    however unequal axes and classes are.
-
-    Args:
-        gradient: of the mean nats by weight and bias.
-        start: weight and bias to begin at; zero: those whose gradient others are relative to.
-        axes: principal axes; along: a sample of rows along them.
-        l2: of the penalty; tolerance: of the gradient's norm, relative.
+    l2 over a sample of rows `along` the axes and p of the class, so that iterations are few even if
+    axes and classes are very unequal. The tolerance is relative to the gradient at `zero`.
     """
+    import scipy.special  # half a second, which a start of training need not wait
+
     shape = along.shape[1], len(start[1])
-    p = softmax(along @ (axes.T @ start[0]) + start[1])
+    p = scipy.special.softmax(along @ (axes.T @ start[0]) + start[1], axis=1)
     curvature = p * (1 - p)
     scale = 1 / np.sqrt(np.square(along).T @ curvature / len(p) + l2)
     bias_scale = 1 / np.sqrt(curvature.mean(axis=0) + l2)
@@ -315,9 +310,9 @@ def solve(
 def minimize(
     gradient: Callable[[np.ndarray], np.ndarray], point: np.ndarray, tolerance: float
 ) -> tuple[np.ndarray, bool]:
-    """Return the minimum of a convex function by L-BFGS, and whether its gradient is that small.
+    """Return the minimum of a convex function by L-BFGS, and whether its gradient is small enough.
 
-    The line search reads gradients alone, because differences of a float32 loss vanish long before
+    The line search reads only gradients, because differences of a float32 loss vanish long before
     its gradient does. A step of 1 is shortened by the secant rule while the slope at its end is
     above half of the slope at its beginning, in the other direction.
     """
@@ -388,7 +383,7 @@ def add_gradient(
     *,
     num: int,
 ) -> tuple[Float[Array, "c d"], Float[Array, " c"]]:
-    """Add the gradient of the nats of some rows; a row with the label -1 adds nothing.
+    """Add the gradient of the nats of some rows; rows with the label -1 add nothing.
 
     The weight's gradient is transposed: XLA multiplies x.T by the errors at a third of the speed.
     """
@@ -396,41 +391,23 @@ def add_gradient(
     with jax.default_matmul_precision("highest"):
         share = jax.nn.softmax(x @ layer[0] + layer[1])
         is_right = jnp.arange(share.shape[1]) == labels[:, None]
-        # 1 - p of a row that is well classified would round to zero.
+        # 1 - p of a well classified row would round to zero.
         wrong = jnp.where(is_right | (labels < 0)[:, None], 0.0, share)
         error = jnp.where(is_right, -wrong.sum(axis=1, keepdims=True), wrong)
         return total[0] + error.T @ x, total[1] + error.sum(axis=0)
 
 
-def read_sample(rows: Rows) -> Float[np.ndarray, "s d"]:
-    """Return rows in float64: all of them, or a random sample of several times their width."""
-    most = max(SAMPLE_ROWS, 4 * rows.num * rows.frames.shape[1])
-    first = rows.first
-    if len(first) > most:
-        first = np.sort(np.random.default_rng(0).choice(first, most, replace=False))
-    return np.asarray(read_rows_at(rows.frames, jnp.asarray(first), rows.num), np.float64)
-
-
 def sample_axes(x: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d a"]:
-    """Return the min(n, d) principal axes of rows, as columns.
-
-    A penalised linear probe has no weight outside of the span of its features.
-    """
+    """Return the min(n, d) principal axes of rows, as columns, in float64."""
     if x.shape[0] <= x.shape[1]:
         return np.linalg.svd(x, full_matrices=False)[2].T
     return np.linalg.eigh(x.T @ x)[1]
-
-
-def softmax(scores: Float[np.ndarray, "n c"]) -> Float[np.ndarray, "n c"]:
-    """Return the probabilities of classes."""
-    share = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return share / share.sum(axis=1, keepdims=True)
 
 
 def check_grid(l2s: Sequence[float | int]) -> None:
     """Raise a UserError for a grid that leaves an optimum undefined."""
     if not len(l2s) or not all(0 < l2 < np.inf for l2 in l2s):
         raise UserError(
-            f"l2s is {list(l2s)}: give at least one, each finite and above zero, or separable "
-            "classes have no optimum"
+            f"l2s must be finite and above zero, at least one (got {list(l2s)}): separable classes "
+            "have no optimum without a penalty"
         )

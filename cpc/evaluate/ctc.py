@@ -1,7 +1,7 @@
-"""Phones of an utterance without their times: the CTC loss, decoding, and the error rate.
+"""CTC for phones of an utterance without their times: loss, decoding, and error rate.
 
-Connectionist temporal classification (Graves et al. 2006): each frame says a label or the blank,
-the last class, and a labelling is what is left without repeats and blanks.
+In connectionist temporal classification (Graves et al. 2006) each frame has a label or the blank,
+the last class; a path without repeats and then without blanks is a labelling.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from cpc.types import UserError
 
 
 class Edits(NamedTuple):
-    """What turns a labelling into another one: their sum is the Levenshtein distance."""
+    """The edits from one labelling to another; their sum is the Levenshtein distance."""
 
     substitutions: int
     deletions: int
@@ -26,17 +26,17 @@ class Edits(NamedTuple):
 def ctc_nats(
     scores: Float[Array, "b t classes"], num_frames: Int[Array, " b"], labels: Int[Array, "b n"]
 ) -> tuple[Float[Array, ""], Int[Array, ""]]:
-    """Return the sum of -log p(labels | scores) in nats, and how many labels it is of.
+    """Return the sum of -log p(labels | scores) in nats, and the number of these labels.
 
-    An utterance whose labels do not fit into its frames (one each, and a blank between two that are
-    equal) has no path, and counts for neither.
+    Utterances whose labels do not fit into their frames (one each, and a blank between equal ones)
+    have no path and are left out.
 
     Args:
         scores: unnormalised; the last class is the blank.
-        num_frames: that exist.
-        labels: filled up with -1.
+        num_frames: without padding.
+        labels: padded with -1.
 
-    Two frames that know nothing say one given label of two, or nothing, on 3 of 9 paths:
+    With uniform scores, one label of two has 3 of the 9 paths of two frames:
 
     >>> nats, count = ctc_nats(jnp.zeros((1, 2, 3)), jnp.array([2]), jnp.array([[1, -1]]))
     >>> f"{nats:.4f} {np.log(9 / 3):.4f} {count}"
@@ -54,13 +54,12 @@ def ctc_nats(
         1 - is_label.astype(jnp.float32),
         blank_id=scores.shape[-1] - 1,
     )
-    return jnp.where(fits, nats, 0.0).sum(dtype=jnp.float32), jnp.where(fits, counts, 0).sum(
-        dtype=jnp.int32
-    )
+    total = jnp.where(fits, nats, 0.0).sum(dtype=jnp.float32)
+    return total, jnp.where(fits, counts, 0).sum(dtype=jnp.int32)
 
 
 def collapse(path: Sequence[int] | np.ndarray, blank: int) -> list[int]:
-    """Return the labelling of a path: repeats become one, then blanks go.
+    """Return the labelling of a path: remove repeats, then blanks.
 
     >>> collapse([9, 1, 1, 9, 1, 2, 2], blank=9)
     [1, 1, 2]
@@ -80,7 +79,7 @@ def greedy_decode(log_p: Float[np.ndarray, "t classes"]) -> list[int]:
 
 
 def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
-    """Return the likeliest labelling that a beam of prefixes finds, its paths summed.
+    """Return the likeliest labelling that a beam of prefixes finds, summed over its paths.
 
     Prefix search (Graves et al. 2006, section 3.2) with `width` prefixes kept after each frame
     (Hannun et al. 2014, Algorithm 1, without a language model).
@@ -88,14 +87,14 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
     Raises:
         UserError: a width below 1.
 
-    Nothing is the likeliest path (0.36), and the label the likelier labelling (0.64):
+    The empty labelling has the likeliest path (0.36), but the label is likelier (0.64):
 
     >>> log_p = np.log([[0.4, 0.6], [0.4, 0.6]])
     >>> greedy_decode(log_p), beam_decode(log_p, width=2)
     ([], [0])
     """
     if width < 1:
-        raise UserError(f"a beam of {width} prefixes finds nothing: keep 1 or more")
+        raise UserError(f"the width of a beam must be 1 or more (got {width})")
     blank = log_p.shape[1] - 1
     prefixes: list[tuple[int, ...]] = [()]
     # Log-probabilities of the paths of each prefix that end in a blank, and in its last label.
@@ -132,9 +131,9 @@ def beam_decode(log_p: Float[np.ndarray, "t classes"], width: int) -> list[int]:
 
 
 def count_edits(wanted: Sequence[int], given: Sequence[int]) -> Edits:
-    """Return the fewest edits by which what is given misses what is wanted.
+    """Return the fewest edits from the wanted labelling to the given one.
 
-    Of ways with as few, the one with the most substitutions.
+    Ties go to the most substitutions.
 
     >>> count_edits([1, 2, 3, 4, 5, 6], [9, 2, 4, 5, 6, 7])
     Edits(substitutions=1, deletions=1, insertions=1)

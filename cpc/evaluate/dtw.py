@@ -1,7 +1,7 @@
-"""Distances between tokens of different length: dynamic time warping of many pairs at a time.
+"""Dynamic time warping of many pairs of tokens at a time.
 
-The recursion, its ties and its normalisation are those of Libri-light (Kahn et al. 2020), so that
-`cpc.evaluate.abx` gives its numbers.
+Recursion, ties and normalisation are those of Libri-light (Kahn et al. 2020), so that
+`cpc.evaluate.abx` reproduces its numbers.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from cpc.types import ArrayLike
 
-#: Tokens are filled up to these lengths, and to doubles of the last, so that few programs are made.
+#: Tokens are padded to these lengths, or doubles of the last, so that few programs are compiled.
 LENGTHS = (8, 16, 32, 64)
-#: Distances between frames that are computed at a time: what caches hold.
+#: Distances between frames that are computed at a time, which caches hold.
 BLOCK_ENTRIES = 2**17
 
 
@@ -25,10 +25,9 @@ def dtw_distances(
     pairs: Int[np.ndarray, "p 2"],
     distance: str = "angular",
 ) -> Float[np.ndarray, "p 2"]:
-    """Return the warped distances of pairs of tokens: of first to second, and of second to first.
+    """Return the warped distances of pairs of tokens, first to second and second to first.
 
-    The two differ only where paths of different length tie. Pairs of like length are computed
-    together, in float32.
+    The two differ only if paths of different length tie. Float32.
 
     Args:
         tokens: frames of each token, at least one.
@@ -42,13 +41,15 @@ def dtw_distances(
     for length in np.unique(size).tolist():
         members = np.flatnonzero(size == length).tolist()
         row[members] = np.arange(len(members))
-        stacks[length] = fill([tokens[i] for i in members], length)
+        stacks[length] = np.zeros((len(members), length, tokens[0].shape[1] + 1), np.float32)
+        for number, i in enumerate(members):
+            stacks[length][number, : lengths[i]] = unit_frames(tokens[i])
     # The longer token comes first: half the shapes.
     swapped = size[pairs[:, 0]] < size[pairs[:, 1]]
     ordered = np.where(swapped[:, None], pairs[:, ::-1], pairs)
     found = np.zeros((len(pairs), 2), np.float32)
     shapes = size[ordered]
-    # On a CPU NumPy multiplies small matrices, and finds arc cosines, many times as fast as XLA.
+    # On a CPU NumPy is many times as fast as XLA at small products and arc cosines.
     is_cpu = jax.default_backend() == "cpu"
     xp = np if is_cpu else jnp
 
@@ -73,16 +74,8 @@ def dtw_distances(
     return np.where(swapped[:, None], found[:, ::-1], found)
 
 
-def fill(tokens: Sequence[Float[np.ndarray, "_ d"]], length: int) -> Float[np.ndarray, "u t e"]:
-    """Return the `unit_frames` of tokens, filled up with zeros to one length."""
-    filled = np.zeros((len(tokens), length, tokens[0].shape[1] + 1), np.float32)
-    for number, token in enumerate(tokens):
-        filled[number, : len(token)] = unit_frames(token)
-    return filled
-
-
 def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """Return the lengths to which tokens are filled up, of which there are few.
+    """Return the lengths to which tokens are padded.
 
     >>> filled_length(np.array([3, 9, 64, 65, 129]))
     array([  8,  16,  64, 128, 256])
@@ -94,15 +87,15 @@ def filled_length(length: Int[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
 
 
 def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:
-    """Return frames of length 1, with one more dimension that keeps frames of zeros apart.
+    """Return frames of length 1, with one more dimension for frames of zeros.
 
-    A frame of zeros, which has no direction, lies at the greatest angular distance from every other
-    and at none from its like, as in Libri-light.
+    A frame of zeros is at the greatest angular distance from all others and at none from another
+    frame of zeros, as in Libri-light.
     """
     frames = np.asarray(frames, np.float32)
     square = (frames**2).sum(axis=1, keepdims=True)
     is_zero = square == 0
-    # To whatever the first dimensions of another frame add, at most 1, the last adds -2.
+    # The first dimensions of another frame add at most 1, the last adds -2.
     length = np.sqrt(np.where(is_zero, 1, square))
     first = np.where(is_zero, frames.shape[1] ** -0.5, frames / length)
     return np.hstack([first, np.where(is_zero, -2e12, 1e-12)]).astype(np.float32)
@@ -111,10 +104,10 @@ def unit_frames(frames: Float[np.ndarray, "t d"]) -> Float[np.ndarray, "t d+1"]:
 def frame_distances(
     x: Float[ArrayLike, "p n d"], y: Float[ArrayLike, "p m d"], distance: str = "angular"
 ) -> Float[ArrayLike, "p n m"]:
-    """Return the distance of each frame of x to each of y, both made by `unit_frames`.
+    """Return the distance of each frame of x to each of y, both from `unit_frames`.
 
     "angular" is arccos(cos) / pi, in 0..1, which ZeroSpeech's tools call cosine. "euclidean" is
-    that of frames of length 1, as those tools normalise in every mode.
+    between frames of length 1, as those tools normalise in every mode.
     """
     xp = x.__array_namespace__()  # NumPy's or JAX's
     cosine = xp.vecdot(x[:, :, None], y[:, None])  # no threads of BLAS, which small products stall
@@ -133,12 +126,12 @@ def dtw(
     """Return the cost of the cheapest path through each matrix, divided by the path's length.
 
     cost[i, j] = distance[i, j] + min(cost[i-1, j-1], cost[i, j-1], cost[i-1, j]), from [0, 0] to
-    the last entry. Its path is traced back from there: where costs tie, over [i-1, j-1], else over
-    [i, j-1]; the second column has what the transposed matrix gives, over [i-1, j] then. One
-    diagonal i + j comes after the other, the pairs side by side.
+    the last entry. The path is traced back from there; ties go to [i-1, j-1], then to [i, j-1]. The
+    second column is that of the transposed matrix, whose ties go to [i-1, j] then. Diagonals i + j
+    are computed one after the other, for all pairs.
 
     Args:
-        distances: between frames of two tokens, filled up with anything finite.
+        distances: between frames of two tokens, padded with any finite values.
         lengths: of the two tokens of each pair, at least 1.
 
     >>> dtw(np.array([[[0.0, 1.0], [1.0, 0.5]]]), np.array([[2, 2]])).tolist()
@@ -162,17 +155,10 @@ def dtw(
         left, up, both = cost_1, shifted(cost_1, jnp.inf), shifted(cost_2, start)
         cost = distance + jnp.minimum(jnp.minimum(up, both), left)
         goes_both = (both <= left) & (both <= up)
-        steps = [
-            1
-            + jnp.where(
-                goes_both,
-                shifted(before, 0),
-                jnp.where(goes_left, last, shifted(last, 0)),
-            )
-            for goes_left, last, before in zip(
-                (left <= up, left < up), steps_1, steps_2, strict=True
-            )
-        ]
+        steps = []
+        for goes_left, last, before in zip((left <= up, left < up), steps_1, steps_2, strict=True):
+            straight = jnp.where(goes_left, last, shifted(last, 0))
+            steps.append(1 + jnp.where(goes_both, shifted(before, 0), straight))
         ends = jnp.stack([jnp.take_along_axis(cost / x, last_row[None], axis=0)[0] for x in steps])
         found = jnp.where(diagonal == last_diagonal, ends, found)
         return ((cost, *steps), (cost_1, *steps_1), found), None

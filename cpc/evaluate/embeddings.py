@@ -1,4 +1,4 @@
-"""Features of whole utterances, whatever their length, with a handful of compilations."""
+"""Features of whole utterances of any length, with a few compilations."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +11,9 @@ from cpc.types import ArrayLike
 
 MAX_SHAPES = 16
 MAX_CANDIDATES = 512
-#: Frames that a CPU embeds twice, with a trained and an untrained context of 512 in blocks, in the
-#: time in which it compiles one more shape for both.
+#: Frames that a CPU embeds, trained and untrained, while it compiles one more shape for both.
 SHAPE_FRAMES = 25_000
-#: Frames that a GPU embeds meanwhile, whatever makes them: an H100 compiled a shape of the demo's
-#: network for 11 to 15 s, and made a million frames a second.
+#: The same of a GPU: an H100 compiles a shape in 11 to 15 s, and embeds a million frames a second.
 SHAPE_FRAMES_OFF_CPU = 3_000_000
 #: Frames of a piece of a long utterance: 30 s of sound.
 PIECE_FRAMES = 3_000
@@ -32,23 +30,24 @@ def embed_utterances(
 ) -> list[Float[np.ndarray, "_ _"]]:
     """Return the features of utterances of any length, in padded batches of a few shapes.
 
-    Utterances of like length share a batch. Each is continued by its own mirror image up to the
-    batch's length and `ahead` frames more, which leaves causal features untouched and shows all
-    others plausible sound rather than a sudden silence; the frames of the continuation are cut off.
+    Utterances of similar length share a batch. Each is continued by its own mirror image up to the
+    batch's length and `ahead` frames more: causal features stay the same, and others see plausible
+    sound rather than sudden silence. Frames of the continuation are dropped.
 
     Args:
-        embed: (b, s), or (b, s, channels), float32 to (b, at least s // stride, f); best jitted by
-            the caller.
-        waveforms: float32, (s,) or (s, channels) of each utterance; all are held in memory.
+        embed: (b, s), or (b, s, channels), float32 to (b, at least s // stride, f); best jitted.
+        waveforms: float32, (s,) or (s, channels) of each utterance.
         stride: samples from frame to frame.
-        batch_frames: at most so many frames in a batch. Fewer leave a recurrent context with few
-            rows, for which it reads all of its weights.
-        shape_frames: a further shape of batch must save so many frames of padding: as many as are
-            embedded in the time that it takes to compile. What is fast takes more; off the CPU it
-            is 3,000,000 at least.
-        ahead: frames after its own that a frame sees: then it is the same in any batch.
-        embed_long: embeds one utterance of more than `batch_frames`, such as in pieces, to bound
-            memory; without it such an utterance is a batch of its own.
+        batch_frames: most frames in a batch. With fewer, a recurrent context has few rows per read
+            of
+            its weights.
+        shape_frames: frames of padding that one more shape must save, as many as are embedded while
+            it
+            compiles; at least 3,000,000 off the CPU.
+        ahead: frames after its own that a frame sees; then it is the same in any batch.
+        embed_long: embeds one utterance of more than `batch_frames` in less memory, such as in
+            pieces;
+            without it such an utterance is a batch of its own.
 
     Returns:
         Float32 arrays on the host in the order of `waveforms`, with max(1, s // stride) frames.
@@ -84,9 +83,8 @@ def embed_utterances(
                 num_frames = max(1, len(waveforms[index]) // stride)
                 features[index] = embedded[row, :num_frames].copy()
 
-    # A shape has one thread, which compiles it; those with most frames come first. On a CPU a
-    # Fourier transform or a step of a recurrent context leaves a core to another batch; elsewhere
-    # it is the compiler that does.
+    # One thread compiles and runs a shape; those with most frames come first. A recurrent context
+    # on a CPU, or the compiler elsewhere, leaves a core to another shape.
     by_size = np.argsort(-bounds * np.bincount(bucket + 1)[1:], kind="stable")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(embed_bucket, by_size.tolist()))
@@ -103,11 +101,7 @@ def embed_pieces(
 ) -> Float[np.ndarray, "_ _"]:
     """Return the features of one long utterance, embedded in overlapping pieces of one shape.
 
-    Args:
-        embed: as of `embed_utterances`.
-        waveform: of the utterance.
-        stride: samples from frame to frame.
-        before, ahead: frames before and after its own that a frame sees.
+    `before` and `ahead` are frames before and after its own that a frame sees.
     """
     num_frames, parts = max(1, len(waveform) // stride), []
     length = (before + PIECE_FRAMES + ahead) * stride
@@ -122,10 +116,10 @@ def embed_pieces(
 def bucket_lengths(
     lengths: Int[np.ndarray, " u"], shape_frames: int = SHAPE_FRAMES
 ) -> Int[np.ndarray, " buckets"]:
-    """Padded lengths, ascending, that waste the least padding over all utterances.
+    """Return at most 16 padded lengths, ascending, with the least padding over all utterances.
 
-    At most 16, each of which saves `shape_frames` of it. Exact by dynamic programming over the
-    sorted lengths (over quantiles when there are many).
+    Each saves at least `shape_frames` of padding. Exact by dynamic programming over the sorted
+    lengths, or over quantiles if there are many.
 
     >>> bucket_lengths(np.array([16, 16, 32, 160]), 100)
     array([ 32, 160])
@@ -161,7 +155,7 @@ def bucket_lengths(
 def continue_mirrored(
     waveform: Float[np.ndarray, " s *channels"], length: int
 ) -> Float[np.ndarray, " length *channels"]:
-    """Return the waveform, then its mirror image, and so on up to `length`; silence if it is empty.
+    """Return the waveform continued by its mirror image, and so on, up to `length`.
 
     >>> continue_mirrored(np.array([1.0, 2.0]), 5)
     array([1., 2., 2., 1., 1.], dtype=float32)

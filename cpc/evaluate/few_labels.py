@@ -1,4 +1,4 @@
-"""How accuracy grows with the number of labels: nested subsets, and intervals over their draws."""
+"""Accuracy by the number of labels: nested subsets, and intervals over their draws."""
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -15,17 +15,9 @@ FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 def label_subset(
     labels: Int[np.ndarray, " n"], fraction: float | int, seed: int
 ) -> Int[np.ndarray, " kept"]:
-    """Rows of a stratified subset: round(fraction n_c) of each class, and at least one.
+    """Return the rows of a stratified subset: round(fraction n_c) of each class, at least one.
 
-    Subsets of one seed are nested: each holds every smaller one. Rows with -1 are unlabelled and
-    are never taken.
-
-    Args:
-        labels: classes, 0 upwards.
-        fraction: in (0, 1], of the labelled rows of each class.
-
-    Returns:
-        Indices, ascending.
+    Subsets of one seed are nested. Rows with -1 are unlabelled. Indices ascend.
 
     Raises:
         UserError: the fraction is out of range, or there is no label.
@@ -36,7 +28,7 @@ def label_subset(
     (4, array([2, 2]), True)
     """
     if not 0 < fraction <= 1:
-        raise UserError(f"the fraction of labels is {fraction}: give one above 0 and at most 1")
+        raise UserError(f"the fraction of labels must be above 0 and at most 1 (got {fraction})")
     labelled = np.flatnonzero(labels >= 0)
     if not len(labelled):
         raise UserError("no row has a label (all are -1): give labels to take a subset of")
@@ -60,50 +52,32 @@ def few_label_score(
 ) -> Score:
     """Return one point of the curve of accuracy against labels.
 
-    Which labels were drawn is chance as well as which images are tested. So one subset of a part of
-    the labels gives no interval, and only scores of all labels are paired by image.
+    Both the choice of the labels and that of the test images are random. So a single subset of a
+    part of the labels has no interval, and only scores of all labels are paired by image.
 
     Args:
         correct: whether each test image is right, after training on the subset of each seed.
-        test_labels: of the test images.
-        data: the name of the data.
-        features: "z", "c", "random z", "pixels" or "supervised".
         mode: "frozen" or "fine-tuned".
-        fraction: of the labels that a subset has; num_labels: how many these are.
-
-    >>> correct, labels = np.array([[True, False], [True, True]]), np.array([0, 1])
-    >>> options = {"data": "toy", "features": "z", "mode": "frozen", "fraction": 0.1}
-    >>> score = few_label_score(correct, labels, **options, num_labels=6)
-    >>> score.value, score.num_train, score.outcomes.sums.tolist()
-    (0.75, 6, [1.0, 0.5])
+        fraction: of the labels in a subset; num_labels: their number.
     """
     has_all = fraction == 1
     low, high = seeds_interval(correct) if has_all or len(correct) > 1 else (None, None)
     items = digest("image", test_labels) if has_all else ""
     return Score(
-        "few_labels",
-        data,
-        "image",
-        features,
-        mode,
-        "accuracy",
-        float(correct.mean()),
-        low,
-        high,
-        num_train=num_labels,
-        num_test=correct.shape[1],
+        "few_labels", data, "image", features, mode, "accuracy", float(correct.mean()), low, high,
+        num_train=num_labels, num_test=correct.shape[1],
         setting=f"{100 * fraction:g} % of the labels",
         outcomes=Outcomes(correct.mean(axis=0), items=items),
-    )
+    )  # fmt: skip
 
 
 def seeds_interval(correct: Bool[np.ndarray, "seeds m"]) -> tuple[float, float]:
-    """Interval of the mean accuracy when both subsets and test images are chance.
+    """Return the interval of the mean accuracy over random subsets and random test images.
 
     mean +- t sqrt(A + B): A the variance of the mean over seeds, B that of the mean over test
     images, t of Satterthwaite's (1946) degrees of freedom (A + B)^2 / (A^2 / (seeds - 1) +
-    B^2 / (m - 1)). One seed shows no A: its interval leaves the choice of the subset out. Where
-    neither shows, as where all is right or wrong, it is that of `bootstrap_interval`, over images.
+    B^2 / (m - 1)). For one seed, A is unknown and left out. If A + B = 0, as when all answers are
+    right, it is the `bootstrap_interval` over images.
 
     >>> low, high = seeds_interval(np.array([[True] * 50 + [False] * 50] * 2))
     >>> round(low, 2), round(high, 2)
@@ -118,6 +92,6 @@ def seeds_interval(correct: Bool[np.ndarray, "seeds m"]) -> tuple[float, float]:
     freedom = (a + b) ** 2 / (a**2 / max(1, num_seeds - 1) + b**2 / max(1, num_images - 1))
     from scipy import stats  # half a second, which a start of training need not wait
 
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(a + b))
     accuracy = float(correct.mean())
-    return max(0.0, accuracy - reach), min(1.0, accuracy + reach)
+    return max(0.0, accuracy - half), min(1.0, accuracy + half)

@@ -13,10 +13,11 @@ from jaxtyping import Float, Int
 
 from cpc.evaluate.convex import (
     SELECTION_TOLERANCE,
+    VALIDATION_FRACTION,
     Rows,
     as_probe,
     check_grid,
-    select_rows,
+    compare_l2s,
     solve_path,
 )
 from cpc.evaluate.probe import (
@@ -39,9 +40,6 @@ from cpc.evaluate.probe import (
 from cpc.evaluate.stacked import Stacked, as_stacked, keep
 from cpc.types import Array, ArrayLike, UserError
 
-#: Share of the training utterances that choose the weight decay.
-VALIDATION_FRACTION = 0.1
-
 
 class Frames(NamedTuple):
     """Standardised training frames: rows to fit on, then rows that choose the weight decay."""
@@ -54,7 +52,7 @@ class Frames(NamedTuple):
     std: Float[Array, " d"]
 
     def count_correct(self, probe: Probe) -> int:
-        """Return how many validation rows a probe answers right."""
+        """Return the number of correct validation rows of a probe."""
         held = self.rows._replace(first=self.rows.first[self.num_train :])
         return int(np.sum(predict(probe, held).argmax(axis=1) == self.labels[self.num_train :]))
 
@@ -67,7 +65,7 @@ def fit_probe(
     hidden_width: int = 0,
     **options: Any,
 ) -> Probe:
-    """Fit a probe to training frames: one of `fit_probes`, whose options these are."""
+    """Fit a probe to training frames, with the options of `fit_probes`."""
     return fit_probes(features, labels, utterances, hidden_widths=(hidden_width,), **options)[0]
 
 
@@ -82,24 +80,23 @@ def fit_probes(
     seed: int = 0,
     updates: Updates = Updates(),
 ) -> list[Probe]:
-    """Fit probes to training frames, one for each hidden width; the test set has no way in.
+    """Fit probes to training frames, one per hidden width.
 
     Minimises the mean of -log p(label | features) + `(weight_decay / 2) |W|^2`. A linear probe is
-    fitted by L-BFGS until the norm of its gradient is 5e-3 of that at zero weights
-    (`Probe.converged`: whether it got there in 200 iterations). A hidden layer, which has no single
-    optimum, is fitted by a number of updates of Adam with cosine decay.
+    fitted by L-BFGS until the norm of its gradient is 5e-3 of that at zero weights, or for 200
+    iterations (`Probe.converged`). A probe with a hidden layer, which has no single optimum, is
+    fitted by a number of updates of Adam with cosine decay.
 
-    The weight decay is the one with the most correct frames of a tenth of the
-    training utterances, after fits on the others: linear ones on at most 65,536 of their
-    frames, with weight decays as much larger as these are fewer; those with a hidden layer by a
-    third of the updates. The probe is then fitted with it on all training utterances.
+    The weight decay is the one with the most correct frames in a tenth of the training utterances,
+    after fits on the others: linear ones on at most 65,536 of their frames, with weight decays
+    larger by the factor by which these are fewer; those with a hidden layer by a third of the
+    updates. The probe is then fitted with it on all training utterances.
 
     Args:
-        features: of all training frames; put on the device once. Of `Stacked` frames a row is
-            laid side by side only when it is read.
+        features: of all training frames; put on the device once, also if they are `Stacked`.
         labels: 0 .. num_classes - 1; frames with -1 are ignored.
-        utterances: the utterance of each frame; the validation split never divides one. Of
-            images with one row each, `np.arange(n)`.
+        utterances: the utterance of each frame, which the validation split never divides;
+            `np.arange(n)` for images with one row each.
         hidden_widths: 0 for a linear probe, else one hidden layer of ReLUs.
         weight_decays: the grid; with one entry nothing is set aside for validation.
         seed: of the validation split, the order of rows and the hidden layer.
@@ -107,7 +104,7 @@ def fit_probes(
 
     Raises:
         UserError: labels out of range, fewer than two classes, features that are not finite, or a
-            single utterance where a validation split is needed.
+            single utterance if a validation split is needed.
     """
     check_labels(labels, num_classes)
     rng = np.random.default_rng(seed)
@@ -116,11 +113,11 @@ def fit_probes(
     chosen = np.concatenate([train, validation])
     rows, y = keep(as_stacked(features), chosen), labels[chosen].astype(np.int32)
     x = jnp.asarray(rows.frames, jnp.float32)
-    # A frame and its neighbours are of one kind, and some of these are there twice.
+    # Neighbours have the statistics of their frame, and some of them occur twice.
     scale = standardisation(x if rows.num == 1 else x[rows.first + rows.num // 2])
     check_finite(*scale)
     mean, std = (jnp.tile(of_frame, rows.num) for of_frame in scale)
-    x = standardised(x, *scale)  # once, and not row by row of each batch
+    x = standardised(x, *scale)
     frames = Frames(x, rows, y, len(train), mean, std)
 
     def fit(hidden_width: int) -> Probe:
@@ -128,7 +125,7 @@ def fit_probes(
             return fit_to_convergence(frames, num_classes, weight_decays)
         return choose_by_updates(frames, num_classes, hidden_width, weight_decays, seed, updates)
 
-    # Side by side: products this small leave a core to another fit, or to its compilation.
+    # In parallel: products this small leave a core to another fit, or to its compilation.
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(fit, hidden_widths))
 
@@ -138,20 +135,18 @@ def fit_to_convergence(
 ) -> Probe:
     """Return the linear probe at its optimum, with the weight decay best on the validation rows.
 
-    The optimum on fewer rows, with the same sum of penalties, is close to that on all rows, where
-    the last fit begins.
+    The last fit begins at the optimum on fewer rows, which is close to that on all rows.
     """
     check_grid(weight_decays)
     x, rows, y, num_train, mean, std = frames
-    whole = Rows(x, rows.first, y, rows.num)
-    decays, start = sorted(weight_decays, reverse=True), None
+    whole, start = Rows(x, rows.first, y, rows.num), None
     if num_train < len(y):
-        part, factor = select_rows(whole, np.arange(num_train))
-        l2s = [decay * factor for decay in decays]
-        found = list(solve_path(part, num_classes, l2s, tolerance=SELECTION_TOLERANCE))
-        best = int(np.argmax([frames.count_correct(as_probe(one, mean, std)) for one in found]))
-        decays, start = decays[best : best + 1], found[best]
-    (solution,) = solve_path(whole, num_classes, decays, start)
+        kept = np.arange(num_train)
+        found = list(compare_l2s(whole, kept, num_classes, weight_decays, SELECTION_TOLERANCE))
+        correct = [frames.count_correct(as_probe(one, mean, std)) for _, one in found]
+        chosen, start = found[int(np.argmax(correct))]
+        weight_decays = [chosen]
+    (solution,) = solve_path(whole, num_classes, weight_decays, start)
     return as_probe(solution, mean, std)
 
 
@@ -163,7 +158,7 @@ def choose_by_updates(
     seed: int,
     updates: Updates,
 ) -> Probe:
-    """Return the probe with the weight decay best on the validation rows, by updates."""
+    """Return the probe with the weight decay best on the validation rows, fitted by updates."""
 
     def fit(num_rows: int, weight_decays: Sequence[float | int], share: float | int) -> list[Probe]:
         draw = np.random.default_rng([seed, num_rows])
@@ -186,15 +181,7 @@ def fit_by_updates(
     share: float | int,
     updates: Updates,
 ) -> list[Probe]:
-    """Return a probe for each weight decay, of the first rows, all fitted at once.
-
-    Args:
-        frames: training frames; num_rows: number of their first rows to fit on.
-        layers: to start from.
-        weight_decays: of the probes.
-        draw: orders the rows.
-        share: of the updates that is made.
-    """
+    """Return a probe of the first `num_rows` for each weight decay, by a `share` of the updates."""
     size, optimizer = min(updates.batch_size, num_rows), updates.optimizer or adam_cosine
     in_epochs = updates.num_epochs * (num_rows // size)
     num_updates = math.ceil(share * max(in_epochs, updates.min_updates))
@@ -219,15 +206,15 @@ def split_utterances(
     validation_fraction: float,
     rng: np.random.Generator,
 ) -> tuple[Int[np.ndarray, " train"], Int[np.ndarray, " validation"]]:
-    """Labelled rows of the training utterances, and of those set aside for validation."""
+    """Return labelled rows of the training utterances, and of those for validation."""
     labelled = np.flatnonzero(labels >= 0)
     if validation_fraction == 0:
         return labelled, labelled[:0]
     names = np.unique(utterances[labelled])
     if len(names) < 2:
         raise UserError(
-            "a probe that chooses its weight decay needs at least two labelled training "
-            "utterances, one of them for validation; give it more data or a single weight decay"
+            "a probe needs at least two labelled training utterances to choose its weight decay: "
+            "give it more data or a single weight decay"
         )
     num_held = min(len(names) - 1, max(1, round(validation_fraction * len(names))))
     held = rng.choice(names, num_held, replace=False)

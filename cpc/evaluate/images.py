@@ -1,4 +1,4 @@
-"""Features of images, and scores of what is right about each of them."""
+"""Features of images, and their scores."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol, runtime_checkable
@@ -14,7 +14,7 @@ from cpc.types import PyTree, UserError
 
 @runtime_checkable
 class ImageSource(Protocol):
-    """Anything that has a length and gives slices or single images by number."""
+    """A sequence of images by number."""
 
     def __len__(self) -> int: ...
 
@@ -28,9 +28,9 @@ def embed_images(
 
     Args:
         embed: (b, y, x, channels), as stored, to arrays (b, ...), such as pooled (z, c); best
-            jitted by the caller.
+            jitted.
         images: an array (n, y, x, channels) or a source of single images.
-        batch_size: the last batch is filled up with its last image.
+        batch_size: the last batch is padded with its last image.
 
     Raises:
         UserError: there are no images.
@@ -61,17 +61,15 @@ def image_scores(
     data: str,
     correct_5: Mapping[tuple[str, str], Bool[np.ndarray, " _"]] | None = None,
 ) -> list[Score]:
-    """Return the accuracy of each of the features under each probe, with what each image gave.
+    """Return the accuracy of each of the features under each probe, with outcomes of images.
 
     Args:
         correct: (features, method), such as ("z", "linear"), to whether each test image is right.
-            Features: "c", "z", "random c", "random z", "pixels", "supervised"; methods: "linear",
-            "knn", "whole network".
-        settings: what was chosen, in words, such as "l2 0.001"; may lack entries.
-        train_labels: of the training images used, for the majority class.
+        settings: chosen settings in words, such as "l2 0.001"; may lack entries.
+        train_labels: of the training images, for the majority class.
         test_labels: of the test images, all labeled.
-        task: what the classes are, such as "classes"; data: the name of the data.
-        correct_5: like `correct`, whether the class is among the five best; may lack entries.
+        task: the classes, such as "classes"; data: the name of the data.
+        correct_5: like `correct`, whether the class is among the best five; may lack entries.
 
     Raises:
         UserError: some test images were left out.
@@ -81,7 +79,7 @@ def image_scores(
         if len(one) != len(test_labels):
             raise UserError(
                 f"{' / '.join(name)} answers for {len(one)} of {len(test_labels)} test images: "
-                "give all, in the order of the labels, or comparisons are not of like with like"
+                "give all, in the order of the labels"
             )
     majority, items = majority_accuracy(train_labels, test_labels), digest("image", test_labels)
     scores = []
@@ -91,16 +89,12 @@ def image_scores(
     ):
         for (features, method), right in answers.items():
             low, high = bootstrap_interval(right, np.ones(len(right), np.int64))
-            score = Score(task, data, "image", features, method, metric, float(right.mean()))
             scores.append(
-                score._replace(
-                    low=low,
-                    high=high,
-                    chance=chance,
-                    num_train=len(train_labels),
-                    num_test=len(test_labels),
+                Score(
+                    task, data, "image", features, method, metric, float(right.mean()), low, high,
+                    chance, num_train=len(train_labels), num_test=len(test_labels),
                     setting=settings.get((features, method), ""),
                     outcomes=Outcomes(right, items=items),
                 )
-            )
+            )  # fmt: skip
     return scores

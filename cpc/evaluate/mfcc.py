@@ -1,4 +1,4 @@
-"""Mel-frequency cepstral coefficients: the hand-made features that every probe is compared with."""
+"""Mel-frequency cepstral coefficients, the hand-made features that probes are compared with."""
 
 import functools
 
@@ -18,18 +18,18 @@ DELTA_REACH = 2
 
 @functools.partial(jax.jit, static_argnames="sample_rate_hz")
 def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array, "b t 39"]:
-    """13 cepstral coefficients with their first and second differences, one frame each 10 ms.
+    """Return 13 cepstral coefficients with their first and second differences every 10 ms.
 
     log of 40 triangular mel filters over the power spectrum of 25 ms Hamming windows, then an
-    orthonormal DCT-II (Davis and Mermelstein, 1980; the mel scale is O'Shaughnessy's,
-    2595 log10(1 + f / 700)); differences are regressions over two frames on each side.
+    orthonormal DCT-II (Davis and Mermelstein, 1980; mel scale 2595 log10(1 + f / 700));
+    differences are regressions over two frames on each side.
 
     Args:
         x: waveforms in -1..1.
         sample_rate_hz: 16000 gives frames of 160 samples, as the paper's encoder.
 
     Returns:
-        s // 160 frames; frame t is centred on samples 160 t to 160 (t + 1). Float32 inside.
+        s // 160 frames, float32; frame t is centred on samples 160 t to 160 (t + 1).
 
     >>> mfcc(np.zeros((2, 16000), np.float32)).shape
     (2, 100, 39)
@@ -50,7 +50,7 @@ def mfcc(x: Float[ArrayLike, "b s"], sample_rate_hz: int = 16000) -> Float[Array
 
 
 def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
-    """Slope of a line fitted over two frames on each side, edges repeated.
+    """Return the slope of a line fitted over two frames on each side, edges repeated.
 
     sum_r r (x[t + r] - x[t - r]) / (2 sum_r r^2).
     """
@@ -68,7 +68,7 @@ def differences(x: Float[Array, "b t f"]) -> Float[Array, "b t f"]:
 
 
 def cosine_basis() -> Float[np.ndarray, "13 40"]:
-    """The first rows of the orthonormal DCT-II."""
+    """Return the first rows of the orthonormal DCT-II."""
     rows = np.arange(NUM_COEFFICIENTS)[:, None]
     basis = np.cos(np.pi * rows * (np.arange(NUM_FILTERS) + 0.5) / NUM_FILTERS)
     basis *= np.where(rows == 0, np.sqrt(1 / NUM_FILTERS), np.sqrt(2 / NUM_FILTERS))

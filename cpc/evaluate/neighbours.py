@@ -1,4 +1,4 @@
-"""The nearest training images, the classes they vote for, and the patches that excite a unit."""
+"""Nearest neighbours: their classes, and the patches that excite a unit most."""
 
 import functools
 from collections.abc import Iterable
@@ -17,17 +17,16 @@ GALLERY_BLOCK = 16_384
 
 
 class Top(NamedTuple):
-    """The k highest scores of each row, descending, and where they were found."""
+    """The k highest scores of each row, descending, and their rows."""
 
     score: Float[ArrayLike, "r k"]
     row: Int[ArrayLike, "r k"]
 
 
 def nearest(gallery: Float[ArrayLike, "n _"], features: Float[ArrayLike, "m _"], *, k: int) -> Top:
-    """The k rows of the gallery with the highest cosine to each row of the features.
+    """Return the k rows of the gallery with the highest cosine to each row of the features.
 
-    In blocks on the device: the (m, n) matrix is never whole. Of equal rows the earlier one wins;
-    a row of zeros has cosine 0 with everything.
+    Computed in blocks on the device. Ties go to the earlier row; a row of zeros has cosine 0.
 
     Raises:
         UserError: k is below one or above n, the widths differ, or features are not finite.
@@ -69,13 +68,13 @@ def knn_predict(
     k: int = 20,
     temperature: float | int = 0.07,
 ) -> Float[np.ndarray, "m c"]:
-    """Share of the votes of each class among the k nearest training rows.
+    """Return the share of the votes of each class among the k nearest training rows.
 
     share_c = sum over neighbours of class c of exp(cosine / temperature), divided by the sum over
     all k neighbours (Wu et al., 2018, section 3.4; k = 20 as in DINO, Caron et al., 2021).
 
     Raises:
-        UserError: k, the widths, or a label out of 0 .. num_classes - 1.
+        UserError: k or a label out of range, or different widths.
 
     >>> knn_predict(np.eye(2), np.array([0, 1]), np.array([[2.0, 2.0]]), num_classes=2, k=2)
     array([[0.5, 0.5]], dtype=float32)
@@ -97,16 +96,14 @@ def knn_predict(
 
 
 def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top:
-    """The k patches with the highest activation of each unit, over batches of patches.
-
-    Keeps k patches a unit, so that any number of batches can stream through.
+    """Return the k patches with the highest activation of each unit, over batches of patches.
 
     Args:
-        activations: batches of patches; a patch is counted from the first of the first batch.
+        activations: batches of patches, which are numbered from the first of the first batch on.
 
     Returns:
-        (u, k): activations, descending, and the numbers of the patches. Of equal ones the
-        earlier patch wins.
+        (u, k): activations, descending, and the numbers of the patches. Ties go to the earlier
+        patch.
 
     Raises:
         UserError: k is below one, or there are fewer than k patches.
@@ -119,8 +116,7 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
     for batch in activations:
         rows = jnp.asarray(batch, jnp.float32).T
         if top is None:
-            shape = (rows.shape[0], max(0, k))
-            top = no_rows(shape)
+            top = no_rows((rows.shape[0], max(0, k)))
         top = merge(top, rows, jnp.int32(count))
         count += rows.shape[1]
     if top is None or not 1 <= k <= count:
@@ -129,7 +125,7 @@ def most_exciting(activations: Iterable[Float[ArrayLike, "_ u"]], k: int) -> Top
 
 
 def no_rows(shape: tuple[int, int]) -> Top:
-    """Return scores below all others, for rows yet to be found."""
+    """Return scores below all others, for rows not yet found."""
     return Top(jnp.full(shape, -jnp.inf, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
@@ -137,7 +133,7 @@ def no_rows(shape: tuple[int, int]) -> Top:
 def search(
     blocks: Float[Array, "g n d"], queries: Float[Array, "r d"], num_rows: Int[Array, ""], *, k: int
 ) -> Top:
-    """The k nearest of all blocks; rows from `num_rows` on are padding."""
+    """Return the k nearest of all blocks; rows from `num_rows` on are padding."""
 
     def step(top: Top, numbered: tuple[Array, Array]) -> tuple[Top, None]:
         first, block = numbered
@@ -146,15 +142,14 @@ def search(
         is_row = first + jnp.arange(len(block)) < num_rows
         return merge(top, jnp.where(is_row, scores, -jnp.inf), first), None
 
-    shape = (len(queries), k)
-    start = no_rows(shape)
+    start = no_rows((len(queries), k))
     firsts = jnp.arange(len(blocks), dtype=jnp.int32) * blocks.shape[1]
     return jax.lax.scan(step, start, (firsts, blocks))[0]
 
 
 @jax.jit
 def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
-    """The k highest of those so far and of new columns, which count from `first`."""
+    """Return the k highest of those so far and of new columns, which are numbered from `first`."""
     k = top.score.shape[1]
     new_score, new_row = jax.lax.top_k(scores, min(k, scores.shape[1]))
     score = jnp.concatenate([top.score, new_score], axis=1)
@@ -164,12 +159,12 @@ def merge(top: Top, scores: Float[Array, "r n"], first: Int[Array, ""]) -> Top:
 
 
 def normalise(rows: Float[ArrayLike, "n d"]) -> Float[Array, "n d"]:
-    """Rows of length one in float32; rows of zeros stay."""
+    """Return rows of length one in float32; rows of zeros stay."""
     rows = jnp.asarray(rows, jnp.float32)
     length = jnp.linalg.norm(rows, axis=1, keepdims=True)
     return rows / jnp.where(length > 0, length, 1.0)
 
 
 def pad_rows(rows: Float[Array, "n d"], multiple: int) -> Float[Array, "padded d"]:
-    """Zeros below, up to a multiple of so many rows."""
+    """Pad rows with zeros to a multiple."""
     return jnp.pad(rows, ((0, -len(rows) % multiple), (0, 0)))

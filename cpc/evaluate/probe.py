@@ -19,10 +19,10 @@ Layers: TypeAlias = tuple[tuple[ArrayLike, ArrayLike], ...]
 #: make(learning rate, number of updates).
 MakeOptimizer: TypeAlias = Callable[[float | Array, int], optax.GradientTransformation]
 
-#: At most so many updates of a fit are one call of compiled code, with the rows that they read.
+#: Most updates of one call of compiled code.
 CALL_UPDATES = 256
 CHUNK_FRAMES = 8192
-CHUNK_VALUES = 2**27  # half a GiB: pixels of large images are wider than any features
+CHUNK_VALUES = 2**27  # half a GiB, for pixels of large images
 
 
 class Probe(NamedTuple):
@@ -30,17 +30,15 @@ class Probe(NamedTuple):
 
     params: Layers
     mean: Array
-    """Of the training features (d,)."""
     std: Array
-    """Of the training features (d,); 1 where they are constant."""
+    """Mean and standard deviation of the training features (d,); 1 if they are constant."""
     weight_decay: float | int
-    """The chosen one."""
     converged: bool = True
     """Whether the gradient reached its tolerance, if the fit has one."""
 
 
 class Updates(NamedTuple):
-    """How many updates a fit makes, of how many rows each, by which optimizer."""
+    """The number of updates of a fit, their rows and their optimizer."""
 
     num_epochs: int = 10
     """Passes over the data; the fit goes on until there are `min_updates` updates."""
@@ -53,7 +51,7 @@ class Updates(NamedTuple):
 
 
 def describe_fit(probe: Probe) -> str:
-    """Return the chosen weight decay, and whether the fit stopped before it had converged.
+    """Return the chosen weight decay, and whether the fit has not converged.
 
     >>> describe_fit(Probe((), np.zeros(1), np.ones(1), 0.01, converged=False))
     'l2 0.01, not converged'
@@ -62,15 +60,15 @@ def describe_fit(probe: Probe) -> str:
 
 
 def adam_cosine(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
-    """Adam, its rate falling to zero along half a cosine."""
+    """Return Adam with a rate that falls to zero along half a cosine."""
     return optax.adam(optax.cosine_decay_schedule(learning_rate, num_updates))
 
 
 def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientTransformation:
-    """Momentum 0.9, the rate divided by 10 after 50/85 and again after 75/85 of the updates.
+    """Return momentum 0.9 with a rate divided by 10 after 50/85 and 75/85 of the updates.
 
-    The paper's probe of images (section 3.2) is this with learning rate 0.1, 85,000 updates and
-    batches of 2048; one row of features an image.
+    The paper's probe of images (section 3.2) uses learning rate 0.1, 85,000 updates, and batches of
+    2048 with one row per image.
     """
     steps = {num_updates * 50 // 85: 0.1, num_updates * 75 // 85: 0.1}
     schedule = optax.piecewise_constant_schedule(learning_rate, steps)
@@ -78,7 +76,7 @@ def paper_sgd(learning_rate: float | Array, num_updates: int) -> optax.GradientT
 
 
 def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[np.ndarray, "n c"]:
-    """Log-probabilities of the classes, on the host, in chunks of one compiled shape.
+    """Return log-probabilities of the classes on the host, in chunks of one compiled shape.
 
     Raises:
         UserError: features are not finite.
@@ -98,13 +96,13 @@ def predict(probe: Probe, features: Float[ArrayLike, "n d"] | Stacked) -> Float[
 
 @jax.jit
 def log_probabilities(probe: Probe, features: Float[Array, "n d"]) -> Float[Array, "n c"]:
-    """Of the classes: log softmax of the scores."""
+    """Return the log-probabilities of the classes."""
     x = (features.astype(jnp.float32) - probe.mean) / probe.std
     return jax.nn.log_softmax(score(probe.params, x))
 
 
 def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
-    """Scores before the softmax, ReLU between layers."""
+    """Return the scores before the softmax, with ReLUs between layers."""
     for weight, bias in params[:-1]:
         x = jax.nn.relu(x @ weight + bias)
     weight, bias = params[-1]
@@ -115,7 +113,7 @@ def score(params: Layers, x: Float[Array, "n d"]) -> Float[Array, "n c"]:
 def begin_fit(
     layers: Layers, learning_rate: float | Array, *, num_updates: int, optimizer: MakeOptimizer
 ) -> tuple[Layers, Any]:
-    """Layers on the device, and the optimizer's state: one program, and not one for each shape."""
+    """Put layers on the device and initialise the optimizer, in one program."""
     return layers, optimizer(learning_rate, num_updates).init(layers)
 
 
@@ -134,13 +132,10 @@ def fit_layers(
     num_updates: int,
     optimizer: MakeOptimizer,
 ) -> tuple[Layers, Any]:
-    """Layers, with a leading axis of weight decays, and optimizer state after some of the updates.
+    """Return layers, with a leading axis of weight decays, after some of `num_updates` updates.
 
-    Args:
-        state: of the optimizer.
-        x: standardised frames; `first` says which of them each row of each batch begins with, and
-            the layers' width how many of them it holds.
-        num_updates: of the whole fit.
+    `first` is the first frame of each row of each batch; the layers' width determines how many
+    follow.
     """
 
     def loss(params: Layers, weight_decay: Array, x: Array, y: Array) -> Array:
@@ -163,8 +158,8 @@ def fit_layers(
 
 @functools.partial(jax.jit, static_argnames="num")
 def read_rows_at(x: Float[Array, "n d"], first: Int[Array, " rows"], num: int) -> Array:
-    """Return rows of `num` frames side by side, each from its first frame on."""
-    # Slices: a row of 17 frames that is gathered one by one takes as long as its products.
+    """Return rows of `num` consecutive frames, flattened, from their first frames on."""
+    # Slices: gathering 17 frames one by one takes as long as their products.
     rows = jax.vmap(lambda i: jax.lax.dynamic_slice_in_dim(x, i, num))(first)
     return rows.reshape(len(first), -1)
 
@@ -172,7 +167,7 @@ def read_rows_at(x: Float[Array, "n d"], first: Int[Array, " rows"], num: int) -
 def draw_rows(
     num_rows: int, per_call: int, batch_size: int, rng: np.random.Generator
 ) -> Iterator[Int[np.ndarray, "updates batch"]]:
-    """Rows of batches without end, each as often as any other: one order of all after the other."""
+    """Yield rows of batches without end, in one random order of all rows after another."""
     left = np.zeros(0, np.int64)
     while True:
         while len(left) < per_call * batch_size:
@@ -184,7 +179,7 @@ def draw_rows(
 def initial_layers(
     rng: np.random.Generator, width: int, hidden_width: int, num_classes: int
 ) -> Layers:
-    """Zeros at the output, where symmetry does no harm; He's normal numbers before a ReLU."""
+    """Return zeros for the last layer, and He's normal numbers before a ReLU."""
     last = np.zeros((hidden_width or width, num_classes), np.float32)
     layers = ((last, np.zeros(num_classes, np.float32)),)
     if hidden_width:
@@ -195,9 +190,9 @@ def initial_layers(
 
 @jax.jit
 def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
-    """Return the mean and standard deviation of each dimension; 1 for a constant one.
+    """Return the mean and standard deviation of each dimension; 1 if it is constant.
 
-    Deviations are divided by a power of two before they are squared, which would overflow from
+    Deviations are divided by a power of two before they are squared, because squares overflow from
     about 1e19 on and vanish below about 1e-19.
     """
     mean = x.mean(axis=0)
@@ -209,14 +204,14 @@ def standardisation(x: Float[Array, "n d"]) -> tuple[Float[Array, " d"], Float[A
 
 
 def check_finite(*features: Float[ArrayLike, "..."]) -> None:
-    """Refuse features of which some are not numbers: each answer would be the first class."""
+    """Raise a UserError for features that are not finite."""
     for one in features:
         bad = ~np.isfinite(np.asarray(one))
         if bad.any():
             at = np.argwhere(bad)[0][-1]
             raise UserError(
-                f"feature {at} of {bad.shape[-1]} is not a finite number in what is probed: the "
-                "network diverged, or its input holds such values"
+                f"feature {at} of {bad.shape[-1]} is not finite: the network diverged, or its "
+                "input has such values"
             )
 
 
@@ -224,12 +219,12 @@ def check_finite(*features: Float[ArrayLike, "..."]) -> None:
 def standardised(
     x: Float[Array, "n d"], mean: Float[Array, " d"], std: Float[Array, " d"]
 ) -> Float[Array, "n d"]:
-    """Frames whose dimensions have mean 0 and standard deviation 1."""
+    """Return frames whose dimensions have mean 0 and standard deviation 1."""
     return (x - mean) / std
 
 
 def take(params: Layers, index: int) -> Layers:
-    """The layers of one weight decay."""
+    """Return the layers of one weight decay."""
     return jax.tree.map(lambda w: jnp.asarray(np.asarray(w)[index]), params)
 
 
@@ -237,12 +232,11 @@ def check_labels(labels: Int[np.ndarray, " n"], num_classes: int) -> None:
     """Raise a UserError for labels that no probe can be fitted to."""
     if len(labels) and (labels.max() >= num_classes or labels.min() < -1):
         raise UserError(
-            f"the labels of a probe with {num_classes} classes must lie in 0..{num_classes - 1} "
-            f"(-1: unlabelled), but reach from {labels.min()} to {labels.max()}; check the labels"
+            f"labels of a probe with {num_classes} classes must be in 0..{num_classes - 1}, or -1 "
+            f"(got {labels.min()} to {labels.max()})"
         )
     if len(np.unique(labels[labels >= 0])) < 2:
         raise UserError(
-            "a probe needs at least two classes among its training labels; "
-            "data of one speaker or one class have nothing to tell apart, so choose another task "
-            "or more data"
+            "a probe needs at least two classes among its training labels: choose another task or "
+            "more data"
         )

@@ -1,4 +1,4 @@
-"""Scores of probes and of networks that answer by themselves, with what each utterance gave."""
+"""Scores of probes, and of networks that answer by themselves, with outcomes of utterances."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,21 +36,18 @@ def probe_scores(
     """Fit a probe to each of the features and yield its accuracies on the test utterances.
 
     Args:
-        train_features: name such as "c", "z", "mfcc" or "random c" to one array, or `Stacked`
-            frames, a training utterance; test_features likewise, with the same names.
-        train_labels: one entry an utterance: its class (speakers), or one label a frame
-            (phones, -1 where unlabeled); test_labels likewise.
-        task: "phones" or "speakers", for the score; data: the name of the data, for the score.
+        train_features: name, such as "c", "z", "mfcc" or "random c", to an array or `Stacked`
+            frames
+            of each training utterance; test_features likewise, with the same names.
+        train_labels: of each utterance its class (speakers), or one label per frame (phones, -1 if
+            unlabeled); test_labels likewise.
+        task, data: for the scores.
         hidden_widths: 0 is the linear probe; other widths have one hidden layer.
-        units: "frame", and "utterance" where an utterance has one class.
-        fit_options: passed to `fit_probes`.
-
-    Yields:
-        One score for each of features x hidden width x unit, with the outcomes of each utterance.
-        Chance is the majority class; `num_train` counts labeled frames.
+        units: "frame", and "utterance" if an utterance has one class.
+        fit_options: of `fit_probes`.
 
     Raises:
-        UserError: label and feature lengths differ (naming the utterance), or a single class.
+        UserError: label and feature lengths differ, or a single class.
     """
     for name, features in train_features.items():
         train = join_labeled(features, train_labels, f"training features {name!r}")
@@ -73,16 +70,15 @@ def answer_scores(
     units: Sequence[str] = ("frame",),
     setting: str = "",
 ) -> Iterator[Score]:
-    """Yield scores like those of `probe_scores`, of a network that answers by itself.
+    """Yield scores like those of `probe_scores` for a network that answers by itself.
 
     Args:
         log_probabilities: of the classes, (frames, num_classes) of each test utterance.
-        train_labels: one label a frame of each utterance that the network was trained on.
-        test_labels, task, data, units: as in `probe_scores`.
-        features, setting: for the score; its method is "linear", the network's last layer.
+        train_labels: one label per frame of each training utterance of the network.
+        setting: for the score; its method is "linear", the network's last layer.
 
     Raises:
-        UserError: lengths of answers and labels differ (naming the utterance), or no label.
+        UserError: lengths of answers and labels differ, or there is no label.
     """
     no_features = [np.zeros((len(labels), 0), np.float32) for labels in train_labels]
     train = join_labeled(no_features, train_labels, "training labels")
@@ -98,14 +94,7 @@ def unit_scores(
     units: Sequence[str],
     question: tuple[str, str, str, str, str],
 ) -> Iterator[Score]:
-    """Yield a score for each unit, from the answers for the test frames.
-
-    Args:
-        log_probabilities: of the classes.
-        train, test: as `join_labeled` makes them.
-        units: "frame" and "utterance".
-        question: task, data, features, method and setting.
-    """
+    """Yield a score for each unit; `train` and `test` are from `join_labeled`."""
     task, data, features, method, setting = question
     _, labels, utterances = test
     for unit in units:
@@ -120,21 +109,10 @@ def unit_scores(
             )
         low, high = bootstrap_interval(correct, count)
         yield Score(
-            task,
-            data,
-            unit,
-            features,
-            method,
-            "accuracy",
-            float(correct.sum() / count.sum()),
-            low,
-            high,
-            chance=majority,
-            num_train=len(train[1]),
-            num_test=int(count.sum()),
-            setting=setting,
-            outcomes=Outcomes(correct, count, digest(unit, labels, utterances)),
-        )
+            task, data, unit, features, method, "accuracy", float(correct.sum() / count.sum()),
+            low, high, majority, num_train=len(train[1]), num_test=int(count.sum()),
+            setting=setting, outcomes=Outcomes(correct, count, digest(unit, labels, utterances)),
+        )  # fmt: skip
 
 
 def join_labeled(

@@ -1,8 +1,8 @@
-"""What a few runs of an agent say, whose scores scatter by seed.
+"""Statistics of a few runs of an agent, whose scores scatter by seed.
 
 Formulas of "Deep reinforcement learning at the edge of the statistical precipice" (Agarwal et al.
-2021). Scores are arrays (..., runs, tasks), a run being a seed; leading axes are of whatever else
-there is, such as points of a learning curve. What is averaged over tasks needs one scale.
+2021). Scores are arrays (..., runs, tasks), one run per seed; leading axes are free, such as points
+of a learning curve. Averages over tasks need one scale.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ Values: TypeAlias = Float[np.ndarray, "*s"] | float
 
 
 def interquartile_mean(scores: Float[np.ndarray, "*s runs tasks"]) -> Values:
-    """Return the mean of the middle half of all runs of all tasks.
+    """Return the mean of the middle half of all runs of all tasks; NaN if any is NaN.
 
     A quarter of the scores, rounded down, is left out at each end: one lucky or failed seed does
-    not move it, and it needs fewer runs than a median. A NaN makes it NaN, wherever it would be.
+    not move it, and it needs fewer runs than a median.
 
     >>> float(interquartile_mean(np.array([[-90.0], [1.0], [2.0], [3.0], [4.0], [1e3]])))
     2.5
@@ -37,8 +37,8 @@ def probability_of_improvement(
 ) -> Values:
     """Return the chance that a run of ours has the higher score than one of theirs, ties halved.
 
-    P(X > Y) + P(X = Y) / 2 over all pairs of runs of a task, then averaged over tasks: U / (m n) of
-    the test of Mann and Whitney (1947). It says nothing of how much higher. NaN if a run is NaN.
+    P(X > Y) + P(X = Y) / 2 over all pairs of runs of a task, averaged over tasks: U / (m n) of the
+    test of Mann and Whitney (1947). NaN if a run is NaN.
 
     >>> float(probability_of_improvement(np.array([[1.0], [3.0]]), np.array([[1.0], [2.0]])))
     0.625
@@ -49,7 +49,7 @@ def probability_of_improvement(
 
 
 def optimality_gap(scores: Float[np.ndarray, "*s runs tasks"], target: float | int = 1.0) -> Values:
-    """Return by how much the runs miss a target on average; more than the target counts as it.
+    """Return by how much runs miss a target on average; scores above it count as the target.
 
     >>> float(optimality_gap(np.array([[0.5], [3.0]])))
     0.25
@@ -69,9 +69,7 @@ def performance_profile(
 
 
 def area_under_curve(steps: Float[np.ndarray, " p"], returns: Float[np.ndarray, "*s p"]) -> Values:
-    """Return the mean height of learning curves, by trapezoids: how fast and how far they rose.
-
-    In the unit of the returns. To compare runs, use one range of steps.
+    """Return the mean height of learning curves by trapezoids, in the unit of the returns.
 
     >>> float(area_under_curve(np.array([0.0, 1.0, 4.0]), np.array([0.0, 1.0, 1.0])))
     0.875
@@ -87,19 +85,19 @@ def stratified_interval(
 ) -> tuple[Values, Values]:
     """Return both ends of the percentile interval of a statistic of one or more samples.
 
-    Runs are drawn with replacement within each task, of each sample anew. What is stacked on a
-    leading axis shares its draws: points of a learning curve, or two methods that are paired by
-    seed. A few runs show less spread than there is: with 3, an interval called 95 % holds the
-    truth less often.
+    Runs are drawn with replacement within each task, independently for each sample. Entries of a
+    leading axis share their draws, such as points of a learning curve, or two methods paired by
+    seed.
+    With few runs the interval is too narrow: with 3, one called 95 % contains the truth less often.
 
     Args:
-      statistic: of arrays like the samples with an axis of resamples before them; it keeps it.
+      statistic: maps arrays like the samples with a leading axis of resamples to values with it.
       samples: (..., runs, tasks) each.
 
     Raises:
       UserError: a sample without runs or tasks.
 
-    The difference of two methods, paired:
+    The difference of two paired methods:
 
     >>> both = np.stack([np.arange(8.0), np.arange(8.0) - 1])[..., None]
     >>> difference = lambda x: interquartile_mean(x[..., 0, :, :] - x[..., 1, :, :])

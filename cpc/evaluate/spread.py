@@ -1,4 +1,4 @@
-"""Has the representation collapsed? Two numbers that are small when it has."""
+"""Two numbers that are small if a representation has collapsed."""
 
 import jax.numpy as jnp
 from jaxtyping import Bool, Float
@@ -7,16 +7,13 @@ from cpc.types import Array, ArrayLike
 
 
 def feature_spread(
-    features: Float[ArrayLike, "n d"],
-    where: Bool[ArrayLike, " n"] | None = None,
+    features: Float[ArrayLike, "n d"], where: Bool[ArrayLike, " n"] | None = None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean standard deviation of the dimensions, and the effective rank of the covariance.
+    """Return the mean standard deviation of the dimensions, and the effective rank.
 
-    rank = exp(-sum_i p_i log p_i), p the eigenvalues of the covariance divided by their sum
-    (Roy and Vetterli, 2007, on covariance eigenvalues): d when the features fill all directions
-    alike, 1 when they lie on a line. Constant features have std 0 and rank 0. Never NaN for
-    finite features. Jit-able, float32 inside. Of features `where` not all count, the others may
-    hold NaN.
+    rank = exp(-sum_i p_i log p_i), p the eigenvalues of the covariance divided by their sum (Roy
+    and Vetterli, 2007): d if the features fill all directions equally, 1 if they are on a line, 0
+    if they are constant. Jit-able, float32 inside; rows outside of `where` may hold NaN.
 
     >>> cross = jnp.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> [round(float(value), 3) for value in feature_spread(cross)]
@@ -28,7 +25,7 @@ def feature_spread(
     number = jnp.maximum(counted.sum(), 1)
     centred = jnp.where(counted[:, None], features - features.sum(axis=0) / number, 0.0)
     std = jnp.sqrt(jnp.square(centred).sum(axis=0) / number).mean()
-    # Rounding of the mean leaves dust in constant features; without its removal dust has a rank.
+    # Rounding of the mean leaves small values in constant features, which have a rank.
     dust = 1e-6 * jnp.abs(features).max(initial=0.0)
     collapsed = std <= dust
     scaled = centred / jnp.where(collapsed, 1.0, std)

@@ -1,4 +1,4 @@
-"""Frames side by side without their copies: how a probe sees a frame among its neighbours."""
+"""Rows of neighbouring frames without copies."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,10 +10,9 @@ from cpc.types import ArrayLike
 
 
 class Stacked(NamedTuple):
-    """Rows that are frames side by side, copied only where they are read.
+    """Rows of consecutive frames, copied only when they are read.
 
-    Row i is `frames[first[i] : first[i] + num]`, flattened: with 17 frames of 39 numbers each, a
-    row takes hardly more than 39 numbers, and not 663.
+    Row i is `frames[first[i] : first[i] + num]`, flattened.
     """
 
     frames: Float[np.ndarray, "n d"]
@@ -27,7 +26,7 @@ class Stacked(NamedTuple):
 
 
 def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
-    """Each frame of an utterance between `reach` on either side; at its ends they are repeated.
+    """Return each frame of an utterance with `reach` frames on either side, ends repeated.
 
     >>> read_rows(with_neighbours(np.array([[1.0], [2.0], [3.0]]), 1))
     array([[1., 1., 2.],
@@ -41,7 +40,7 @@ def with_neighbours(frames: Float[np.ndarray, "t d"], reach: int) -> Stacked:
 
 
 def as_stacked(features: Float[ArrayLike, "n d"] | Stacked) -> Stacked:
-    """The same rows as `Stacked`, those of an array being single frames."""
+    """Return rows as `Stacked`; rows of an array are single frames."""
     if isinstance(features, Stacked):
         return features
     frames = np.asarray(features)
@@ -51,7 +50,7 @@ def as_stacked(features: Float[ArrayLike, "n d"] | Stacked) -> Stacked:
 def read_rows(
     features: Float[ArrayLike, "n d"] | Stacked, start: int = 0, stop: int | None = None
 ) -> Float[np.ndarray, "rows d"]:
-    """The rows from `start` to `stop`, laid side by side."""
+    """Return the rows from `start` to `stop` as an array."""
     if not isinstance(features, Stacked):
         return np.asarray(features[start:stop])
     index = features.first[start:stop, None] + np.arange(features.num)
@@ -59,7 +58,7 @@ def read_rows(
 
 
 def join(parts: Sequence[Float[ArrayLike, "_ _"] | Stacked]) -> Stacked:
-    """The rows of utterances, one after the other."""
+    """Return the rows of utterances, one after the other."""
     stacked = [as_stacked(part) for part in parts]
     starts = np.cumsum([0, *(len(one.frames) for one in stacked)])
     first = [one.first + np.int32(start) for one, start in zip(stacked, starts, strict=False)]
@@ -68,7 +67,7 @@ def join(parts: Sequence[Float[ArrayLike, "_ _"] | Stacked]) -> Stacked:
 
 
 def keep(rows: Stacked, chosen: Int[np.ndarray, " m"]) -> Stacked:
-    """The chosen rows, with no frame that none of them reads."""
+    """Return the chosen rows, without frames that none of them reads."""
     frames, first, num = rows.frames, rows.first[chosen], rows.num
     used = np.zeros(len(frames), bool)
     for of_row in range(num):

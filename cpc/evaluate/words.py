@@ -1,4 +1,4 @@
-"""What vectors of words know: similarity as people judge it, analogies, neighbours, perplexity."""
+"""Scores of word vectors: similarity, analogies, neighbours; and perplexity."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,9 +10,8 @@ from scipy.stats import rankdata
 from cpc.results import Score
 from cpc.types import UserError
 
-#: One fits vectors of words in a text of which these are words in lower case.
+#: Word -> row of its vector.
 Index = Mapping[str, int]
-#: Of the bootstrap.
 NUM_RESAMPLES = 1000
 
 
@@ -23,16 +22,10 @@ def similarity_scores(
     *,
     features: str,
 ) -> Iterator[Score]:
-    """Yield Spearman's correlation of cosines with what people said, of each set of pairs.
+    """Yield Spearman's correlation of cosines with human ratings, for each set of pairs.
 
-    Pairs with a word that has no vector are left out; `setting` says how many they are. The
-    interval is the percentile bootstrap over pairs.
-
-    Args:
-        vectors: of all words.
-        index: word -> row.
-        sets: name -> pairs of words, and their similarity; as `cpc.data.sources.similarity` has it.
-        features: name of the vectors, for the score.
+    Pairs with an unknown word are left out; `setting` contains their share. The interval is the
+    percentile bootstrap over pairs. `sets` are those of `cpc.data.sources.similarity`.
     """
     unit = normalize(vectors)
     for name, (pairs, said) in sets.items():
@@ -54,7 +47,7 @@ def similarity_scores(
 
 
 def spearman(a: Float[np.ndarray, " n"], b: Float[np.ndarray, " n"]) -> float:
-    """Return the correlation of ranks, ties sharing theirs; NaN where one is constant.
+    """Return the correlation of ranks, ties averaged; NaN if one is constant.
 
     >>> spearman(np.array([1.0, 2.0, 3.0]), np.array([1.0, 10.0, 9.0]))
     0.5
@@ -72,16 +65,10 @@ def analogy_score(
     features: str,
     num_words: int = 30_000,
 ) -> Score | None:
-    """Return how many analogies a : b = c : d are answered by the cosine to b - a + c (3CosAdd).
+    """Return how many analogies a : b = c : d the cosine to b - a + c answers (3CosAdd).
 
-    The words of the question are no answers (Mikolov et al. 2013). None if none can be asked.
-
-    Args:
-        vectors: of all words, the most frequent first.
-        index: word -> row.
-        questions: (a, b, c, d) each.
-        features: name of the vectors, for the score.
-        num_words: questions and answers are of the most frequent words alone.
+    Words of the question are not answers (Mikolov et al. 2013), and only the `num_words` first,
+    most frequent ones are used. None if no question can be asked.
     """
     unit = normalize(vectors[:num_words])
     rows = [[index.get(word, num_words) for word in four] for four in questions]
@@ -108,7 +95,7 @@ def analogy_score(
 def nearest(
     vectors: Float[np.ndarray, "v d"], rows: Int[np.ndarray, " q"], num: int
 ) -> Int[np.ndarray, "q num"]:
-    """Return the rows of highest cosine to each of some rows, the nearest first, not itself.
+    """Return the rows of highest cosine to each of some rows, without itself.
 
     >>> nearest(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0]]), np.array([0]), 1)
     array([[1]])
@@ -120,7 +107,7 @@ def nearest(
 
 
 def normalize(vectors: Any) -> Any:
-    """Return rows of length 1; those of length 0 stay.
+    """Return rows of length 1; rows of zeros stay.
 
     >>> normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
     [[0.6, 0.8], [0.0, 0.0]]
@@ -137,17 +124,10 @@ def perplexity_scores(
     features: str,
     data: str,
 ) -> Iterator[Score]:
-    """Yield perplexity, that of the model taken as normalised, and mean and spread of log Z.
+    """Yield perplexity, self-normalised perplexity, and mean and spread of log Z.
 
-    exp(-mean log p), and with u = p Z what the model gives by itself, exp(-mean log u): below 1 or
-    far from the first it says that log Z is not 0, and is no perplexity then. Intervals are
-    percentile bootstraps over sentences.
-
-    Args:
-        log_p: of each word of a text, normalised over all words.
-        log_z: of each context, the log of what normalises it.
-        sentence: of each word, its sentence's number.
-        features: name of the model; data: name of the text, for the score.
+    exp(-mean log p), and with u = p Z, the unnormalised output, exp(-mean log u). If log Z is not
+    0, the second is not a perplexity. Intervals are percentile bootstraps over sentences.
 
     Raises:
         UserError: no words.

@@ -1,4 +1,4 @@
-"""How every figure of a page looks: colors, axes, legends."""
+"""The style of the figures of a page: colors, axes, legends."""
 
 from typing import Any
 
@@ -22,30 +22,25 @@ STATES = {
 def make_figure(
     num_panels: int, num_columns: int = 3, width: float = 9.6, row_height: float = 3.5
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of panels in rows of `num_columns`, on the house's axes. Sizes in inches."""
+    """Make a figure of styled panels in rows of `num_columns`; sizes are in inches."""
     columns = min(num_columns, num_panels)
     rows = -(-num_panels // columns)
     figure = Figure(figsize=(width, rows * row_height), layout="constrained", facecolor="white")
-    if rows > 1:  # the name of a panel keeps clear of the axis above
+    if rows > 1:  # keeps the title of a panel clear of the axis above
         engine: Any = figure.get_layout_engine()
         engine.set(hspace=0.06)
     panels = [figure.add_subplot(rows, columns, panel + 1) for panel in range(num_panels)]
     for axes in panels:
-        style_axes(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(GRAY)
+        axes.tick_params(colors=MUTED, labelsize=9, length=3)
+        axes.grid(axis="y", color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
     return figure, panels
 
 
-def style_axes(axes: Axes) -> None:
-    """Give axes two thin spines and a light horizontal grid behind the data."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(GRAY)
-    axes.tick_params(colors=MUTED, labelsize=9, length=3)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-
-
 def label(axes: Axes, x: str, y: str, title: str) -> None:
-    """Set the names of the axes and of the panel."""
+    """Set the labels of the axes and the title of the panel."""
     axes.set_xlabel(x, color=INK, fontsize=9.5)
     axes.set_ylabel(y, color=INK, fontsize=9.5)
     axes.set_title(title, color=INK, fontsize=10.5, fontweight="bold", loc="left", pad=8)
@@ -77,11 +72,10 @@ def add_shared_legend(figure: Figure, panels: list[Axes], max_columns: int = 5) 
     )
 
 
-def stack_panels(figure: Figure, width: float = 4.6) -> bool:
-    """Lay the panels of a figure below each other, as phones show it, if some share a row.
+def stack_panels(figure: Figure) -> bool:
+    """Stack the panels of a figure for phones, and return whether it has several columns.
 
-    Returns:
-        Whether it did: a figure whose panels share space in other ways stays as it is.
+    A figure whose panels share space in other ways stays as it is.
     """
     panels = [axes.get_subplotspec() for axes in figure.axes]
     grids = {spec.get_gridspec().get_geometry() for spec in panels if spec}
@@ -91,7 +85,7 @@ def stack_panels(figure: Figure, width: float = 4.6) -> bool:
     grid = GridSpec(len(panels), 1, figure)
     for place, axes in enumerate(figure.axes):
         axes.set_subplotspec(grid[place])
-    figure.set_size_inches(width, len(panels) * height)
+    figure.set_size_inches(4.6, len(panels) * height)
     if figure.legends:
         figure.legends[0].remove()
         add_shared_legend(figure, figure.axes, max_columns=1)

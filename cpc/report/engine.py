@@ -1,7 +1,6 @@
 """The page engine: sections of sentences, figures and tables as one HTML file, Markdown and JSON.
 
-A page is one file that opens from disk and needs nothing beside itself; the same content gives the
-same bytes. Every text is escaped by the templates.
+A page needs no other file; the same content gives the same bytes. Templates escape every text.
 """
 
 import base64
@@ -23,12 +22,12 @@ if TYPE_CHECKING:  # a second, which a start of training need not wait
     import matplotlib.figure
     from markupsafe import Markup
 
-#: Of a table's column: a format specification such as ".2f", or a function of a value.
+#: The format of a column: a specification such as ".2f", or a function of a value.
 Format: TypeAlias = str | Callable[[Any], str]
 
 
 class Figure(NamedTuple):
-    """A figure of a page, which is also written to figures/NAME.png beside it."""
+    """A figure of a page, which is also written to figures/NAME.png."""
 
     name: str
     figure: "matplotlib.figure.Figure"
@@ -38,15 +37,15 @@ class Figure(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of a page: raw numbers in a frame, and how they are shown."""
+    """A table of a page: numbers in a frame, and their formats."""
 
     title: str
     frame: Frame
     note: str = ""
     formats: Mapping[str, Format] = {}
-    """By column; others show texts as they are and numbers with four digits."""
+    """By column; others have the format of `show`."""
     strong: Sequence[int] = ()
-    """Numbers of the rows that stand out."""
+    """Numbers of the highlighted rows."""
 
 
 class Sound(NamedTuple):
@@ -54,25 +53,25 @@ class Sound(NamedTuple):
 
     title: str
     path: str
-    """Of the same file beside the page."""
+    """Path of the same file next to the page."""
     content: bytes
     """A wav file."""
 
 
 class Section(NamedTuple):
-    """A part of a page under a heading; one without a title opens the page as its summary."""
+    """A part of a page under a heading; without a title it is the summary."""
 
     title: str
     sentences: Sequence[str] = ()
     figures: Sequence[Figure] = ()
     tables: Sequence[Table] = ()
     details: Sequence[Table] = ()
-    """Tables that are folded until they are wanted."""
+    """Tables that are folded at first."""
     sounds: Sequence[Sound] = ()
 
 
 def figure_of(name: str, made: Any, title: str, caption: str) -> list[Figure]:
-    """Return a figure with its words, nothing where there is none."""
+    """Return a figure with its title and caption; [] without a figure."""
     return [] if made is None else [Figure(name, made, title, caption)]
 
 
@@ -85,46 +84,46 @@ def write_page(
     sections: Sequence[Section] = (),
     also: Sequence[str] = (),
 ) -> Path:
-    """Write a page and its figures into a folder.
+    """Write a page and its figures into a folder, and return the path of the HTML file.
 
     Args:
-        folder: is made if it is not there.
-        name: of the files, such as "report" for report.html.
-        title: the heading.
-        lead: the line under it.
+        folder: created if missing.
+        name: such as "report" for report.html.
+        title, lead: the heading and the line under it.
         headline: large numbers with their meaning, (number, meaning).
         sections: in reading order; those without content are left out.
         also: "md" and "json" write name.md and name.json with the same tables.
-
-    Returns:
-        The path of the HTML file.
     """
     from cpc.report.draw import stack_panels
 
-    folder, images, narrow = Path(folder), {}, {}
+    images, narrow = {}, {}
     sections = [section for section in sections if any(section[1:])]
     for figure in (figure for section in sections for figure in section.figures):
         if figure.name in images:
             raise ValueError(f"two figures of the page {name} are named {figure.name}")
-        png = to_png(figure.figure)
-        with replacing(folder / "figures" / f"{figure.name}.png") as part:
-            part.write_bytes(png)
-        images[figure.name] = base64.b64encode(png).decode()
-        png = to_png(figure.figure, 110) if stack_panels(figure.figure) else b""
-        narrow[figure.name] = base64.b64encode(png).decode()
+        images[figure.name] = to_png(figure.figure)
+        if stack_panels(figure.figure):
+            narrow[figure.name] = to_png(figure.figure, 110)
     content = {"title": title, "lead": lead, "headline": headline, "sections": sections}
-    path, template = folder / f"{name}.html", environment().get_template("page.html.j2")
-    write_text(path, template.render(content, images=images, narrow=narrow))
+    content |= {"images": images, "narrow": narrow}
+    texts = {"html": environment().get_template("page.html.j2").render(content)}
     if "md" in also:
-        write_text(folder / f"{name}.md", as_markdown(title, lead, headline, sections))
-    if "json" in also:
-        write_json(folder / f"{name}.json", as_json(title, lead, headline, sections))
-    return path
+        texts["md"] = as_markdown(title, lead, headline, sections)
+    data = as_json(title, lead, headline, sections) if "json" in also else None
+    folder = Path(folder)
+    for figure, png in images.items():
+        with replacing(folder / "figures" / f"{figure}.png") as part:
+            part.write_bytes(png)
+    for ending, text in texts.items():
+        write_text(folder / f"{name}.{ending}", text)
+    if data is not None:
+        write_json(folder / f"{name}.json", data)
+    return folder / f"{name}.html"
 
 
 @functools.cache
 def environment() -> "jinja2.Environment":
-    """Return the templates of pages, with what they need."""
+    """Return the templates of pages with their filters."""
     import jinja2
 
     loader = jinja2.PackageLoader("cpc.report")
@@ -136,7 +135,7 @@ def environment() -> "jinja2.Environment":
 
 
 def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
-    """Return a figure as a PNG file, the same bytes each time; "$" in a name is no mathematics."""
+    """Return a figure as a PNG file; "$" in a name does not start mathematics."""
     import matplotlib.text
 
     for text in figure.findobj(matplotlib.text.Text):
@@ -150,8 +149,22 @@ def to_png(figure: "matplotlib.figure.Figure", dpi: int = 160) -> bytes:
     return buffer.getvalue()
 
 
+def duration(seconds: float | int) -> str:
+    """Format a time span.
+
+    >>> duration(42.4), duration(605), duration(9000)
+    ('42 s', '10 min 5 s', '2 h 30 min')
+    """
+    seconds = round(seconds)
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+
+
 def show(value: Any, style: Format = "") -> str:
-    """Return a value as a table shows it: an en dash for a number without a value.
+    """Format a value for a table; an en dash for a number that is not finite.
 
     >>> show(0.12345), show(-1.5, ".2f"), show(float("nan")), show(60000), show("a"), show(True)
     ('0.1235', '−1.50', '–', '60,000', 'a', 'yes')
@@ -173,7 +186,7 @@ def show(value: Any, style: Format = "") -> str:
 
 
 def show_interval(low: float | int, high: float | int, style: str = ".2f") -> str:
-    """Return both ends of an interval, an en dash where one of them has no value.
+    """Format both ends of an interval; an en dash if one of them is not finite.
 
     >>> show_interval(0.5, 0.75), show_interval(0.5, float("nan"))
     ('0.50 to 0.75', '–')
@@ -194,22 +207,22 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def kinds(table: Table) -> list[str]:
-    """Return what each column holds: "number", "text", or "long" text that may be broken."""
+    """Return the kind of each column: "number", "text", or "long" text that may be broken."""
     found = []
-    for place in range(len(table.frame.columns)):
-        is_text = any(isinstance(value, str) for value in table.frame.iloc[:, place])
-        longest = max((len(row[place]) for row in cells(table)), default=0)
-        found.append("long" if longest > 36 else "text" if is_text else "number")
+    for (_, values), *texts in zip(table.frame.items(), *cells(table), strict=True):
+        is_text = any(isinstance(value, str) for value in values)
+        is_long = max(map(len, texts), default=0) > 36
+        found.append("long" if is_long else "text" if is_text else "number")
     return found
 
 
 def state(text: str) -> str:
-    """Return the style of a cell that names how far an estimate is to be trusted; "" of others."""
+    """Return the CSS class of a cell with the state of an offset; "" for other cells."""
     return text if text in ("saturated", "warn", "chance", "fine", "diverged") else ""
 
 
 def breakable(text: str) -> "Markup":
-    """Return a text that may go on in a new line after the dots of a config's key.
+    """Return a text that may break after the dots of a config key.
 
     >>> str(breakable("model.num_offsets=<4>"))
     'model.<wbr>num_<wbr>offsets=<wbr>&lt;4&gt;'
@@ -220,7 +233,7 @@ def breakable(text: str) -> "Markup":
 
 
 def markdown(table: Table) -> str:
-    r"""Return a table as GitHub reads it.
+    r"""Return a table as Markdown.
 
     >>> import pandas as pd
     >>> print(markdown(Table("t", pd.DataFrame({"cell": ["a|b"], "nats": [1.5]}))), end="")
@@ -229,17 +242,16 @@ def markdown(table: Table) -> str:
     | a\|b | 1.5 |
     """
     head = [str(name) for name in table.frame.columns]
-    lines = [[_one_line(text) for text in line] for line in (head, *cells(table))]
-    rows = [f"| {' | '.join(line)} |" for line in lines]
+
+    def one_line(text: str) -> str:
+        return escaped(text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " "))
+
+    rows = [f"| {' | '.join(map(one_line, line))} |" for line in (head, *cells(table))]
     return "\n".join([rows[0], f"|{'---|' * len(head)}", *rows[1:]]) + "\n"
 
 
-def _one_line(text: str) -> str:
-    return escaped(text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " "))
-
-
 def escaped(text: str) -> str:
-    """Return a text that Markdown shows as it is and does not take for HTML."""
+    """Return a text that Markdown does not take for HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
@@ -247,10 +259,8 @@ def as_markdown(
     title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
 ) -> str:
     """Return a page as Markdown, with links to its figures."""
-    parts = [f"# {escaped(title)}", escaped(lead)]
-    parts.append(
-        "\n".join(f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline)
-    )
+    numbers = [f"- **{escaped(number)}** {escaped(meaning)}" for number, meaning in headline]
+    parts = [f"# {escaped(title)}", escaped(lead), "\n".join(numbers)]
     for section in sections:
         parts += [f"## {escaped(section.title)}" if section.title else ""]
         parts += [escaped(sentence) for sentence in section.sentences]
@@ -265,7 +275,7 @@ def as_markdown(
 def as_json(
     title: str, lead: str, headline: Sequence[tuple[str, str]], sections: Sequence[Section]
 ) -> dict[str, Any]:
-    """Return a page as JSON can hold it, its tables with all digits of their numbers."""
+    """Return a page as JSON data, its tables with all digits."""
     return {
         "title": title,
         "lead": lead,

@@ -1,10 +1,10 @@
 """Figures that any run can have: loss and bound, accuracy by offset, scores, health.
 
-Each function takes what it draws and returns a figure, or None where nothing is recorded.
+Each function returns a figure, or None if nothing is recorded.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,16 +29,16 @@ from cpc.report.draw import (
     make_figure,
 )
 from cpc.report.engine import show
-from cpc.report.scores import color_of, group_title, is_curve, row_title, score_groups, value_axis
+from cpc.report.scores import color_of, group_title, metric_groups, row_title, value_axis
 from cpc.report.words import Words
 from cpc.results import Frame, Run, evaluations, in_percent, last_evaluation, rule_title
 
-#: Marks that tell train and test apart from a number of their own.
+#: Colors of the evaluations.
 LINES = (INK, GREEN, ORANGE)
 
 
 def over_steps(rows: Frame, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a number, its mean over offsets, where it has a value."""
+    """Return the steps and values of a number, averaged over offsets, without missing ones."""
     if key not in rows or not len(rows):
         return np.zeros(0), np.zeros(0)
     means = rows.groupby("step")[key].mean().dropna()
@@ -51,10 +51,15 @@ def curves_figure(run: Run) -> Figure | None:
     if not len(run.offsets):
         return None
     figure, (left, right) = make_figure(2)
-    for axes, key, name in ((left, "offset_loss", "loss"), (right, "bound", "log N − L")):
-        own = key if key == "offset_loss" or train.bound.notna().any() else "strict_bound"
-        name_of_line = "train, strict bound" if own == "strict_bound" else "train"
-        axes.plot(*over_steps(train, own), color=BLUE, alpha=0.45, linewidth=1, label=name_of_line)
+    bound, name_of_bound = "bound", "train"
+    if not train.bound.notna().any():
+        bound, name_of_bound = "strict_bound", "train, strict bound"
+    for axes, key, of_train, name in (
+        (left, "offset_loss", "train", "loss"),
+        (right, "bound", name_of_bound, "log N − L"),
+    ):
+        values = over_steps(train, bound if key == "bound" else key)
+        axes.plot(*values, color=BLUE, alpha=0.45, linewidth=1, label=of_train)
         for number, (rule, rows) in enumerate(tests.items()):
             kind = " (bound)" if rows.is_bound.all() else " (estimate)"
             axes.plot(
@@ -66,30 +71,29 @@ def curves_figure(run: Run) -> Figure | None:
                 label=f"test, {rule}{kind if rows.bound.notna().any() else ''}",
             )
         for number, (rule, rows) in enumerate(ceilings(run).items()):
-            axes.plot(
-                *over_steps(rows, "log_n"),
-                color=(RED, ORANGE)[number % 2],
-                linestyle="--",
-                linewidth=1,
-                label=f"log N, {rule}",
-            )
+            style = {"color": (RED, ORANGE)[number % 2], "linestyle": "--", "linewidth": 1}
+            axes.plot(*over_steps(rows, "log_n"), label=f"log N, {rule}", **style)
         label(axes, "step", "nats, mean over offsets", name)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     add_shared_legend(figure, [left, right])
     return figure
 
 
+def train_rows(run: Run) -> dict[str, Frame]:
+    """Return the offsets of the training by title of its rule; empty if none is recorded."""
+    train = run.offsets[run.offsets.split == "train"]
+    return {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
+
+
 def ceilings(run: Run) -> dict[str, Frame]:
     """Return rows with each distinct log N: of the training, and of test rules with another N."""
-    train = run.offsets[run.offsets.split == "train"]
-    known = {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
-    for rule, rows in evaluations(run).items():
-        known.setdefault(rule, rows)
-    return {rule: rows for rule, rows in known.items() if rows.bound.notna().any()}
+    known = evaluations(run) | train_rows(run)
+    order = [*train_rows(run), *evaluations(run)]
+    return {rule: known[rule] for rule in order if known[rule].bound.notna().any()}
 
 
 def bound_figure(run: Run, words: Words) -> Figure | None:
-    """Draw the last log N - L of each offset with its interval, its ceiling and its state."""
+    """Draw the last log N - L at each offset with its interval, ceiling and state."""
     panels_of = [
         (f"{rule}, {direction}" if direction else rule, part)
         for rule, rows in last_rows(run).items()
@@ -102,18 +106,12 @@ def bound_figure(run: Run, words: Words) -> Figure | None:
     figure, panels = make_figure(len(panels_of), num_columns=num_columns, row_height=3.7)
     for axes, (rule, rows) in zip(panels, panels_of, strict=True):
         draw_bound(axes, rows)
-        kind = "a lower bound" if rows.is_bound.all() else "an estimate, no bound"
+        kind = "a lower bound" if rows.is_bound.all() else "an estimate, not a bound"
         label(axes, f"offset k ({words.ahead})", "log N − L, nats", f"{rule}: {kind}")
         if run.truth is not None:
-            axes.plot(
-                run.truth.offset,
-                run.truth.mutual_information,
-                color=GREEN,
-                linestyle="-.",
-                marker="_",
-                markersize=9,
-                label="exact mutual information",
-            )
+            style = {"color": GREEN, "linestyle": "-.", "marker": "_", "markersize": 9}
+            truth = run.truth.offset, run.truth.mutual_information
+            axes.plot(*truth, label="exact mutual information", **style)
         axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     add_shared_legend(figure, panels)
     return figure
@@ -121,38 +119,26 @@ def bound_figure(run: Run, words: Words) -> Figure | None:
 
 def last_rows(run: Run) -> dict[str, Frame]:
     """Return the last evaluation by each rule, or else the last record of the training."""
-    found = evaluations(run)
-    if not found:
-        train = run.offsets[run.offsets.split == "train"]
-        found = {rule_title(str(train.rule.iloc[-1])): train} if len(train) else {}
+    found = evaluations(run) or train_rows(run)
     return {rule: rows[rows.step == rows.step.max()] for rule, rows in found.items()}
 
 
 def draw_bound(axes: Axes, rows: Frame) -> None:
-    """Draw one panel: offsets against nats."""
+    """Draw log N - L against the offset."""
     axes.plot(rows.offset, rows.log_n, color=RED, linestyle="--", linewidth=1.2, label="log N")
     axes.plot(rows.offset, rows.bound, color=GRAY, linewidth=0.8, zorder=1)
     for state, (color, marker, words) in STATES.items():
         part = rows[(rows.state.replace("", "fine") == state) & np.isfinite(rows.bound)]
         if len(part):
             ends = part.bound - part.bound_low, part.bound_high - part.bound
-            axes.errorbar(
-                part.offset,
-                part.bound,
-                yerr=np.maximum(0, ends),
-                color=color,
-                marker=marker,
-                markersize=5,
-                linestyle="none",
-                capsize=2.5,
-                linewidth=1.2,
-                label=words,
-            )
+            style = {"color": color, "marker": marker, "markersize": 5, "linestyle": "none"}
+            style |= {"capsize": 2.5, "linewidth": 1.2, "label": words}
+            axes.errorbar(part.offset, part.bound, yerr=np.maximum(0, ends), **style)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def accuracy_figure(run: Run, words: Words) -> Figure | None:
-    """Draw the accuracy of telling the positive from the negatives, by offset, in both readings."""
+    """Draw the top-1 and the pairwise accuracy by offset."""
     last, strict = last_rows(run), last_evaluation(run, strict=True)
     shown = dict(list(last.items())[:1])
     shown |= {rule: rows for rule, rows in last.items() if len(strict) and rows.equals(strict)}
@@ -171,28 +157,17 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
             for color, part in zip(accuracy_colors(number, len(parts)), parts, strict=True):
                 name = f"{rule}, {part.direction.iloc[0]}".removesuffix(", ")
                 count = show(part.n.mean(), ",.0f")
-                axes.plot(
-                    part.offset,
-                    100 * part[key],
-                    color=color,
-                    linestyle="--" if hollow else "-",
-                    markerfacecolor="white" if hollow else color,
-                    marker="o",
-                    markersize=4,
-                    label=f"{name}, N = {count}",
-                )
+                style = {"linestyle": "--" if hollow else "-", "marker": "o", "markersize": 4}
+                style["markerfacecolor"] = "white" if hollow else color
+                values = part.offset, 100 * part[key]
+                axes.plot(*values, color=color, label=f"{name}, N = {count}", **style)
+            chance, color = 100 * parts[0].chance_top1, accuracy_colors(number, 1)[0]
+            if key != "acc_top1":
+                chance, color = chance * 0 + 50, MUTED
             if key == "acc_top1" or not number:
-                chance = 100 * parts[0].chance_top1
-                if key != "acc_top1":
-                    chance = chance * 0 + 50
-                axes.plot(
-                    parts[0].offset,
-                    chance,
-                    color=accuracy_colors(number, 1)[0] if key == "acc_top1" else MUTED,
-                    linestyle=":",
-                    linewidth=1.2,
-                    label=f"chance, {show(chance.mean(), '.2g')} %",
-                )
+                name = f"chance, {show(chance.mean(), '.2g')} %"
+                style = {"color": color, "linestyle": ":", "linewidth": 1.2, "label": name}
+                axes.plot(parts[0].offset, chance, **style)
         label(axes, f"offset k ({words.ahead})", "percent", title)
         axes.set_ylim(0, 103)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -204,7 +179,7 @@ def accuracy_figure(run: Run, words: Words) -> Figure | None:
 
 
 def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
-    """Return a color for each direction; of a single one, each rule has its own."""
+    """Return a color for each direction, or for a rule that has only one."""
     if num_directions == 1:
         return ((BLUE, GREEN)[number % 2],)
     if num_directions <= 4:
@@ -213,13 +188,8 @@ def accuracy_colors(number: int, num_directions: int) -> Sequence[Any]:
 
 
 def scores_figure(scores: Frame, words: Words) -> Figure | None:
-    """Draw each score with its interval, a panel for each task, data, unit and metric."""
-    groups = {
-        (*group, metric): rows
-        for group, found in score_groups(scores, words).items()
-        for metric, rows in found.groupby("metric", sort=False)
-        if not is_curve(found)
-    }
+    """Draw scores with their intervals, one panel per task, data, unit and metric."""
+    groups = metric_groups(scores, words, curves=False)
     if not groups:
         return None
     most = max(len(rows) for rows in groups.values())
@@ -230,7 +200,7 @@ def scores_figure(scores: Frame, words: Words) -> Figure | None:
         line = {"color": RED, "linestyle": ":", "linewidth": 1.3, "label": "chance"}
         if rows.chance.nunique() == 1:
             axes.axvline(value_axis(rows.chance.dropna().iloc[0], metric), **line)
-        elif rows.chance.notna().any():  # that of each of the features
+        elif rows.chance.notna().any():  # each of the features has its own
             at, places = value_axis(rows.chance, metric), np.arange(len(rows))
             axes.vlines(at, places - 0.45, places + 0.45, **line)
         axes.set_yticks(
@@ -249,7 +219,7 @@ def scores_figure(scores: Frame, words: Words) -> Figure | None:
 
 
 def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
-    """Draw one score: a bar, its interval, and its number beside or inside of it."""
+    """Draw one score: a bar, its interval, and its number."""
     value, low, high = (value_axis(one, row.metric) for one in (row.value, row.low, row.high))
     axes.barh(place, value, height=0.62, color=color, alpha=0.85)
     known = math.isfinite(low) and math.isfinite(high)
@@ -270,12 +240,8 @@ def draw_bar(axes: Axes, place: int, row: Any, color: str) -> None:
 
 def progress_figure(scores: Frame, words: Words) -> Figure | None:
     """Draw scores that were measured at several steps over the steps."""
-    found = {
-        (*group, metric): rows
-        for group, rows_of_task in score_groups(scores, words).items()
-        for metric, rows in rows_of_task.groupby("metric", sort=False)
-        if rows.step.nunique() > 1 and not is_curve(rows)
-    }
+    groups = metric_groups(scores, words, curves=False)
+    found = {group: rows for group, rows in groups.items() if rows.step.nunique() > 1}
     if not found:
         return None
     figure, panels = make_figure(len(found), num_columns=2, row_height=2.7)
@@ -284,15 +250,10 @@ def progress_figure(scores: Frame, words: Words) -> Figure | None:
             if line.step.nunique() < 2:
                 continue
             line = line.sort_values("step")
-            axes.plot(
-                line.step,
-                value_axis(line.value, metric),
-                color=color_of(features, words),
-                linestyle="-" if method == "linear" else "--",
-                marker="o",
-                markersize=3.5,
-                label=row_title(features, method, words),
-            )
+            dash, name = "-" if method == "linear" else "--", row_title(features, method, words)
+            style: dict[str, Any] = {"linestyle": dash, "marker": "o", "markersize": 3.5}
+            values = line.step, value_axis(line.value, metric)
+            axes.plot(*values, color=color_of(features, words), label=name, **style)
         label(axes, "step", metric_title(metric), group_title(task, data, unit))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     add_shared_legend(figure, panels)
@@ -300,7 +261,7 @@ def progress_figure(scores: Frame, words: Words) -> Figure | None:
 
 
 def metric_title(metric: str) -> str:
-    """Return the name of an axis.
+    """Return the label of an axis.
 
     >>> metric_title("accuracy"), metric_title("nats")
     ('accuracy, percent', 'nats')
@@ -308,28 +269,22 @@ def metric_title(metric: str) -> str:
     return f"{metric}, percent" if in_percent(metric) else metric
 
 
-def curve_figures(scores: Frame, words: Words) -> Iterable[tuple[str, str, str, str, Figure]]:
-    """Yield, by task, data, unit and metric, scores against the number of labels.
-
-    A method has a line.
-    """
-    for group, found in score_groups(scores, words).items():
-        if not is_curve(found):
-            continue
-        for metric, rows in found.groupby("metric", sort=False):
-            figure, (axes,) = make_figure(1, row_height=4.4)
-            for (features, method), line in rows.groupby(["features", "method"], sort=False):
-                draw_curve(axes, line.sort_values("num_train"), features, method, words)
-            ticks = rows.drop_duplicates("num_train").sort_values("num_train")
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_locator(NullLocator())
-            axes.set_xticks(
-                ticks.num_train,
-                [f"{row.num_train:,.0f}\n{row.setting}".rstrip() for row in ticks.itertuples()],
-            )
-            label(axes, "number of labels", metric_title(metric), group_title(*group))
-            add_shared_legend(figure, [axes])
-            yield *group, metric, figure
+def curve_figures(scores: Frame, words: Words) -> dict[tuple[str, ...], Figure]:
+    """Draw scores against the number of labels, by task, data, unit and metric."""
+    figures = {}
+    for (*group, metric), rows in metric_groups(scores, words, curves=True).items():
+        figure, (axes,) = make_figure(1, row_height=4.4)
+        for (features, method), line in rows.groupby(["features", "method"], sort=False):
+            draw_curve(axes, line.sort_values("num_train"), features, method, words)
+        ticks = rows.drop_duplicates("num_train").sort_values("num_train")
+        names = [f"{row.num_train:,.0f}\n{row.setting}".rstrip() for row in ticks.itertuples()]
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xticks(ticks.num_train, names)
+        label(axes, "number of labels", metric_title(metric), group_title(*group))
+        add_shared_legend(figure, [axes])
+        figures[*group, metric] = figure
+    return figures
 
 
 def draw_curve(axes: Axes, line: Frame, features: str, method: str, words: Words) -> None:

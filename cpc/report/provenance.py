@@ -1,4 +1,4 @@
-"""The part of a run's page on where it comes from: command, versions, files."""
+"""The part of a run's page on its origin: command, versions, files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def provenance_section(run: Run, words: Words) -> Section:
 def made_section(
     environment: Mapping[str, Any], config: Mapping[str, Any], more: Sequence[Table] = ()
 ) -> Section:
-    """Return how something was made: the command and, folded, environment, configuration, more."""
+    """Return the command and, folded, environment, configuration and more tables."""
     import pandas as pd
 
     command = environment.get("command")
@@ -41,7 +41,7 @@ def made_section(
     return Section("How it was made", sentences, details=[*details, *more])
 
 
-#: What lies in any run directory.
+#: Files of any run directory.
 FILES = {
     "config.json": "the configuration of the run",
     "environment.json": "versions, devices, revision, command",
@@ -59,7 +59,7 @@ FILES = {
 
 
 def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
-    """Return what lies in the run directory, with sizes; without what the page itself wrote."""
+    """Return the files of a run directory with sizes, without the page itself."""
     import pandas as pd
 
     meaning = FILES | dict(own)
@@ -76,7 +76,7 @@ def file_frame(workdir: Path, own: Mapping[str, str]) -> Frame:
 
 
 def size_phrase(path: Path) -> str:
-    """Return the size of a file or of a whole folder."""
+    """Return the size of a file or a folder in words."""
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(file.stat().st_size for file in files if file.is_file())
     for unit in ("B", "kB", "MB"):

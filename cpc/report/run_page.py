@@ -1,16 +1,24 @@
-"""The page of a run: report.html, from its recorded files alone, at any time of the run."""
+"""The page of a run, report.html, from its recorded files alone, at any time of the run."""
 
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cpc.report import figures
-from cpc.report.engine import Section, Table, figure_of, show, show_interval, write_page
+from cpc.report.engine import (
+    Format,
+    Section,
+    Table,
+    duration,
+    figure_of,
+    show_interval,
+    write_page,
+)
 from cpc.report.provenance import provenance_section
 from cpc.report.score_section import scores_section
-from cpc.report.scores import headlines, score_groups
-from cpc.report.sentences import duration, last_known, summary, with_unit
+from cpc.report.scores import Headline, headlines
+from cpc.report.sentences import summary
 from cpc.report.words import Words
 from cpc.results import (
     Frame,
@@ -18,46 +26,44 @@ from cpc.results import (
     evaluations,
     information,
     last_evaluation,
-    last_scores,
+    last_known,
     read_run,
+    with_unit,
 )
 
-#: section(run) -> a part of the page; None where the run has nothing for it.
+#: section(run) -> a part of the page; None if the run has nothing for it.
 SectionMaker: TypeAlias = Callable[[Run], Section | None]
 
 
 def write_report(workdir: str | Path, words: Words, sections: Sequence[SectionMaker] = ()) -> Path:
-    """Write report.html and figures/*.png into a run directory.
+    """Write report.html and figures/*.png into a run directory, and return the path of the page.
 
     Args:
         workdir: of the run.
         words: the nouns of its kind of data.
-        sections: what only this kind of data has; they follow the scores.
-
-    Returns:
-        The path of the page.
+        sections: those of its kind of data alone, which follow the scores.
 
     Raises:
         UserError: the directory holds no run.
     """
     run = read_run(workdir)
-    makers: tuple[SectionMaker, ...] = (
-        lambda run: Section("", summary(run, words)),
-        lambda run: information_section(run, words),
-        lambda run: accuracy_section(run, words),
-        audit_section,
-        lambda run: scores_section(run, words),
-        *sections,
-        lambda run: health_section(run, words),
-        lambda run: provenance_section(run, words),
-    )
-    made = [section for maker in makers if (section := maker(run)) is not None]
-    title, numbers = run.name, headline(run, words)
-    return write_page(run.workdir, "report", title, subtitle(run), numbers, made)
+    found = headlines(run.scores, words)
+    made = [
+        Section("", summary(run, found, words)),
+        information_section(run, words),
+        accuracy_section(run, words),
+        audit_section(run),
+        scores_section(run, words),
+        *(maker(run) for maker in sections),
+        health_section(run, words),
+        provenance_section(run, words),
+    ]
+    made = [section for section in made if section is not None]
+    return write_page(run.workdir, "report", run.name, subtitle(run), headline(run, found), made)
 
 
 def subtitle(run: Run) -> str:
-    """Return what kind of thing this is, and from which revision."""
+    """Return the kind of page, the data, the revision and the directory."""
     revision = str(run.environment.get("git_revision") or "")
     data = run.config.get("data")
     source = (data.get("source") or data.get("name")) if isinstance(data, dict) else data
@@ -70,17 +76,17 @@ def subtitle(run: Run) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def headline(run: Run, words: Words) -> list[tuple[str, str]]:
-    """Return the few numbers that are asked for first, (number, meaning)."""
+def headline(run: Run, found: Sequence[Headline]) -> list[tuple[str, str]]:
+    """Return the most important numbers, (number, meaning)."""
     numbers, bound = [], information(run)
     if bound is not None:
         rows = last_evaluation(run, strict=bound.method == "bound")
-        kind = "bound" if bound.method == "bound" else "estimate log N − L, no bound"
+        kind = "bound" if bound.method == "bound" else "estimate log N − L, not a bound"
         each = "predictions" if rows.direction.nunique() > 1 else "offsets"
         meaning = f"{kind}, mean of {rows.bound.notna().sum()} {each}"
-        ceiling = show(rows.log_n.mean(), ".2f")
-        numbers.append((f"{bound.value:.2f} nats", f"{meaning} (ceiling {ceiling})"))
-    for score, _ in headlines(score_groups(last_scores(run.scores), words), words):
+        ceiling = f"ceiling {rows.log_n.mean():.2f}"
+        numbers.append((f"{bound.value:.2f} nats", f"{meaning} ({ceiling})"))
+    for score, *_ in found:
         value = with_unit(score.value, score.metric)
         what = "" if score.metric == "accuracy" else f", {score.metric}"
         by = f"{score.task.replace('_', ' ')} by {score.unit}{what}"
@@ -129,48 +135,38 @@ def offset_table(rule: str, rows: Frame, words: Words) -> Table:
     import pandas as pd
 
     has_bound = rows.bound.notna()
-    frame = pd.DataFrame(
-        {
-            "offset k": rows.offset,
-            "N": rows.n,
-            "log N": rows.log_n,
-            "loss": rows.offset_loss,
-            "log N − L": rows.bound,
-            "95 % interval": list(zip(rows.bound_low, rows.bound_high, strict=True)),
-            "top-1 %": 100 * rows.acc_top1,
-            "chance %": 100 / rows.n.where(rows.n > 0),
-            "pairwise %": 100 * rows.acc_pairwise,
-            "state": rows.state.where(has_bound, "–"),
-        }
-    )
+    interval = list(zip(rows.bound_low, rows.bound_high, strict=True))
+    columns: dict[str, tuple[Any, Format]] = {
+        "offset k": (rows.offset, ""),
+        "N": (rows.n, ",.0f"),
+        "log N": (rows.log_n, ".2f"),
+        "loss": (rows.offset_loss, ".3f"),
+        "log N − L": (rows.bound, ".3f"),
+        "95 % interval": (interval, lambda ends: show_interval(ends[0], ends[1], ".3f")),
+        "top-1 %": (100 * rows.acc_top1, ".1f"),
+        "chance %": (100 / rows.n.where(rows.n > 0), ".2g"),
+        "pairwise %": (100 * rows.acc_pairwise, ".1f"),
+        "state": (rows.state.where(has_bound, "–"), ""),
+    }
     if "frames_per_prediction" in rows and rows.frames_per_prediction.notna().any():
-        frame["frames aligned to it"] = rows.frames_per_prediction
-    kind = "log N − L is an estimate, no bound"
+        columns["frames aligned to it"] = rows.frames_per_prediction, ".2f"
+    kind = "log N − L is an estimate, not a bound"
     if not has_bound.any():
         kind = "this loss has no log N"
-        frame = frame.drop(columns=["log N", "log N − L", "95 % interval", "state"])
+        for name in ("log N", "log N − L", "95 % interval", "state"):
+            del columns[name]
     elif rows.is_bound.all():
         kind = "log N − L is a lower bound on the information"
     return Table(
         f"All numbers of each offset: rule “{rule}”, step {rows.step.max():,}",
-        frame,
+        pd.DataFrame({name: values for name, (values, _) in columns.items()}),
         f"Test {words.examples}, in nats; {kind}. Pairwise chance is 50 %.",
-        {
-            "N": ",.0f",
-            "log N": ".2f",
-            "loss": ".3f",
-            "log N − L": ".3f",
-            "95 % interval": lambda ends: show_interval(ends[0], ends[1], ".3f"),
-            "top-1 %": ".1f",
-            "chance %": ".2g",
-            "pairwise %": ".1f",
-            "frames aligned to it": ".2f",
-        },
+        {name: style for name, (_, style) in columns.items()},
     )
 
 
 def accuracy_section(run: Run, words: Words) -> Section:
-    """Return how often the positive wins, by offset."""
+    """Return how often the positive scores highest, by offset."""
     return Section(
         "Accuracy by offset",
         figures=figure_of(
@@ -187,7 +183,7 @@ def accuracy_section(run: Run, words: Words) -> Section:
 
 
 def audit_section(run: Run) -> Section | None:
-    """Return who the negatives of a run are, counted before its first step."""
+    """Return the audit of the negatives, counted before the first step."""
     import pandas as pd
 
     if run.audit is None:
@@ -200,14 +196,13 @@ def audit_section(run: Run) -> Section | None:
             "meaning": str(row.get("meaning", "")),
         }
         for row in run.audit["rows"]
-        if isinstance(row, dict)
     ]
     note = f"Of {run.audit.get('title', 'the negatives')}, before the first step."
     return Section("Negatives", tables=[Table("Audit of the negatives", pd.DataFrame(rows), note)])
 
 
 def health_section(run: Run, words: Words) -> Section:
-    """Return what tells of collapse, of a slow machine, and of a learning rate too high."""
+    """Return figures that show a collapse, a slow machine, or too high a learning rate."""
     spread = figure_of(
         "collapse",
         figures.spread_figure(run),

@@ -1,34 +1,34 @@
 """The part of a run's page on scores: figures, a table for each task, learning curves."""
 
+import functools
 import math
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from cpc.report import figures
 from cpc.report.engine import Figure, Section, Table, figure_of
-from cpc.report.scores import METHODS, feature_title, is_curve, row_title, score_groups, task_title
-from cpc.report.sentences import lead_phrase
-from cpc.report.words import Words
-from cpc.results import (
-    Difference,
-    Frame,
-    Row,
-    Run,
-    difference,
-    digest,
-    last_scores,
-    show_value,
-    unit_of,
+from cpc.report.scores import (
+    METHODS,
+    capitalize,
+    column_of,
+    feature_title,
+    interval_phrase,
+    is_curve,
+    lead_phrase,
+    row_title,
+    score_groups,
 )
+from cpc.report.words import Words
+from cpc.results import Frame, Row, Run, difference, digest, last_scores, show_value
 
 
 def scores_section(run: Run, words: Words) -> Section:
-    """Return what evaluators measured: figures, a table for each task, learning curves."""
+    """Return figures of the scores, a table for each task, and learning curves."""
     title, last = "What the representation knows", last_scores(run.scores)
     if not len(last):
         missing = "No probe has been recorded yet; run the probe command on this directory."
         return Section(title, [missing])
+    baselines = " and ".join(feature_title(name, words) for name in words.baselines) or "its input"
     bars = figure_of(
         "scores",
         figures.scores_figure(last, words),
@@ -36,7 +36,7 @@ def scores_section(run: Run, words: Words) -> Section:
         f"Bars are scores on test {words.tested}{interval_caption(last, words)}. The dotted line "
         "is the score of knowing nothing, such as always answering the most frequent class. "
         "Training paid off where CPC beats the same network at random "
-        f"initialization; CPC is useful where it also beats {baseline_phrase(words)}.",
+        f"initialization; CPC is useful where it also beats {baselines}.",
     )
     progress = figure_of(
         "progress",
@@ -55,22 +55,20 @@ def scores_section(run: Run, words: Words) -> Section:
             f"labels{interval_caption(last, words)}. Pretraining pays off where it matches the "
             "supervised network with fewer labels.",
         )
-        for *group, metric, figure in figures.curve_figures(last, words)
+        for (*group, metric), figure in figures.curve_figures(last, words).items()
     ]
-    tables = [
-        table
-        for group, rows in score_groups(last, words).items()
-        for table in (
-            [curve_table(group, own, words) for _, own in rows.groupby("metric", sort=False)]
-            if is_curve(rows)
-            else [score_table(group, rows, words)]
-        )
-    ]
+    tables = []
+    for group, rows in score_groups(last, words).items():
+        if is_curve(rows):
+            by_metric = rows.groupby("metric", sort=False)
+            tables += [curve_table(group, own, words) for _, own in by_metric]
+        else:
+            tables.append(score_table(group, rows, words))
     return Section(title, figures=[*bars, *progress, *curves], tables=tables)
 
 
 def interval_caption(scores: Frame, words: Words) -> str:
-    """Return a clause on the intervals of a figure of scores, which has none with one test item."""
+    """Return a clause on the intervals of a figure of scores."""
     known = scores.low.notna() & scores.high.notna()
     if not known.any():
         return f"; so few {words.tested} give no interval"
@@ -79,7 +77,7 @@ def interval_caption(scores: Frame, words: Words) -> str:
 
 
 def file_name(*parts: str) -> str:
-    """Return a name for a file, made of names that may hold what a file's may not.
+    """Return the name of a file for texts with any characters.
 
     >>> file_name("curve", "few_labels", "clothes"), file_name("curve", "../x")
     ('curve_few_labels_clothes', 'curve_.._x-2f2408c5')
@@ -89,90 +87,69 @@ def file_name(*parts: str) -> str:
     return plain if plain == name else f"{plain}-{digest(name)[:8]}"
 
 
-def baseline_phrase(words: Words) -> str:
-    """Return the baselines in words."""
-    titles = [feature_title(name, words) for name in words.baselines]
-    return " and ".join(titles) if titles else "its input"
-
-
 def score_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
-    """Return the scores of a task, each beside the untrained network's with the same method."""
+    """Return the scores of a task, each next to the untrained network's with the same method."""
     import pandas as pd
 
-    scores = list(rows.itertuples())
-    by_method: dict[tuple, list[Row]] = {}
-    for score in scores:
-        by_method.setdefault((score.features, score.method), []).append(score)
-    first, lines, strong = scores[0], [], []
-    metrics = list(dict.fromkeys(score.metric for score in scores))
+    lines, strong = [], []
     chances = rows.groupby("metric").chance
-    is_own = chances.nunique().gt(1).any()  # of boundaries: by how many each of the features finds
+    is_own = chances.nunique().gt(1).any()  # each of the features has a chance of its own
     if not is_own and rows.chance.notna().any():
-        line = {column_of(str(metric)): chance for metric, chance in chances.first().items()}
-        lines.append({"features": "chance", **line, "95 % interval": None})
-    for (features, method), found in by_method.items():
-        strong += [len(lines)] * (features in words.features)
+        chance = {column_of(str(metric)): chance for metric, chance in chances.first().items()}
+        lines.append({"features": "chance", **chance, "95 % interval": None})
+    for (features, method), found in rows.groupby(["features", "method"], sort=False):
+        if features in words.features:
+            strong.append(len(lines))
+        scores = list(found.itertuples())
+        first = scores[0]
         line: dict[str, Any] = {
             "features": feature_title(features, words),
             "method": METHODS.get(method, method),
+            **{column_of(score.metric): score.value for score in scores},
+            "95 % interval": (first.low, first.high, first.metric),
+            "setting": first.setting,
         }
-        for score in found:
-            line[column_of(score.metric)] = score.value
         if is_own:
-            line["chance"] = " and ".join(show_value(score.chance, score.metric) for score in found)
-        line["95 % interval"] = (found[0].low, found[0].high, found[0].metric)
-        if lead := over_untrained(found[0], scores):
-            line["over untrained"] = (*lead[:3], found[0].metric)
-        lines.append(line | {"setting": found[0].setting})
-    heads = ("features", "method", *map(column_of, metrics))
-    order = (*heads, "chance", "95 % interval", "over untrained", "setting")
+            line["chance"] = " and ".join(show_value(one.chance, one.metric) for one in scores)
+        untrained = rows[rows.features == f"random {features}"]
+        for other in untrained[untrained.method == method].itertuples():
+            if other.metric == first.metric:
+                line["over untrained"] = (*difference(first, other)[:3], first.metric)
+        lines.append(line)
+    metrics = {column_of(metric): metric for metric in dict.fromkeys(rows.metric)}
+    order = ("features", "method", *metrics, "chance", "95 % interval", "over untrained", "setting")
     columns = [name for name in order if any(name in line for line in lines)]
     frame = pd.DataFrame([{name: line.get(name) for name in columns} for line in lines])
     formats: dict[str, Any] = {
-        column_of(metric): lambda value, metric=metric: shown(value, metric) for metric in metrics
+        column: functools.partial(show_known, metric=metric) for column, metric in metrics.items()
     }
-    formats["95 % interval"] = show_ends
-    formats["over untrained"] = lambda lead: lead_phrase(lead[:3], lead[3]) if lead else ""
-    return Table(table_title(*group), frame, score_note(first, rows, words), formats, strong)
+    formats |= {"95 % interval": show_ends, "over untrained": show_lead}
+    note = score_note(next(rows.itertuples()), rows, words)
+    return Table(table_title(*group), frame, note, formats, strong)
 
 
-def column_of(metric: str) -> str:
-    """Return the head of a column.
-
-    >>> column_of("error rate")
-    'error rate, %'
-    """
-    return f"{metric}, {unit_of(metric)}" if unit_of(metric) not in ("", metric) else metric
+def show_ends(ends: Any) -> str:
+    """Format an interval with its metric; "" for the NaN of an empty cell."""
+    return interval_phrase(*ends) if isinstance(ends, tuple) else ""
 
 
-def shown(value: float | int | None, metric: str) -> str:
-    """Return a value, nothing where there is none."""
+def show_lead(lead: Any) -> str:
+    """Format a difference with its metric; "" for the NaN of an empty cell."""
+    return lead_phrase(lead[:3], lead[3]) if isinstance(lead, tuple) else ""
+
+
+def show_known(value: float | int | None, metric: str) -> str:
+    """Format a value; "" if there is none."""
     return "" if value is None or math.isnan(value) else show_value(value, metric)
-
-
-def show_ends(ends: tuple[float, float, str] | None) -> str:
-    """Return an interval, nothing where there is none."""
-    if not isinstance(ends, tuple) or math.isnan(ends[0] + ends[1]):
-        return ""
-    return f"{show_value(ends[0], ends[2])} to {show_value(ends[1], ends[2])}"
-
-
-def over_untrained(score: Row, scores: Sequence[Row]) -> Difference | None:
-    """Return how much larger a score is than the untrained network's with the same method."""
-    for other in scores:
-        same = (other.method, other.metric) == (score.method, score.metric)
-        if same and other.features == f"random {score.features}":
-            return difference(score, other)
-    return None
 
 
 def table_title(task: str, data: str, unit: str) -> str:
     """Return the title of a task's table."""
-    return f"{task_title(task)} by {unit}, {data}"
+    return f"{capitalize(task)} by {unit}, {data}"
 
 
 def score_note(first: Row, rows: Frame, words: Words) -> str:
-    """Return what the scores of a table were measured on."""
+    """Return how the scores of a table were measured."""
     parts = []
     if math.isfinite(first.num_train):
         parts.append(f"fitted on {first.num_train:,.0f} labeled items")
@@ -192,7 +169,7 @@ def score_note(first: Row, rows: Frame, words: Words) -> str:
 
 
 def curve_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table:
-    """Return scores of one metric by number of labels, a row for each way to use them."""
+    """Return scores of one metric by number of labels, one row per features and method."""
     import pandas as pd
 
     counts = rows.drop_duplicates("num_train").sort_values("num_train")
@@ -202,21 +179,20 @@ def curve_table(group: tuple[str, str, str], rows: Frame, words: Words) -> Table
     }
     lines = []
     for (features, method), line in rows.groupby(["features", "method"], sort=False):
-        cells = {heads[score.num_train]: score for score in line.itertuples()}
-        values = {
-            head: (one.value, one.low, one.high, one.metric) if (one := cells.get(head)) else None
-            for head in heads.values()
+        cells = {
+            heads[one.num_train]: (one.value, one.low, one.high, one.metric)
+            for one in line.itertuples()
         }
+        values = {head: cells.get(head) for head in heads.values()}
         lines.append({"features": row_title(features, method, words), **values})
     note = "Half-widths of 95 % intervals over test items and, where several were drawn, subsets."
     formats = dict.fromkeys(heads.values(), show_half_width)
-    metric = rows.metric.iloc[0]
-    title = f"{table_title(*group)}: {column_of(metric)} by number of labels"
+    title = f"{table_title(*group)}: {column_of(rows.metric.iloc[0])} by number of labels"
     return Table(title, pd.DataFrame(lines), note, formats)
 
 
 def show_half_width(cell: tuple[float, float, float, str] | None) -> str:
-    """Return a value and half the width of its interval.
+    """Format a value and half the width of its interval.
 
     >>> show_half_width((0.512, 0.5, 0.53, "accuracy"))
     '51.2 ± 1.5'
@@ -225,6 +201,5 @@ def show_half_width(cell: tuple[float, float, float, str] | None) -> str:
         return ""
     value, low, high, metric = cell
     half = (high - low) / 2
-    return show_value(value, metric) + (
-        f" ± {show_value(half, metric)}" if math.isfinite(half) else ""
-    )
+    plus = f" ± {show_value(half, metric)}" if math.isfinite(half) else ""
+    return show_value(value, metric) + plus

@@ -1,15 +1,16 @@
-"""Scores as pages show them: their groups, order, names and colors."""
+"""Scores as pages show them: their groups, order, names, colors and differences."""
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 from cpc.report.draw import BLUE, GRAY, GREEN, INK, ORANGE
 from cpc.report.words import Words
-from cpc.results import Frame, Row, in_percent
+from cpc.results import Difference, Frame, Row, in_percent, last_scores, show_value, unit_of
 
-#: (task, data, unit) -> its scores, from baselines to what was learned.
+#: (task, data, unit) -> its scores, from baselines to learned features.
 Groups: TypeAlias = dict[tuple[str, str, str], Frame]
 
-#: How features were used, in the order of tables, with the words for it.
+#: Methods in the order of tables, in words.
 METHODS = {
     "linear": "linear",
     "hidden": "one hidden layer",
@@ -20,44 +21,57 @@ METHODS = {
 
 
 class Headline(NamedTuple):
-    """The score by which a task is judged first."""
+    """The score by which a task is judged first, and the other scores of its task."""
 
     score: Row
-    rows: Frame
-    """All scores of its task, data and unit."""
+    same_probe: dict[str, Row]
+    """The scores with its method and metric, by features."""
+    by_probe: dict[tuple[str, str], dict[str, Row]]
+    """All scores by (method, metric) and features."""
 
 
 def score_groups(scores: Frame, words: Words) -> Groups:
-    """Return scores by task, data and unit, as asked, each from baselines to what was learned."""
-    if not len(scores):
-        return {}
+    """Return scores by task, data and unit, each from baselines to learned features."""
 
-    def ordered(rows: Frame) -> Frame:
-        rank = [
-            (method_order(row.method), feature_order(row.features, words), number)
-            for number, row in enumerate(rows.itertuples())
-        ]
-        return rows.iloc[sorted(range(len(rows)), key=rank.__getitem__)]
+    def place(row: Row) -> tuple:
+        method = list(METHODS).index(row.method) if row.method in METHODS else len(METHODS)
+        return method, feature_order(row.features, words)
 
-    groups = scores.groupby(["task", "data", "unit"], sort=False)
-    return {(str(task), str(data), str(unit)): ordered(rows) for (task, data, unit), rows in groups}
+    groups = {}
+    for names, rows in scores.groupby(["task", "data", "unit"], sort=False):
+        order = sorted(enumerate(rows.itertuples()), key=lambda one: place(one[1]))
+        groups[tuple(map(str, names))] = rows.iloc[[number for number, _ in order]]
+    return groups
+
+
+def metric_groups(scores: Frame, words: Words, curves: bool) -> dict[tuple[str, ...], Frame]:
+    """Return scores by task, data, unit and metric: learning curves only, or all but these."""
+    return {
+        (*group, metric): rows
+        for group, found in score_groups(scores, words).items()
+        for metric, rows in found.groupby("metric", sort=False)
+        if is_curve(found) == curves
+    }
 
 
 def is_curve(rows: Frame) -> bool:
-    """Return whether scores of one task show how they grow with the number of labels."""
-    return bool(
-        rows.groupby(["features", "method", "metric", "step"]).num_train.nunique().max() > 1
-    )
+    """Return whether scores of one task are of several numbers of labels."""
+    by_probe = rows.groupby(["features", "method", "metric", "step"])
+    return bool(by_probe.num_train.nunique().max() > 1)
 
 
-def headlines(groups: Groups, words: Words) -> list[Headline]:
-    """Return what each task that is no curve is judged by: linear, on the first features."""
+def headlines(scores: Frame, words: Words) -> list[Headline]:
+    """Return the last headline score of each task: if possible linear, on the first features."""
     found = []
-    for rows in groups.values():
-        scores = [] if is_curve(rows) else list(rows.itertuples())
-        learned = [score for name in words.features for score in scores if score.features == name]
-        linear = [score for score in learned if score.method == "linear"]
-        found += [Headline(score, rows) for score in (linear or learned or scores)[:1]]
+    for rows in score_groups(last_scores(scores), words).values():
+        candidates = [] if is_curve(rows) else list(rows.itertuples())
+        learned = [one for name in words.features for one in candidates if one.features == name]
+        linear = [one for one in learned if one.method == "linear"]
+        by_probe: dict[tuple[str, str], dict[str, Row]] = {}
+        for one in candidates:
+            by_probe.setdefault((one.method, one.metric), {})[one.features] = one
+        for one in (linear or learned or candidates)[:1]:
+            found.append(Headline(one, by_probe[one.method, one.metric], by_probe))
     return found
 
 
@@ -69,47 +83,80 @@ def feature_title(name: str, words: Words) -> str:
 
 
 def feature_order(name: str, words: Words) -> tuple[int, str]:
-    """Return the place of features in a table: baselines first, then what was learned."""
+    """Return the place of features in a table: untrained, baselines, learned, others."""
     learned = {feature: 2 + n for n, feature in enumerate(sorted(words.features, reverse=True))}
     place = 0 if name.startswith("random") else 1 if name in words.baselines else 9
     return learned.get(name, place), name
 
 
-def method_order(name: str) -> int:
-    """Return the place of a method in a table, the unknown ones last."""
-    return list(METHODS).index(name) if name in METHODS else len(METHODS)
-
-
 def row_title(features: str, method: str, words: Words) -> str:
-    """Return features and method in words; a linear probe goes without saying."""
+    """Return features and method in words; a linear probe is not mentioned."""
     how = {"linear": "", "hidden": ", hidden", "knn": ", kNN"}.get(method, f", {method}")
-    title = feature_title(features, words)
-    return title if features == "supervised" else title + how
+    return feature_title(features, words) + ("" if features == "supervised" else how)
 
 
-def task_title(task: str) -> str:
-    """Return the name of a task at the beginning of a sentence.
+def task_phrase(score: Row) -> str:
+    """Return the task, data and unit of a score within a sentence."""
+    return f"{score.task.replace('_', ' ')} of {score.data} by {score.unit}"
 
-    >>> task_title("few_labels"), task_title("ABX")
+
+def capitalize(text: str) -> str:
+    """Return a text with a capital at its beginning; the others stay.
+
+    >>> capitalize("few_labels"), capitalize("ABX")
     ('Few labels', 'ABX')
     """
-    return task[:1].upper() + task[1:].replace("_", " ")
+    return text[:1].upper() + text[1:].replace("_", " ")
 
 
 def group_title(task: str, data: str, unit: str) -> str:
-    """Return task, unit and data of a panel."""
+    """Return the title of a panel."""
     return f"{task.replace('_', ' ')} by {unit}\n{data}"
 
 
+def column_of(metric: str) -> str:
+    """Return the head of a column.
+
+    >>> column_of("error rate")
+    'error rate, %'
+    """
+    return f"{metric}, {unit_of(metric)}" if unit_of(metric) not in ("", metric) else metric
+
+
+def interval_phrase(low: float | int, high: float | int, metric: str) -> str:
+    """Return an interval in words; "" if there is none."""
+    if math.isnan(low + high):
+        return ""
+    return f"{show_value(low, metric)} to {show_value(high, metric)}"
+
+
+def lead_phrase(lead: Difference | tuple[float, ...], metric: str) -> str:
+    """Return a difference with its interval, in points for rates and accuracies.
+
+    >>> lead_phrase((0.0123, -0.004, 0.03), "accuracy")
+    '+1.2 (−0.4 to +3.0)'
+    """
+    value, low, high = (signed(one, metric) for one in lead[:3])
+    return f"{value} ({low} to {high})" if math.isfinite(lead[1] + lead[2]) else value
+
+
+def points_of(metric: str) -> str:
+    """Return the unit that follows a difference, after a space; "" if it has none."""
+    return " points" if in_percent(metric) else f" {unit_of(metric)}".rstrip()
+
+
+def signed(value: float | int, metric: str) -> str:
+    """Return a difference with its sign."""
+    return f"{'−' if value < 0 else '+'}{show_value(abs(value), metric)}"
+
+
 def color_of(features: str, words: Words) -> str:
-    """Return the same color for the same features everywhere."""
+    """Return the color of features, the same in all figures."""
     if features.startswith("random"):
         return GRAY
-    if features in words.baselines:
-        return ORANGE
-    return {"z": GREEN, "c": BLUE}.get(features, INK)
+    return ORANGE if features in words.baselines else {"z": GREEN, "c": BLUE}.get(features, INK)
 
 
 def value_axis(values: Any, metric: str) -> Any:
-    """Return values as an axis shows them: percent of what lies in 0..1."""
+    """Return values as an axis shows them, fractions in percent."""
     return 100 * values if in_percent(metric) else values

@@ -1,7 +1,6 @@
-"""What was measured, as one table: the score, its writer, the reader of runs, the comparison.
+"""Measured numbers as one table: the score, its writer, the reader of runs, the comparison.
 
-Nothing else reads a run directory: the page of a run, status, comparison and model card all begin
-with `read_run`, which does not fail on a damaged file but says so in `Run.problems`.
+Only this package reads run directories. `read_run` reports damaged files in `Run.problems`.
 """
 
 from cpc.results.compare import (
@@ -22,6 +21,7 @@ from cpc.results.run import (
     at_end,
     evaluations,
     last_evaluation,
+    last_known,
     last_scores,
     read_run,
     rule_title,
@@ -40,6 +40,7 @@ from cpc.results.score import (
     show_value,
     text_table,
     unit_of,
+    with_unit,
 )
 from cpc.results.scores import read_scores, score_frame, write_scores
 
@@ -62,6 +63,7 @@ __all__ = [
     "information",
     "is_better",
     "last_evaluation",
+    "last_known",
     "last_scores",
     "name_of",
     "over_seeds",
@@ -77,5 +79,6 @@ __all__ = [
     "text_table",
     "training_rule",
     "unit_of",
+    "with_unit",
     "write_scores",
 ]

@@ -1,4 +1,4 @@
-"""The comparison of scores: differences with intervals, paired where seeds or items are shared."""
+"""Differences of scores with intervals, paired when seeds or test items are shared."""
 
 import math
 import re
@@ -21,6 +21,10 @@ from cpc.results.score import (
 )
 from cpc.types import UserError
 
+#: The share of repetitions whose interval contains the true value.
+LEVEL = 0.95
+TAIL = (1 - LEVEL) / 2
+
 
 class Difference(NamedTuple):
     """How much larger one score is than another."""
@@ -28,31 +32,30 @@ class Difference(NamedTuple):
     value: float
     low: float
     high: float
-    """95 % interval; NaN where nothing gives one."""
+    """95 % interval; NaN if there is none."""
     p_value: float = math.nan
-    """Of McNemar's exact test that both are equally accurate, of one answer an item."""
+    """McNemar's exact test of equal accuracy, for scores with one answer per item."""
     paired: str = ""
-    """By what the two are paired: "items", "seeds", or "" of two independent scores."""
+    """What the scores are paired by: "items", "seeds", "seeds and items", or "" if independent."""
 
 
 UNKNOWN = Difference(math.nan, math.nan, math.nan)
 
 
 def paired_difference(
-    ours: Any, theirs: Any, *, num_resamples: int = 10_000, level: float | int = 0.95, seed: int = 0
+    ours: Any, theirs: Any, *, num_resamples: int = 10_000, seed: int = 0
 ) -> Difference:
     """Return the difference of two accuracies on the same test items, ours minus theirs.
 
-    Items on which both agree cancel, which makes the interval narrower than those of the two
-    accuracies suggest. The interval is the percentile bootstrap over items: an item gives -1, 0 or
-    1, so resampling items is a draw from a multinomial; one item has none. The p-value is McNemar's
-    (1947), exact: among items on which they differ, either is right equally often. The interval
-    holds zero where that test does not exclude it, and where no draw differs, its end is exact
-    (Clopper and Pearson, 1934).
+    Items on which both agree cancel, so the interval is narrower than those of the two accuracies
+    suggest. It is the percentile bootstrap over items: an item gives -1, 0 or 1, so a resample is a
+    draw from a multinomial. The p-value is McNemar's (1947), exact: among items on which they
+    differ, either is right equally often. The interval contains zero unless that test rejects it;
+    if no draw differs, its end is exact (Clopper and Pearson, 1934). One item has no interval.
 
     Args:
         ours, theirs: (m,) whether each item is right.
-        num_resamples, level, seed: of the bootstrap.
+        num_resamples, seed: of the bootstrap.
 
     Raises:
         UserError: the numbers of items differ.
@@ -66,51 +69,55 @@ def paired_difference(
     """
     if len(ours) != len(theirs) or not len(ours):
         raise UserError(
-            f"a paired difference of {len(ours)} and {len(theirs)} items: take the same, at "
-            "least one, for both"
+            f"a paired difference needs the same items, at least one, on both sides (got "
+            f"{len(ours)} and {len(theirs)})"
         )
-    count = len(ours)
-    wins, losses = int(np.sum(ours & ~theirs)), int(np.sum(theirs & ~ours))
-    parts = np.array([wins, losses, count - wins - losses]) / count
-    drawn = np.random.default_rng(seed).multinomial(count, parts, size=num_resamples)
-    tail = (1 - level) / 2
-    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, [tail, 1 - tail])
     from scipy import stats  # half a second, which a start of training need not wait
 
-    p_value = stats.binomtest(wins, wins + losses).pvalue if wins + losses else 1.0
-    value, others = (wins - losses) / count, 1 - tail ** (1 / count)
-    if count in (wins, losses, count - wins - losses):  # others have at most that share
+    count = len(ours)
+    wins, losses = int(np.sum(ours & ~theirs)), int(np.sum(theirs & ~ours))
+    value, p_value = (wins - losses) / count, 1.0
+    if wins + losses:
+        p_value = float(stats.binomtest(wins, wins + losses).pvalue)
+    if count == 1:
+        return Difference(value, math.nan, math.nan, p_value, "items")
+    ties = count - wins - losses
+    parts = np.array([wins, losses, ties]) / count
+    drawn = np.random.default_rng(seed).multinomial(count, parts, size=num_resamples)
+    low, high = np.quantile((drawn[:, 0] - drawn[:, 1]) / count, [TAIL, 1 - TAIL])
+    if count in (wins, losses, ties):  # the others have at most this share
+        others = 1 - TAIL ** (1 / count)
         low, high = value - others * (1 + value), value + others * (1 - value)
-    if p_value > 1 - level:
+    if p_value > 1 - LEVEL:
         low, high = min(low, 0.0), max(high, 0.0)
-    low, high = (low, high) if count > 1 else (math.nan, math.nan)
-    return Difference(value, float(low), float(high), float(p_value), "items")
+    return Difference(value, float(low), float(high), p_value, "items")
 
 
-def paired_sums(ours: Outcomes, theirs: Outcomes, num_resamples: int = 2000) -> Difference:
+def draw_items(num_resamples: int, count: int, seed: int = 0) -> Iterator[np.ndarray]:
+    """Yield resamples of item numbers, (some, count) at a time, which bounds the memory."""
+    rng, rows = np.random.default_rng(seed), max(1, 2_000_000 // count)
+    for start in range(0, num_resamples, rows):
+        yield rng.integers(count, size=(min(rows, num_resamples - start), count))
+
+
+def paired_sums(ours: Outcomes, theirs: Outcomes) -> Difference:
     """Return the difference of two scores on the same items, each with sums and counts.
 
-    The interval is the percentile bootstrap over items, the same ones drawn for both, `as_student`;
-    there is none if fewer than two count anything.
+    The interval is the percentile bootstrap over items, widened `as_student`; there is none if
+    fewer than two items count.
     """
     value = mean_outcome(ours) - mean_outcome(theirs)
     num_counted = int(np.sum((ours.counts > 0) & (theirs.counts > 0)))
     if num_counted < 2:
         return Difference(value, math.nan, math.nan, paired="items")
-    rng, count = np.random.default_rng(0), len(ours.sums)
     columns = [np.asarray(x, float) for x in (ours.sums, ours.counts, theirs.sums, theirs.counts)]
-    found, rows = [], max(1, 2_000_000 // count)  # bounds the memory of one block of draws
-    for start in range(0, num_resamples, rows):
-        drawn = rng.integers(count, size=(min(rows, num_resamples - start), count))
-        a, of_a, b, of_b = sums = np.stack([column[drawn].sum(axis=1) for column in columns])
-        a, of_a, b, of_b = sums[:, (of_a > 0) & (of_b > 0)]  # not of items without any count
+    found = []
+    for drawn in draw_items(2000, len(ours.sums)):
+        sums = np.stack([column[drawn].sum(axis=1) for column in columns])
+        a, of_a, b, of_b = sums[:, (sums[1] > 0) & (sums[3] > 0)]  # else nothing is counted
         found.append(a / of_a - b / of_b)
-    low, high = np.quantile(np.concatenate(found), [0.025, 0.975])
+    low, high = np.quantile(np.concatenate(found), [TAIL, 1 - TAIL])
     return Difference(value, *as_student(value, low, high, num_counted), paired="items")
-
-
-#: The share of repetitions whose interval contains the true value.
-LEVEL = 0.95
 
 
 def as_student(
@@ -134,18 +141,14 @@ def as_student(
 
 
 def difference(ours: Row, theirs: Row) -> Difference:
-    """Return by how much one score is larger, paired by test item where both are of the same.
-
-    Args:
-        ours, theirs: scores, or rows of their frame.
-    """
+    """Return the difference of two scores, or rows of their frame, paired if on the same items."""
     a, b = ours.outcomes, theirs.outcomes
     if a is not None and b is not None and a.items and a.items == b.items:
         is_single = (a.counts == 1).all() and (b.counts == 1).all()
         if is_single and {*np.unique(a.sums), *np.unique(b.sums)} <= {0, 1}:
             return paired_difference(a.sums.astype(bool), b.sums.astype(bool))
         return paired_sums(a, b)
-    return independent_difference(*(_interval(score) for score in (ours, theirs)))
+    return independent_difference(_interval(ours), _interval(theirs))
 
 
 def _interval(score: Row) -> Difference:
@@ -186,12 +189,11 @@ def over_seeds(values: Sequence[float | int]) -> Difference:
 
 
 def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
-    """Return the mean of estimates, one a seed, with an interval over seeds and test items.
+    """Return the mean of one estimate per seed, with an interval over seeds and test items.
 
-    mean -+ sqrt(s^2 + u^2): s is Student's half-width over seeds, t(0.975, n - 1) sd / sqrt(n) (0
-    for one seed), u the mean of the estimates' own over test items; NaN where one has none. Seeds
-    share their test items, so u does not shrink with their number. What lies outside lies outside
-    of both intervals, that over seeds and that over items, as the root is no less than either.
+    mean -+ sqrt(s^2 + u^2): s is the half-width of `over_seeds`, u the mean of the estimates' own
+    half-widths over test items; NaN if one has none. Seeds share their test items, so u does not
+    shrink with their number. The interval contains that over seeds and that over items.
 
     >>> one = Difference(0.5, 0.46, 0.54, paired="items")
     >>> over_seeds_and_items([one, one])
@@ -206,22 +208,21 @@ def over_seeds_and_items(estimates: Sequence[Difference]) -> Difference:
 
 
 class Cell(NamedTuple):
-    """Runs that differ in nothing but the seed."""
+    """Runs that differ only in the seed."""
 
     name: str
     runs: list[tuple[str, Run]]
 
 
 def group_by_seed(runs: Sequence[tuple[str, Run]]) -> list[Cell]:
-    """Return a cell for runs whose configs are equal but for the seed, which differs, in order."""
+    """Group named runs whose configs differ only in the seed, in order."""
     groups: list[list[tuple[str, Run]]] = []
     for entry in runs:
-        for group in groups:
-            if all(_are_one_cell(entry, other) for other in group):
-                group.append(entry)
-                break
-        else:
-            groups.append([entry])
+        fits = (group for group in groups if all(_are_one_cell(entry, one) for one in group))
+        group = next(fits, None)
+        if group is None:
+            groups.append(group := [])
+        group.append(entry)
     names = [stem(group[0][0]) for group in groups]
     return [
         Cell(name if names.count(name) == 1 else group[0][0], group)
@@ -230,7 +231,7 @@ def group_by_seed(runs: Sequence[tuple[str, Run]]) -> list[Cell]:
 
 
 def _are_one_cell(a: tuple[str, Run], b: tuple[str, Run]) -> bool:
-    """Whether two runs are one cell: by config; where both names end in a seed, by them too."""
+    """Whether two runs differ in the seed alone, also by name if both names end in a seed."""
     one, other = dict(a[1].config), dict(b[1].config)
     if one.pop("seed", None) == other.pop("seed", None) or one != other:
         return False
@@ -246,37 +247,29 @@ def stem(name: str) -> str:
     return re.sub(r"[,_-]seed[=_-]?\d+$", "", name) or name
 
 
-#: Keys of a config that change no number of a comparison; the seed has its own place there, and
-#: what was probed shows in the columns.
-ASIDE = (
-    "seed",
-    "log_every",
-    "eval_every",
-    "save_every",
-    "data.num_threads",
-    "probe.tasks",
-    "probe.features",
+#: Keys that change no number of a comparison, or that its columns show already.
+IGNORED_KEYS = (
+    *("seed", "log_every", "eval_every", "save_every"),
+    *("data.num_threads", "probe.tasks", "probe.features"),
 )
 
 
 def settings(cells: Sequence[Cell]) -> Frame:
-    """Return the keys of the configs in which cells differ and that matter, a row a cell."""
+    """Return the config keys in which cells differ, one row per cell, without `IGNORED_KEYS`."""
     import pandas as pd
 
     flat = [flatten(cell.runs[0][1].config) for cell in cells]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    differing = [
-        key for key in keys if key not in ASIDE and len({repr(one.get(key)) for one in flat}) > 1
-    ]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in IGNORED_KEYS)
+    differing = [key for key in keys if len({repr(one.get(key)) for one in flat}) > 1]
     rows = [[one.get(key) for key in differing] for one in flat]
     names = pd.Index([cell.name for cell in cells], name="cell")
     return pd.DataFrame(rows, index=names, columns=pd.Index(differing), dtype=object)
 
 
 def information(run: Run) -> Score | None:
-    """Return log N - L of the last evaluation, the mean over offsets, as a score in nats.
+    """Return log N - L of the last evaluation, averaged over offsets, as a score in nats.
 
-    Of the strict bound if there is one; its method says whether the number is a bound.
+    It is the strict bound if there is one; the method is "bound" or "estimate".
     """
     for strict in (True, False):
         rows = last_evaluation(run, strict)
@@ -291,31 +284,22 @@ def information(run: Run) -> Score | None:
     return None
 
 
-#: Of `compare`: by its two differences, the ends of the names and the fields of `Difference`.
-OVER = ("over_untrained", "over_first")
+#: The two differences of `compare`, and the fields of `Difference` that it has of each.
+BASELINES = ("over_untrained", "over_first")
 ENDS = {"": "value", "_low": "low", "_high": "high", "_paired": "paired"}
 COLUMNS = (
     *("cell", *QUESTION, "num_train", "value", "low", "high", "chance", "higher_is_better"),
-    *("by_seed", "at_end", "num_test", *(f"{name}{end}" for name in OVER for end in ENDS)),
+    *("by_seed", "at_end", "num_test", *(f"{name}{end}" for name in BASELINES for end in ENDS)),
 )
 
 
 def compare(cells: Sequence[Cell]) -> Frame:
-    """Return the scores of cells, a row for each cell and question, beside those of the first cell.
+    """Return the scores of cells, one row per cell and question, compared with the first cell.
 
-    Of each cell those seeds count that have come to their last step. Where none has, what they had
-    on the way is shown, and differs from nothing. Values and intervals are those of
-    `mean_over_seeds`, differences those of `lead`.
-
-    Args:
-        cells: as `group_by_seed` makes them.
-
-    Returns:
-        A frame with the columns cell, those of `QUESTION`, num_train, value, low, high, chance,
-        higher_is_better, by_seed (a list), at_end, num_test, and for each of "over_untrained" (the
-        same network at random initialization) and "over_first" (the first cell) the difference with
-        its interval: over_first, over_first_low, over_first_high, over_first_paired. Differences
-        are ours minus theirs, whichever is better.
+    Only seeds that have reached their last step count. If none has, the row shows their latest
+    scores, and has no differences. Values and intervals are those of `mean_over_seeds`.
+    Differences, ours minus theirs, are the `lead` over the same network untrained and over the
+    first cell. `COLUMNS` are those of the frame; by_seed is a list.
     """
     import pandas as pd
 
@@ -332,35 +316,28 @@ def compare(cells: Sequence[Cell]) -> Frame:
         if not number:
             first = ended
         for question in dict.fromkeys([*ended, *begun]):
-            untrained = ended.get((*question[:3], f"random {question[3]}", *question[4:]), {})
             ours = ended.get(question, {})
+            untrained = ended.get((*question[:3], f"random {question[3]}", *question[4:]), {})
             over = lead(ours, untrained), lead(ours, first.get(question, {})) if number else None
-            ours = ours or begun[question]
-            one = next(iter(ours.values()))
-            value, low, high, *_ = mean_over_seeds(list(ours.values()))
-            rows.append(
-                {
-                    "cell": cell.name,
-                    **{name: getattr(one, name) for name in (*QUESTION, "num_train")},
-                    **{"value": value, "low": low, "high": high, "chance": one.chance},
-                    "higher_is_better": one.higher_is_better,
-                    "by_seed": [score.value for score in ours.values()],
-                    "at_end": question in ended,
-                    "num_test": one.num_test,
-                    **{
-                        f"{name}{end}": getattr(found or UNKNOWN, field)
-                        for name, found in zip(OVER, over, strict=True)
-                        for end, field in ENDS.items()
-                    },
-                }
-            )
-    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also where nothing has a score
+            row = _summarize(cell.name, list((ours or begun[question]).values()), over)
+            rows.append({**row, "at_end": question in ended})
+    return pd.DataFrame(rows, columns=pd.Index(COLUMNS))  # also if nothing has a score
+
+
+def _summarize(name: str, scores: Sequence[Row], over: Sequence[Difference | None]) -> dict:
+    one, (value, low, high, *_) = scores[0], mean_over_seeds(scores)
+    own = (*QUESTION, "num_train", "chance", "higher_is_better", "num_test")
+    row = {"cell": name, **{key: getattr(one, key) for key in own}}
+    row |= {"value": value, "low": low, "high": high, "by_seed": [s.value for s in scores]}
+    for baseline, found in zip(BASELINES, over, strict=True):
+        row |= {f"{baseline}{end}": getattr(found or UNKNOWN, key) for end, key in ENDS.items()}
+    return row
 
 
 def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
-    """Yield a run's scores with what they answer; of a curve over labels, also by which part.
+    """Yield scores with their question, which for a curve over labels includes the share.
 
-    How many labels a part has may differ by seed, as the split of the files does.
+    The number of labels in a share may differ by seed, as the split of the files does.
     """
     groups: dict[tuple, list[Row]] = {}
     for score in scores:
@@ -372,10 +349,9 @@ def _by_question(scores: Sequence[Row]) -> Iterator[tuple[tuple, Row]]:
 
 
 def mean_over_seeds(scores: Sequence[Row]) -> Difference:
-    """Return the mean of a score over seeds, within what the metric can be.
+    """Return the mean of a score over seeds, its interval clipped to the range of the metric.
 
-    Its interval is that of `over_seeds_and_items`; of what has none of its own, such as log N - L,
-    that over seeds alone.
+    The interval is that of `over_seeds_and_items`, or of `over_seeds` for scores without intervals.
     """
     found = [_interval(score) for score in scores]
     if all(math.isnan(one.low) for one in found):
@@ -384,26 +360,25 @@ def mean_over_seeds(scores: Sequence[Row]) -> Difference:
         mean = over_seeds_and_items(found)
     if len(scores) == 1 or not in_percent(scores[0].metric):
         return mean
-    # More errors than words are possible; a rate of them has no upper end.
-    most = math.inf if scores[0].metric.endswith("error rate") else 1.0
-    low, high = np.clip(mean[1:3], 0.0, most)
+    # There can be more errors than words.
+    highest = math.inf if scores[0].metric.endswith("error rate") else 1.0
+    low, high = np.clip(mean[1:3], 0.0, highest)
     return mean._replace(low=float(low), high=float(high))
 
 
 def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | None:
     """Return the difference of two sets of scores by seed, ours minus theirs; None if one is empty.
 
-    Of each seed that both have, d is the `difference` on their test items, and the lead is
-    `over_seeds_and_items` of all d: what is common to both, of an item or of a seed, cancels. Of
-    what has no interval over items it is `over_seeds` alone. With fewer than two such seeds and
-    more of one of them, it is of the two means, as if independent: the one seed does not say how
-    far seeds scatter, and the others do.
+    It is `over_seeds_and_items` of the `difference` of each shared seed, or `over_seeds` if these
+    have no intervals. With fewer than two shared seeds, and more on one side, the two means are
+    compared as if independent, because one seed does not show how far seeds scatter.
     """
     if not ours or not theirs:
         return None
     shared = [seed for seed in ours if seed in theirs]
     if len(shared) < 2 and (len(ours) > 1 or len(theirs) > 1 or not shared):
-        return independent_difference(*(mean_over_seeds([*of.values()]) for of in (ours, theirs)))
+        means = (mean_over_seeds(list(scores.values())) for scores in (ours, theirs))
+        return independent_difference(*means)
     found = [difference(ours[seed], theirs[seed]) for seed in shared]
     if len(found) == 1 or np.isfinite([one[1:3] for one in found]).all():
         return over_seeds_and_items(found)
@@ -411,7 +386,7 @@ def lead(ours: Mapping[int, Row], theirs: Mapping[int, Row]) -> Difference | Non
 
 
 def is_better(low: float | int, high: float | int, higher_is_better: bool) -> bool | None:
-    """Return whether a difference is an improvement, by its interval; None if that holds zero.
+    """Return whether a difference is an improvement; None if its interval contains zero.
 
     >>> is_better(-0.2, -0.05, higher_is_better=False)
     True

@@ -1,4 +1,4 @@
-"""The reader of run directories: everything that a run recorded, in frames."""
+"""The reader of run directories: everything that a run recorded, as frames."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,28 @@ from cpc.types import UserError
 
 
 class Run(NamedTuple):
-    """A run directory, read. What is missing is empty or None."""
+    """The content of a run directory. Missing parts are empty or None."""
 
     workdir: Path
     config: dict[str, Any]
     environment: dict[str, Any]
     metrics: Frame
-    """A row for each record of metrics.jsonl: step, split ("train" or "test"), series ("" or
+    """One row per record of metrics.jsonl: step, split ("train" or "test"), series ("" or
     "strict"), rule, is_bound, and all of its single numbers."""
     offsets: Frame
-    """A row for each offset (and direction) of each record: step, split, series, rule, is_bound,
-    offset, direction, and what was recorded by offset: n, log_n, offset_loss, bound, bound_low,
-    bound_high, acc_top1, chance_top1, acc_pairwise, state."""
+    """One row per offset (and direction) of each record: step, split, series, rule, is_bound,
+    offset, direction, n, log_n, offset_loss, bound, bound_low, bound_high, acc_top1, chance_top1,
+    acc_pairwise, state, and any other numbers recorded by offset."""
     scores: Frame
-    """A row for each score: its fields, NaN for a missing number."""
+    """The `score_frame`."""
     audit: dict[str, Any] | None
-    """Who is contrasted with whom: {"rule", "title", "rows": [{"name", "value", ...}]}."""
+    """The audit of the negatives: {"rule", "title", "rows": [{"name", "value", ...}]}."""
     truth: Frame | None
-    """The exact mutual_information by offset, where the source's is known."""
+    """The exact mutual_information by offset, if it is known."""
     skipped: list[str]
-    """Files that were left out of the data, and why."""
+    """Files that were left out of the data, with reasons."""
     problems: list[str]
-    """A sentence for each file of the run that is damaged."""
+    """A sentence for each damaged file."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
     @property
     def seed(self) -> int:
-        """The seed of the config; 0 where it has none."""
+        """The seed of the config; 0 if it has none."""
         seed = self.config.get("seed")
         return seed if isinstance(seed, int) else 0
 
@@ -55,7 +55,7 @@ class Run(NamedTuple):
 
     @property
     def num_steps(self) -> int | None:
-        """The step to end at: the config's, or what the run recorded that counts epochs."""
+        """The last step: that of the config, or that recorded by a run that counts epochs."""
         known = self.train.get("num_steps", [])
         wanted = self.config.get("num_steps", *list(known)[-1:])
         return int(wanted) if isinstance(wanted, int | float) and wanted == wanted else None
@@ -67,16 +67,16 @@ class Run(NamedTuple):
 
 
 def read_run(workdir: str | Path) -> Run:
-    """Read a run directory. Of damaged files what is whole is read, and `problems` says the rest.
+    """Read a run directory, with a sentence in `problems` for each damaged file.
 
     Raises:
-        UserError: there is no such directory, or nothing of a run in it.
+        UserError: there is no such directory, or it contains no run.
     """
     workdir = Path(workdir)
     if not (workdir / "config.json").exists() and not (workdir / "metrics.jsonl").exists():
         raise UserError(
-            f"{workdir} holds no run (neither config.json nor metrics.jsonl); "
-            "give the --workdir of a training run"
+            f"{workdir} holds no run (neither config.json nor metrics.jsonl): "
+            "pass the --workdir of a training run"
         )
     problems: list[str] = []
     config = read_object(workdir / "config.json", problems) or {}
@@ -85,8 +85,9 @@ def read_run(workdir: str | Path) -> Run:
     problems += _missing_records(workdir, config, records)
     audit = read_object(workdir / "audit.json", problems)
     if audit is not None and not _is_audit(audit):
-        problems.append(f"{workdir / 'audit.json'} is no audit and is left out.")
+        problems.append(f"{workdir / 'audit.json'} is not an audit and is left out.")
         audit = None
+    skipped = workdir / "skipped.txt"
     return Run(
         workdir=workdir,
         config=config,
@@ -96,7 +97,7 @@ def read_run(workdir: str | Path) -> Run:
         scores=score_frame(read_scores(workdir, problems)),
         audit=audit,
         truth=_read_truth(workdir / "truth.json", problems),
-        skipped=_read_skipped(workdir / "skipped.txt"),
+        skipped=skipped.read_text("utf-8", "replace").splitlines() if skipped.is_file() else [],
         problems=problems,
     )
 
@@ -110,7 +111,13 @@ def _missing_records(workdir: Path, config: Mapping[str, Any], records: Sequence
     if not isinstance(every, int) or newest - last <= every:
         return []
     path = workdir / "metrics.jsonl"
-    return [f"{path} ends at step {last}, and a checkpoint is of step {newest}: records are lost."]
+    return [f"{path} ends at step {last}, but a checkpoint is of step {newest}: records are lost."]
+
+
+def last_known(rows: Frame, key: str) -> float:
+    """Return the last value of a column; NaN if it has none."""
+    known = rows[key].dropna().tolist() if key in rows else []
+    return float(known[-1]) if known else math.nan
 
 
 def last_scores(frame: Frame) -> Frame:
@@ -122,21 +129,20 @@ def last_scores(frame: Frame) -> Frame:
 
 
 def is_last(run: Run, steps: Any) -> Any:
-    """Return whether steps are a run's last one; what was recorded without a training always is."""
+    """Return whether steps are a run's last one, which is always true without a training."""
     known = run.num_steps if len(run.train) else None
     return (steps == known) | (known is None)
 
 
 def at_end(run: Run, rows: Frame) -> Frame:
-    """Return what of a run's scores or offsets is of its last step, not of one on the way to it."""
+    """Return the rows of a run's scores or offsets that are of its last step."""
     return rows[is_last(run, rows.step)]
 
 
 def evaluations(run: Run) -> dict[str, Frame]:
-    """Return the offsets of the evaluations by rule of the negatives, the training rule first.
+    """Return the offsets of the evaluations by title of the rule, the training rule first.
 
-    The keys are the rules as a person reads them; the strict evaluation has its own if the rule is
-    that of the training. The values are rows of `Run.offsets`.
+    The strict evaluation has a title of its own if its rule is that of the training.
     """
     test = run.offsets[run.offsets.split == "test"]
     plain, found = set(test.rule[test.series == ""]), {}
@@ -160,15 +166,7 @@ def rule_title(rule: str) -> str:
 
 
 def last_evaluation(run: Run, strict: bool = False) -> Frame:
-    """Return the last evaluation under the training rule, or the last whose log N - L is a bound.
-
-    Args:
-        run: as read.
-        strict: the evaluation that gives a bound; of several, the strict one.
-
-    Returns:
-        Rows of `Run.offsets`, none if there was no such evaluation.
-    """
+    """Return the last rows under the training rule, or those whose log N - L is a bound."""
     found = list(evaluations(run).values())
     found = [rows for rows in found if rows.is_bound.all()][-1:] if strict else found[:1]
     rows = found[0] if found else run.offsets[:0]
@@ -176,7 +174,7 @@ def last_evaluation(run: Run, strict: bool = False) -> Frame:
 
 
 def training_rule(run: Run) -> str:
-    """Return the rule of the negatives that the run was trained with; "" if it is unknown."""
+    """Return the rule of the negatives in training; "" if it is unknown."""
     return str(run.train.rule.iloc[-1]) if len(run.train) else ""
 
 
@@ -234,7 +232,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _numbers(values: Sequence[Any]) -> Any:
-    """Return numbers as an array, NaN where there is none; where there are texts alone, a list."""
+    """Return an array with NaN for missing numbers, or a list if there are only texts."""
     try:
         found = np.array(values, dtype=float)
     except (TypeError, ValueError):
@@ -258,18 +256,14 @@ def _read_truth(path: Path, problems: list[str]) -> Frame | None:
     import pandas as pd
 
     content = read_object(path, problems)
-    try:
-        wanted = {"offset": "offsets", "mutual_information": "mutual_information"}
-        if content is None:
-            return None
-        columns = {name: content[key] for name, key in wanted.items()}
-        if not all(isinstance(column, list) for column in columns.values()):
-            raise TypeError("no lists")
-        return pd.DataFrame(columns).astype({"offset": int, "mutual_information": float})
-    except (LookupError, ValueError, TypeError):
-        problems.append(f"{path} holds no information by offset and is left out.")
+    if content is None:
         return None
-
-
-def _read_skipped(path: Path) -> list[str]:
-    return path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+    try:
+        columns = content["offsets"], content["mutual_information"]
+        if not all(isinstance(column, list) for column in columns):
+            raise TypeError("no lists")
+        frame = pd.DataFrame(dict(zip(("offset", "mutual_information"), columns, strict=True)))
+        return frame.astype({"offset": int, "mutual_information": float})
+    except (LookupError, ValueError, TypeError):
+        problems.append(f"{path} contains no information by offset and is left out.")
+        return None

@@ -1,4 +1,4 @@
-"""A score: what an evaluator measured, what tells it from others, and how it is shown."""
+"""A score: what an evaluator measured, its identity, and how it is printed."""
 
 import hashlib
 import math
@@ -14,75 +14,74 @@ Row: TypeAlias = Any
 
 
 class Outcomes:
-    """What each test item contributed to a score, so that two scores on the same items are paired.
+    """What each test item contributed to a score, by which scores are paired.
 
-    The score's value is `sums.sum() / counts.sum()`. An item is what varies independently: an
-    image, or a whole utterance with all of its frames.
+    The score is `sums.sum() / counts.sum()`. Items vary independently: an image, or an utterance
+    with all of its frames.
     """
 
     def __init__(self, sums: Any, counts: Any = None, items: str = "") -> None:
-        """Keep the sums and counts of each item.
+        """Store the sums and counts of each item.
 
         Args:
-            sums: (items,) such as correct frames or wrong words; booleans of one answer an item.
-            counts: (items,) such as frames; all ones by default.
-            items: says which items these are, such as a digest of their labels (`digest`). Scores
-                are paired only if these agree.
+            sums: (items,) such as correct frames, wrong words, or booleans for one answer per item.
+            counts: (items,) such as frames; ones by default.
+            items: identifies the items, such as a `digest` of their labels; scores are paired only
+                if these are equal.
         """
         self.sums = np.asarray(sums)
         self.counts = np.ones(len(self.sums), np.int32) if counts is None else np.asarray(counts)
         self.items = items
 
     def __repr__(self) -> str:
-        """Return a short text, as tables of scores show it."""
+        """Return a short text for tables of scores."""
         return f"Outcomes({len(self.sums)} items)"
 
 
 class Score(NamedTuple):
-    """One measured number of a run, whatever was measured. It is never NaN: leave such out."""
+    """One measured number of a run. It is never NaN: leave such scores out."""
 
     task: str
-    """What was asked, such as "phones"."""
+    """Such as "phones"."""
     data: str
-    """On what, such as "fashion_mnist"."""
+    """Such as "fashion_mnist"."""
     unit: str
-    """What is counted, such as "frame", "utterance" or "image"."""
+    """The counted items, such as "frame", "utterance" or "image"."""
     features: str
-    """Whose answer it is: "c", "z", "mfcc", "random c" (of an untrained network), "supervised"."""
+    """Such as "c", "z", "mfcc", "random c" (of an untrained network) or "supervised"."""
     method: str
-    """How it answered, such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
+    """Such as "linear", "hidden", "knn", "frozen" or "fine-tuned"."""
     metric: str
-    """What the value is, such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
+    """Such as "accuracy", "top-5 accuracy", "error rate" or "nats"."""
     value: float
-    """Accuracies and rates in 0..1, the rest in the metric's unit."""
+    """Accuracies and rates in 0..1, others in the unit of the metric."""
     low: float | None = None
     """With `high` a 95 % interval."""
     high: float | None = None
     chance: float | None = None
-    """The value without knowledge, such as that of the most frequent class; None: there is none."""
+    """The value of guessing, such as always the most frequent class; None if there is none."""
     higher_is_better: bool = True
     seed: int = 0
     step: int = 0
     num_train: int | None = None
-    """Labelled items that the method was fitted on: the x axis of a learning curve."""
+    """Labelled items that the method was fitted on."""
     num_test: int | None = None
     setting: str = ""
-    """How the method was set, such as "l2 0.01" or "k 20"."""
+    """Such as "l2 0.01" or "k 20"."""
     outcomes: Outcomes | None = None
-    """What each test item contributed, if it was kept."""
 
 
-#: Fields that say which number a score is.
+#: Fields that identify a score.
 QUESTION = ("task", "data", "unit", "features", "method", "metric")
 IDENTITY = (*QUESTION, "seed", "step", "num_train")
 STORED = Score._fields[:-1]
 
 
 def check_score(score: Score) -> Score:
-    """Return a score that was read, if its fields are of the types that they have.
+    """Return a score that was read from a file.
 
     Raises:
-        ValueError: one is not, or the value is not finite.
+        ValueError: a field has the wrong type, or the value is not finite.
     """
     texts = [getattr(score, name) for name in (*QUESTION, "setting")]
     numbers = [score.value, score.low, score.high, score.chance, score.num_train, score.num_test]
@@ -98,15 +97,12 @@ def check_score(score: Score) -> Score:
 
 
 def identity(score: Score) -> tuple:
-    """Return what tells a score from the others of a run.
-
-    Its share of the labels, too, for two shares may be equally many.
-    """
+    """Return what distinguishes a score within a run, including its share of the labels."""
     return (*(getattr(score, name) for name in IDENTITY), share_of(score))
 
 
 def share_of(score: Row) -> str:
-    """Return which share of the labels a setting names; "" if it names none.
+    """Return the share of the labels that a setting names; "" if it names none.
 
     >>> score = Score("CTC", "voices", "phone", "c", "linear", "phone error rate", 0.5)
     >>> share_of(score._replace(setting="10 min")), share_of(score._replace(setting="l2 0.01"))
@@ -119,16 +115,13 @@ def share_of(score: Row) -> str:
 
 
 def answer(score: Score) -> tuple:
-    """Return what a later score replaces, whatever number of labels that one is fitted on.
-
-    A curve over labels has several, of which each share that its setting names stands for itself.
-    """
+    """Return what a later score replaces: the identity without the number of labels."""
     names = [name for name in IDENTITY if name != "num_train"]
     return (*(getattr(score, name) for name in names), share_of(score))
 
 
 def digest(*parts: Any) -> str:
-    """Return a short text that is the same for the same arrays and texts, in their order.
+    """Return a short text that identifies arrays and texts in their order.
 
     >>> digest("test", [1, 2]) == digest("test", np.array([1, 2])), digest([1]) == digest([2])
     (True, False)
@@ -136,19 +129,20 @@ def digest(*parts: Any) -> str:
     found = hashlib.sha256()
     for part in parts:
         array = np.asarray(part)
-        array = array.astype(np.int64) if array.dtype.kind in "biu" else array
-        found.update(f"{array.shape}".encode() + (str(part).encode() if array.dtype.kind == "U"
-                                                  else array.tobytes()))  # fmt: skip
+        if array.dtype.kind in "biu":
+            array = array.astype(np.int64)
+        content = str(part).encode() if array.dtype.kind == "U" else array.tobytes()
+        found.update(f"{array.shape}".encode() + content)
     return found.hexdigest()[:16]
 
 
 def mean_outcome(outcomes: Outcomes) -> float:
-    """Return the value of the score that these are the outcomes of."""
+    """Return the value of the score with these outcomes."""
     return float(outcomes.sums.sum() / outcomes.counts.sum())
 
 
 def in_percent(metric: str) -> bool:
-    """Return whether values of a metric lie in 0..1 and are read in percent.
+    """Return whether values of a metric are fractions, which are shown in percent.
 
     >>> in_percent("top-5 accuracy"), in_percent("phone error rate"), in_percent("nats")
     (True, True, False)
@@ -157,12 +151,12 @@ def in_percent(metric: str) -> bool:
 
 
 def show_value(value: float | int | None, metric: str) -> str:
-    """Return a value as a person reads it, without its unit; a dash where there is none.
+    """Format a value without its unit; a dash if there is none.
 
     >>> show_value(0.1234, "error rate"), show_value(1.234, "nats"), show_value(None, "nats")
     ('12.3', '1.23', '–')
-    >>> show_value(0.954, "nats"), show_value(0.954, "R"), show_value(1234.5, "return")
-    ('0.95', '0.954', '1,234')
+    >>> show_value(0.954, "R"), show_value(1234.5, "return")
+    ('0.954', '1,234')
     """
     if value is None or not math.isfinite(value):
         return "–"
@@ -173,7 +167,7 @@ def show_value(value: float | int | None, metric: str) -> str:
 
 
 def unit_of(metric: str) -> str:
-    """Return what follows a shown value.
+    """Return the unit that follows a shown value.
 
     >>> unit_of("accuracy"), unit_of("nats"), unit_of("return")
     ('%', 'nats', '')
@@ -181,11 +175,15 @@ def unit_of(metric: str) -> str:
     return "%" if in_percent(metric) else metric if metric in ("nats", "bits") else ""
 
 
-def name_of(score: Score) -> str:
-    """Return the name of a score in the metrics of a run: task, data, features, method, unit.
+def with_unit(value: float | int, metric: str) -> str:
+    """Format a value with its unit; a dash if it is NaN."""
+    unit = "" if math.isnan(value) else unit_of(metric)
+    return f"{show_value(value, metric)} {unit}".strip()
 
-    >>> name_of(Score("phones", "voices", "frame", "c", "linear", "accuracy", 0.5))
-    'phones/voices/c/linear/frame'
+
+def name_of(score: Score) -> str:
+    """Return the name of a score in the metrics of a run.
+
     >>> name_of(Score("classes", "imagenette/160px", "image", "z", "knn", "accuracy", 0.5))
     'classes/imagenette%2F160px/z/knn/image'
     """
@@ -196,7 +194,7 @@ def name_of(score: Score) -> str:
 
 
 def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the lines of a table, its columns aligned; a column that is empty below its head goes.
+    """Return the lines of an aligned table, without columns that are empty below their head.
 
     >>> text_table([("task", "%", "seed"), ("phones", "73.1", "")])
     ['task    %', 'phones  73.1']
@@ -207,7 +205,7 @@ def text_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def print_scores(scores: Iterable[Score]) -> None:
-    """Print a table of scores, as the commands do after a probe."""
+    """Print a table of scores."""
     rows = [
         ("task", "data", "features", "method", "fitted on", "score", "95 % interval", "metric",
          "chance", "setting")
@@ -215,20 +213,13 @@ def print_scores(scores: Iterable[Score]) -> None:
     scores = list(scores)
     order = list(dict.fromkeys((one.data, one.unit, one.method) for one in scores))
     for score in sorted(scores, key=lambda one: order.index((one.data, one.unit, one.method))):
-        interval = [show_value(one, score.metric) for one in (score.low, score.high)]
-        rows.append(
-            (
-                f"{score.task} by {score.unit}",
-                score.data,
-                score.features,
-                score.method,
-                "" if score.num_train is None else f"{score.num_train:,}",
-                f"{show_value(score.value, score.metric)} {unit_of(score.metric)}".strip(),
-                "" if "–" in interval else " to ".join(interval),
-                score.metric,
-                "" if score.chance is None else show_value(score.chance, score.metric),
-                score.setting,
-            )
-        )
+        ends = [show_value(end, score.metric) for end in (score.low, score.high)]
+        interval = "" if "–" in ends else " to ".join(ends)
+        chance = "" if score.chance is None else show_value(score.chance, score.metric)
+        fitted_on = "" if score.num_train is None else f"{score.num_train:,}"
+        task = f"{score.task} by {score.unit}"
+        probe = (score.data, score.features, score.method, fitted_on)
+        value = with_unit(score.value, score.metric)
+        rows.append((task, *probe, value, interval, score.metric, chance, score.setting))
     for line in text_table(rows):
         print(f"  {line}")  # noqa: T201

@@ -1,6 +1,6 @@
-"""Scores: what an evaluator measured, how it is written to a run directory and read again."""
+"""The writer and reader of scores and metrics in run directories."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,52 +29,43 @@ from cpc.results.score import (
 from cpc.types import UserError
 
 SCORES, OUTCOMES = "scores.json", "scores.npz"
-
-
-#: What reading a row raises whose keys or types are not as they were written.
+#: Exceptions of reading a row with wrong keys or types.
 DAMAGED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 def write_scores(workdir: str | Path, scores: Iterable[Score]) -> None:
-    """Add scores to those of a run directory, whose answers to the same questions they replace.
+    """Add scores to a run directory, replacing earlier answers to the same questions.
 
-    So the points of a curve over labels come together, unless their settings name their shares of
-    the labels ("5 % of the labels", "10 min").
+    Points of a curve over labels replace the whole earlier curve, unless their settings name their
+    shares of the labels ("5 % of the labels", "10 min").
 
     Values, intervals and settings go to scores.json, outcomes of test items to scores.npz. A
-    damaged scores.json is kept aside under another name.
+    damaged scores.json is renamed.
     """
-    with exclusive(Path(workdir)):
-        _merge_scores(Path(workdir), list(scores))
-
-
-def _merge_scores(workdir: Path, given: Sequence[Score]) -> None:
-    problems: list[str] = []
-    kept = read_scores(workdir, problems)
-    if any(SCORES in problem for problem in problems):
-        (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
-    arrays, rows = {}, []
-    for score in _merged(kept, given):
-        rows.append({name: getattr(score, name) for name in STORED})
-        if score.outcomes is not None and score.outcomes.items:
-            rows[-1]["items"] = score.outcomes.items
-            arrays[_key(score)] = score.outcomes.sums
-            if (score.outcomes.counts != 1).any():
-                arrays[f"counts-{_key(score)}"] = score.outcomes.counts
-    if arrays:
-        write_arrays(workdir / OUTCOMES, **arrays)
-    write_sealed(workdir / SCORES, {"scores": rows})
-
-
-def _merged(kept: Sequence[Score], given: Sequence[Score]) -> list[Score]:
-    """Return the given scores and those kept whose questions they do not answer anew."""
-    new, answered = {identity(score) for score in given}, {answer(score) for score in given}
-    merged = {identity(score): score for score in (*kept, *given)}
-    return [one for key, one in merged.items() if key in new or answer(one) not in answered]
+    workdir, given, problems = Path(workdir), list(scores), []
+    with exclusive(workdir):
+        kept = read_scores(workdir, problems)
+        if any(SCORES in problem for problem in problems):
+            (workdir / SCORES).replace(workdir / f"damaged-{SCORES}")
+        answered, new = {answer(score) for score in given}, {identity(score) for score in given}
+        merged = {identity(score): score for score in (*kept, *given)}
+        arrays, rows = {}, []
+        for key, score in merged.items():
+            if key not in new and answer(score) in answered:
+                continue
+            rows.append({name: getattr(score, name) for name in STORED})
+            if score.outcomes is not None and score.outcomes.items:
+                rows[-1]["items"] = score.outcomes.items
+                arrays[_key(score)] = score.outcomes.sums
+                if (score.outcomes.counts != 1).any():
+                    arrays[f"counts-{_key(score)}"] = score.outcomes.counts
+        if arrays:
+            write_arrays(workdir / OUTCOMES, **arrays)
+        write_sealed(workdir / SCORES, {"scores": rows})
 
 
 def score_frame(scores: Iterable[Score]) -> Frame:
-    """Return scores as a frame, a column for each field, with NaN for a missing number."""
+    """Return a frame with one row per score and one column per field, NaN for a missing number."""
     import pandas as pd
 
     frame = pd.DataFrame(list(scores), columns=pd.Index(Score._fields))
@@ -108,9 +99,8 @@ def _outcomes(score: Score, items: str | None, arrays: Mapping[str, np.ndarray])
         return None
     found = Outcomes(arrays[key], arrays.get(f"counts-{key}"), items)
     # The two files are not replaced in one step: the outcomes may be of another fit.
-    return (
-        found if abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value)) else None
-    )
+    is_same = abs(mean_outcome(found) - score.value) < 1e-5 * max(1, abs(score.value))
+    return found if is_same else None
 
 
 def _key(score: Score) -> str:
@@ -119,7 +109,7 @@ def _key(score: Score) -> str:
 
 
 def read_records(workdir: Path, problems: list[str]) -> list[dict[str, Any]]:
-    """Return the records of metrics.jsonl by step; the later one where a resume logged it anew."""
+    """Return the records of metrics.jsonl by step; of repeated records the later one."""
     path = workdir / "metrics.jsonl"
     try:
         lines = read_lines(path)

@@ -1,4 +1,4 @@
-"""What an environment is: two pure functions and two sizes; `jax.vmap` makes many of one."""
+"""An environment: two pure functions and two sizes; `jax.vmap` makes many of one."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from cpc.types import PyTree
 
 
 class Outcome(NamedTuple):
-    """What one step of an environment brings."""
+    """The outcome of one step of an environment."""
 
     observation: Array
     reward: Float[Array, ""]
@@ -20,25 +20,24 @@ class Outcome(NamedTuple):
 
 
 class Environment(NamedTuple):
-    """A decision process that may show its state in part only."""
+    """A decision process, possibly partially observed."""
 
     reset: Callable[[Array], tuple[PyTree, Array]]
     """reset(key) -> state and first observation of an episode."""
     step: Callable[[Array, PyTree, Int[Array, ""]], tuple[PyTree, Outcome]]
-    """step(key, state, action) -> the next state, and what it brings."""
+    """step(key, state, action) -> the next state and the outcome."""
     num_actions: int
     observation_shape: tuple[int, ...]
     facts: Callable[[PyTree], dict[str, Array]] = lambda state: {}
-    """facts(state) -> what a memory might keep, by name: whole numbers from 0 on, and -1 where what
-    is seen says it or there is none. For probes; agents do not get it."""
+    """facts(state) -> hidden facts by name, for probes of a memory: whole numbers from 0 on, or -1
+    if the observation shows the fact or there is none. Agents do not see them."""
 
 
 def auto_reset(environment: Environment) -> Environment:
     """Return the environment that begins its next episode by itself.
 
-    The outcome of an episode's last step has the first observation of the next: no prediction, no
-    return and no memory goes across it. Both are computed at every step, so that it is for
-    environments whose reset is cheap.
+    The outcome of an episode's last step has the first observation of the next, so that no
+    prediction, return or memory crosses it. A step and a reset are computed at every step.
     """
 
     def step(key, state, action):

@@ -1,4 +1,4 @@
-"""A ball that falls, is seen, hides, and is to be caught: Catch that asks for memory."""
+"""A ball that falls, is seen, hides, and is to be caught: Catch with memory."""
 
 import itertools
 import math
@@ -14,11 +14,11 @@ from cpc.types import UserError
 
 #: Rows of the picture, and steps of an episode.
 ROWS = 10
-#: Columns of the picture, and places of the paddle.
+#: Columns of the picture, and positions of the paddle.
 COLUMNS = 9
 #: Rows from the top in which the ball is drawn, whatever the variant.
 SEEN = 2
-#: In which rows the ball is drawn, by variant.
+#: Rows in which the ball is drawn, by variant.
 VARIANTS = {
     "seen_again": (*range(SEEN), ROWS - 1),
     "never_seen": tuple(range(SEEN)),
@@ -29,28 +29,28 @@ LEFT, STAY, RIGHT = range(3)
 
 
 class Fall(NamedTuple):
-    """Where the ball and the paddle are."""
+    """Positions of the ball and the paddle."""
 
     row: Int[Array, ""]
     column: Int[Array, ""]
     velocity: Int[Array, ""]
-    """Columns of a step: -1, 0 or 1; the other way round after a wall."""
+    """Columns per step: -1, 0 or 1; reversed by a wall."""
     paddle: Int[Array, ""]
 
 
 def make_hidden_ball(variant: str = "seen_again") -> Environment:
-    """Return Catch whose ball is drawn in its first two rows, and then as the variant says.
+    """Return Catch with a ball that is drawn in its first two rows, and then by variant.
 
-    A ball falls from a random column of 9 with a random velocity, a row a step, and bounces off
+    A ball falls from a random column of 9 with a random velocity, one row per step, and bounces off
     the walls. The step into the last row has reward 1 if the paddle is below it and -1 if not; the
-    next one ends the episode, so that the last row is seen. The paddle moves a column a step. By
-    chance the return is -7/9.
+    next one ends the episode, so that the last row is seen. The paddle moves one column per step.
+    The return by chance is -7/9.
 
-        seen_again      the last row is drawn: memory of the ball tells a picture to come
-        never_seen      it is not: after the second row the ball tells of no picture
+        seen_again      the last row is drawn: memory of the ball predicts a picture to come
+        never_seen      it is not: after the second row the ball predicts no picture
         always_visible  all rows are: no memory is needed
 
-    Observations are (10 x 9 + 9,): the picture of the ball row by row, and the paddle's place.
+    Observations are (10 x 9 + 9,): the picture of the ball by rows, and the position of the paddle.
     Actions are `LEFT`, `STAY`, `RIGHT`.
 
     Raises:
@@ -105,7 +105,7 @@ def make_hidden_ball(variant: str = "seen_again") -> Environment:
 
 
 def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array]:
-    """Return column and velocity of the ball a row further down.
+    """Return column and velocity of the ball one row further down.
 
     >>> [tuple(map(int, fall(jnp.int32(8), jnp.int32(v)))) for v in (-1, 0, 1)]
     [(7, -1), (8, 0), (7, -1)]
@@ -116,17 +116,18 @@ def fall(column: Int[Array, ""], velocity: Int[Array, ""]) -> tuple[Array, Array
 
 
 def ball_information(variant: str, offset: int) -> float:
-    """Return what the past tells of the ball's picture `offset` steps ahead, in nats.
+    """Return the information of the past about the ball's picture `offset` steps ahead, in nats.
 
-    I = H(T) - H(T | row, column, velocity), by enumeration over all rows from which so many steps
-    stay within the episode: T is where the ball is drawn, if it is. From the first row the
-    velocity is not known. The paddle, which the agent moves, is not counted: what is measured of
-    whole observations may exceed this by what the agent knows of its own actions.
+    I = H(T) - H(T | row, column, velocity), by enumeration over all rows from which `offset` steps
+    stay
+    within the episode: T is the drawn position of the ball, if any. The velocity is unknown in the
+    first row. The paddle is not counted: a measurement of whole observations may exceed this by
+    what the agent knows of its own actions.
 
     Raises:
       UserError: no episode has so many steps.
 
-    From the second row on the last picture can be told, from the first one in part:
+    From the second row on the last picture is known, from the first one in part:
 
     >>> [round(ball_information("seen_again", offset), 2) for offset in (1, 7, 8, 9)]
     [1.06, 1.36, 1.78, 1.18]
@@ -147,14 +148,11 @@ def ball_information(variant: str, offset: int) -> float:
         known = (start, *path[start]) if start else (start, column)
         row = start + offset
         pairs[known, (row, path[row][0]) if row in VARIANTS[variant] else None] += 1
-    return _entropy(_marginal(pairs, 1)) + _entropy(_marginal(pairs, 0)) - _entropy(pairs)
-
-
-def _marginal(pairs, side):
-    found: Counter[tuple] = Counter()
-    for pair, count in pairs.items():
-        found[pair[side]] += count
-    return found
+    known_only, drawn_only = Counter(), Counter()
+    for (known, drawn), count in pairs.items():
+        known_only[known] += count
+        drawn_only[drawn] += count
+    return _entropy(drawn_only) + _entropy(known_only) - _entropy(pairs)
 
 
 def _entropy(counts):

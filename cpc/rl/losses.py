@@ -1,6 +1,6 @@
-"""What moves a policy and its values: one float32 loss for each step taken; the caller averages.
+"""Losses of a policy and its values: one float32 number per step; the caller averages.
 
-Steps that `where` leaves out have loss 0 and a gradient of exactly 0, and may hold NaN.
+Steps outside of `where` have loss 0 and a gradient of exactly 0, and may hold NaN.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from cpc.types import UserError
 def log_prob(
     logits: Float[Array, "*shape actions"], taken: Int[Array, "*shape"]
 ) -> Float[Array, "*shape"]:
-    """Return log pi(a) of the actions taken, of the softmax of the logits.
+    """Return log pi(a) of the actions taken, for the softmax of the logits.
 
     >>> log_prob(jnp.zeros((1, 4)), jnp.array([2])) + jnp.log(4.0)
     Array([0.], dtype=float32)
@@ -30,15 +30,15 @@ def policy_gradient_loss(
     advantages: Float[Array, "*shape"],
     where: Bool[Array, "*shape"] | None = None,
 ) -> Float[Array, "*shape"]:
-    """Return the loss of an actor-critic: -log pi(a) A, whose gradient is the policy's.
+    """Return the loss of an actor-critic, -log pi(a) A, without gradient into the advantages A.
 
-    Of logits l it is -(onehot(a) - pi) A (Mnih et al. 2016, section 4, A3C without its threads is
-    A2C). No gradient goes into the advantages.
+    Its gradient by the logits is -(onehot(a) - pi) A (Mnih et al. 2016, section 4; A3C without its
+    threads is A2C).
 
     Args:
       log_probs: log pi(a) of the actions taken.
       advantages: A, of `gae`.
-      where: which steps count; all by default.
+      where: the steps that count; all by default.
     """
     log_probs, advantages = _counted(where, log_probs, advantages)
     return -log_probs * lax.stop_gradient(advantages)
@@ -55,16 +55,15 @@ def ppo_loss(
 
     L = -min(r A, clip(r, 1 - e, 1 + e) A),  r = pi(a) / pi_old(a)
 
-    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of
-    `policy_gradient_loss`; it is 0 where an action is already likelier by e and was good, or less
-    likely by e and was bad. Then and only then: the other way back is open.
+    (Schulman et al. 2017, eq. 7, negated). At r = 1 its gradient is that of `policy_gradient_loss`;
+    it is 0 only for good actions that are likelier by e already, and bad ones less likely by e.
 
     Args:
-      log_probs: log pi(a) of the actions taken, of the policy that is trained.
+      log_probs: log pi(a) of the actions taken, of the trained policy.
       old_log_probs: of the policy that took them.
-      advantages: A, of `gae`, mostly made standard.
+      advantages: A, of `gae`, usually standardized.
       clip: e.
-      where: which steps count; all by default.
+      where: the steps that count; all by default.
 
     A good action whose chance has doubled counts as 1.2 times as likely:
 
@@ -89,17 +88,17 @@ def value_loss(
     old_values: Float[Array, "*shape"] | None = None,
     clip: float | int | None = None,
 ) -> Float[Array, "*shape"]:
-    """Return half the squared error of the values; with a clip, PPO's, the larger of two.
+    """Return half the squared error of the values; with a clip, the larger of two, as in PPO.
 
     L = (V - R)^2 / 2, or max[(V - R)^2, (V_old + clip(V - V_old, -e, e) - R)^2] / 2
 
-    The second is of OpenAI's baselines and in no paper's formulas (Engstrom et al. 2020, section
-    3): it is flat where V has gone e towards its target. No gradient goes into the targets.
+    The second is of OpenAI's baselines (Engstrom et al. 2020, section 3): it is flat if V has moved
+    by e towards its target. No gradient goes into the targets.
 
     Args:
-      values: V, of the critic that is trained.
+      values: V, of the trained critic.
       targets: R, of `gae`.
-      where: which steps count; all by default.
+      where: the steps that count; all by default.
       old_values: V when the steps were taken, if there is a clip.
       clip: e, in units of the return.
 
@@ -124,7 +123,7 @@ def value_loss(
 
 
 def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
-    """Return the entropy of the softmax of the logits, in nats; -inf is an action that is not.
+    """Return the entropy of the softmax of the logits in nats; -inf is an impossible action.
 
     >>> entropy(jnp.array([0.0, 0.0, -jnp.inf])) - jnp.log(2.0)
     Array(0., dtype=float32)
@@ -135,7 +134,7 @@ def entropy(logits: Float[Array, "*shape actions"]) -> Float[Array, "*shape"]:
 
 
 def _counted(where: Any, *arrays: Any) -> Any:
-    """Arrays in float32, 0 where they do not count, whatever they were."""
+    """Return float32 arrays that are 0 outside of `where`."""
     if where is None:
         return [x.astype(jnp.float32) for x in arrays]
     return [jnp.where(where, x, 0).astype(jnp.float32) for x in arrays]

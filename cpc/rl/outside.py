@@ -1,7 +1,8 @@
-"""Environments by name: our own, and those of libraries that need not be installed."""
+"""Environments by name: our own, and those of optional libraries."""
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from cpc.rl.hidden_ball import VARIANTS, make_hidden_ball
 from cpc.rl.t_maze import make_t_maze
 from cpc.types import UserError
 
-#: Ours, by name.
+#: Our environments by name.
 OWN: Mapping[str, Callable[[], Environment]] = {
     **{f"hidden_ball:{variant}": partial(make_hidden_ball, variant) for variant in VARIANTS},
     "t_maze": make_t_maze,
@@ -30,12 +31,11 @@ CRAFTAX = (
 def make_environment(name: str) -> Environment:
     """Return the environment of a name: one of `OWN`, or gymnax:ID, navix:ID or craftax:ID.
 
-    Their episodes end when their libraries say so, by limits of time, too; none begins by itself:
-    see `auto_reset`. Observations and rewards become float32; their values are the library's.
+    Episodes end as in their libraries, also by limits of time; none begins by itself (see
+    `auto_reset`). Observations and rewards become float32.
 
     Raises:
-      UserError: there is none of that name; its library is not installed; its actions are not
-        choices of one among several.
+      UserError: an unknown name, a library that is not installed, or continuous actions.
 
     >>> make_environment("t_maze").observation_shape
     (3, 7, 3)
@@ -51,18 +51,16 @@ def make_environment(name: str) -> Environment:
 
 
 def _gymnax(identifier):
-    """Lange 2022: classic control, MinAtar, and what tests one ability each."""
-    try:
+    """Lange 2022: classic control, MinAtar, and tests of single abilities."""
+    with _needs("gymnax"):
         import gymnax  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
-        raise _missing("gymnax") from error
     _find("gymnax", identifier, gymnax.registered_envs)
     environment, params = gymnax.make(identifier)
     actions = environment.action_space(params)
     if not hasattr(actions, "n"):
         raise UserError(
-            f"gymnax:{identifier} has continuous actions: take an environment whose actions are "
-            "choices, such as gymnax:CartPole-v1"
+            f"gymnax:{identifier} has continuous actions: use an environment with discrete ones, "
+            "such as gymnax:CartPole-v1"
         )
 
     def reset(key):
@@ -79,11 +77,9 @@ def _gymnax(identifier):
 
 
 def _navix(identifier):
-    """Pignatelli et al. 2024: MiniGrid. Seen in first person: seven cells by seven, as symbols."""
-    try:
+    """Pignatelli et al. 2024: MiniGrid in first person, seven by seven cells of symbols."""
+    with _needs("navix"):
         import navix  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
-        raise _missing("navix") from error
     _find("navix", identifier, navix.registry())
     environment = navix.make(identifier, observation_fn=navix.observations.symbolic_first_person)
 
@@ -100,11 +96,9 @@ def _navix(identifier):
 
 
 def _craftax(identifier):
-    """Matthews et al. 2024. To begin an episode is to make a world: dear, and `auto_reset` does."""
-    try:
+    """Matthews et al. 2024. A reset makes a world, which is expensive in `auto_reset`."""
+    with _needs("craftax"):
         import craftax.craftax_env  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
-        raise _missing("craftax") from error
     _find("craftax", identifier, CRAFTAX)
     environment = craftax.craftax_env.make_craftax_env_from_name(identifier, auto_reset=False)
     params = environment.default_params
@@ -120,7 +114,7 @@ def _craftax(identifier):
     return _adapt(reset, step, environment.action_space(params).n)
 
 
-#: Makers of the environments of other libraries, by what stands before the colon.
+#: Makers of the environments of other libraries, by prefix.
 OUTSIDE: Mapping[str, Callable[[str], Environment]] = {
     "gymnax": _gymnax,
     "navix": _navix,
@@ -153,7 +147,11 @@ def _hint(name: str, candidates: Iterable[str], known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
 
 
-def _missing(library: str) -> UserError:
-    return UserError(
-        f"environments of {library} need the library: pip install 'cpc-jax[{library}]'"
-    )
+@contextlib.contextmanager
+def _needs(library: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"environments of {library} need the library: pip install 'cpc-jax[{library}]'"
+        ) from error

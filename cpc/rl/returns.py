@@ -1,4 +1,4 @@
-"""From rewards and values to advantages: how much better an action was than expected."""
+"""Advantages from rewards and values: how much better an action was than expected."""
 
 import jax.numpy as jnp
 from jax import lax
@@ -17,20 +17,19 @@ def gae(
 
     A_t = sum_l (discount lambda)^l delta_(t + l),  delta_t = r_t + discount V_(t + 1) - V_t
 
-    (Schulman et al. 2016, eq. 16), the sum up to the end of the episode or of the unroll; the
-    target is A_t + V_t. With lambda 1 it is the discounted return less the value, with lambda 0
-    the one-step TD error. Both are constants to a gradient.
+    (Schulman et al. 2016, eq. 16), summed to the end of the episode or of the unroll; the target is
+    A_t + V_t. With lambda 1 it is the discounted return minus the value, with lambda 0 the one-step
+    TD error. Both are constants to a gradient.
 
     Args:
       rewards: of the action of each step.
-      values: V of what was seen before it.
-      is_last: whether the episode ended with it, as of `Outcome`: V of what follows is another
-        episode's and counts as 0, also where an episode is only cut off by a limit of time.
-      last_value: V of what is seen after the last step, of which no reward is known.
+      values: V of the observation before it.
+      is_last: whether the episode ended with it, as in `Outcome`: V of the next observation is
+          another
+        episode's and counts as 0, also if a limit of time ended the episode.
+      last_value: V of the observation after the last step.
       discount: gamma, of the next step's value.
       lambda_: of exponential averaging, from 0 (low variance) to 1 (no bias by the values).
-
-    Two steps of reward 1, and a value that knew nothing of them:
 
     >>> one, zero = jnp.ones((2, 1)), jnp.zeros((2, 1))
     >>> advantages, _ = gae(one, zero, jnp.array([[False], [True]]), jnp.zeros(1), 0.5, 1.0)
@@ -54,9 +53,7 @@ def gae(
 
 
 def standardize(advantages: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return advantages of mean 0 and standard deviation 1, as PPO has them in each minibatch.
-
-    Equal advantages become 0.
+    """Return advantages with mean 0 and standard deviation 1, as PPO uses in each minibatch.
 
     >>> standardize(jnp.array([1.0, 3.0]))
     Array([-1.,  1.], dtype=float32)

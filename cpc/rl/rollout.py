@@ -1,4 +1,4 @@
-"""Environments and a policy in turns: what comes of it is data that depend on the parameters."""
+"""Rollouts of a policy in environments: data that depend on the parameters."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from cpc.types import PyTree
 
 
 class Worlds(NamedTuple):
-    """Where b environments and their agent stand between two rollouts."""
+    """States of b environments and their agent between two rollouts."""
 
     states: PyTree
     observation: Float[Array, "b ..."]
@@ -21,7 +21,7 @@ class Worlds(NamedTuple):
     """The action that led here."""
     is_first: Bool[Array, " b"]
     memory: PyTree
-    """What the agent has kept of the episode."""
+    """The agent's memory of the episode."""
     episode_return: Float[Array, " b"]
     """Of the episode up to now."""
     episode_length: Int[Array, " b"]
@@ -44,7 +44,7 @@ class Rollout(NamedTuple):
     """Of the episode that ends with this step; 0 elsewhere."""
     episode_length: Int[Array, "t b"]
     facts: dict[str, Int[Array, "t b"]]
-    """What a memory might keep, as the environments say."""
+    """Facts of the environments, for probes of the memory."""
 
 
 #: act(observation (1, b, *o), previous (1, b), is_first (1, b), memory) -> logits (1, b, actions),
@@ -53,17 +53,10 @@ Act = Callable[[Array, Array, Array, PyTree], tuple[Array, Array, PyTree]]
 
 
 def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagger: int) -> Worlds:
-    """Return `num` environments that have gone different ways into their first episodes.
+    """Return `num` environments that are at different steps of their first episodes.
 
-    Environment i has taken i * stagger // num random steps: episodes of one length would otherwise
-    begin and end together for ever, and what is seen at one time would be of one place in them.
-
-    Args:
-        environment: `num` of them, of `side_by_side`.
-        memory: the empty memory of so many environments.
-        num: how many.
-        rng: for all that is drawn.
-        stagger: steps of a usual episode.
+    Environment i has taken i * stagger // num random steps: otherwise episodes of one length would
+    begin and end together forever, and all observations of a step would be from one place in them.
     """
     of_reset, of_steps = jax.random.split(rng)
     states, observation = environment.reset(of_reset)
@@ -86,28 +79,17 @@ def begin(environment: Environment, memory: PyTree, num: int, rng: Array, stagge
     steps = jnp.arange(stagger), jax.random.split(of_steps, stagger)
     (states, observation, _), _ = lax.scan(step, start, steps)
     zeros = jnp.zeros(num, jnp.float32)
-    return Worlds(
-        states,
-        observation,
-        jnp.zeros(num, jnp.int32),
-        jnp.ones(num, bool),  # to the agent, all of them
-        memory,
-        zeros,
-        zeros.astype(jnp.int32),
-    )
+    is_first = jnp.ones(num, bool)  # to the agent, all of them
+    none = jnp.zeros(num, jnp.int32)
+    return Worlds(states, observation, none, is_first, memory, zeros, none)
 
 
 def roll_out(
     environment: Environment, act: Act, worlds: Worlds, rng: Array, num_steps: int
 ) -> tuple[Worlds, Rollout]:
-    """Let the policy act for so many steps in each environment.
+    """Let the policy act for `num_steps` in environments of `side_by_side`.
 
-    Args:
-        environment: as many as stand there, of `side_by_side`.
-        act: the policy; actions are drawn from the softmax of its logits.
-        worlds: where the environments stand.
-        rng: for actions and environments.
-        num_steps: t.
+    Actions are drawn from the softmax of its logits.
     """
 
     def step(worlds: Worlds, key: Array) -> tuple[Worlds, Any]:
@@ -133,15 +115,9 @@ def roll_out(
             jnp.where(outcome.is_last, length, 0),
             jax.vmap(environment.facts)(worlds.states),
         )
-        after = Worlds(
-            states,
-            outcome.observation,
-            action,
-            outcome.is_last,
-            memory,
-            jnp.where(outcome.is_last, 0.0, total),
-            jnp.where(outcome.is_last, 0, length),
-        )
-        return after, done
+        total = jnp.where(outcome.is_last, 0.0, total)
+        length = jnp.where(outcome.is_last, 0, length)
+        seen = outcome.observation, action, outcome.is_last
+        return Worlds(states, *seen, memory, total, length), done
 
     return lax.scan(step, worlds, jax.random.split(rng, num_steps))

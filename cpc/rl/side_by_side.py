@@ -1,4 +1,4 @@
-"""Many environments as one, where to begin an episode is too dear to be done at every step."""
+"""Many environments as one, also if a reset is too expensive at every step."""
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +8,18 @@ from cpc.types import UserError
 
 
 def side_by_side(environment: Environment, num: int, num_resets: int | None = None) -> Environment:
-    """Return num environments as one: states, actions and outcomes have an axis b before all.
+    """Return `num` environments as one: states, actions and outcomes have a leading axis b.
 
-    Episodes begin by themselves, as of `auto_reset`. A step of that computes a reset for each
-    environment, though few end; with `num_resets` only so many are computed, and the environments
-    that end take them in turn. More than that may end at the same step: then some of them begin
-    alike, with the same hidden state, and differ by their actions and keys from there on. (Craftax
-    calls this optimistic, and lets any two share.)
+    Episodes begin by themselves, as in `auto_reset`, which computes a reset per environment and
+    step, though few end. With `num_resets`, only that many are computed, and the environments that
+    end use them in turn. If more end at the same step, some begin with the same hidden state, and
+    differ by their actions and keys from there on. (Craftax calls this optimistic, and lets any two
+    share.)
 
     Args:
-      environment: whose episodes do not begin by themselves.
-      num: of environments.
-      num_resets: episodes begun at each step, by default one for each environment.
+      environment: its episodes do not begin by themselves.
+      num: number of environments.
+      num_resets: episodes begun per step, by default one per environment.
 
     Raises:
       UserError: there is no environment; fewer resets than 1, or more than environments.

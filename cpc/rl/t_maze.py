@@ -1,4 +1,4 @@
-"""A T-maze in pixels: what was seen at the start says which way to turn at the end."""
+"""A T-maze in pixels: a cue at the start shows which way to turn at the end."""
 
 from typing import NamedTuple
 
@@ -11,12 +11,12 @@ from cpc.types import UserError
 
 #: The actions.
 BACK, FORWARD, UP, DOWN = range(4)
-#: The channels of the picture: what is drawn in which.
+#: The channels of the picture.
 AGENT, CUE, FLOOR = range(3)
 
 
 class Maze(NamedTuple):
-    """Where the agent is, and what it should have kept in mind."""
+    """The state of the maze."""
 
     x: Int[Array, ""]
     """Cells from the start; the last one is the junction."""
@@ -29,17 +29,18 @@ class Maze(NamedTuple):
 
 
 def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = False) -> Environment:
-    r"""Return a T-maze (Bakker 2002) that is seen from above but for its cue.
+    r"""Return a T-maze (Bakker 2002) that is seen from above except for its cue.
 
         |          #       a corridor of `length` steps, then a turn
         +  # # # # #
         |          #
 
-    The cue lights up beside the start, above or below, in an episode's first picture alone. The
-    turn into the arm on its side has reward 1, the other none: a policy that remembers gets 1,
-    without memory none gets more than 0.5. From the arm any action ends the episode. With
-    `seen_again` the cue's arm is lit meanwhile, after the turn: the reward is the same, but there
-    is a picture that only memory predicts.
+    The cue lights up next to the start, above or below, only in an episode's first picture. The
+    turn
+    into the arm on its side has reward 1, the other none: a policy that remembers gets 1, one
+    without memory at most 0.5. From the arm any action ends the episode. With `seen_again` the
+    cue's arm is lit
+    after the turn: the reward is the same, but only memory predicts this picture.
 
     Actions are `BACK`, `FORWARD`, `UP`, `DOWN`; one that meets a wall waits. Observations are
     (3, length + 1, 3): rows y, columns x, channels `AGENT`, `CUE`, `FLOOR`, in 0 and 1.
@@ -47,10 +48,10 @@ def make_t_maze(length: int = 6, *, max_steps: int = 24, seen_again: bool = Fals
     Args:
       length: steps from the start to the junction.
       max_steps: after which an episode ends unrewarded.
-      seen_again: whether the cue is shown at the end, too.
+      seen_again: whether the cue is shown at the end as well.
 
     Raises:
-      UserError: there is no corridor; no time to get to its end, turn, and look.
+      UserError: there is no corridor; too few steps to reach its end, turn, and look.
 
     >>> environment = make_t_maze(length=2)
     >>> state, picture = environment.reset(jax.random.key(0))

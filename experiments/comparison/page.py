@@ -8,8 +8,18 @@ import numpy as np
 
 from cpc.files import write_json, write_text
 from cpc.report.engine import Section, markdown, write_page
-from cpc.report.sentences import last_known, with_unit
-from cpc.results import Cell, Frame, Run, compare, group_by_seed, read_run, settings, stem
+from cpc.results import (
+    Cell,
+    Frame,
+    Run,
+    compare,
+    group_by_seed,
+    last_known,
+    read_run,
+    settings,
+    stem,
+    with_unit,
+)
 from cpc.types import UserError
 from experiments.command.run_dir import read_failure
 from experiments.comparison.figures import curves, dots, watched

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cpc.report.engine import show
-from cpc.report.scores import METHODS
-from cpc.report.sentences import lead_phrase
+from cpc.report.scores import METHODS, lead_phrase
 from cpc.results import QUESTION, Frame, show_value
 
 NOTE = (

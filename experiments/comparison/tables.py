@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from cpc.report.engine import Table
-from cpc.report.sentences import duration, last_known
-from cpc.results import Cell, Frame, settings, show_value, unit_of
+from cpc.report.engine import Table, duration
+from cpc.results import Cell, Frame, last_known, settings, show_value, unit_of
 from experiments.comparison.questions import (
     NOTE,
     Question,

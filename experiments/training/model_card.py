@@ -7,8 +7,7 @@ from configs.keys import Keys
 from cpc import models
 from cpc.files import flatten, plain, write_text
 from cpc.report.engine import Table, markdown
-from cpc.report.sentences import with_unit
-from cpc.results import QUESTION, Run, last_scores, read_run
+from cpc.results import QUESTION, Run, last_scores, read_run, with_unit
 from experiments.command.config import Config, load_config, with_settings
 from experiments.training.problem import Contrastive
 

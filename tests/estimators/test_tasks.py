@@ -224,7 +224,7 @@ def test_offsets_forget_the_phone_and_keep_the_speaker():
     (lambda: gaussian_task(2, -1.0), "mutual_information is -1.0"),
     (lambda: gaussian_task(2, float("nan")), "mutual_information is nan"),
     (lambda: gaussian_task(2, 20), "9 nats a dimension"),
-    (lambda: correlation_information(1.0), "rho is 1.0"),
+    (lambda: correlation_information(1.0), "got 1.0"),
     (lambda: ar1_information(1.0, 1), "phi is 1.0"),
     (lambda: ar1_information(0.5, 0), "k is 0"),
     (lambda: additive_uniform_task(0.0), "epsilon is 0.0"),

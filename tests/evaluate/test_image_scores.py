@@ -1,12 +1,7 @@
 import numpy as np
 import pytest
 
-from cpc.evaluate import (
-    bootstrap_interval,
-    embed_images,
-    image_scores,
-    in_best,
-)
+from cpc.evaluate import bootstrap_interval, embed_images, image_scores, in_best
 from cpc.results import difference, paired_difference
 from cpc.types import UserError
 
@@ -147,24 +142,10 @@ def test_among_the_best_is_a_place_in_the_sorted_scores():
 
 
 def test_user_mistakes():
-    with pytest.raises(UserError, match="answers for 3 of 4"):
-        image_scores(
-            {("z", "linear"): np.ones(3, bool)},
-            {},
-            np.array([0, 1]),
-            np.array([0, 1, 0, 1]),
-            task="classes",
-            data="toy",
-        )
-    with pytest.raises(UserError, match="answers for 3 of 4"):
-        image_scores(
-            {("z", "linear"): np.ones(4, bool)},
-            {},
-            np.array([0, 1]),
-            np.array([0, 1, 0, 1]),
-            task="classes",
-            data="toy",
-            correct_5={("z", "linear"): np.ones(3, bool)},
-        )
-    with pytest.raises(UserError, match="3 and 2 items"):
+    labels = np.array([0, 1]), np.array([0, 1, 0, 1])
+    few, all_ = ({("z", "linear"): np.ones(n, bool)} for n in (3, 4))
+    for correct, five in ((few, None), (all_, few)):
+        with pytest.raises(UserError, match="3 of 4"):
+            image_scores(correct, {}, *labels, task="classes", data="toy", correct_5=five)
+    with pytest.raises(UserError, match="3 and 2"):
         paired_difference(np.ones(3, bool), np.ones(2, bool))

@@ -292,5 +292,5 @@ def test_features_that_are_no_numbers_are_refused(value):
         lambda: knn_predict(broken, y, x, num_classes=4),
         lambda: knn_predict(x, y, broken, num_classes=4),
     ):
-        with pytest.raises(UserError, match="feature 5 of 8 is not a finite number"):
+        with pytest.raises(UserError, match="feature 5 of 8"):
             ask()

@@ -23,20 +23,9 @@ def speakers_data(num_utterances, seed):
 def test_scores_say_what_they_measure():
     train, train_labels = speakers_data(120, 0)
     test, test_labels = speakers_data(60, 1)
-    scores = list(
-        probe_scores(
-            train,
-            test,
-            train_labels,
-            test_labels,
-            task="speakers",
-            data="toy",
-            num_classes=3,
-            hidden_widths=(0, 8),
-            units=("frame", "utterance"),
-            updates=Updates(min_updates=300, batch_size=64),
-        )
-    )
+    options = {"task": "speakers", "data": "toy", "num_classes": 3, "hidden_widths": (0, 8)}
+    options |= {"units": ("frame", "utterance"), "updates": Updates(min_updates=300, batch_size=64)}
+    scores = list(probe_scores(train, test, train_labels, test_labels, **options))
     assert len(scores) == 8
     assert {(score.task, score.data, score.metric) for score in scores} == {
         ("speakers", "toy", "accuracy")
@@ -110,11 +99,11 @@ def test_scores_name_the_user_mistake():
     features = {"c": [np.zeros((5, 2), np.float32)] * 4}
     options = {"task": "phones", "data": "toy", "num_classes": 2}
     wrong = [np.zeros(5, int)] * 3 + [np.zeros(4, int)]
-    with pytest.raises(UserError, match=r"utterance 3 .* 5 frames but 4 labels"):
-        list(probe_scores(features, features, wrong, wrong, **options))
-    with pytest.raises(UserError, match="one speaker"):
-        list(probe_scores(features, features, [0] * 4, [0] * 4, **options))
-    with pytest.raises(UserError, match="no frame"):
-        list(probe_scores(features, features, [-1] * 4, [-1] * 4, **options))
-    with pytest.raises(UserError, match=r"4 utterances .* 3"):
-        list(probe_scores(features, features, [0] * 3, [0] * 4, **options))
+    for labels, words in (
+        (wrong, "utterance 3 .* 5 frames but 4 labels"),
+        ([0] * 4, "two classes"),
+        ([-1] * 4, "no frame"),
+        ([0] * 3, "4 utterances .* 3"),
+    ):
+        with pytest.raises(UserError, match=words):
+            list(probe_scores(features, features, labels, labels, **options))

@@ -139,9 +139,4 @@ def test_columns(values, kind, texts):
 def test_names_in_a_table_are_neither_html_nor_cells():
     """Also where a backslash stands before the bar already."""
     lines = markdown(Table("t", pd.DataFrame({"run": ["<img src=x>", "a|b", "a\\|b", "a\nb"]})))
-    assert lines.splitlines()[2:] == [
-        "| &lt;img src=x> |",
-        "| a\\|b |",
-        "| a\\\\\\|b |",
-        "| a b |",
-    ]
+    assert lines.splitlines()[2:] == ["| &lt;img src=x> |", "| a\\|b |", "| a\\\\\\|b |", "| a b |"]

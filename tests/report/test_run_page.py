@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from test_engine import Page
 
 from cpc.files import read_json, sum_of_line, sums_beside, write_json
-from cpc.report import Words, closing_lines, run_page, score_section, write_report
+from cpc.report import Words, closing_lines, run_page, score_section, sentences, write_report
 from cpc.report.draw import add_shared_legend, make_figure, stack_panels
 from cpc.report.engine import Section, cells
 from cpc.report.figures import (
@@ -25,10 +25,9 @@ from cpc.report.figures import (
     progress_figure,
     scores_figure,
 )
-from cpc.report.run_page import headline
 from cpc.report.score_section import curve_table, score_table, scores_section
-from cpc.report.scores import score_groups
-from cpc.report.sentences import against_phrase, state_sentences, summary
+from cpc.report.scores import headlines, score_groups
+from cpc.report.sentences import against_phrase, state_sentences
 from cpc.results import (
     Outcomes,
     Score,
@@ -59,6 +58,14 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def images(tmp_path):
     return write_fake_image_run(tmp_path / "run")
+
+
+def summary(run, words):
+    return sentences.summary(run, headlines(run.scores, words), words)
+
+
+def headline(run, words):
+    return run_page.headline(run, headlines(run.scores, words))
 
 
 def rewrite_lines(workdir, lines):
@@ -209,9 +216,9 @@ def test_learning_curves(images):
     group = ("few_labels", "shapes", "image")
     rows = {row[0]: row[1:] for row in cells(curve_table(group, groups[group], IMAGES))}
     assert rows["CPC, z, frozen"][0] == "72.0 ± 2.6"
-    ((*names, figure),) = curve_figures(last_scores(run.scores), IMAGES)
+    ((names, figure),) = curve_figures(last_scores(run.scores), IMAGES).items()
     (axes,) = figure.axes
-    assert names == ["few_labels", "shapes", "image", "accuracy"]
+    assert names == ("few_labels", "shapes", "image", "accuracy")
     lines = dict(zip(axes.get_legend_handles_labels()[1], axes.containers, strict=True))
     assert list(lines) == [
         "untrained, z, frozen",
@@ -555,7 +562,7 @@ def test_whatever_stands_in_a_file_the_page_is_made(all_of_it, tmp_path, monkeyp
     workdir = shutil.copytree(all_of_it, tmp_path / "run")
     drawn = ("curves", "bound", "accuracy", "scores", "progress", "spread", "speed")
     nothing = {f"{figure}_figure": lambda *args: None for figure in drawn}
-    without = SimpleNamespace(curve_figures=lambda *args: [], **nothing)
+    without = SimpleNamespace(curve_figures=lambda *args: {}, **nothing)
     for module in (run_page, score_section):
         monkeypatch.setattr(module, "figures", without)
 

@@ -28,8 +28,7 @@ def fake_gymnax(*, are_discrete=True):
         is_truncated=lambda state, params: state[1] >= 5,
     )
     return types.SimpleNamespace(
-        registered_envs=["Walk-v1"],
-        make=lambda name: (environment, {"start": jnp.int32(1)}),
+        registered_envs=["Walk-v1"], make=lambda name: (environment, {"start": jnp.int32(1)})
     )
 
 

@@ -1,8 +1,7 @@
-"""Certify an estimator: does it keep what its label promises?
+"""Certify an estimator of mutual information against laws whose information is known.
 
-Promises are judged exactly where that can be done: under a small discrete law every batch is
-visited and weighted, so that expectations have no sampling error. Gaussian batches then show bias
-and spread from 2 to 10 nats.
+Under a small discrete law every batch is enumerated, so that expectations are exact. Gaussian
+batches then show bias and spread from 2 to 10 nats.
 """
 
 import functools
@@ -20,11 +19,11 @@ from cpc.estimators.estimate import Estimate
 from cpc.estimators.tasks import correlated_gaussians, gaussian_log_ratio
 from cpc.types import UserError
 
-#: p(x, y) of three x and two y, 0.194 nats; nothing about it is symmetric.
+#: p(x, y) of three x and two y, 0.194 nats, without symmetry.
 LAW = np.array([[0.30, 0.05], [0.10, 0.15], [0.07, 0.33]])
 #: Gaussian batches: dimensions, information in nats, and batches of each size.
 DIM, NATS, BATCHES = 20, (2.0, 4.0, 6.0, 8.0, 10.0), {64: 100, 128: 50}
-#: Of float32, in values of a few nats.
+#: Rounding of float32 in values of a few nats.
 ROUNDING = 1e-4
 
 
@@ -35,20 +34,20 @@ class Row(NamedTuple):
     expected: str
     measured: float
     spread: float
-    """Standard deviation over batches, or standard error of the line; NaN: nothing is random."""
+    """Standard deviation over batches, or standard error; NaN if nothing is random."""
     passed: bool | None
-    """None: for information, nothing was promised."""
+    """None if nothing was promised."""
 
 
 class Certificate(NamedTuple):
-    """What was promised and what was measured; print it."""
+    """The promise of an estimator and its measurements; print it."""
 
     promise: str
     rows: tuple[Row, ...]
 
     @property
     def passed(self) -> bool:
-        """No promise was broken."""
+        """Whether no promise was broken."""
         return not any(row.passed is False for row in self.rows)
 
     def __str__(self) -> str:
@@ -64,7 +63,7 @@ class Certificate(NamedTuple):
 
 
 class _Label(NamedTuple):
-    """What the estimator says of itself; sign +1 below the truth, -1 above it, 0 nothing."""
+    """The promises of an estimator; sign is +1 below the truth, -1 above it, or 0."""
 
     known: bool
     is_bound: bool
@@ -74,7 +73,7 @@ class _Label(NamedTuple):
         return ("", "at most ", "at least ")[self.sign] + f"{truth:.4g}"
 
     def judge(self, excess):
-        """`excess` of the value over the truth, in the direction that the label forbids."""
+        """Judge the excess of a value over the truth, in the direction that the label forbids."""
         return bool(excess <= ROUNDING) if self.sign else None
 
 
@@ -82,23 +81,22 @@ def certify(
     estimator: Callable[[Float[Array, "n n"]], Estimate | Float[Array, ""]],
     shift: float | int = 0.0,
 ) -> Certificate:
-    """Hold an estimator, our own or any other, against laws whose information is known.
+    """Check an estimator, our own or any other, on laws whose information is known.
 
-    Judged are `is_bound` and `side`: the expected value, for every critic tried if it is a bound
-    and for the exact one otherwise. On Gaussian batches the mean is judged while the partition is
-    well sampled; above that, where most batches of an honest bound may pass the truth though
-    their mean does not, it is enough that 1 batch in 20 stays on its side. Judged are `ceiling`,
-    which must be reached and never passed; that rows are x; that values and gradients are finite
-    at scores of +-1e4, and no NaN at the -inf of impossible pairs. The rest informs. A
-    bare number promises nothing.
+    Checked are `is_bound` and `side`: the expected value, for every critic tried if it is a bound
+    and for the exact one otherwise. On Gaussian batches the mean is checked while the partition is
+    well sampled; above that, most batches of an honest bound may pass the truth though their mean
+    does not, and 1 batch in 20 must stay on its side. Also `ceiling`, which must be reached and
+    never passed; that rows are x; that values and gradients are finite at scores of +-1e4, and not
+    NaN at the -inf of impossible pairs. Other rows inform. A bare number promises nothing.
 
     Args:
-      estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2; other
-        arguments bound by functools.partial.
-      shift: what its best critic adds to the log ratio: 1 for `nwj`.
+      estimator: scores (n, n) -> Estimate or number, in jax.numpy, for any n from 2; bind other
+        arguments by functools.partial.
+      shift: constant that its best critic adds to the log ratio: 1 for `nwj`.
 
     Raises:
-      UserError: an estimator that JAX cannot trace, or that is a bound to no side.
+      UserError: an estimator that JAX cannot trace, or a bound without a side.
 
     >>> from cpc.estimators import info_nce
     >>> certificate = certify(info_nce)
@@ -115,7 +113,7 @@ def certify(
     known = isinstance(result, Estimate)
     estimate = _as_estimate(result)
     if estimate.is_bound and estimate.side not in ("lower", "upper"):
-        raise UserError(f"the estimator is a bound to no side: {estimate.side!r}")
+        raise UserError(f"a bound must have the side lower or upper (got {estimate.side!r})")
 
     @jax.jit
     @jax.vmap
@@ -150,8 +148,8 @@ def _expectations(evaluate, label, shift):
 
     log N - L of the exact critic is I - KL(1/N sum_j p(x, y_j) prod_l p(y_l) || p(x) prod p(y)).
     """
-    px, py = LAW.sum(1), LAW.sum(0)
-    log_ratio = np.log(LAW / np.outer(px, py))
+    product = np.outer(LAW.sum(1), LAW.sum(0))
+    log_ratio = np.log(LAW / product)
     information = float((LAW * log_ratio).sum())
     critics = np.stack([log_ratio + shift, np.full(LAW.shape, shift), *_critics(log_ratio)])
     for n in (2, 4):
@@ -159,10 +157,9 @@ def _expectations(evaluate, label, shift):
         x, y = np.unravel_index(cells, LAW.shape)
         scores = critics[:, x[:, :, None], y[:, None, :]]  # (critics, batches, n, n)
         scores = np.concatenate([scores, scores[:1].swapaxes(2, 3)])
-        value, _ = evaluate(scores.reshape(-1, n, n).astype(np.float32))
-        value = value.reshape(len(scores), -1)
+        value = evaluate(scores.reshape(-1, n, n).astype(np.float32))[0].reshape(len(scores), -1)
         dependent = value @ LAW.ravel()[cells].prod(1)
-        independent = value[:-1] @ np.outer(px, py).ravel()[cells].prod(1)
+        independent = value[:-1] @ product.ravel()[cells].prod(1)
         by_rows, by_columns = (_info_nce_exactly(law, n) for law in (LAW, LAW.T))
         rows = [
             (f"exact critic (log N - L: {by_rows:.4g})", information, dependent[0], True),
@@ -170,31 +167,27 @@ def _expectations(evaluate, label, shift):
             ("exact critic, independent x and y", 0.0, independent[1], True),
         ]
         if label.is_bound:
-            worst = (label.sign * max(label.sign * v) for v in (dependent[:-1], independent))
             name = f"worst of {len(critics)} critics"
+            worst = [label.sign * max(label.sign * v) for v in (dependent[:-1], independent)]
             rows += [
-                (name, information, next(worst), True),
-                (f"{name}, independent x and y", 0.0, next(worst), True),
+                (name, information, worst[0], True),
+                (f"{name}, independent x and y", 0.0, worst[1], True),
             ]
-        for check, truth, measured, judged in rows:
-            yield Row(
-                f"{check}, N = {n}",
-                label.words(truth) if judged else f"{truth:.4g}",
-                float(measured),
-                math.nan,
-                label.judge(label.sign * (measured - truth)) if judged else None,
-            )
+        for check, truth, measured, is_judged in rows:
+            passed = label.judge(label.sign * (measured - truth)) if is_judged else None
+            expected = label.words(truth) if is_judged else f"{truth:.4g}"
+            yield Row(f"{check}, N = {n}", expected, float(measured), math.nan, passed)
 
 
 def _critics(log_ratio):
-    """Too bold, too shy, shifted and noisy forms of the exact critic; and noise alone."""
+    """Yield the exact critic scaled, shifted and with noise, and noise alone."""
     rng = np.random.default_rng(0)
     for scale, shift, noise in itertools.product((0, 0.5, 1, 2, 5), (-1, 0, 1), (0, 1)):
         yield scale * log_ratio + shift + noise * rng.normal(size=log_ratio.shape)
 
 
 def _info_nce_exactly(law, n):
-    """I - KL by enumeration of one x and its n candidates; rows of `law` are x."""
+    """Return I - KL by enumeration of one x and its n candidates; rows of `law` are x."""
     px, py = law.sum(1), law.sum(0)
     ratio = law / np.outer(px, py)
     candidates = np.array(list(itertools.product(range(len(py)), repeat=n)))
@@ -205,24 +198,23 @@ def _info_nce_exactly(law, n):
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _gaussian_scores(n, batches, shift):
-    """Exact critics of Gaussian batches (information * batches, n, n)."""
+    """Return exact critics of Gaussian batches (information * batches, n, n)."""
 
     def scores(rng, nats):
         return gaussian_log_ratio(*correlated_gaussians(rng, n, DIM, nats), nats) + shift
 
     rngs = jax.random.split(jax.random.key(n), (len(NATS), batches))
-    return jax.vmap(jax.vmap(scores, (0, None)))(rngs, jnp.array(NATS, jnp.float32)).reshape(
-        -1, n, n
-    )
+    found = jax.vmap(jax.vmap(scores, (0, None)))(rngs, jnp.array(NATS, jnp.float32))
+    return found.reshape(-1, n, n)
 
 
 def _gaussian_batches(evaluate, label, shift):
-    """Bias and spread with the exact critic, and where they lead with the number of pairs."""
+    """Yield bias and spread with the exact critic, and the limit for many pairs."""
     means, errors = [], []
     for n, batches in BATCHES.items():
         value, _ = evaluate(_gaussian_scores(n, batches, shift))
         for nats, sample in zip(NATS, value.reshape(len(NATS), batches), strict=True):
-            # The sampled partition varies by (e^2I - 1) / draws: its tail is seen, or it is not.
+            # The variance of the sampled partition is (e^2I - 1) / draws.
             well_sampled = math.expm1(2 * nats) < n * (n - 1) / 16
             excess, error = label.sign * (sample - nats), sample.std() / math.sqrt(batches)
             forbidden = excess.mean() - 4 * error if well_sampled else np.quantile(excess, 0.05)
@@ -243,7 +235,7 @@ def _gaussian_batches(evaluate, label, shift):
 
 
 def _offsets(evaluate):
-    """Whether terms of x alone or of y alone change the value; a free one belongs to the rows."""
+    """Yield the changes of the value by terms of x or y alone; rows have the free one."""
     rng = np.random.default_rng(0)
     scores, offset = rng.normal(size=(8, 8)), 2 * rng.normal(size=8)
     stack = np.stack([scores, scores + 2, scores + offset[:, None], scores + offset])
@@ -259,7 +251,7 @@ def _offsets(evaluate):
 
 
 def _ceiling(evaluate, label):
-    """The promised ceiling against sure and against random critics: reached, never passed."""
+    """Yield the highest value of sure and of random critics next to the promised ceiling."""
     n = 8
     sizes = (-100.0, -10.0, -1.0, 0.0, 1.0, 10.0, 100.0)
     diagonal = np.eye(n, dtype=bool)
@@ -279,7 +271,7 @@ def _ceiling(evaluate, label):
 
 
 def _finite(estimator):
-    """Scores of +-1e4 in every place; the exact critic of a law with impossible pairs."""
+    """Count values that are not finite for huge scores and for impossible pairs."""
     diagonal, signs = np.eye(8, dtype=bool), (-1e4, 0.0, 1e4)
     scores = [np.where(diagonal, d, o) for d, o in itertools.product(signs, repeat=2)]
     scores.append(np.random.default_rng(0).choice(signs, (8, 8)))
@@ -288,6 +280,6 @@ def _finite(estimator):
     scores.append(np.where(symbols[:, None] == symbols, math.log(8), -np.inf))
     leaves = jax.jit(jax.vmap(value))(np.stack(scores).astype(np.float32))
     broken = 0
-    for leaf in map(np.asarray, leaves):  # of the last, a value may well be infinite
+    for leaf in map(np.asarray, leaves):  # the last value may be infinite
         broken += int((~np.isfinite(leaf[:-1])).sum() + np.isnan(leaf[-1]).sum())
     return Row("not finite at +-1e4, NaN at -inf", "0", broken, math.nan, broken == 0)
