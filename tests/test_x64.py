@@ -14,7 +14,6 @@ from cpc import estimators, evaluate, losses, negatives, rl
 from cpc.losses.blocks import Plan
 from cpc.losses.tiles import AnchorScores, Latents
 from cpc.types import CPCOutputs, Position
-from tests.estimators.certify import certify
 
 KEY = jax.random.key(0)
 #: Functions that compute on the host or return no arrays, in modules that use JAX.
@@ -246,7 +245,7 @@ def of_task(task):
 
 
 def certified(x):
-    certificate = certify(estimators.nwj, shift=1)
+    certificate = estimators.certify(estimators.nwj, shift=1)
     return [row.measured for row in certificate.rows if "pass the truth" not in row.check]
 
 

@@ -5,6 +5,7 @@ not; closed forms and estimates from samples, which are made on the host, are Py
 """
 
 from cpc.estimators.benchmark_tasks import beyond_normal
+from cpc.estimators.certify import Certificate, certify
 from cpc.estimators.contrastive import info_nce, interpolated, ml_cpc
 from cpc.estimators.discrete_tasks import (
     binary_symmetric_task,
@@ -30,6 +31,7 @@ from cpc.estimators.variational import (
 )
 
 __all__ = [
+    "Certificate",
     "Estimate",
     "Task",
     "Track",
@@ -39,6 +41,7 @@ __all__ = [
     "binary_symmetric_task",
     "bound_over_sequences",
     "cca",
+    "certify",
     "club",
     "discrete_task",
     "donsker_varadhan",

@@ -115,8 +115,10 @@ def roll_out(
             jnp.where(outcome.is_last, length, 0),
             jax.vmap(environment.facts)(worlds.states),
         )
-        total = jnp.where(outcome.is_last, 0.0, total)
-        length = jnp.where(outcome.is_last, 0, length)
+        total, length = (
+            jnp.where(outcome.is_last, 0.0, total),
+            jnp.where(outcome.is_last, 0, length),
+        )
         seen = outcome.observation, action, outcome.is_last
         return Worlds(states, *seen, memory, total, length), done
 

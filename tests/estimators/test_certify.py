@@ -10,6 +10,7 @@ import pytest
 
 from cpc.estimators import (
     Estimate,
+    certify,
     club,
     donsker_varadhan,
     flo,
@@ -23,7 +24,6 @@ from cpc.estimators import (
     tuba,
 )
 from cpc.types import UserError
-from tests.estimators.certify import certify
 
 OURS = {
     "info_nce": (info_nce, 0.0),
