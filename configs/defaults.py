@@ -5,9 +5,9 @@ from cpc.losses import LOSSES
 from cpc.negatives import RULES, SAMPLERS
 
 #: Steps are counted in 32 bits.
-MOST_STEPS = 10**9
+MAX_STEPS = 10**9
 #: Of what a matrix has rows or columns of, of layers that are compiled one by one, and of offsets.
-WIDEST, MOST_LAYERS, MOST_OFFSETS = 2**16, 256, 4096
+MAX_WIDTH, MAX_LAYERS, MAX_OFFSETS = 2**16, 256, 4096
 
 #: Of every training run.
 LOGGER = Key(
@@ -18,9 +18,12 @@ LOGGER = Key(
 
 RUN = {
     "seed": Key(0, "seed of all randomness", low=0, below=2**32),
-    "num_steps": Key(1000, "number of parameter updates", low=1, high=MOST_STEPS),
+    "num_steps": Key(1000, "number of parameter updates", low=1, high=MAX_STEPS),
     "steps_per_launch": Key(
-        1, "steps the device takes without returning to the host", low=1, high=1024
+        1,
+        "steps the device takes without returning to the host",
+        low=1,
+        high=1024,
     ),
     "log_every": Key(50, "steps between training records", low=1),
     "eval_every": Key(250, "steps between evaluations on held-out data; 0: none", low=0),
@@ -30,38 +33,30 @@ RUN = {
 
 LOSS = {
     "name": Key(
-        "info_nce",
-        "loss of an anchor; debiased, hard_weighted, sup_con and the triplet losses need "
-        "cosine=True; sup_con is supervised: candidates of the same speaker or class are also "
-        "positives",
+        "info_nce", "loss of an anchor; debiased, hard_weighted, sup_con and the triplet losses "
+        "need cosine=True; sup_con is supervised: candidates of the same speaker or class are "
+        "also positives",
         words=tuple(LOSSES),
     ),
     "cosine": Key(False, "whether scores are cosines"),
     "bias": Key(0.0, "added to the scores; matters to nce, sigmoid and other logistic losses"),
     "learn_bias": Key(False, "whether the bias is trained"),
     "prior": Key(
-        0.1,
-        "debiased, hard_weighted: probability that a negative has the positive's class",
-        low=0,
-        below=1,
+        0.1, "debiased, hard_weighted: probability that a negative has the positive's class",
+        low=0, below=1,
     ),
     "concentration": Key(
-        1.0, "hard_weighted: how strongly negatives with high scores are favored", low=0
+        1.0, "hard_weighted: how strongly negatives with high scores are favored", low=0,
     ),
     "margin": Key(
-        1.0,
-        "triplet losses: by how much the positive's score, divided by the temperature, should "
-        "exceed a negative's",
+        1.0, "triplet losses: by how much the positive's score, divided by the temperature, "
+        "should exceed a negative's",
         low=0,
     ),
 }  # fmt: skip
 
 NEGATIVES = {
-    "rule": Key(
-        "batch",
-        "which latents of the batch are negatives",
-        words=tuple(RULES),
-    ),
+    "rule": Key("batch", "which latents of the batch are negatives", words=tuple(RULES)),
     "window": Key(
         0,
         "latents around the positive, in its own sequence, that are no negatives",
@@ -75,8 +70,8 @@ NEGATIVES = {
     ),
     "choose": Key(
         "uniform",
-        "which of the rule's negatives are used: drawn at random, chosen by score, or all with a "
-        "score of 0 beside them",
+        "which of the rule's negatives are used: drawn at random, chosen by score, or "
+        "all with a score of 0 beside them",
         words=tuple(SAMPLERS),
     ),
     "num_sampled": Key(
@@ -87,15 +82,21 @@ NEGATIVES = {
     ),
     "margin": Key(
         1.0,
-        "semi_hard: use negatives that score at most this much below the positive, both divided by "
-        "the temperature",
+        "semi_hard: use negatives that score at most this much below the positive, both "
+        "divided by the temperature",
         low=0,
     ),
     "ring_low": Key(
-        50.0, "ring: lowest percentile of the scores to take negatives from", low=0, high=100
+        50.0,
+        "ring: lowest percentile of the scores to take negatives from",
+        low=0,
+        high=100,
     ),
     "ring_high": Key(
-        95.0, "ring: highest percentile of the scores to take negatives from", low=0, high=100
+        95.0,
+        "ring: highest percentile of the scores to take negatives from",
+        low=0,
+        high=100,
     ),
     "proposal": Key(
         "stopped",
@@ -104,7 +105,10 @@ NEGATIVES = {
     ),
     "queue": Key(0, "latents of earlier batches kept as additional candidates", low=0, high=2**30),
     "momentum": Key(
-        0.0, "decay of a slow copy of the encoder that computes the keys; 0: none", low=0, below=1
+        0.0,
+        "decay of a slow copy of the encoder that computes the keys; 0: none",
+        low=0,
+        below=1,
     ),
     "temperature": Key(1.0, "divisor of the scores, or its initial value if it changes", above=0),
     "temperature_rule": Key(
@@ -113,7 +117,10 @@ NEGATIVES = {
         words=("fixed", "learned", "entropy"),
     ),
     "target_entropy": Key(
-        0.8, "entropy to keep, as a fraction of the log of the number of negatives", low=0, below=1
+        0.8,
+        "entropy to keep, as a fraction of the log of the number of negatives",
+        low=0,
+        below=1,
     ),
     "temperature_low": Key(0.01, "lower limit of a temperature that changes", above=0),
     "temperature_high": Key(100.0, "upper limit of a temperature that changes", above=0),
@@ -122,9 +129,9 @@ NEGATIVES = {
 OPTIM = {
     "name": Key(
         "adam",
-        "optimizer; muon orthogonalizes the updates of weights and leaves biases and embeddings to "
-        "Adam; schedule_free, for schedule=constant, averages Adam's steps and evaluates the "
-        "average",
+        "optimizer; muon orthogonalizes the updates of weights and leaves biases and "
+        "embeddings to Adam; schedule_free, for schedule=constant, averages Adam's steps and "
+        "evaluates the average",
         words=("adam", "lion", "muon", "rmsprop", "schedule_free"),
     ),
     "learning_rate": Key(2e-3, "learning rate after the warm-up", above=0),
@@ -139,7 +146,9 @@ OPTIM = {
         below=1,
     ),
     "accumulate": Key(
-        1, "parts into which a batch is split to save memory, one in memory at a time", low=1
+        1,
+        "parts into which a batch is split to save memory, one in memory at a time",
+        low=1,
     ),
 }
 
