@@ -185,15 +185,6 @@ KEYS = {
             0, "latents after a frame at which c is read to classify it, because contexts lag",
             low=0, high=MAX_OFFSETS,
         ),
-        "hidden_width": Key(
-            64, "width of a second probe with one hidden layer; 0: only the linear probe",
-            low=0, high=MAX_WIDTH,
-        ),
-        "num_epochs": Key(
-            3, "hidden_width: epochs of Adam over all training frames; the linear probe is fitted "
-            "to convergence",
-            low=1, high=10**6,
-        ),
         "hours": Key(0.0, "hours of training sound for the phone probe; 0: all", low=0),
         "minutes_per_speaker": Key(
             4.0, "minutes per speaker for the speaker probe, in training and in test; 0: all", low=0
@@ -220,7 +211,7 @@ KEYS = {
             8, "ctc: prefixes kept for a second error rate; 1: only the likeliest path",
             low=1, high=10**4,
         ),
-        "every": defaults.EVERY,
+        **with_defaults(defaults.PROBE, hidden_width=64),
     },
 }  # fmt: skip
 

@@ -101,20 +101,11 @@ KEYS = {
             "and of an untrained network",
             words=("c", "z", "raw", "random c", "random z"),
         ),
-        "hidden_width": Key(
-            0, "width of a second probe with one hidden layer; 0: only the linear probe",
-            low=0, high=MAX_WIDTH,
-        ),
         "leave_one_out": Key(
             False, "whether probes are also fitted for each group of data.group_level, or file, "
             "on all other groups; the network itself was trained on those of the training part",
         ),
-        "num_epochs": Key(
-            3, "hidden_width: epochs of Adam over all training frames; the linear probe is fitted "
-            "to convergence",
-            low=1, high=10**6,
-        ),
-        "every": defaults.EVERY,
+        **defaults.PROBE,
     },
 }  # fmt: skip
 

@@ -30,9 +30,6 @@ def check_known(
         names: of the labels.
         items: what they are called, such as "images".
         advice: what to do if none is known.
-
-    Raises:
-        UserError: none is.
     """
     unknown = np.where(train > 0, 0, test)
     number, total = int(unknown.sum()), int(test.sum())

@@ -15,9 +15,6 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
 
     If the test images are of the same split as others, `data.test_fraction` of their groups are
     drawn to test; otherwise all are. No image of a test group is left to train or to probe.
-
-    Raises:
-        UserError: an image lies in no group, or no group is left to test or to train on.
     """
     options = config.data
     if not options.group_level:

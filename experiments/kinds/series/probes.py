@@ -17,30 +17,14 @@ from experiments.kinds.series.data import Part, SeriesData, labels_of_frames
 from experiments.training.embedding import make_embed_long
 from experiments.training.labels import check_known, count_labels
 from experiments.training.probes import FeatureSet, ProbeContext, ProbeTask, feature_names
-from experiments.training.sequences import name_of
+from experiments.training.sources import name_of
 
 #: Probes of one kind that `probe.leave_one_out` fits at most.
 MAX_FOLDS = 20
 
 
-def check_options(config: Config) -> None:
-    """Check what no data could make work."""
-    options = config.probe
-    if options.tasks and not options.features:
-        raise UserError("probe.features is empty: name one or more, or set probe.tasks to ()")
-    if options.tasks and config.model.padding == "valid":
-        raise UserError(
-            "model.padding is valid, which gives fewer latents than there are labels: probe with "
-            "causal or same padding, or set probe.tasks to ()"
-        )
-
-
 def label_tasks(task: str, config: Config, data: SeriesData) -> list[ProbeTask]:
-    """Return the task of the labels of steps, or of files.
-
-    Raises:
-        UserError: there are not two of them to train on, or none of these to test on.
-    """
+    """Return the task of the labels of steps, or of files."""
     names = data.step_names if task == "steps" else data.file_names
     train, test = (count_each(task, data, part) for part in (data.train, data.test))
     for which, counts in (("train", train), ("test", test)):

@@ -135,16 +135,10 @@ def read_lists(
     """Return the sequences that `data.train_list` and `data.test_list` name; None without lists.
 
     A line names a file, below data.path or by its last part, or a folder with all files below it.
-
-    Raises:
-        UserError: one list without the other, a name of no file, or a file or group in both.
     """
     lists = {key: config.data[key] for key in ("train_list", "test_list")}
     if not any(lists.values()):
         return None
-    if not all(lists.values()):
-        given, missing = sorted(lists, key=lambda key: not lists[key])
-        raise UserError(f"data.{given} is set and data.{missing} is not: set both, or neither")
     known: dict[str, list[int]] = defaultdict(list)
     for file, name in enumerate(map(same_name, sequences.names)):
         parts = name.split("/")
