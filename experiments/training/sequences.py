@@ -40,14 +40,9 @@ def make_cpc(options: Config, encoder: Any) -> Model:
 
 
 def positions(batch: Batch, group: Any, begin: Any, first: Any, last: Any) -> SoundPosition:
-    """Return where the latents (b, t) of a batch of windows come from.
+    """Return where the latents (b, t) of windows come from, which begin at samples (b, 1).
 
-    Args:
-        batch: the windows.
-        group: of each window.
-        begin: where each window begins on the line of all samples, (b, 1).
-        first: the first sample of each latent in its window, (1, t) or (b, t).
-        last: the sample after its last, likewise.
+    `first` and `last` are the first sample of each latent in its window, and the one after it.
     """
     return SoundPosition(
         sequence=batch["sequence"][:, None],

@@ -216,18 +216,9 @@ def make_state(problem: Problem, loss_fn: Callable, tx: Any) -> TrainState:
 
 
 def read_variables(workdir: pathlib.Path, step: str | None = None) -> tuple[Any, int]:
-    """Return the model of a run's checkpoint, and its step.
-
-    Args:
-        step: a number, "best" for the lowest loss on held-out data, or None for the newest.
-    """
-    number = None if step is None else "best" if step == "best" else parse_step(step)
+    """Return the model of a run's checkpoint: its newest, a step's, or the "best"; and its step."""
+    if step is not None and step != "best" and not step.isdecimal():
+        raise UserError(f"--step is {step!r}: give the number of a checkpoint, or best")
+    number = int(step) if step is not None and step != "best" else step
     arrays, _, found = restore_params(workdir / "checkpoints", number)
     return model_variables(**arrays), found
-
-
-def parse_step(text: str) -> int:
-    """Return the number of a checkpoint."""
-    if not text.isdecimal():
-        raise UserError(f"--step is {text!r}: give the number of a checkpoint, or best")
-    return int(text)

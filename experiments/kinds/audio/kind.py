@@ -16,7 +16,7 @@ from experiments.kinds.audio import model, sections
 from experiments.kinds.audio.data import AudioData, known_nats, label_frames, load_data, places_of
 from experiments.kinds.audio.embed import embed_files
 from experiments.kinds.audio.heard import augmentation_section, record_augmentation
-from experiments.kinds.audio.model import build_model, geometry
+from experiments.kinds.audio.model import build_model, choose_offsets, geometry, num_latents
 from experiments.kinds.audio.prepare import check_augmentation, prepare
 from experiments.kinds.audio.probes import check_options, feature_sets, probe_tasks
 from experiments.kinds.audio.sections import WORDS
@@ -59,7 +59,7 @@ def make_problem(plan: Plan, data: AudioData) -> Problem:
 
 def check_clips(config: Config, recordings: Recordings) -> None:
     """Check that, however short the clips are, some anchor has a latent at each offset ahead."""
-    longest, furthest = int(recordings.lengths.max(initial=0)), model.choose_offsets(config)[-1]
+    longest, furthest = int(recordings.lengths.max(initial=0)), choose_offsets(config)[-1]
     number = int(model.build_encoder(config).num_existing(np.array([longest]))[0])
     further = {"loss.align_to": config.loss.align_to, "model.horizon": config.model.horizon}
     key = next((key for key, value in further.items() if value), "model.num_offsets")
@@ -106,7 +106,7 @@ def draw_windows(config: Config, recordings: Recordings, seed: int) -> Callable[
 
 def label_latents(config: Config, data: AudioData, batch: Batch) -> dict[str, np.ndarray]:
     """Return phones, where they are known, and speakers of a training batch's latents (b, t)."""
-    frames = model.num_latents(config), model.build_encoder(config).stride
+    frames = num_latents(config), model.build_encoder(config).stride
     phones = label_frames(data, batch["utterance"], batch["start"], *frames)
     known = {"phone": phones} if (phones >= 0).any() else {}
     return {**known, "speaker": batch["speaker"][:, None]}
@@ -118,7 +118,7 @@ def record(config: Config, workdir: pathlib.Path, data: AudioData) -> None:
     record_augmentation(config, workdir, draw)
     if config.data.source == "synthetic":
         encoder = model.build_encoder(config)
-        furthest = model.choose_offsets(config)[-1]
+        furthest = choose_offsets(config)[-1]
         nats = known_nats(furthest, encoder.receptive_field, encoder.stride)
         write_truth(workdir, nats)
 

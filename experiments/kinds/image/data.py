@@ -74,25 +74,22 @@ def separate_test(config: Config, loaded: ImageData) -> ImageData:
     """Leave images out of training and probes whose pixels the test images have, too."""
     options, separated = config.data, loaded
     where = f"data.test_split ({options.test_split})"
-    for part, key, is_asked in tested_parts(config):
-        if is_asked:
-            images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
-            if not len(images):
-                raise UserError(
-                    f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
-                    f"copies of images of {where}: name a split with other images"
-                )
-            separated = separated._replace(**{part: images})
+    for part, key in tested_parts(config).items():
+        images = data.leave_out_shared(getattr(loaded, part), loaded.test, where)
+        if not len(images):
+            raise UserError(
+                f"all {len(getattr(loaded, part)):,} images of data.{key} ({options[key]}) are "
+                f"copies of images of {where}: name a split with other images"
+            )
+        separated = separated._replace(**{part: images})
     return separated
 
 
-def tested_parts(config: Config) -> tuple[tuple[str, str, bool], ...]:
-    """Return (field of ImageData, its key in `data`, whether it must share no test image)."""
-    has_probes = bool(config.probe.tasks)
-    return (
-        ("probe", "probe_split", has_probes),
-        ("train", "split", has_probes or config.evaluate.num_images > 0),
-    )
+def tested_parts(config: Config) -> dict[str, str]:
+    """Return the fields of ImageData that must share no test image, with their keys in `data`."""
+    if config.probe.tasks:
+        return {"probe": "probe_split", "train": "split"}
+    return {"train": "split"} if config.evaluate.num_images > 0 else {}
 
 
 def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
@@ -100,12 +97,12 @@ def check_splits(config: Config, locate: Callable[[str], Places]) -> None:
     options = config.data
     test = locate(options.test_split)
     whose = {"probe": "probes are fitted", "train": "the network is trained"}
-    for part, name, is_asked in tested_parts(config):
-        if is_asked and share_rows(locate(options[name]), test):
-            who = whose[part]
+    for part, name in tested_parts(config).items():
+        if share_rows(locate(options[name]), test):
             raise UserError(
                 f"data.test_split ({options.test_split}) shares images with data.{name} "
-                f"({options[name]}), on which {who}: name a split, or part of one, without them"
+                f"({options[name]}), on which {whose[part]}: name a split, or part of one, without "
+                "them"
             )
 
 

@@ -40,12 +40,8 @@ def split(
 
     Of a single sequence the parts are beginning and end, scaled by the beginning. A sequence whose
     values another one has is in neither part, and in `skipped`.
-
-    Args:
-        config: with `data.test_fraction`, of the groups, and the seed by which these are drawn.
-        sequences: as they were read.
-        groups: name of each sequence's group; by default each is its own.
-        listed: sequences to train and to test on, if lists name them.
+    Without lists of sequences to train and to test on, groups are drawn by the seed; by default
+    each sequence is its own group.
     """
     fraction, lengths = config.data.test_fraction, [len(values) for values in sequences.values]
     chosen = [*listed[0], *listed[1]] if listed else list(range(len(lengths)))

@@ -79,20 +79,16 @@ def find_unused(corpus: data.Corpus, max_words: int) -> tuple[tuple[str, str], .
     lengths = np.diff(corpus.sentence_starts)
     beyond = int(np.maximum(lengths - max_words, 0).sum())
     alone = int((np.diff(corpus.document_starts) == 1).sum())
-    unused = []
-    if beyond:
-        unused.append((
-            "data.max_words",
-            f"{beyond:,} of {len(corpus.tokens):,} words ({100 * beyond / len(corpus.tokens):.1f} "
-            f"%) are beyond word {max_words} of their sentence and not used (data.max_words)",
-        ))  # fmt: skip
-    if alone:
-        unused.append((
-            "documents",
-            f"{alone:,} of {len(lengths):,} sentences ({100 * alone / len(lengths):.1f} %) are "
-            "alone in their document and not used",
-        ))  # fmt: skip
-    return tuple(unused)
+    parts = (
+        ("data.max_words", beyond, len(corpus.tokens), "words",
+         f"beyond word {max_words} of their sentence and not used (data.max_words)"),
+        ("documents", alone, len(lengths), "sentences", "alone in their document and not used"),
+    )  # fmt: skip
+    return tuple(
+        (name, f"{number:,} of {whole:,} {what} ({100 * number / whole:.1f} %) are {why}")
+        for name, number, whole, what, why in parts
+        if number
+    )
 
 
 def read_corpus(config: Config, log: Callable[[str], object]) -> data.Corpus:

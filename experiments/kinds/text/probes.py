@@ -100,21 +100,12 @@ def make_score(
 ) -> Score:
     """Return the score of the answers to sentences, its interval over items: sentences, or runs."""
     low, high = bootstrap_interval(outcomes.sums.astype(float), outcomes.counts)
+    method = "logistic" if task in LABELLED else "score"
     return Score(
-        task=task,
-        data=source,
-        unit="sentence",
-        features=name,
-        method="logistic" if task in LABELLED else "score",
-        metric="accuracy",
-        value=float(outcomes.sums.sum() / outcomes.counts.sum()),
-        low=low,
-        high=high,
-        chance=float(chance),
-        num_test=int(outcomes.counts.sum()),
-        setting=setting,
-        outcomes=outcomes,
-    )
+        task, source, "sentence", name, method, "accuracy",
+        float(outcomes.sums.sum() / outcomes.counts.sum()), low, high, float(chance),
+        num_test=int(outcomes.counts.sum()), setting=setting, outcomes=outcomes,
+    )  # fmt: skip
 
 
 def own_bag(sentences: tuple[str, ...]) -> Any:
