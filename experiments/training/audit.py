@@ -80,7 +80,8 @@ def audit_problem(problem: Problem) -> Audit:
         shape = np.broadcast_shapes(*map(np.shape, located))
         inputs = content_ids(np.asarray(plain(batch)), shape, branch.name)
         label = {**problem.label(batch), "content": inputs}
-        utterance = _utterances(batch, located)
+        utterance = batch.get("utterance", batch["sequence"])  # an image is its own
+        utterance = utterance.reshape(-1, *(1,) * (np.ndim(located.time) - 1))
         if exists is not None:  # padding is not looked at
 
             def keep(x, exists=exists):
@@ -139,12 +140,6 @@ def content_ids(x: np.ndarray, shape: tuple[int, ...], direction: str) -> np.nda
 
 def _zeros(shapes):
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-
-def _utterances(batch, positions):
-    """Return the recording of each latent; an image is its own."""
-    which = batch.get("utterance", batch["sequence"])
-    return which.reshape(-1, *(1,) * (np.ndim(positions.time) - 1))
 
 
 def _named(name, rows, only_false):

@@ -69,9 +69,24 @@ def private_cache(tmp_path, monkeypatch):
 
 
 def mistake(audio, config, workdir, words):
-    """Run; return the one sentence that it ends with."""
+    """Run, to one sentence."""
     with pytest.raises(UserError, match=words) as caught, contextlib.redirect_stdout(io.StringIO()):
         audio.run(config, workdir and str(workdir))
+    assert "\n" not in str(caught.value).strip()
+
+
+def prepare(config):
+    """Do all that a run does before it trains or writes anything."""
+    kind = CONTRASTIVE["audio"]
+    plan = interpret(kind, config)
+    data = kind.load_data(config, str)
+    kind.make_problem(plan, data)
+    kind.probe_tasks(config, data)
+
+
+def refused(config, words):
+    with pytest.raises(UserError, match=words) as caught:
+        prepare(config)
     assert "\n" not in str(caught.value).strip()
 
 
@@ -164,15 +179,15 @@ cli.run(lambda: print(jax.devices()))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_missing_and_unknown_keys(audio, config, tmp_path):
+def test_missing_and_unknown_keys(config):
     del config.model.norm
-    mistake(audio, config, tmp_path / "run", r"lacks the key model\.norm")
+    refused(config, r"lacks the key model\.norm")
     config.model.norm = "none"
     config.model.widht = 3
-    mistake(audio, config, tmp_path / "run", r"no key model\.widht; did you mean model\.width")
+    refused(config, r"no key model\.widht; did you mean model\.width")
     del config.model.widht, config.model.width
     config.model.width = "wide"
-    mistake(audio, config, tmp_path / "run", r"model\.width is 'wide': it must be of type int")
+    refused(config, r"model\.width is 'wide': it must be of type int")
 
 
 def test_no_workdir(audio, config):
@@ -206,20 +221,20 @@ def folder_config(config, tmp_path):
     return config
 
 
-def test_a_folder_that_is_not_there_or_empty(audio, folder_config, tmp_path):
-    mistake(audio, folder_config, tmp_path / "run", "clips")
+def test_a_folder_that_is_not_there_or_empty(folder_config, tmp_path):
+    refused(folder_config, "clips")
     (tmp_path / "clips").mkdir()
-    mistake(audio, folder_config, tmp_path / "run", "no recordings in")
+    refused(folder_config, "no recordings in")
     folder_config.data.path = ""
-    mistake(audio, folder_config, tmp_path / "run2", r"data\.path is ''")
+    refused(folder_config, r"data\.path is ''")
 
 
-def test_clips_too_short_to_predict_anything(audio, folder_config, tmp_path):
+def test_clips_too_short_to_predict_anything(folder_config, tmp_path):
     write_clips(tmp_path / "clips", (0.03, 0.03, 0.03, 0.03))
     words = r"recordings has 480 samples \(0.03 s\), of which 3 latents .* lower model.num_offsets"
-    mistake(audio, folder_config, tmp_path / "run", words)
+    refused(folder_config, words)
     folder_config.model.num_offsets, folder_config.model.horizon = 1, 4
-    mistake(audio, folder_config, tmp_path / "run2", "lower model.horizon")
+    refused(folder_config, "lower model.horizon")
 
 
 @pytest.mark.slow
@@ -266,13 +281,13 @@ def test_bad_files_among_good_ones_are_skipped_and_listed(audio, folder_config, 
     mistake(audio, folder_config, tmp_path / "run2", "1 of 13")
 
 
-def test_lists_that_name_absent_utterances(audio, folder_config, tmp_path):
+def test_lists_that_name_absent_utterances(folder_config, tmp_path):
     write_clips(tmp_path / "clips")
     (tmp_path / "train.txt").write_text("clip0\nclip1\nclip77\n")
     (tmp_path / "test.txt").write_text("clip2\n")
     folder_config.data.train_list = str(tmp_path / "train.txt")
     folder_config.data.test_list = str(tmp_path / "test.txt")
-    mistake(audio, folder_config, tmp_path / "run", "clip77")
+    refused(folder_config, "clip77")
 
 
 @pytest.mark.parametrize("given", ["train", "test"])
@@ -312,7 +327,7 @@ def test_a_recording_that_is_cut_short_is_listed(audio, folder_config, tmp_path)
     assert "clip0.wav: kept, but cut short" in listed
 
 
-def test_labels_that_do_not_match_the_frames(audio, folder_config, tmp_path):
+def test_labels_that_do_not_match_the_frames(folder_config, tmp_path):
     write_clips(tmp_path / "clips", (1.0,) * 8)
     lines = [f"clip{i} " + " ".join("01"[t % 2] for t in range(100)) for i in range(8)]
     lines[3] = "clip3 0 1 0 1"
@@ -320,36 +335,34 @@ def test_labels_that_do_not_match_the_frames(audio, folder_config, tmp_path):
     folder_config.data.phones = str(tmp_path / "phones.txt")
     folder_config.probe.tasks = ("phones",)
     folder_config.probe.hidden_width = 0
-    mistake(audio, folder_config, tmp_path / "run", "clip3")
+    refused(folder_config, "clip3")
 
 
-def test_probes_without_labels_or_with_one_speaker(audio, folder_config, tmp_path):
+def test_probes_without_labels_or_with_one_speaker(folder_config, tmp_path):
     write_clips(tmp_path / "clips", speakers=1)
     folder_config.probe.tasks = ("speakers",)
-    mistake(audio, folder_config, tmp_path / "run", "one speaker")
+    refused(folder_config, "one speaker")
     folder_config.probe.tasks = ("phones",)
-    mistake(audio, folder_config, tmp_path / "run2", "no phone labels")
+    refused(folder_config, "no phone labels")
 
 
-def test_probes_that_nothing_could_answer_are_refused_before_the_training(
-    audio, folder_config, tmp_path
-):
+def test_probes_that_nothing_could_answer_are_refused_before_the_training(folder_config, tmp_path):
     write_clips(tmp_path / "clips", (1.0,) * 8, speakers=4)
     (tmp_path / "train.txt").write_text("clip0\nclip1\nclip4\nclip5\n")
     (tmp_path / "test.txt").write_text("clip2\nclip3\nclip6\nclip7\n")
     folder_config.data.train_list = str(tmp_path / "train.txt")
     folder_config.data.test_list = str(tmp_path / "test.txt")
     folder_config.probe.tasks = ("speakers",)
-    mistake(audio, folder_config, tmp_path / "run", "none of the 4 test utterances is by one of")
+    refused(folder_config, "none of the 4 test utterances is by one of")
     folder_config.probe.tasks, path = ("phones",), tmp_path / "phones.txt"
     folder_config.data.phones = str(path)
     labels = {name: " ".join("01"[t % 2] for t in range(100)) for name in ("clip0", "clip2")}
     path.write_text("".join(f"{name} {own}\n" for name, own in labels.items()))
     words = "phones labels 1 training utterances with 2 different phones and 1 test utterances"
-    mistake(audio, folder_config, tmp_path / "run2", words)
+    refused(folder_config, words)
     path.write_text("".join(f"clip{i} {' '.join(100 * ['0'])}\n" for i in range(8)))
     words = "4 training utterances with 1 different phones and 4 test utterances"
-    mistake(audio, folder_config, tmp_path / "run3", words)
+    refused(folder_config, words)
 
 
 @pytest.mark.parametrize(("kind", "source", "key"), [

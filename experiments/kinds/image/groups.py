@@ -8,6 +8,7 @@ import numpy as np
 from cpc import data
 from cpc.types import UserError
 from experiments.command.config import Config
+from experiments.training.sources import group_files
 
 
 def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.Images]:
@@ -20,7 +21,9 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
     if not options.group_level:
         return parts
     root = pathlib.Path(options.path).expanduser()
-    groups = [group_images(root, options.group_level, images) for images in parts]
+    groups = [
+        np.array(group_files(options.group_level, paths_below(root, images))) for images in parts
+    ]
     *_, tested = groups
     held = np.unique(tested)
     if options.test_split in (options.split, options.probe_split):
@@ -38,16 +41,7 @@ def split_groups(config: Config, parts: Sequence[data.Images]) -> Sequence[data.
     ]
 
 
-def group_images(root: pathlib.Path, level: int, images: data.Images) -> np.ndarray:
-    """Return the name of the folder of each image at a level below the root, 1 for the split."""
-    depth, names = len(root.parts) + level - 1, []
-    for number in range(len(images)):
-        path = images.describe(number)
-        parts = pathlib.PurePath(path).parts[:-1]
-        if len(parts) <= depth:
-            raise UserError(
-                f"{path} lies above directory level {level}, which data.group_level names: lower "
-                "it, or move the image"
-            )
-        names.append(parts[depth])
-    return np.array(names)
+def paths_below(root: pathlib.Path, images: data.Images) -> list[str]:
+    """Return the path of each image below a folder."""
+    paths = (pathlib.PurePath(images.describe(number)) for number in range(len(images)))
+    return ["/".join(path.parts[len(root.parts) :]) for path in paths]

@@ -15,8 +15,8 @@ from cpc.data.walk import read_named, same_name
 from cpc.types import Batch, UserError
 from experiments.command.config import Config
 from experiments.command.run_dir import Fingerprint
-from experiments.kinds.series.split import Part, group_files, read_lists, split, without_ending
-from experiments.training.sources import data_root
+from experiments.kinds.series.split import Part, read_lists, split, without_ending
+from experiments.training.sources import data_root, group_files
 
 
 class SeriesData(NamedTuple):

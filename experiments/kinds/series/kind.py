@@ -139,7 +139,10 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
         held_out = HeldOut(draw_test, draw_test, number)
 
     def split_branches(outputs, batch):
-        group = jnp.asarray(number_groups(data), jnp.int32)[batch["utterance"]]
+        _, groups = np.unique(data.groups, return_inverse=True)
+        # The label of a file or, without one, its group.
+        files = np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
+        group = jnp.asarray(files, jnp.int32)[batch["utterance"]]
         time, exists = jnp.arange(outputs.z.shape[1])[None], None
         if "num_samples" in batch:
             exists = time < encoder.num_existing(batch["num_samples"])[:, None]
@@ -157,12 +160,6 @@ def make_problem(plan: Plan, data: SeriesData) -> Problem:
         held_out=held_out,
         per_step=(options.batch_size * options.window_steps / 1e6, "M steps"),
     )
-
-
-def number_groups(data: SeriesData) -> np.ndarray:
-    """Return a number for each file, by its label or, without one, by its group."""
-    _, groups = np.unique(data.groups, return_inverse=True)
-    return np.where(data.file_labels >= 0, data.file_labels, len(data.file_names) + groups)
 
 
 def label_latents(config: Config, data: SeriesData, batch: Batch) -> dict[str, np.ndarray]:

@@ -108,23 +108,6 @@ def check_lengths(window: int, *parts: Sequence[tuple[int, int, int]]) -> None:
             )
 
 
-def group_files(level: int, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the group of each file: the name of its folder at a level; the file itself for 0.
-
-    >>> group_files(1, ["ann/a/1", "bob/2"]), group_files(2, ["rest/ann/1", "move/ann/1"])
-    (('ann', 'bob'), ('ann', 'ann'))
-    """
-    if not level:
-        return tuple(names)
-    for name in names:
-        if name.count("/") < level:
-            raise UserError(
-                f"{name} lies below {name.count('/')} folders of data.path, and data.group_level "
-                f"is {level}: lower it, or move the file"
-            )
-    return tuple(name.split("/")[level - 1] for name in names)
-
-
 def read_lists(
     config: Config, sequences: Sequences, groups: Sequence[str]
 ) -> tuple[list[int], list[int]] | None:

@@ -36,20 +36,17 @@ NEXT_RUNS, FEWEST_RUNS = 512, 20
 Features = Callable[[np.ndarray], np.ndarray]
 
 
-def next_tasks(config: Config, text: TextData) -> list[ProbeTask]:
-    """Return the task which of two sentences follows, if the test text has enough of them."""
-    return [ProbeTask("next", functools.partial(next_scores, ask_next(config, text)))]
-
-
-def sentence_tasks(task: str, config: Config, text: TextData) -> list[ProbeTask]:
-    """Return the task of the labels of sentences."""
-    return [ProbeTask(task, functools.partial(sentence_scores, task))]
-
-
-#: Probe tasks by name.
-TASKS: dict[str, Callable[[Config, TextData], list[ProbeTask]]] = {
-    "next": next_tasks,
-    **{task: functools.partial(sentence_tasks, task) for task in LABELLED},
+#: What makes the probe task of each name, if the test text has enough of what it asks.
+TASKS: dict[str, Callable[[Config, TextData], ProbeTask]] = {
+    "next": lambda config, text: ProbeTask(
+        "next", functools.partial(next_scores, ask_next(config, text))
+    ),
+    **{
+        task: lambda config, text, task=task: ProbeTask(
+            task, functools.partial(sentence_scores, task)
+        )
+        for task in LABELLED
+    },
 }
 
 
@@ -57,7 +54,7 @@ def probe_tasks(config: Config, text: TextData) -> list[ProbeTask]:
     """Return what `probe.tasks` asks of features, if word vectors fit the text."""
     if config.probe.word_vectors:
         vectors_of(config, text)
-    return [one for task in config.probe.tasks for one in TASKS[task](config, text)]
+    return [TASKS[task](config, text) for task in config.probe.tasks]
 
 
 def vectors_of(config: Config, text: TextData) -> Vectors:
