@@ -188,15 +188,12 @@ def check_window(config: Config, rule: Rule, geometry: Geometry) -> None:
     """
     length = geometry.num_latents
     furthest = max(max(branch.offsets) for branch in geometry.branches)
-    if length <= furthest:
-        key = next((f"data.{name}" for name in config.data if name.startswith("window_")), "")
-        raise UserError(
-            f"an offset of {furthest} needs sequences of more than {furthest} latents, and a "
-            f"window has {length}: raise {key or 'data.run_sentences'}, or lower model.num_offsets"
-        )
+    if length < 2:
+        key = next(f"data.{name}" for name in config.data if name.startswith("window_"))
+        raise UserError(f"a window has {length} latent, so no other is ahead of it: raise {key}")
     batch_size = config.data.batch_size
     sequence = np.unique([0, min(1, batch_size - 1), batch_size - 1])[:, None]
-    for k in range(1, furthest + 1):
+    for k in range(1, min(furthest, length - 1) + 1):
         first = np.array([0, length - 1 - k])[:, None, None]
         time = np.clip([0, 1, k - 1, k, k + 1, length - 2, length - 1], 0, length - 1)
         anchors = Position(0 * first, first, 0 * first, 0 * first)

@@ -275,7 +275,7 @@ def test_the_kind_is_checked(kind):
             {"optim.name": "schedule_free", "optim.schedule": "constant", "optim.ema_decay": 0.9},
             "an average of its own",
         ),
-        ({"optim.accumulate": 3}, "a batch of 8 divides evenly on 1 devices"),
+        ({"optim.accumulate": 3}, "accumulate is 3 and data.batch_size is 8"),
         ({"optim.accumulate": 2, "model.norm": "batch"}, "a part of the batch at a time"),
         ({"steps_per_launch": 7}, "no multiple of the 7 steps of a launch"),
     ],

@@ -111,7 +111,6 @@ def write_clips(folder, seconds=(1.0, 1.0, 1.0, 1.0), speakers=2):
     ("loss.prior", 1.0, "prior is 1.0: it must be at least 0 and below 1"),
     ("optim.clip_norm", float("nan"), "clip_norm is nan"),
     ("model.context_layers", 5000, "model.context_layers is 5000: it must be from 1 to 256"),
-    ("model.num_offsets", 16, "an offset of 16 needs sequences of more than 16 latents"),
     ("model.padding", "valid", "model.padding is 'valid': there are fewer latents than labels"),
     ("negatives.shards", 3, "does not divide into 3 shards"),
     ("probe.features", (), r"probe.features is \(\): name one or more"),

@@ -301,7 +301,10 @@ def test_a_probe_reads_what_a_memory_holds():
     [
         ({"policy__unroll": 3}, "policy.unroll is 3 and cpc.num_offsets is 3"),
         ({"policy__epochs": 2}, "a2c makes one step"),
-        ({"policy__name": "ppo", "policy__minibatches": 3}, "minibatches is 3 and environment.num is 4"),
+        (
+            {"policy__name": "ppo", "policy__minibatches": 3},
+            "minibatches is 3 and environment.num is 4",
+        ),
         (
             {"policy__name": "ppo", "policy__minibatches": 4},
             "one environment is predicted at a step",

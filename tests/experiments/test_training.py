@@ -279,11 +279,15 @@ def test_aligned_predictions_go_with_other_options(made):
     ({"loss__align_to": 2}, "loss.align_to is 2 and model.num_offsets is 3"),
     ({**ALIGNED, "loss__name": "sigmoid"}, "adds up log-probabilities"),
     ({**ALIGNED, "negatives__queue": 8}, "set negatives.queue=0"),
-    ({"loss__align_to": 16}, "sequences of more than 16 latents, and a window has 16"),
 ])  # fmt: skip
 def test_an_alignment_that_cannot_be_is_one_sentence(options, words):
     with pytest.raises(UserError, match=words):
         plans.plan_of(make_config(**options))
+
+
+def test_an_alignment_to_more_than_a_window_has_is_one_sentence(made):
+    with pytest.raises(UserError, match="sequences of 16 latents"):
+        train(make_config(loss__align_to=16), made, steps=0)
 
 
 QUANTIZED = {
