@@ -591,7 +591,7 @@ def test_a_group_of_images_trains_or_tests(tmp_path, test_split):
         tested |= test
     assert tested == {0, 1} or (test_split == "train" and len(tested) > 2)
     config.data.group_level = 4
-    with pytest.raises(UserError, match="data.group_level is 4"):
+    with pytest.raises(UserError, match=r"data\.group_level is 4"):
         image_data.load_data(config, str)
     (tmp_path / "one" / "cat" / "a").mkdir(parents=True)
     Image.fromarray(pixels).save(tmp_path / "one" / "cat" / "a" / "x.png")
